@@ -56,12 +56,20 @@ class Config:
         16, "Runs of a pair that may wait for their turn; further ones are refused.", at_least=0
     )
     max_request_bytes: int = setting(
-        1 << 20, "Largest request body that the API accepts.", at_least=1024
+        32 << 20,
+        "Largest request body that the API accepts. Agents send all of a session; what is too long "
+        "for the model is refused by its tokens, so that they shorten it.",
+        at_least=1024,
     )
     allowed_origins: frozenset[str] | None = setting(
         None,
         "Origins of web pages and apps that may call the API from a browser, such as "
         "app://obsidian.md or http://localhost:3000. Not set: none.",
+    )
+    steady_prompts: bool = setting(
+        True,
+        "Leave out of a request's instructions what coding agents change in each request: a "
+        "billing header, and a count of the tokens left. The KV of the rest is then found again.",
     )
     idle_timeout_s: float | None = setting(
         None,

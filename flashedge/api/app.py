@@ -22,7 +22,7 @@ from flashedge.api.failures import (
 )
 from flashedge.api.guard import Guard
 from flashedge.api.pairs import ServablePairs
-from flashedge.api.protocols.messages_errors import MessagesErrors
+from flashedge.api.protocols.error_bodies import MessagesErrors
 from flashedge.api.protocols.openai import openai_router
 from flashedge.api.protocols.scores import scores_router
 from flashedge.api.protocols.switch import ProtocolSwitch
@@ -86,7 +86,9 @@ def create_app(
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
     app.add_exception_handler(Exception, handle_defect)
-    app.add_middleware(ProtocolSwitch, service=service, pairs=servable)
+    app.add_middleware(
+        ProtocolSwitch, service=service, pairs=servable, steady=config.steady_prompts
+    )
     app.add_middleware(
         Guard,
         max_bytes=config.max_request_bytes,

@@ -166,6 +166,8 @@ class Defaults:
     step_entropy: float = STEP_ENTROPY
     min_step_tokens: int = MIN_STEP_TOKENS
     judge: str = STEPS
+    has_budgets: bool = False
+    """Whether the engine limits the thinking of its model."""
     deterministic: bool = False
     scores_pairs: bool = False
     """Whether vLLM's own handler can score pairs of texts by the verifier."""

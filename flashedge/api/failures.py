@@ -94,7 +94,7 @@ class Json(JSONResponse):
 
 
 def build_error(error: FlashEdgeError) -> dict[str, Any]:
-    return _build_object(error.line, error.http_status, error.param, error.code)
+    return build_error_object(error.line, error.http_status, error.param, error.code)
 
 
 def build_error_response(error: FlashEdgeError) -> Response:
@@ -121,7 +121,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
         404: (f"there is no {route}; /openapi.json lists all routes", "not_found"),
         405: (f"{request.url.path} does not accept {request.method}", "method_not_allowed"),
     }.get(error.status_code, (str(error.detail), "http_error"))
-    body = _build_object(message, error.status_code, None, code)
+    body = build_error_object(message, error.status_code, None, code)
     return Json(body, status_code=error.status_code, headers=error.headers)
 
 
@@ -141,17 +141,20 @@ async def handle_bad_parameter(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     name = str(first["loc"][-1])
     return Json(
-        _build_object(f"{name}: {first['msg']}", 400, name, "invalid_request"), status_code=400
+        build_error_object(f"{name}: {first['msg']}", 400, name, "invalid_request"), status_code=400
     )
 
 
 async def handle_defect(request: Request, error: Exception) -> Response:
     """Any other exception is a bug. The server logs it; the client learns nothing about it."""
-    body = _build_object("a bug in FlashEdge; flashedge logs shows it", 500, None, "internal_error")
+    body = build_error_object(
+        "a bug in FlashEdge; flashedge logs shows it", 500, None, "internal_error"
+    )
     return Json(body, status_code=500)
 
 
-def _build_object(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:
+def build_error_object(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:
+    """The body of an error."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status in (401, 403):
         kind = "authentication_error" if status == 401 else "permission_error"

@@ -71,6 +71,7 @@ def build_defaults(pair: Pair, *, deterministic: bool) -> Defaults:
         step_entropy=pair.step_entropy,
         min_step_tokens=pair.min_step_tokens,
         judge=pair.judge,
+        has_budgets=pair.generator.reasoning_parser is not None,
         deterministic=deterministic,
         scores_pairs=pair.verifier.scores_pairs,
         options=pair.options,

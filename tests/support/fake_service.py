@@ -324,7 +324,7 @@ def fake_pair(judges: str = "steps") -> Any:
     return SimpleNamespace(
         name="bundled",
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
-        generator=SimpleNamespace(max_model_len=1024),
+        generator=SimpleNamespace(max_model_len=1024, reasoning_parser=None),
         verifier=SimpleNamespace(judges=judges, scores_pairs=judges == "answers"),
         max_step_tokens=96,
         max_path_tokens=512,

@@ -29,6 +29,8 @@ def openai_router(pairs: ServablePairs) -> APIRouter:
             "created": since,
             "owned_by": "flashedge",
             "max_model_len": defaults.max_model_len,
+            "context_length": defaults.max_model_len,  # of OpenRouter's form
+            "meta": {"n_ctx": defaults.max_model_len},  # of llama.cpp's
         }
 
     @router.get("/v1/models")

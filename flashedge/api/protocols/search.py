@@ -13,6 +13,7 @@ from typing import Any
 from flashedge.api.bodies import parse_object
 from flashedge.api.contract import Defaults, HandlePort, ServicePort
 from flashedge.api.failures import RunFault
+from flashedge.api.protocols.client_habits import LIMITS, read_int
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED
@@ -35,8 +36,6 @@ from flashedge.runtime.run import create_run_id
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import FinishReason, NodeId, Problem, Sampling
 
-LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-"""The protocols' names for the most tokens of an answer."""
 _EFFORTS = {
     "none": (1 / 8, True),
     "minimal": (1 / 8, True),
@@ -66,6 +65,7 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "logprob_token_ids": (([],), "a search keeps the log-probability of the drawn token alone"),
     "top_logprobs": ((0, 1), "a search keeps the log-probability of the drawn token alone"),
     "background": ((False,), "POST /v1/runs starts a search in the background"),
+    "repetition_detection": ((), "a path ends where the model ends it"),
 }
 """Fields that mean nothing to a search: the values that change nothing, and the reason."""
 
@@ -96,6 +96,7 @@ class ProtocolSearch:
         """The run's result, once it has finished."""
 
         _refuse_meaningless(body)
+        _refuse_budget(body, defaults.max_path_tokens)
         search = apply_flag(_choose_search(body, name), body)
         self._search = apply_effort(search, body, defaults)
         self._build_spec(Problem.from_text("?"), {}, sampling=defaults.sampling, max_tokens=None)
@@ -199,6 +200,25 @@ def _refuse_meaningless(body: Mapping[str, Any]) -> None:
                 f"{field} can't be used with a search: {reason}",
                 hint="leave it out, or ask the model without a search",
                 param=field,
+            )
+
+
+def _refuse_budget(body: Mapping[str, Any], usual: int) -> None:
+    """Raises RequestError for a budget of thinking that a path could exceed. Agents send one that
+    leaves a token for the answer, which limits nothing.
+
+    usual: tokens of a path whose request has no limit.
+    """
+    most = max((limit for name in LIMITS if (limit := read_int(body, name))), default=usual)
+    thinking = body.get("thinking")
+    inner = read_int(thinking, "budget_tokens") if isinstance(thinking, Mapping) else None
+    given = read_int(body, "thinking_token_budget")
+    for name, budget in (("thinking_token_budget", given), ("thinking", inner)):
+        if budget is not None and 0 <= budget < most - 1:
+            raise RequestError(
+                f"a search can't end a path's thinking after {budget} tokens",
+                hint="leave the budget out, lower max_tokens, or ask the model without a search",
+                param=name,
             )
 
 

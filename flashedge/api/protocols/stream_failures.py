@@ -1,23 +1,26 @@
 """Ends a protocol's stream with the reason, where vLLM's handler can't say it.
 
 A stream of responses breaks off when an error meets it, and one of messages says that its own error
-was malformed. Chat completions need no help.
+was malformed. Chat completions say it in a form of vLLM's own.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from starlette.types import Message, Send
 
 from flashedge.api.asgi import begins_stream
 from flashedge.api.failures import build_error, dump_json
-from flashedge.api.protocols.messages_errors import build_messages_error
-from flashedge.api.protocols.paths import MESSAGES, RESPONSES
+from flashedge.api.protocols.error_bodies import build_messages_error, build_protocol_error
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.engine.request_tags import TaggedRequest
 from flashedge.errors import FlashEdgeError
 
 _ERROR_EVENT = b"event: error\n"
+_ERROR_CHUNK = b'data: {"error":'
+"""The one of chat completions and completions."""
 
 
 class StreamFailures:
@@ -42,6 +45,8 @@ class StreamFailures:
             failure = self._request.failure
             if self._path == MESSAGES and failure is not None and body.startswith(_ERROR_EVENT):
                 message = {**message, "body": build_error_event(failure, self._path)}
+            elif self._path in (CHAT, COMPLETIONS) and body.startswith(_ERROR_CHUNK):
+                message = {**message, "body": _rewrite_chunk(body, failure)}
             if not message.get("more_body", False):
                 self._can_fail = False
         await self._send(message)
@@ -54,6 +59,15 @@ class StreamFailures:
         body = build_error_event(failure, self._path, self._events)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
         return True
+
+
+def _rewrite_chunk(body: bytes, failure: FlashEdgeError | None) -> bytes:
+    chunk, _, rest = body.partition(b"\n\n")
+    told = json.loads(chunk.removeprefix(b"data: "))["error"]
+    code = told.get("code")
+    status = code if isinstance(code, int) else 500 if failure is None else failure.http_status
+    told = build_protocol_error(told, status, failure)
+    return b"data: " + dump_json(told) + b"\n\n" + rest
 
 
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:

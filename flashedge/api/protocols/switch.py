@@ -17,6 +17,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -37,25 +38,25 @@ from flashedge.api.failures import (
 )
 from flashedge.api.guard import replay_body
 from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.client_habits import normalize, read_int
+from flashedge.api.protocols.error_bodies import build_protocol_error, rewrite_error
 from flashedge.api.protocols.keep_alive import keep_alive
 from flashedge.api.protocols.paths import (
     CHAT,
     COMPLETIONS,
     MESSAGES,
     PROTOCOL_ROUTES,
-    RESPONSES,
     SCORES,
 )
-from flashedge.api.protocols.search import LIMITS, ProtocolSearch
+from flashedge.api.protocols.search import ProtocolSearch
 from flashedge.api.protocols.search_result import add_result
+from flashedge.api.protocols.steady_prompts import steady_prompt
 from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.api.specs import ModelName, parse_pair
-from flashedge.engine.request_tags import RequestTags, tag_requests
+from flashedge.engine.request_tags import RequestTags, TaggedRequest, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
 
-LEAST_THINKING = 1024
-"""Least budget of thinking in Anthropic's protocol. It must be less than max_tokens."""
 ROUTES = frozenset({*PROTOCOL_ROUTES, *SCORES})
 SOLUTION_FIELDS = frozenset({"problem", "solution", "steps"})
 PAIR_FIELDS = frozenset({"text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"})
@@ -66,8 +67,12 @@ _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 class ProtocolSwitch:
     """The middleware. All other routes go on to `app`."""
 
-    def __init__(self, app: ASGIApp, *, service: ServicePort, pairs: ServablePairs) -> None:
+    def __init__(
+        self, app: ASGIApp, *, service: ServicePort, pairs: ServablePairs, steady: bool
+    ) -> None:
+        """steady: whether what changes in each request is left out of its instructions."""
         self._app = app
+        self._steady = steady
         self._service = service
         self._pairs = pairs
 
@@ -82,17 +87,15 @@ class ProtocolSwitch:
             if scope["path"] in SCORES and not scores_pairs(body):
                 await self._app(scope, replay_body(text, receive), send)
                 return
-            if scope["path"] == RESPONSES:
-                refuse_memory(body)
-            if scope["path"].startswith(MESSAGES):
-                refuse_foreign_tools(body)
             name = read_model(body)
             defaults = self._pairs.find_defaults(None if name is None else name.pair)
             if scope["path"] in SCORES:
                 check_pairs(body, defaults)
-            if limit_tokens(body, defaults.max_model_len):
-                text = dump_json(body)
-            receive = replay_body(text, receive)
+            else:
+                normalize(scope["path"], body, defaults)
+                if self._steady:
+                    steady_prompt(body)
+            receive = replay_body(dump_json(body), receive)
             tags = read_tags(scope, body)
             if body.get("search") is not None or (name is not None and name.search is not None):
                 search = self._build_search(scope["path"], body, name, defaults, tags)
@@ -104,10 +107,11 @@ class ProtocolSwitch:
                 keep_alive(send) as sending,
             ):
                 answer = StreamFailures(request, scope["path"], sending)
+                telling = rewrite_error(answer.send, partial(_build_error, request))
                 if tags.deterministic and search is None:  # a search waits in its run
                     await pair.wait_tested()
                 try:
-                    await pair.protocols(scope, receive, _translate(scope, answer.send))
+                    await pair.protocols(scope, receive, _translate(scope, telling))
                 except Exception:  # whatever ended the handler, its stream needs an end
                     if not await answer.end():
                         raise
@@ -158,54 +162,6 @@ def check_pairs(body: Mapping[str, Any], defaults: Defaults) -> None:
         )
 
 
-def refuse_memory(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for what would need responses to be kept."""
-    for name in ("previous_response_id", "conversation"):
-        if body.get(name) is not None:
-            raise RequestError(
-                f"{name} names a response, but none is stored",
-                hint="send the whole conversation as input",
-                param=name,
-            )
-    if body.get("background") is True:
-        raise RequestError(
-            "responses are not made in the background, since none is stored",
-            hint="stream it, or start a search by POST /v1/runs",
-            param="background",
-        )
-
-
-def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for a tool that Anthropic runs, or whose schema only its models know."""
-    tools = body.get("tools")
-    for tool in tools if isinstance(tools, list) else ():
-        kind = tool.get("type") if isinstance(tool, dict) else None
-        if isinstance(kind, str) and kind != "custom" and "input_schema" not in tool:
-            raise RequestError(
-                f"the tool {shorten(kind)!r} is Anthropic's own",
-                hint="leave it out, or give a tool of your own with an input_schema",
-                param="tools",
-            )
-
-
-def limit_tokens(body: dict[str, Any], most: int) -> bool:
-    """Lower a limit of tokens that no context of `most` tokens can reach. Returns whether one was.
-
-    Coding agents ask for as many as the largest models can write, whatever the model. vLLM's
-    handlers would refuse that.
-    """
-    above = [name for name in LIMITS if (_read_int(body, name) or 0) > most]
-    for name in above:
-        body[name] = most
-    thinking = body.get("thinking")
-    if above and isinstance(thinking, dict) and (_read_int(thinking, "budget_tokens") or 0) >= most:
-        if most > LEAST_THINKING:
-            thinking["budget_tokens"] = most - 1
-        else:
-            del body["thinking"]
-    return bool(above)
-
-
 def read_model(body: Mapping[str, Any]) -> ModelName | None:
     """The model of a request. None where it names none: the handler says what that means.
 
@@ -221,7 +177,7 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
     metadata = body.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
     address = (scope.get("client") or ("unknown",))[0]
-    seed = _read_int(body, "seed")
+    seed = read_int(body, "seed")
     names = body.get("user"), body.get("safety_identifier"), user
     client = _choose_name(headers.get("x-flashedge-client"), *names) or str(address)
     program = _choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key"))
@@ -230,14 +186,27 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
         program=name_program(client, program),
         seed=secrets.randbelow(MAX_SEED) if seed is None else seed & MAX_SEED,
         is_seeded=seed is not None,
-        priority=limit_priority(_read_int(body, "priority") or 0),
+        priority=limit_priority(read_int(body, "priority") or 0),
         deterministic=body.get("deterministic") is True,
+        continues=scope["path"].startswith(MESSAGES) and ends_with_prefill(body),
     )
 
 
-def _read_int(body: Mapping[str, Any], name: str) -> int | None:
-    value = body.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def ends_with_prefill(body: Mapping[str, Any]) -> bool:
+    """Whether the last of a request's messages begins the answer: a text of the assistant's."""
+    turns = body.get("messages")
+    last = turns[-1] if isinstance(turns, list) and turns else None
+    if not isinstance(last, Mapping) or last.get("role") != "assistant":
+        return False
+    content = last.get("content")
+    if not isinstance(content, list):
+        return isinstance(content, str) and bool(content)
+    kinds = [part.get("type") for part in content if isinstance(part, Mapping)]
+    return kinds[-1:] == ["text"] and "tool_use" not in kinds
+
+
+def _build_error(request: TaggedRequest, told: Any, status: int) -> dict[str, Any]:
+    return build_protocol_error(told, status, request.failure)
 
 
 def _choose_name(*names: Any) -> str | None:

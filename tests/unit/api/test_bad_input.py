@@ -203,6 +203,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str | None]] = [
     ({"stop_token_ids": [3]}, "stop_token_ids"),
     ({"use_beam_search": True}, "use_beam_search"),
     ({"background": True}, "background"),
+    ({"repetition_detection": {"max_pattern_size": 4}}, "repetition_detection"),
     ({"search": "beam"}, "search"),
     ({"search": {"strategy": "beam", "m": 1}}, "search.m"),
     ({"search": {"strategy": 3}}, "search.strategy"),

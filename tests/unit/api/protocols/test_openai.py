@@ -4,6 +4,7 @@ answer. The rest of the answer is vLLM's: see tests/engine/test_daemon.py."""
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +232,41 @@ async def test_no_request_parses_the_registry(tmp_path: Path) -> None:
         await client.post("/v1/runs", json={"problem": "1 + 1?"})
     assert "bundled" in {model["id"] for model in found}
     assert parse_pairs.cache_info().misses == before
+
+
+@pytest.mark.parametrize("name", ["bundled", "bundled:beam-4"])
+async def test_clients_find_the_size_of_the_context(name: str) -> None:
+    async with client_of(FakeService()) as client:
+        listed = {m["id"]: m for m in (await client.get("/v1/models")).json()["data"]}
+        model = (await client.get(f"/v1/models/{name}")).json()
+    for found in (model, listed["bundled"], listed["bundled:beam"]):
+        assert found["max_model_len"] == found["context_length"] == 1024
+        assert found["meta"] == {"n_ctx": 1024}
+
+
+ENABLED = "enabled"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"thinking_token_budget": 16}, "thinking_token_budget"),
+        ({"thinking_token_budget": 0}, "thinking_token_budget"),
+        ({"thinking_token_budget": 700, "max_tokens": 900}, "thinking_token_budget"),
+        ({"thinking": {"type": ENABLED, "budget_tokens": 1024}, "max_tokens": 2048}, "thinking"),
+        ({"thinking_token_budget": 511}, None),
+        ({"thinking_token_budget": -1}, None),
+        ({"thinking": {"type": ENABLED, "budget_tokens": 1999}, "max_tokens": 2000}, None),
+        ({"thinking": {"type": "adaptive"}, "max_tokens": 2000}, None),
+    ],
+)
+def test_a_search_obeys_a_budget_of_thinking_or_refuses_it(
+    fields: dict[str, Any], param: str | None
+) -> None:
+    """The pair's paths have at most 512 tokens. Agents send a budget of all tokens but one."""
+    name = ModelName(pair="bundled", search=None)
+    tags = RequestTags(client="", seed=1)
+    with nullcontext() if param is None else pytest.raises(RequestError) as caught:
+        ProtocolSearch(FakeService(), DEFAULTS, {**CHAT, **fields}, name=name, tags=tags)
+    if caught is not None:
+        assert caught.value.param == param

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
+from flashedge.api.failures import dump_json
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.engine.request_tags import RequestTags, TaggedRequest
 from flashedge.errors import DaemonStopping, FlashEdgeError, GenerationFailed
@@ -72,6 +73,21 @@ async def test_an_error_event_that_no_failure_explains_stays() -> None:
     answer = Answer(MESSAGES)
     await answer.send(body)
     assert answer.sent[-1]["body"] == body
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+@pytest.mark.parametrize(
+    ("failure", "code"), [(STOPPING, "stopping"), (None, "overloaded")], ids=["ours", "vllms"]
+)
+async def test_an_error_within_a_stream_has_the_form_of_others(
+    path: str, failure: Any, code: str
+) -> None:
+    told = {"message": "no", "type": "ServiceUnavailableError", "param": None, "code": 503}
+    answer = Answer(path, failure)
+    await answer.send(b"data: " + dump_json({"error": told}) + b"\n\n")
+    data = json.loads(answer.sent[-1]["body"].decode().strip().removeprefix("data: "))
+    told = {"message": "no", "type": "server_error", "param": None, "code": code}
+    assert data == {"error": told}
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
-from flashedge.api.protocols.switch import limit_tokens, read_tags
+from flashedge.api.protocols.switch import read_tags
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import client_of, frames
@@ -59,13 +59,6 @@ async def test_a_limit_that_no_context_reaches_is_lowered(
     assert body == {**CHAT, **sent}
 
 
-def test_a_budget_of_thinking_is_lowered_with_its_limit() -> None:
-    body = {"max_tokens": 64000, "thinking": {"type": "enabled", "budget_tokens": 63999}}
-    assert limit_tokens(body, 32768)
-    assert body == {"max_tokens": 32768, "thinking": {"type": "enabled", "budget_tokens": 32767}}
-    assert not limit_tokens({"max_tokens": "64000"}, 32768), "the handler refuses it"
-
-
 @pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
 async def test_a_search_starts_a_run_in_each_protocol_of_conversations(path: str) -> None:
     service = FakeService()
@@ -115,7 +108,7 @@ async def test_tags_say_who_asks_and_for_what(
 
 
 def test_tags_hold_seed_priority_and_determinism() -> None:
-    scope = {"type": "http", "headers": [], "client": None}
+    scope = {"type": "http", "path": URL, "headers": [], "client": None}
     tags = read_tags(scope, {"seed": 5, "priority": -2, "deterministic": True})
     assert (tags.seed, tags.priority, tags.deterministic) == (5, -2, True)
     assert tags.is_seeded
@@ -212,3 +205,40 @@ async def test_tools_with_schemas_and_tools_of_a_wrong_shape_are_the_handlers() 
         neutral = {"background": False, "previous_response_id": None}
         await client.post("/v1/responses", json={**CHAT, **neutral})
     assert len(service.protocols.asked) == 4
+
+
+SAID = {"type": "text", "text": "The"}
+PREFILLS: list[tuple[Any, bool]] = [
+    ("The answer is", True),
+    ([SAID], True),
+    ([{"type": "thinking", "thinking": "so"}, SAID], True),
+    ("", False),
+    ([], False),
+    (None, False),
+    ([{"type": "tool_use", "id": "a", "name": "f", "input": {}}], False),
+    ([{"type": "tool_use", "id": "a", "name": "f", "input": {}}, SAID], False),
+    ([SAID, {"type": "thinking", "thinking": "so"}], False),
+]
+
+
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+@pytest.mark.parametrize(("content", "continues"), PREFILLS, ids=lambda v: str(v)[:40])
+async def test_an_answer_goes_on_with_the_assistants_last_text(
+    content: Any, continues: bool, model: str
+) -> None:
+    """In Anthropic's protocol only. In the others a request says so by a field."""
+    turns = [*CHAT["messages"], {"role": "assistant", "content": content}]
+    for path, expected in (("/v1/messages", continues), (URL, False)):
+        service = FakeService()
+        async with client_of(service) as client:
+            await client.post(path, json={"model": model, "messages": turns})
+        ((_, _, tags),) = service.protocols.asked
+        assert tags.continues is expected
+
+
+def test_only_the_last_message_begins_an_answer() -> None:
+    scope = {"type": "http", "path": "/v1/messages", "headers": [], "client": None}
+    said = {"role": "assistant", "content": "The"}
+    for turns in ([], [said, *CHAT["messages"]], [said, {"role": "system", "content": "x"}], "x"):
+        assert not read_tags(scope, {"messages": turns}).continues
+    assert read_tags(scope, {"messages": [said]}).continues

@@ -1,0 +1,137 @@
+"""One error body in each protocol, whoever refuses a request: the guard, the switch or vLLM's
+handlers.
+
+OpenAI's protocols have the form of `api.failures`, Anthropic's
+`{"type": "error", "error": {"type", "message"}}`. A conversation that is too long is told in the
+words by which the protocol's clients know that they have to shorten it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flashedge.api.asgi import begins_stream
+from flashedge.api.failures import build_error_object, dump_json
+from flashedge.api.protocols.paths import MESSAGES
+from flashedge.errors import ContextOverflow, FlashEdgeError, RequestError
+
+_OVERFLOWS = (
+    re.compile(
+        r"maximum context length is (?P<most>\d+) tokens"
+        r".* contains (?P<least>at least )?(?P<has>\d+) input tokens"
+    ),
+    re.compile(r"maximum context length is (?P<most>\d+) tokens"),
+    re.compile(r"(?P<has>\d+) tokens do not fit .* context of (?P<most>\d+) tokens"),
+)
+"""How vLLM's handlers and ours say that a conversation is too long."""
+_CODES = {404: "not_found", 409: "conflict", 413: "request_too_large", 503: "overloaded"}
+"""Of an error that vLLM's handlers found themselves, by its status."""
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def build_messages_error(message: str, status: int) -> dict[str, Any]:
+    usual = "invalid_request_error" if status < 500 else "api_error"
+    told = {"type": _KINDS.get(status, usual), "message": _tell_overflow(message)}
+    return {"type": "error", "error": told}
+
+
+def build_protocol_error(told: Any, status: int, failure: FlashEdgeError | None) -> dict[str, Any]:
+    """An error of vLLM's handlers in our form.
+
+    told: the object in their body. failure: of ours, if it is why they refuse the request.
+    """
+    code = _CODES.get(status, (FlashEdgeError if status >= 500 else RequestError).code)
+    if failure is not None and failure.http_status == status:
+        code = failure.code
+    message = str(told["message"])
+    if status == ContextOverflow.http_status and _find_overflow(message) is not None:
+        code = ContextOverflow.code
+    return build_error_object(message, status, told.get("param"), code)
+
+
+def _find_overflow(message: str) -> re.Match[str] | None:
+    return next((found for each in _OVERFLOWS if (found := each.search(message))), None)
+
+
+def _tell_overflow(message: str) -> str:
+    """The message as Anthropic's clients know it, if it is about a conversation's length."""
+    found = _find_overflow(message)
+    if found is None:
+        return message
+    groups = found.groupdict()
+    most = int(groups["most"])
+    has, least = groups.get("has"), groups.get("least", "")
+    size = f"at least {most + 1}" if has is None else f"{least or ''}{has}"
+    return f"prompt is too long: {size} tokens > {most} maximum"
+
+
+class MessagesErrors:
+    """The middleware for Anthropic's protocol. Answers to other routes, streams and what is no
+    error go on as they are."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(MESSAGES):
+            send = rewrite_error(send, _convert_message)
+        await self._app(scope, receive, send)
+
+
+def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> Send:
+    """A `send` that puts a whole answer with an error status into another form.
+
+    convert: makes the body of the `error` object in the answer, and of its status.
+    """
+    start: Message | None = None
+    body = b""
+
+    async def rewriting(message: Message) -> None:
+        nonlocal start, body
+        if message["type"] == "http.response.start":
+            if message["status"] < 400 or begins_stream(message):
+                await send(message)
+            else:
+                start = message
+            return
+        if start is None:
+            await send(message)
+            return
+        body += message.get("body", b"")
+        if not message.get("more_body", False):
+            body = _convert(body, start["status"], convert)
+            await send({**start, "headers": _measure(start, body)})
+            await send({"type": "http.response.body", "body": body})
+            start = None
+
+    return rewriting
+
+
+def _convert(body: bytes, status: int, convert: Callable[[Any, int], dict[str, Any]]) -> bytes:
+    try:
+        return dump_json(convert(json.loads(body)["error"], status))
+    except (ValueError, KeyError, TypeError):
+        return body  # the empty answer to HEAD
+
+
+def _convert_message(told: Any, status: int) -> dict[str, Any]:
+    return build_messages_error(str(told["message"]), status)
+
+
+def _measure(start: Message, body: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer with this body."""
+    kept = [(name, v) for name, v in start["headers"] if name.lower() != b"content-length"]
+    return [*kept, (b"content-length", str(len(body)).encode())]

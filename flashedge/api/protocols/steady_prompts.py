@@ -1,0 +1,68 @@
+"""Leaves out of instructions what coding agents change in each request.
+
+A prompt's KV is found again up to the first token that differs, and instructions stand first.
+Claude Code writes a header for its maker's accounts before them, with a hash of the request, and
+counts down the tokens that are left. No model needs either. The setting `steady_prompts` turns this
+off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+_HEADER = re.compile(r"x-anthropic-billing-header:[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?")
+_COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
+_TELLS = frozenset({"system", "developer"})
+"""Roles of instructions."""
+
+
+def steady(text: str) -> str:
+    """Instructions without what changes in each request."""
+    return _COUNTDOWN.sub("", _HEADER.sub("", text))
+
+
+def steady_prompt(body: dict[str, Any]) -> None:
+    """Leave what changes out of the instructions of a request, of any protocol. Parts and messages
+    that hold nothing else go too."""
+    for holder, name in _list_places(body):
+        value = holder[name]
+        if isinstance(value, str):
+            holder[name] = steady(value)
+        elif isinstance(value, list):
+            holder[name] = [kept for part in value if (kept := _steady_part(part)) is not None]
+    for name in ("system", "instructions"):
+        if body.get(name) in ("", []):
+            del body[name]
+    for name in ("messages", "input"):
+        if isinstance(turns := body.get(name), list):
+            body[name] = [turn for turn in turns if not (_tells(turn) and not turn["content"])]
+
+
+def _list_places(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where the instructions of a request stand."""
+    yield from ((body, name) for name in ("system", "instructions") if name in body)
+    for name in ("messages", "input"):
+        turns = body.get(name)
+        yield from ((turn, "content") for turn in _as_list(turns) if _tells(turn))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _tells(turn: Any) -> bool:
+    if not isinstance(turn, dict) or turn.get("role") not in ("system", "developer"):
+        return False
+    return isinstance(turn.get("content"), str | list)
+
+
+def _steady_part(part: Any) -> Any:
+    """A part of a text. None where nothing is left of it."""
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+        return part
+    text = steady(part["text"])
+    if text == part["text"]:
+        return part
+    return {**part, "text": text} if text.strip() else None

@@ -1,0 +1,247 @@
+"""What agents and editors really send, to a daemon with real engines, plain and by a search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from scripts.bench.daemon import Daemon
+
+SAY = [{"role": "user", "content": "What is 3 + 4?"}]
+MODELS = pytest.mark.parametrize("model", ["bundled", "bundled:self_consistency-2"])
+LIMIT = {CHAT: "max_tokens", RESPONSES: "max_output_tokens", MESSAGES: "max_tokens"}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture(scope="module")
+def client(served: Daemon) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.url, timeout=120) as opened:
+        yield opened
+
+
+def build_body(path: str, model: str, tokens: int, **fields: Any) -> dict[str, Any]:
+    said = {"input": "What is 3 + 4?"} if path == RESPONSES else {"messages": SAY}
+    return {"model": model, LIMIT[path]: tokens, **said, **fields}
+
+
+def build_tool(path: str, *schema: Any) -> dict[str, Any]:
+    name = "input_schema" if path == MESSAGES else "parameters"
+    tool = {"name": "add", **({name: schema[0]} if schema else {})}
+    if path == CHAT:
+        return {"type": "function", "function": tool}
+    return tool if path == MESSAGES else {"type": "function", **tool}
+
+
+def read(path: str, answer: httpx.Response) -> tuple[str, list[str]]:
+    """The text of a whole or streamed answer, and the arguments of its calls as JSON."""
+    assert answer.status_code == 200, answer.text
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return read_whole(path, answer.json())
+    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    events = [json.loads(line) for line in lines if line != "[DONE]"]
+    text, calls = "", {}
+    for event in events:
+        if path == CHAT:
+            for choice in event["choices"]:
+                text += choice["delta"].get("content") or ""
+                for call in choice["delta"].get("tool_calls") or ():
+                    at = call["index"]
+                    calls[at] = calls.get(at, "") + (call["function"].get("arguments") or "")
+        elif event["type"] in ("response.output_text.delta", "content_block_delta"):
+            delta = event["delta"]
+            text += delta if isinstance(delta, str) else delta.get("text", "")
+            if isinstance(delta, dict) and "partial_json" in delta:
+                calls[event["index"]] = calls.get(event["index"], "") + delta["partial_json"]
+        elif event["type"] == "response.function_call_arguments.done":
+            calls[event["item_id"]] = event["arguments"]
+    return text, list(calls.values())
+
+
+def read_whole(path: str, body: Any) -> tuple[str, list[str]]:
+    if path == CHAT:
+        message = body["choices"][0]["message"]
+        calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+        return message["content"] or "", calls
+    if path == MESSAGES:
+        texts = [b["text"] for b in body["content"] if b["type"] == "text"]
+        calls = [json.dumps(b["input"]) for b in body["content"] if b["type"] == "tool_use"]
+        return "".join(texts), calls
+    parts = [p["text"] for i in body["output"] if i["type"] == "message" for p in i["content"]]
+    calls = [item["arguments"] for item in body["output"] if item["type"] == "function_call"]
+    return "".join(parts), calls
+
+
+FORCED = [
+    "before <tool_call>not json",
+    'so <tool_call>{"name": }</tool_call>',
+    "cut <tool_call>",
+    "ends with <tool_c",
+]
+
+
+@MODELS
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+@pytest.mark.parametrize("text", FORCED)
+def test_a_stream_and_its_twin_have_the_same_text(
+    client: httpx.Client, path: str, model: str, text: str
+) -> None:
+    """The grammar leaves the model no other text."""
+    forced = {"structured_outputs": {"choice": [text]}, "tools": [build_tool(path, SCHEMA)]}
+    for stream in (True, False, True):
+        body = build_body(path, model, 80, seed=3, stream=stream, **forced)
+        assert read(path, client.post(path, json=body)) == (text, [])
+
+
+@MODELS
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("schema", [(), (None,), ({},)], ids=["left out", "null", "empty"])
+def test_a_tool_without_parameters_is_called_with_an_object(
+    client: httpx.Client, path: str, model: str, schema: tuple[Any, ...]
+) -> None:
+    named: Any = {"type": "function", "name": "add"}
+    forced = {"type": "any"} if path == MESSAGES else "required" if path == CHAT else named
+    tools = {"tools": [build_tool(path, *schema)], "tool_choice": forced}
+    for stream in (False, True):
+        body = build_body(path, model, 60, stream=stream, **tools)
+        _, calls = read(path, client.post(path, json=body))
+        assert calls
+        assert all(isinstance(json.loads(arguments), dict) for arguments in calls)
+
+
+@MODELS
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+def test_what_means_nothing_is_passed_over(client: httpx.Client, path: str, model: str) -> None:
+    habits: list[dict[str, Any]] = [
+        {"tools": []},
+        {"tool_choice": {"type": "auto"} if path == MESSAGES else "auto"},
+        {"stream": False, "stream_options": {"include_usage": True}},
+        {"thinking": {"type": "enabled", "budget_tokens": 1024}, "thinking_token_budget": 5},
+        {"temperature": None, "service_tier": None, "tools": None},
+    ]
+    for fields in habits:
+        text, calls = read(path, client.post(path, json=build_body(path, model, 8, **fields)))
+        assert text, fields
+        assert not calls
+
+
+@MODELS
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, COMPLETIONS])
+def test_a_long_session_is_refused_by_its_tokens(
+    client: httpx.Client, path: str, model: str
+) -> None:
+    long = "1 + 1 = 2\n" * 120_000
+    body: dict[str, Any] = {"model": model, "max_tokens": 1}
+    if path == COMPLETIONS:
+        body |= {"model": "bundled", "prompt": long}
+    elif path == RESPONSES:
+        body = {"model": model, "max_output_tokens": 1, "input": long}
+    else:
+        body["messages"] = [*SAY, {"role": "assistant", "content": "7"}, SAY[0] | {"content": long}]
+    answer = client.post(path, json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    if path == MESSAGES:
+        assert error["type"] == "invalid_request_error"
+        assert "prompt is too long: " in error["message"]
+        assert error["message"].endswith(" tokens > 1024 maximum")
+    else:
+        assert "maximum context length is 1024 tokens" in error["message"]
+        assert error["code"] == "context_length_exceeded"
+
+
+def test_a_message_goes_on_with_what_the_assistant_said(client: httpx.Client) -> None:
+    said = "The answer is"
+    tokens = client.post("/tokenize", json={"model": "bundled", "prompt": said}).json()["count"]
+    counts = []
+    for turns in (SAY, [*SAY, {"role": "assistant", "content": said}]):
+        body = {"model": "bundled", "messages": turns}
+        counted = client.post(f"{MESSAGES}/count_tokens", json=body)
+        counts.append(counted.json()["input_tokens"])
+        for model in ("bundled", "bundled:self_consistency-2"):
+            body = {"model": model, "messages": turns, "max_tokens": 5}
+            usage = client.post(MESSAGES, json=body).json()["usage"]
+            assert usage["input_tokens"] + usage["cache_read_input_tokens"] == counts[-1]
+    assert counts[1] - counts[0] == tokens, "no turn is ended or begun"
+
+
+def test_what_changes_in_each_request_does_not_cost_the_cache(client: httpx.Client) -> None:
+    head = "x-anthropic-billing-header: cc_version=2.1.1; cch={};\n"
+    rules = " ".join(f"Rule {n} of all rules." for n in range(30))
+    for path in (MESSAGES, CHAT, RESPONSES):
+        found = []
+        for turn in ("a1", "b2"):
+            left = f"\n<total_tokens>{ord(turn[0])} tokens left</total_tokens>"
+            text = f"{head.format(turn)}{path}: {rules}{left}"
+            body = build_body(path, "bundled", 4)
+            if path == MESSAGES:
+                body["system"] = [{"type": "text", "text": text}]
+            elif path == CHAT:
+                body["messages"] = [{"role": "system", "content": text}, *SAY]
+            else:
+                body["instructions"] = text
+            usage = client.post(path, json=body).json()["usage"]
+            details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+            found.append(usage.get("cache_read_input_tokens") or details.get("cached_tokens") or 0)
+        assert found[0] < 64
+        assert found[1] > 128, path
+
+
+@MODELS
+def test_every_choice_of_a_stream_ends_once(client: httpx.Client, model: str) -> None:
+    tools = [build_tool(CHAT, SCHEMA)]
+    named = {"type": "function", "function": {"name": "add"}}
+    for choice in ("auto", "required", named):
+        body = build_body(
+            CHAT, model, 60, stream=True, n=2, temperature=1.0, tools=tools, tool_choice=choice
+        )
+        answer = client.post(CHAT, json=body)
+        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+        for index in range(2):
+            ends = [
+                c["finish_reason"]
+                for line in lines
+                for c in json.loads(line)["choices"]
+                if c["index"] == index
+            ]
+            assert ends, (choice, answer.text)
+            assert ends[-1] is not None
+            assert not any(ends[:-1])
+
+
+@MODELS
+def test_blocks_of_a_stream_are_filled_by_their_own_kind(client: httpx.Client, model: str) -> None:
+    kinds = {"thinking_delta": "thinking", "signature_delta": "thinking", "text_delta": "text"}
+    kinds["input_json_delta"] = "tool_use"
+    for fields in ({}, {"tools": [build_tool(MESSAGES, SCHEMA)], "tool_choice": {"type": "any"}}):
+        body = build_body(MESSAGES, model, 60, stream=True, **fields)
+        answer = client.post(MESSAGES, json=body)
+        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+        opened: list[str] = []
+        is_open = False
+        for event in map(json.loads, lines):
+            match event["type"]:
+                case "content_block_start":
+                    assert not is_open
+                    assert event["index"] == len(opened)
+                    opened.append(event["content_block"]["type"])
+                    is_open = True
+                case "content_block_delta":
+                    assert is_open
+                    assert event["index"] == len(opened) - 1
+                    assert kinds[event["delta"]["type"]] == opened[-1]
+                case "content_block_stop":
+                    assert is_open
+                    assert event["index"] == len(opened) - 1
+                    is_open = False
+        assert opened
+        assert not is_open

@@ -1,0 +1,244 @@
+"""What agents and editors send is put into the form that vLLM's handlers read, on every route,
+plain and by a search."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from flashedge.api.contract import Defaults
+from flashedge.api.protocols.client_habits import LIMITS, NO_ARGUMENTS, normalize
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.errors import RequestError
+from flashedge.types import Sampling
+from tests.support.api_rig import client_of
+from tests.support.fake_service import FakeService
+
+SAY = [{"role": "user", "content": "hi"}]
+ASK: dict[str, Any] = {"model": "bundled", "messages": SAY}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+COUNT = f"{MESSAGES}/count_tokens"
+CONVERSATIONS = (CHAT, RESPONSES, MESSAGES)
+ALL = (*CONVERSATIONS, COMPLETIONS)
+
+
+def build_tool(path: str, *schema: Any, name: str = "f") -> dict[str, Any]:
+    """A tool in a route's form. schema: of its arguments, none where it is left out."""
+    if path == CHAT:
+        return {"type": "function", "function": build_tool(MESSAGES, name=name) | _key(schema)}
+    if path == RESPONSES:
+        return {"type": "function", "name": name} | _key(schema)
+    return {"name": name} | _key(schema, "input_schema")
+
+
+def _key(schema: tuple[Any, ...], key: str = "parameters") -> dict[str, Any]:
+    return {key: schema[0]} if schema else {}
+
+
+def read_schema(path: str, tool: dict[str, Any]) -> Any:
+    if path == CHAT:
+        return tool["function"]["parameters"]
+    return tool["parameters" if path == RESPONSES else "input_schema"]
+
+
+async def send(path: str, fields: dict[str, Any], model: str = "bundled") -> dict[str, Any]:
+    """What the handlers get of a request that they answer."""
+    service = FakeService()
+    async with client_of(service) as client:
+        answer = await client.post(path, json={**ASK, **fields, "model": model})
+    assert answer.status_code == 200, answer.text
+    ((_, body, _),) = service.protocols.asked
+    return {name: value for name, value in body.items() if name not in ASK}
+
+
+def change(path: str, fields: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    body = copy.deepcopy(fields)
+    usual = {"max_model_len": 1024, "max_step_tokens": 96, "max_path_tokens": 512}
+    normalize(path, body, Defaults(sampling=Sampling(), **(usual | defaults)))
+    return body
+
+
+MEANINGLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"tools": []}, {}),
+    ({"tools": None}, {}),
+    ({"tools": [], "tool_choice": "auto"}, {}),
+    ({"tools": [], "tool_choice": "none", "parallel_tool_calls": True}, {}),
+    ({"tool_choice": "auto"}, {}),
+    ({"tool_choice": "none"}, {}),
+    ({"tool_choice": None, "parallel_tool_calls": False}, {}),
+    ({"tool_choice": {"type": "auto"}}, {}),
+    ({"tool_choice": {"type": "none"}}, {}),
+    ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, {}),
+    ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}}, {}),
+    ({"thinking_token_budget": 16, "thinking": {"type": "enabled", "budget_tokens": 1024}}, {}),
+    ({"thinking": {"type": "adaptive"}}, {"thinking": {"type": "adaptive"}}),
+    ({"metadata": None, "n": None, "service_tier": None, "unknown": 1}, {"unknown": 1}),
+]
+"""Fields that a conversation's request may have, and what the handlers see of them."""
+
+
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+@pytest.mark.parametrize("path", CONVERSATIONS)
+@pytest.mark.parametrize(("given", "kept"), MEANINGLESS, ids=lambda v: str(v)[:50])
+async def test_what_means_nothing_is_left_out(
+    given: dict[str, Any], kept: dict[str, Any], path: str, model: str
+) -> None:
+    assert await send(path, given, model) == kept
+
+
+@pytest.mark.parametrize("path", ALL)
+@pytest.mark.parametrize("options", [{}, {"include_usage": True}, None])
+async def test_stream_options_mean_something_to_streams_only(path: str, options: Any) -> None:
+    for stream in (False, None, "left out"):
+        given = {"stream_options": options} | ({} if stream == "left out" else {"stream": stream})
+        assert "stream_options" not in change(path, given)
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    assert change(path, streamed) == streamed
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, COUNT, "/tokenize"])
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        ((), NO_ARGUMENTS),
+        ((None,), NO_ARGUMENTS),
+        (({},), NO_ARGUMENTS),
+        (({"type": "object"},), NO_ARGUMENTS),
+        (({"type": "object", "properties": None, "required": None},), NO_ARGUMENTS),
+        (({"properties": SCHEMA["properties"]},), SCHEMA | {"required": None}),
+        ((SCHEMA,), SCHEMA),
+        (({"$ref": "#/$defs/a", "$defs": {}},), {"$ref": "#/$defs/a", "$defs": {}}),
+        (({"anyOf": [SCHEMA]},), {"anyOf": [SCHEMA]}),
+        (("text",), "text"),
+    ],
+    ids=lambda v: str(v)[:40],
+)
+def test_arguments_are_an_object(path: str, schema: tuple[Any, ...], expected: Any) -> None:
+    if isinstance(expected, dict):
+        expected = {name: value for name, value in expected.items() if value is not None}
+    form = CHAT if path == "/tokenize" else path
+    body = change(path, {"tools": [build_tool(form, *schema), "no tool", {"x": 1}]})
+    assert read_schema(form, body["tools"][0]) == expected
+    assert body["tools"][1:] == ["no tool", {"x": 1}]
+
+
+def test_the_tools_of_a_namespace_have_objects_too_and_texts_have_none() -> None:
+    custom = {"type": "custom", "name": "patch", "format": {"type": "text"}}
+    inner = {"type": "namespace", "name": "group", "tools": [build_tool(RESPONSES), custom]}
+    body = change(RESPONSES, {"tools": [inner, custom]})
+    assert body["tools"][0]["tools"] == [build_tool(RESPONSES, NO_ARGUMENTS), custom]
+    assert body["tools"][1] == custom
+
+
+@pytest.mark.parametrize("path", CONVERSATIONS)
+def test_no_schema_is_shared_between_tools(path: str) -> None:
+    tools = change(path, {"tools": [build_tool(path), build_tool(path, name="g")]})["tools"]
+    read_schema(path, tools[0])["title"] = "f"
+    assert read_schema(path, tools[1]) == {"type": "object", "properties": {}}
+
+
+FORCED = [
+    "required",
+    "any",
+    {"type": "function", "function": {"name": "f"}},
+    {"type": "function", "name": "f"},
+    {"type": "tool", "name": "f"},
+    {"type": "any"},
+    {"type": "allowed_tools", "mode": "required", "tools": []},
+]
+HOSTED = [
+    *("web_search", "web_search_preview", "file_search", "mcp", "code_interpreter", "computer"),
+    *("image_generation", "local_shell", "shell", "apply_patch", "tool_search"),
+]
+OWN = [{"type": "function", "name": "f", "parameters": SCHEMA}]
+REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
+    *((CONVERSATIONS, {"tool_choice": each}, "tool_choice", "no tools") for each in FORCED),
+    (CONVERSATIONS, {"tools": [], "tool_choice": "required"}, "tool_choice", "no tools"),
+    *(((RESPONSES,), {"tools": [{"type": each}]}, "tools", f"'{each}'") for each in HOSTED),
+    *(
+        ((RESPONSES,), {"tools": [*OWN, {"type": each}]}, "tools", "OpenAI runs")
+        for each in HOSTED[1:]
+    ),
+    (
+        (RESPONSES,),
+        {"tools": [*OWN, {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
+        "tools",
+        "OpenAI runs",
+    ),
+    ((CHAT,), {"functions": [{"name": "f"}]}, "functions", "send tools"),
+    ((CHAT,), {"function_call": {"name": "f"}}, "function_call", "send tool_choice"),
+    ((COMPLETIONS,), {"prompt": ["x"] * 300}, "prompt", "several requests"),
+    ((COMPLETIONS,), {"prompt": [[1]] * 100, "n": 3}, "prompt", "300 texts"),
+]
+
+
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+@pytest.mark.parametrize(("paths", "fields", "param", "words"), REFUSED, ids=lambda v: str(v)[:60])
+async def test_what_can_not_be_done_is_refused_by_name(
+    paths: tuple[str, ...], fields: dict[str, Any], param: str, words: str, model: str
+) -> None:
+    for path in paths:
+        service = FakeService()
+        async with client_of(service) as client:
+            answer = await client.post(path, json={**ASK, **fields, "model": model})
+        assert answer.status_code == 400, (path, answer.text)
+        error = answer.json()["error"]
+        assert words in error["message"]
+        assert error.get("param", param) == param, "Anthropic's form has no param"
+        assert not service.protocols.asked
+
+
+def test_a_list_of_tokens_is_one_prompt() -> None:
+    for prompt in ([7] * 300, "x" * 300, ["x"] * 256):
+        assert change(COMPLETIONS, {"prompt": prompt}) == {"prompt": prompt}
+
+
+async def test_codexs_web_search_is_left_out_beside_its_own_tools() -> None:
+    given = {"tools": [*OWN, {"type": "web_search", "external_web_access": True}]}
+    for model in ("bundled", "bundled:beam-4"):
+        assert await send(RESPONSES, given, model) == {"tools": OWN}
+
+
+@pytest.mark.parametrize("functions", [{}, {"functions": []}, {"function_call": "none"}])
+def test_the_old_form_of_tools_is_passed_over_where_it_asks_for_nothing(functions: Any) -> None:
+    change(CHAT, functions)
+
+
+def test_the_format_of_messages_is_read_under_both_names() -> None:
+    shape = {"type": "json_schema", "schema": SCHEMA}
+    for path in (MESSAGES, COUNT):
+        assert change(path, {"output_format": shape}) == {"output_config": {"format": shape}}
+        both = {"output_format": shape, "output_config": {"effort": "low"}}
+        assert change(path, both) == {"output_config": {"effort": "low", "format": shape}}
+        new = {"output_format": shape, "output_config": {"format": {"type": "json_schema"}}}
+        assert change(path, new) == {"output_config": new["output_config"]}, (
+            "the new name goes first"
+        )
+    assert change(CHAT, {"output_format": shape}) == {"output_format": shape}
+
+
+def test_a_model_that_thinks_has_its_budget() -> None:
+    given = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "thinking_token_budget": 16}
+    assert change(MESSAGES, given, has_budgets=True) == given
+    assert change(MESSAGES, given) == {}
+    disabled = {"thinking": {"type": "disabled"}}
+    assert change(MESSAGES, disabled) == disabled
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_a_limit_is_lowered_with_its_budget(limit: str) -> None:
+    given = {limit: 64000, "thinking": {"type": "enabled", "budget_tokens": 63999}}
+    told = {limit: 32768, "thinking": {"type": "enabled", "budget_tokens": 32767}}
+    assert change(MESSAGES, given, has_budgets=True, max_model_len=32768) == told
+    small = {limit: 1024}
+    assert change(MESSAGES, given, has_budgets=True, max_model_len=1024) == small
+    text = {limit: "64000"}
+    assert change(MESSAGES, text) == text, "the handler refuses it"
+
+
+async def test_a_tool_choice_of_a_wrong_kind_is_the_handlers() -> None:
+    with pytest.raises(RequestError, match="no tools"):
+        change(CHAT, {"tool_choice": {"odd": 1}})
+    assert change(CHAT, {"tools": "x", "tool_choice": 5}) == {"tools": "x", "tool_choice": 5}

@@ -1,0 +1,194 @@
+"""Whoever refuses a request of Anthropic's protocol, the error has that protocol's form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashedge.api.protocols.error_bodies import (
+    build_messages_error,
+    build_protocol_error,
+    rewrite_error,
+)
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
+from flashedge.errors import (
+    ContextOverflow,
+    DaemonStopping,
+    EngineDead,
+    FlashEdgeError,
+    StoreError,
+)
+from tests.support.api_rig import client_of
+from tests.support.fake_protocols import FakeProtocols
+from tests.support.fake_service import FakeService
+
+ASK = {"model": "bundled", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+KEY = {"api_key": "geheim", "host": "0.0.0.0"}
+
+
+def check(answer: Any, status: int, kind: str) -> str:
+    assert answer.status_code == status, answer.text
+    body = answer.json()
+    assert body == {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
+    return str(body["error"]["message"])
+
+
+@pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/count_tokens"])
+async def test_refusals_of_the_guard_and_the_switch(path: str) -> None:
+    async with client_of(FakeService(), **KEY) as client:
+        check(await client.post(path, json=ASK), 401, "authentication_error")
+    async with client_of(FakeService(), max_request_bytes=1024) as client:
+        large = {**ASK, "system": "x" * 2000}
+        check(await client.post(path, json=large), 413, "request_too_large")
+        elsewhere = await client.post(path, json=ASK, headers={"host": "evil.example"})
+        check(elsewhere, 403, "permission_error")
+        unknown = await client.post(path, json={**ASK, "model": "gpt-5"})
+        assert "gpt-5" in check(unknown, 404, "not_found_error")
+        broken = await client.post(path, content=b"{", headers={"content-type": "application/json"})
+        assert "malformed JSON" in check(broken, 400, "invalid_request_error")
+        text = await client.post(path, content=b"{}", headers={"content-type": "text/plain"})
+        check(text, 415, "invalid_request_error")
+        assert "does not accept" in check(await client.get(path), 405, "invalid_request_error")
+
+
+async def test_errors_that_the_handlers_write_in_openais_form() -> None:
+    async with client_of(FakeService()) as client:
+        answer = await client.post(MESSAGES, json={"model": "bundled"})
+        assert check(answer, 400, "invalid_request_error") == "nothing to answer"
+        assert int(answer.headers["content-length"]) == len(answer.content)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (EngineDead("it is gone"), 503, "overloaded_error"),
+        (DaemonStopping.for_request(), 503, "overloaded_error"),
+        (StoreError("the disk is full"), 507, "api_error"),
+    ],
+)
+async def test_errors_of_the_runtime(failure: Exception, status: int, kind: str) -> None:
+    service = FakeService(protocols=FakeProtocols(failure=failure))
+    async with client_of(service) as client:
+        assert str(failure) in check(await client.post(MESSAGES, json=ASK), status, kind)
+
+
+async def test_answers_streams_and_other_routes_stay() -> None:
+    async with client_of(FakeService()) as client:
+        whole = await client.post(MESSAGES, json=ASK)
+        assert whole.status_code == 200
+        assert "choices" in whole.json()  # what the stand-in for vLLM's handlers says
+        streamed = await client.post(MESSAGES, json={**ASK, "stream": True})
+        assert streamed.text.endswith("data: [DONE]\n\n")
+        other = await client.post("/v1/chat/completions", json={"model": "gpt-5"})
+        assert other.json()["error"]["code"] == "not_found"
+
+
+async def test_an_error_without_a_body_stays_without() -> None:
+    """As the answer to HEAD."""
+    sent: list[Any] = []
+
+    async def keep(message: Any) -> None:
+        sent.append(message)
+
+    send = rewrite_error(keep, lambda told, status: {})
+    await send({"type": "http.response.start", "status": 404, "headers": []})
+    await send({"type": "http.response.body", "body": b"", "more_body": True})
+    assert sent == [], "it waits for the whole body"
+    await send({"type": "http.response.body", "body": b""})
+    assert [m.get("body", b"") for m in sent] == [b"", b""]
+
+
+# ---------------------------------------------------------------- vLLM's own errors
+
+LONG = "This model's maximum context length is 1024 tokens. However, "
+TOO_LONG: list[tuple[str, str]] = [
+    (
+        f"{LONG}your prompt contains 3000 input tokens, which exceeds this limit.",
+        "prompt is too long: 3000 tokens > 1024 maximum",
+    ),
+    (
+        f"{LONG}your prompt contains at least 1025 input tokens, which exceeds this limit.",
+        "prompt is too long: at least 1025 tokens > 1024 maximum",
+    ),
+    (
+        "This model's maximum context length is 1024 tokens, which are 9000 characters at most."
+        " However, the conversation has 90000. Shorten it.",
+        "prompt is too long: at least 1025 tokens > 1024 maximum",
+    ),
+    (
+        "1024 tokens do not fit the generator's context of 1024 tokens; shorten the problem",
+        "prompt is too long: 1024 tokens > 1024 maximum",
+    ),
+]
+"""What refuses a conversation, and how Anthropic's clients know it."""
+
+
+@pytest.mark.parametrize(("message", "words"), TOO_LONG, ids=lambda v: v[:50])
+def test_a_conversation_that_is_too_long_is_told_in_the_clients_words(
+    message: str, words: str
+) -> None:
+    vllms = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
+    for failure in (None, ContextOverflow(message)):
+        error = build_protocol_error(vllms, 400, failure)["error"]
+        assert error == {
+            "message": message,
+            "type": "invalid_request_error",
+            "param": "input_tokens",
+            "code": "context_length_exceeded",
+        }
+    assert build_messages_error(message, 400) == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": words},
+    }
+
+
+@pytest.mark.parametrize(
+    ("status", "failure", "kind", "code"),
+    [
+        (400, None, "invalid_request_error", "invalid_request"),
+        (404, None, "invalid_request_error", "not_found"),
+        (422, None, "invalid_request_error", "invalid_request"),
+        (500, None, "server_error", "internal_error"),
+        (503, None, "server_error", "overloaded"),
+        (503, EngineDead("it is gone"), "server_error", "engine_dead"),
+        (400, EngineDead("of another choice"), "invalid_request_error", "invalid_request"),
+    ],
+)
+def test_an_error_of_vllm_has_our_form(
+    status: int, failure: FlashEdgeError | None, kind: str, code: str
+) -> None:
+    told = {"message": "no", "type": "BadRequestError", "param": None, "code": status}
+    error = build_protocol_error(told, status, failure)["error"]
+    assert error == {"message": "no", "type": kind, "param": None, "code": code}
+
+
+@pytest.mark.parametrize("path", sorted(set(PROTOCOL_ROUTES)))
+async def test_every_layer_writes_the_same_body(path: str) -> None:
+    """The guard, the switch, and what stands for vLLM's handlers."""
+    async with client_of(FakeService()) as client:
+        guard = await client.post(path, json=ASK, headers={"host": "evil.example"})
+        switch = await client.post(path, json={**ASK, "model": "gpt-5"})
+        handler = await client.post(path, json={"model": "bundled"})
+    for answer, status in ((guard, 403), (switch, 404), (handler, 400)):
+        assert answer.status_code == status
+        body = answer.json()
+        if path.startswith(MESSAGES):
+            assert body.keys() == {"type", "error"}
+            assert body["error"].keys() == {"type", "message"}
+        else:
+            assert body.keys() == {"error"}
+            assert body["error"].keys() == {"message", "type", "param", "code"}
+            assert isinstance(body["error"]["code"], str)
+
+
+@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES, COMPLETIONS])
+async def test_a_long_session_reaches_the_handlers(path: str) -> None:
+    """They count its tokens. Agents know what to do when those are too many, not bytes."""
+    turns = [{"role": "user", "content": "x" * 3_000_000}]
+    for model in ("bundled", "bundled:beam-4")[: 1 if path == COMPLETIONS else 2]:
+        service = FakeService()
+        async with client_of(service) as client:
+            answer = await client.post(path, json={"model": model, "messages": turns})
+        assert answer.status_code == 200, answer.text[:200]
+        assert len(service.protocols.asked) == 1
