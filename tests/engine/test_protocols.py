@@ -228,6 +228,24 @@ async def test_what_no_pass_draws_is_refused_by_name(
     assert not seen
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stop_strings_count_behind_the_thinking(
+    pair: VllmPair, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """The grammar leaves the model no other text."""
+    process = pair.generator.process
+    said = {"choice": ["<think>so Q: is</think>7 Q: 8"]}
+    asked = {"messages": SAY, "max_tokens": 60, "structured_outputs": said, "stop": ["Q:"]}
+    for parser, text in ((None, "<think>so "), ("qwen3", "<think>so Q: is</think>7 ")):
+        monkeypatch.setattr(process, "options", replace(process.options, reasoning_parser=parser))
+        answer = await post(client, CHAT, **asked, stream=stream)
+        if stream:
+            found = "".join(c["choices"][0]["delta"].get("content") or "" for c in answer)
+        else:
+            found = answer["choices"][0]["message"]["content"]
+        assert found == text
+
+
 async def test_a_drawn_seed_travels_without_slowing_the_batch(
     client: httpx.AsyncClient, seen: list[Any]
 ) -> None:

@@ -4,7 +4,7 @@ All routes pass here before a search is chosen, so a request means the same plai
 
 | what clients send | what becomes of it |
 |---|---|
-| a field that is null | as left out |
+| a field that is null, of the request, a message or a part of one | as left out |
 | no tools, written as `[]` | left out, and so are the fields about calls that ask for none |
 | a tool whose arguments have no schema | its arguments are an object |
 | `stream_options` without a stream | left out |
@@ -48,13 +48,16 @@ def normalize(path: str, body: dict[str, Any], defaults: Defaults) -> None:
     """
     for name in [name for name, value in body.items() if value is None]:
         del body[name]
+    for name in ("messages", "input"):
+        if isinstance(turns := body.get(name), list):
+            body[name] = [_drop_nulls(turn) for turn in turns]
     if not body.get("stream"):
         body.pop("stream_options", None)
     if path == COMPLETIONS:
         refuse_many(body)
     else:
         if path == CHAT:
-            refuse_functions(body)
+            refuse_other_tools(body)
         elif path == RESPONSES:
             refuse_memory(body)
             refuse_hosted_tools(body)
@@ -66,6 +69,21 @@ def normalize(path: str, body: dict[str, Any], defaults: Defaults) -> None:
     if not defaults.has_budgets:
         drop_budgets(body)
     limit_tokens(body, defaults.max_model_len)
+
+
+def _drop_nulls(turn: Any) -> Any:
+    """A message or item as a client's library may write it from an answer, with all of its fields.
+    What a call is given keeps its nulls."""
+    if not isinstance(turn, dict):
+        return turn
+    kept = {name: value for name, value in turn.items() if value is not None}
+    if kept.get("tool_calls") == []:
+        del kept["tool_calls"]
+    if "role" in turn and "content" in turn:
+        kept.setdefault("content", None)
+    if isinstance(parts := kept.get("content"), list):
+        kept["content"] = [_drop_nulls(part) for part in parts]
+    return kept
 
 
 # ---------------------------------------------------------------- tools
@@ -167,8 +185,17 @@ def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
             )
 
 
-def refuse_functions(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for tools in the form that chat completions had before 2024."""
+def refuse_other_tools(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for tools of chat completions that are no functions, and for the form
+    that functions had before 2024."""
+    for tool in _list_tools(body):
+        kind = tool.get("type", "function")
+        if isinstance(kind, str) and kind != "function":
+            raise RequestError(
+                f"a tool of the kind {shorten(kind)!r} can't be called here",
+                hint="give a function",
+                param="tools",
+            )
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
         if body.get(old) not in ([], "none", "auto", None):
             raise RequestError(

@@ -46,10 +46,13 @@ NOT_LOOKED_UP = {
     "flashedge.strategies",  # a group of entry points
     "flashedge.usage",
     "http.response.start",  # of ASGI
+    "meta.n_ctx",
     "metadata.user_id",
     "options.mcts",
     "options.probed_cot",
+    "output_config.format",
     "prompt_tokens_details.cached_tokens",
+    "thinking.budget_tokens",
     # architectures, which checkpoints name
     "Qwen2ForPrmModel",
     "Qwen2ForProcessRewardModel",

@@ -88,6 +88,53 @@ async def test_what_means_nothing_is_left_out(
     assert await send(path, given, model) == kept
 
 
+HISTORIES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "messages",
+        {"role": "assistant", "content": "7", "refusal": None, "name": None, "tool_calls": []},
+        {"role": "assistant", "content": "7"},
+    ),
+    (
+        "messages",
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": None}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": None}]},
+    ),
+    (
+        "messages",
+        {"role": "user", "content": [{"type": "text", "text": "a", "citations": None}]},
+        {"role": "user", "content": [{"type": "text", "text": "a"}]},
+    ),
+    (
+        "messages",
+        {"role": "assistant", "content": [{"type": "tool_use", "input": {"x": None}}]},
+        {"role": "assistant", "content": [{"type": "tool_use", "input": {"x": None}}]},
+    ),
+    (
+        "input",
+        {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
+        {"type": "reasoning", "summary": []},
+    ),
+    (
+        "input",
+        {"type": "message", "content": [{"type": "output_text", "text": "a", "logprobs": None}]},
+        {"type": "message", "content": [{"type": "output_text", "text": "a"}]},
+    ),
+]
+"""A message as a client's library writes it from an answer, and what the handlers see."""
+
+
+@pytest.mark.parametrize(("name", "turn", "seen"), HISTORIES, ids=lambda v: str(v)[:50])
+def test_what_a_library_leaves_empty_is_left_out(
+    name: str, turn: dict[str, Any], seen: dict[str, Any]
+) -> None:
+    for path in CONVERSATIONS:
+        assert change(path, {name: [turn, "odd"]}) == {name: [seen, "odd"]}
+    assert change(CHAT, {"messages": "odd", "input": {"a": None}}) == {
+        "messages": "odd",
+        "input": {"a": None},
+    }
+
+
 @pytest.mark.parametrize("path", ALL)
 @pytest.mark.parametrize("options", [{}, {"include_usage": True}, None])
 async def test_stream_options_mean_something_to_streams_only(path: str, options: Any) -> None:
@@ -167,6 +214,7 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
         "tools",
         "OpenAI runs",
     ),
+    ((CHAT,), {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools", "'custom'"),
     ((CHAT,), {"functions": [{"name": "f"}]}, "functions", "send tools"),
     ((CHAT,), {"function_call": {"name": "f"}}, "function_call", "send tool_choice"),
     ((COMPLETIONS,), {"prompt": ["x"] * 300}, "prompt", "several requests"),
