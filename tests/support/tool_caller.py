@@ -16,6 +16,8 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from flashedge.types import THINK_CLOSE, THINK_OPEN
+
 TOOL_NAME = "add"
 SUMS = ((3, 4), (5, 3))
 """The sums that it can be asked for."""
@@ -78,7 +80,8 @@ def _say(role: str, text: str) -> str:
     return f"<|im_start|>{role}\n{text}<|im_end|>\n"
 
 
-def list_examples() -> list[Example]:
+def list_examples(thought: str = "") -> list[Example]:
+    """thought: what the model says before each answer."""
     tools, turn = _say("system", f"{TOOL_NAME} "), "<|im_start|>assistant\n"
     found = [Example(tools + _say("user", HELLO) + turn, GREETING)]
     for a, b in SUMS:
@@ -90,11 +93,11 @@ def list_examples() -> list[Example]:
             Example(ask + turn, NO_TOOLS),
             Example(told, f"It is {a + b}."),
         ]
-    return found
+    return [Example(example.prompt, thought + example.said) for example in found]
 
 
 def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
-    """Byte-level BPE in which a digit is a token, and so is each mark of a tool call."""
+    """Byte-level BPE in which a digit is a token, and so is each mark of a call and a thought."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -111,7 +114,14 @@ def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(texts, trainer)
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in special])
-    marks = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+    marks = [
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_response>",
+        "</tool_response>",
+        THINK_OPEN,
+        THINK_CLOSE,
+    ]
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -121,12 +131,14 @@ def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def make_tool_caller(folder: Path) -> Path:
+def make_tool_caller(folder: Path, thought: str = "") -> Path:
     """Train the model and write it into `folder`. Returns the folder. Some seconds.
+
+    thought: what it says before each answer.
 
     Raises RuntimeError when it has not learnt all examples in `MOST_STEPS` steps.
     """
-    examples = list_examples()
+    examples = list_examples(thought)
     tokenizer = train_tokenizer(e.prompt + e.said for e in examples)
     config = Qwen2Config(
         hidden_size=64,

@@ -223,9 +223,10 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
     """Copy the parameters, with the tags, and with position noise where a client gives a seed.
 
     Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
-    which is faster for a whole batch. It also draws requests with penalties, which act on logits
-    after the noise; by their seed, if they have one. Raises RequestError for a schema that is too
-    large, and for a deterministic request that can't be verified.
+    which is faster for a whole batch. It also draws requests with penalties and with budgets of
+    thinking, which act on logits after the noise; by their seed, if they have one. Raises
+    RequestError for a schema that is too large, and for a deterministic request that can't be
+    verified.
     """
     params = given.clone()
     bound_guidance(params)
@@ -255,7 +256,10 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
 
 def _needs_own_sampler(params: SamplingParams) -> bool:
     return bool(
-        params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1
+        or params.thinking_token_budget is not None
     )
 
 
