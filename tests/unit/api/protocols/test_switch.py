@@ -159,6 +159,18 @@ async def test_an_error_has_the_form_of_its_protocol(
     }
 
 
+@pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
+async def test_a_full_queue_is_told_before_a_stream_begins(path: str) -> None:
+    service = FakeService(failure=QueueFull("16 runs wait", retry_after_s=3))
+    async with client_of(service) as client:
+        body = {**CHAT, "model": "bundled:beam-4", "stream": True}
+        answer = await client.post(path, json=body)
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "3"
+    assert answer.headers["content-type"] == "application/json"
+    assert "16 runs wait" in answer.json()["error"]["message"]
+
+
 async def test_an_unknown_model_is_not_found_in_every_protocol() -> None:
     async with client_of(FakeService()) as client:
         for path in sorted(PROTOCOL_ROUTES):
