@@ -8,10 +8,11 @@ All routes pass here before a search is chosen, so a request means the same plai
 | no tools, written as `[]` | left out, and so are the fields about calls that ask for none |
 | a tool whose arguments have no schema | its arguments are an object |
 | `stream_options` without a stream | left out |
-| a budget of thinking, for a model that does not think | left out: no thought exceeds it |
+| `thinking` with a budget, for a model that does not think | left out: no thought exceeds it |
 | a limit of tokens that no context reaches | lowered |
 | `output_format` of messages | as `output_config.format` |
 | a call that no tool can answer, a tool that the protocol's owner runs, `functions` | refused |
+| `thinking_token_budget` for a model that does not think | refused |
 | more prompts than are ever generated at once | refused |
 """
 
@@ -249,8 +250,17 @@ def move_format(body: dict[str, Any]) -> None:
 
 
 def drop_budgets(body: dict[str, Any]) -> None:
-    """Leave out budgets of thinking."""
-    body.pop("thinking_token_budget", None)
+    """Leave out the budget of thinking that agents send to any model.
+
+    Raises RequestError for vLLM's own field, which nobody sends by habit.
+    """
+    budget = read_int(body, "thinking_token_budget")
+    if budget is not None and budget >= 0:
+        raise RequestError(
+            "the model does not think, so thinking_token_budget limits nothing",
+            hint="leave it out",
+            param="thinking_token_budget",
+        )
     thinking = body.get("thinking")
     if isinstance(thinking, Mapping) and thinking.get("type") == "enabled":
         del body["thinking"]

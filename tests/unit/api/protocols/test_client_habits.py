@@ -72,7 +72,8 @@ MEANINGLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"tool_choice": {"type": "none"}}, {}),
     ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, {}),
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}}, {}),
-    ({"thinking_token_budget": 16, "thinking": {"type": "enabled", "budget_tokens": 1024}}, {}),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {}),
+    ({"thinking_token_budget": -1}, {"thinking_token_budget": -1}),
     ({"thinking": {"type": "adaptive"}}, {"thinking": {"type": "adaptive"}}),
     ({"metadata": None, "n": None, "service_tier": None, "unknown": 1}, {"unknown": 1}),
 ]
@@ -214,6 +215,8 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
         "tools",
         "OpenAI runs",
     ),
+    (ALL, {"prompt": "x", "thinking_token_budget": 16}, "thinking_token_budget", "does not think"),
+    (ALL, {"prompt": "x", "thinking_token_budget": 0}, "thinking_token_budget", "does not think"),
     ((CHAT,), {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools", "'custom'"),
     ((CHAT,), {"functions": [{"name": "f"}]}, "functions", "send tools"),
     ((CHAT,), {"function_call": {"name": "f"}}, "function_call", "send tool_choice"),
@@ -270,7 +273,7 @@ def test_the_format_of_messages_is_read_under_both_names() -> None:
 def test_a_model_that_thinks_has_its_budget() -> None:
     given = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "thinking_token_budget": 16}
     assert change(MESSAGES, given, has_budgets=True) == given
-    assert change(MESSAGES, given) == {}
+    assert change(MESSAGES, {"thinking": given["thinking"]}) == {}
     disabled = {"thinking": {"type": "disabled"}}
     assert change(MESSAGES, disabled) == disabled
 
