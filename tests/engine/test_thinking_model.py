@@ -110,6 +110,23 @@ def test_a_search_refuses_a_budget_that_it_can_not_keep(client: httpx.Client) ->
 
 
 @MODELS
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_goes_on_with_an_answer_is_text(
+    client: httpx.Client, model: str, stream: bool
+) -> None:
+    turns = [*SAY, {"role": "assistant", "content": f"<think>{THOUGHT}</think>I have"}]
+    body = {"model": model, "messages": turns, "max_tokens": 20, "temperature": 0, "stream": stream}
+    answer = client.post(MESSAGES, json=body)
+    if not stream:
+        texts = [b["text"] for b in answer.json()["content"] if b["type"] == "text"]
+        assert texts == [" no tools."]
+        return
+    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+    deltas = [event["delta"] for event in map(json.loads, lines) if "delta" in event]
+    assert "".join(delta.get("text", "") for delta in deltas) == " no tools."
+
+
+@MODELS
 def test_messages_show_the_thinking_in_blocks_of_its_own(client: httpx.Client, model: str) -> None:
     body = {"model": model, "messages": SAY, "max_tokens": 150, "temperature": 0}
     body["stop_sequences"] = ["Q:"]

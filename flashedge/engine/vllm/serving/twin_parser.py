@@ -78,6 +78,8 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             """What the client does not have yet, with the next piece of the answer."""
             if not request.tools:
                 request.tool_choice = "none"  # though the text may look like a call
+            if not self._texts and self._has_thought(request, prompt_ids):
+                self._reasoning_parser = None
             self._texts.append(text)
             self._ids += ids
             thought, content = "", self._blank
@@ -99,10 +101,9 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             """The rest of the answer. thought, content: the rest of it by the stream's reading."""
             args, options = self._made_of
             other = base(*args, **options)
-            if prompt_ids is not None:
-                other.set_prompt_token_ids(prompt_ids)
-                if other.reasoning_parser is not None and other.is_reasoning_end(prompt_ids):
-                    other._reasoning_parser = None  # the prompt has ended it, as a stream knows
+            other.set_prompt_token_ids(prompt_ids or [])
+            if self.reasoning_parser is None:
+                other._reasoning_parser = None
             has_tools = self.tool_parser_cls is not None
             found = other.parse("".join(self._texts), request, has_tools, self._ids)
             whole_thought = (found[0] or "") if request.include_reasoning else ""
@@ -112,6 +113,17 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
                 _complete(self._sent[1], more, found[1] or ""),
                 found[2] or [],
             )
+
+        def _has_thought(self, request: Any, prompt_ids: list[int] | None) -> bool:
+            """Whether the prompt has ended the thinking, or goes on with the answer."""
+            if self.reasoning_parser is None or prompt_ids is None:
+                return False
+            if self.is_reasoning_end(prompt_ids):
+                return True
+            if not getattr(request, "continue_final_message", False):
+                return False
+            last = next((token for token in reversed(prompt_ids) if token in self._marks), None)
+            return last is None or self._marks[last] == self.reasoning_parser.reasoning_end_str
 
     return TwinParser
 

@@ -158,6 +158,20 @@ def test_a_request_without_tools_has_no_calls(names: tuple[str, str]) -> None:
         assert read_whole(build_parser(names), parts, prompt, request) == found
 
 
+@pytest.mark.parametrize("names", PARSERS[1:], ids=lambda n: "+".join(filter(None, n)))
+def test_an_answer_that_goes_on_is_no_thinking(names: tuple[str | None, str]) -> None:
+    """Unless what it goes on with is."""
+    for prompt, found in (
+        ("It is", ("", " 7", [])),
+        (f"{CLOSED}It is", ("", " 7", [])),
+        ("<think>It is", (" 7", "", [])),
+    ):
+        request = build_request(True, continue_final_message=True, add_generation_prompt=False)
+        for sizes in ([1], [9]):
+            assert stream(build_parser(names), [" 7"], sizes, prompt, request) == found
+        assert read_whole(build_parser(names), [" 7"], prompt, request) == found
+
+
 WORDS = [*MARKS, CALL, '{"name": "f"', '{"name": }', '{"arguments": {}, "name": "f"}']
 PARTS = st.lists(
     st.sampled_from([*WORDS, "<tool", "<", "}", "hello ", " ", "\n"]), min_size=1, max_size=8
