@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-_HEADER = re.compile(r"x-anthropic-billing-header:[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?")
+_NAME = "x-anthropic-billing-header:"
+_HEADER = re.compile(rf"{_NAME}[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?|^{_NAME}.*\n?", re.MULTILINE)
+"""Instructions may follow its last pair on the same line."""
 _COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
 _TELLS = frozenset({"system", "developer"})
 """Roles of instructions."""

@@ -70,12 +70,30 @@ def test_instructions_stay_from_turn_to_turn(at: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (f"{head('a')}\n{REST}", REST),
+        (f"{head('a')}{REST}", REST),
+        (f"{head('a')} {REST}", REST),
+        (f"{REST}{head('a')}", REST),
+        (f"x-anthropic-billing-header: a1b2\n{REST}", REST),
+        (f"x-anthropic-billing-header:\n{REST}", REST),
+        (f"{REST}\nx-anthropic-billing-header: a1b2", f"{REST}\n"),
+        (f"{REST}\n{left('a')}\n{REST}", f"{REST}\n{REST}"),
+    ],
+)
+def test_the_instructions_around_stay(text: str, kept: str) -> None:
+    assert steady(text) == kept
+
+
+@pytest.mark.parametrize(
     "text",
     [
         REST,
         "",
         " \n",
         "Never write an x-anthropic-billing-header of your own.",
+        "Leave the x-anthropic-billing-header: no one needs it.",
         "Say how many tokens are left: <total_tokens>.",
         "<total_tokens>many\n\n tokens left</total_tokens>",
     ],
