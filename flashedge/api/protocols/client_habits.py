@@ -37,6 +37,12 @@ _SHAPES = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const",
 """What a schema says of the kind of value that it describes."""
 _OWN = frozenset({"function", "custom", "namespace"})
 """Kinds of tools in `/v1/responses` that the client runs."""
+_SERVICES = {
+    CHAT: ("web_search_options", "audio"),
+    MESSAGES: ("mcp_servers", "container"),
+    f"{MESSAGES}/count_tokens": ("mcp_servers", "container"),
+}
+"""Fields that ask for what only the protocol's owner can do."""
 _HABIT = "web_search"
 """Codex names this hosted tool in every request, beside its own."""
 
@@ -65,6 +71,7 @@ def normalize(path: str, body: dict[str, Any], defaults: Defaults) -> None:
         elif path.startswith(MESSAGES):
             refuse_foreign_tools(body)
             move_format(body)
+        refuse_services(path, body)
         drop_empty_tools(body)
         give_schemas(path, body)
     if not defaults.has_budgets:
@@ -203,6 +210,17 @@ def refuse_other_tools(body: Mapping[str, Any]) -> None:
                 f"{old} is the old form of {new}, which is not read",
                 hint=f"send {new}",
                 param=old,
+            )
+
+
+def refuse_services(path: str, body: Mapping[str, Any]) -> None:
+    """Raises RequestError for a service of the protocol's owner."""
+    for name in _SERVICES.get(path, ()):
+        if body.get(name, []) != []:
+            raise RequestError(
+                f"{name} asks for a service that only the protocol's owner has",
+                hint="leave it out",
+                param=name,
             )
 
 

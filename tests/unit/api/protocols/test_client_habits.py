@@ -75,6 +75,7 @@ MEANINGLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {}),
     ({"thinking_token_budget": -1}, {"thinking_token_budget": -1}),
     ({"thinking": {"type": "adaptive"}}, {"thinking": {"type": "adaptive"}}),
+    ({"web_search_options": None, "audio": None, "container": None}, {}),
     ({"metadata": None, "n": None, "service_tier": None, "unknown": 1}, {"unknown": 1}),
 ]
 """Fields that a conversation's request may have, and what the handlers see of them."""
@@ -215,6 +216,10 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
         "tools",
         "OpenAI runs",
     ),
+    ((CHAT,), {"web_search_options": {}}, "web_search_options", "leave it out"),
+    ((CHAT,), {"audio": {"voice": "ash", "format": "wav"}}, "audio", "leave it out"),
+    ((MESSAGES, COUNT), {"mcp_servers": [{"url": "http://x"}]}, "mcp_servers", "leave it out"),
+    ((MESSAGES, COUNT), {"container": {"id": "c"}}, "container", "leave it out"),
     (ALL, {"prompt": "x", "thinking_token_budget": 16}, "thinking_token_budget", "does not think"),
     (ALL, {"prompt": "x", "thinking_token_budget": 0}, "thinking_token_budget", "does not think"),
     ((CHAT,), {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools", "'custom'"),
