@@ -61,7 +61,7 @@ class Config:
         "for the model is refused by its tokens, so that they shorten it.",
         at_least=1024,
     )
-    allowed_origins: frozenset[str] | None = setting(
+    allowed_origins: tuple[str, ...] | None = setting(
         None,
         "Origins of web pages and apps that may call the API from a browser, such as "
         "app://obsidian.md or http://localhost:3000. Not set: none.",

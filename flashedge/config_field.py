@@ -30,8 +30,9 @@ _KINDS: dict[Any, str] = {
     int: "integer",
     float: "number",
     tuple[str, ...]: "cards",
-    frozenset[str]: "origins",
 }
+_ENDS = {"_bytes": "size", "_origins": "origins"}
+"""Kinds that the end of a setting's name tells."""
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s,*@]+")
 _EXPECTED = {
@@ -159,7 +160,7 @@ class Setting:
                 return _parse_number(value)
             case "cards" if isinstance(value, int | str | list | tuple):
                 return _parse_cards(value)
-            case "origins" if isinstance(value, str | list | tuple | frozenset):
+            case "origins" if isinstance(value, str | list | tuple):
                 return _parse_origins(value)
         return None
 
@@ -169,7 +170,7 @@ def describe_field(field: dataclasses.Field[Any], hint: Any) -> Setting:
     types_ = [t for t in typing.get_args(hint) if t is not types.NoneType] or [hint]
     return Setting(
         name=field.name,
-        kind="size" if field.name.endswith("_bytes") else _KINDS[types_[0]],
+        kind=next((k for end, k in _ENDS.items() if field.name.endswith(end)), _KINDS[types_[0]]),
         default=None if field.default is dataclasses.MISSING else field.default,
         **field.metadata,
     )
@@ -191,9 +192,9 @@ def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[
     return names if names and valid else None
 
 
-def _parse_origins(value: str | Iterable[object]) -> frozenset[str] | None:
+def _parse_origins(value: str | Iterable[object]) -> tuple[str, ...] | None:
     entries = value.split(",") if isinstance(value, str) else value
-    origins = frozenset(str(entry).strip().lower().removesuffix("/") for entry in entries)
+    origins = tuple(str(entry).strip().lower().removesuffix("/") for entry in entries)
     return origins if all(_ORIGIN.fullmatch(origin) for origin in origins) else None
 
 

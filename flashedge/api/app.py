@@ -95,7 +95,7 @@ def create_app(
         api_key=config.api_key,
         local_only=config.is_loopback,
         host=config.host,
-        origins=config.allowed_origins or frozenset(),
+        origins=config.allowed_origins or (),
     )
     app.add_middleware(MessagesErrors)  # the last one added is the first that a request meets
     app.include_router(system_router(service))

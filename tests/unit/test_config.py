@@ -97,12 +97,12 @@ def test_wrong_values(tmp_path: Path, key: str, value: object, said: str) -> Non
 
 
 def test_origins_are_written_as_browsers_do(tmp_path: Path) -> None:
-    found = frozenset({"app://obsidian.md", "http://localhost:3000"})
+    found = ("app://obsidian.md", "http://localhost:3000")
     env = {"FLASHEDGE_ALLOWED_ORIGINS": "app://obsidian.md, HTTP://localhost:3000/"}
     assert load(tmp_path, env=env).allowed_origins == found
-    file = 'allowed_origins = ["http://localhost:3000", "app://obsidian.md"]\n'
+    file = 'allowed_origins = ["app://obsidian.md", "http://localhost:3000"]\n'
     assert load(tmp_path, file).allowed_origins == found
-    assert load(tmp_path, "allowed_origins = []\n").allowed_origins == frozenset()
+    assert load(tmp_path, "allowed_origins = []\n").allowed_origins == ()
 
 
 def test_clusters_have_a_table_of_their_own(tmp_path: Path) -> None:
