@@ -301,10 +301,11 @@ async def test_a_pair_that_is_not_here(client: httpx.AsyncClient) -> None:
     assert "this daemon serves 'bundled'" in check(response, 404, "not_found", "model")
 
 
-async def test_half_a_character_is_no_text(client: httpx.AsyncClient) -> None:
+async def test_half_a_character_is_replaced(client: httpx.AsyncClient) -> None:
     body = b'{"problem": "1 + 1?", "solution": "\\ud83d"}'
     headers = {"Content-Type": "application/json"}
-    check(await client.post("/v1/score", content=body, headers=headers), 400, "invalid_json")
+    response = await client.post("/v1/score", content=body, headers=headers)
+    assert response.json()["data"][0]["steps"] == ["\ufffd"]
 
 
 # ---------------------------------------------------------------- vLLM's own form
