@@ -55,7 +55,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _tells(turn: Any) -> bool:
-    if not isinstance(turn, dict) or turn.get("role") not in ("system", "developer"):
+    if not isinstance(turn, dict) or turn.get("role") not in _TELLS:
         return False
     return isinstance(turn.get("content"), str | list)
 
