@@ -15,7 +15,7 @@ FlashEdgeError
 ├── DaemonError            the daemon can't start or be reached              exit 4
 │   ├── DaemonStopping     the daemon stops and takes nothing more           HTTP 503
 │   └── RunInterrupted     the daemon ended before the run did               HTTP 410
-└── StoreError             a file or the run store can't be written          HTTP 507, exit 5
+└── StoreError             a file or the run store can't be read or written  HTTP 507, exit 5
 
 A message says what happened and names the thing; the hint says what to do, with the command.
 """

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 import flashedge
@@ -31,6 +31,11 @@ SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "card
 def system_router(service: ServicePort) -> APIRouter:
     router = APIRouter()
     started = time.monotonic()
+
+    @router.get("/", response_class=PlainTextResponse)
+    async def home(request: Request) -> str:
+        """For people who open the daemon's address in a browser: what runs here, how to use it."""
+        return describe_daemon(service, str(request.base_url).rstrip("/"))
 
     @router.get("/health")
     async def health() -> Response:
@@ -130,3 +135,20 @@ async def _read_pair(state: PairState) -> Mapping[str, EngineView]:
             return await state.read_views()
     except (FlashEdgeError, TimeoutError):
         return {}
+
+
+def describe_daemon(service: ServicePort, url: str) -> str:
+    """Plain text, so that no name in it is markup."""
+    now = service.health()
+    detail = f" ({now.detail})" if now.detail else ""
+    return f"""\
+FlashEdge {flashedge.__version__} is running. Pair {service.pair}: {now.state}{detail}
+
+OpenAI's clients      base_url {url}/v1, model {service.pair}
+Anthropic's clients   ANTHROPIC_BASE_URL={url}, model {service.pair}
+Searches              model {service.pair}:beam-16, or POST {url}/v1/solve
+Scores                POST {url}/v1/score
+What can be named     GET {url}/v1/models
+State                 GET {url}/v1/status, /health, /metrics
+In a terminal         flashedge tui
+"""

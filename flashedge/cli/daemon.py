@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from flashedge.cli.programs import print_boosts, print_programs
 from flashedge.client.words import format_count, format_duration
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
+
+if TYPE_CHECKING:
+    from flashedge.daemon.files import DaemonRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 ENGINE_COLUMNS = ("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks")
@@ -71,10 +74,17 @@ def up(
         return
     running = daemon_control.find(config)
     if running is not None:
-        raise DaemonError(
-            f"a daemon already runs at {running.url} (process {running.pid}, pair {running.pair})",
-            hint="stop it first: flashedge down",
-        )
+        if install or _differs(running, given):
+            raise DaemonError(
+                f"a daemon already runs at {running.url} (process {running.pid}, pair"
+                f" {running.pair})",
+                hint="stop it first: flashedge down",
+            )
+        if wait:
+            with show_start() as show:
+                running = daemon_control.wait_ready(config, on_state=show)
+        _tell(running, "already serves", as_json=as_json)
+        return
     renew_profile(config)
     if install:
         _install(config, given)
@@ -91,10 +101,21 @@ def up(
     except (EngineError, KeyboardInterrupt):
         daemon_control.stop(config)
         raise
+    _tell(record, "serves", as_json=as_json)
+
+
+def _differs(running: DaemonRecord, given: Mapping[str, object]) -> bool:
+    """Whether the running daemon is another one than the options ask for."""
+    return any(
+        value is not None and value != getattr(running, name) for name, value in given.items()
+    )
+
+
+def _tell(record: DaemonRecord, does: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"url": record.url, "pid": record.pid, "pair": record.pair})
     else:
-        output.say(f"FlashEdge serves pair {record.pair} at {record.url}")
+        output.say(f"FlashEdge {does} pair {record.pair} at {record.url}")
 
 
 def _install(config: Config, given: Mapping[str, object]) -> None:

@@ -99,13 +99,17 @@ def main(argv: list[str] | None = None) -> int:
         nonlocal code
         code = app(argv, prog_name="flashedge", standalone_mode=False) or 0
 
+    given = sys.argv[1:] if argv is None else argv
+    options = given[: given.index("--")] if "--" in given else given
     try:
-        return output.run_guarded(call) or code
+        return output.run_guarded(call, as_json="--json" in options) or code
     except typer.Exit as leave:
         return leave.exit_code
     except typer.Abort:
         return exit_codes.INTERRUPTED
     except SystemExit as leave:
+        if isinstance(leave.__context__, BrokenPipeError):  # click and rich end with 1
+            return output.end_broken_pipe()
         return leave.code if isinstance(leave.code, int) else 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's usage errors

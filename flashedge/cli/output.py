@@ -144,16 +144,27 @@ def print_traceback(
 # ---------------------------------------------------------------- the whole command
 
 
-def run_guarded(run: Callable[[], None]) -> int:
-    """Run a command and return its exit code. A FlashEdgeError is printed in two lines."""
+def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:
+    """Run a command and return its exit code. A FlashEdgeError is printed in two lines.
+
+    as_json: also print it on stdout, in the form that the API has.
+    """
     try:
         run()
     except FlashEdgeError as error:
         print_error(error)
+        if as_json:
+            told = {"message": str(error), "hint": error.hint, "param": error.param}
+            print_json({"error": {**told, "code": error.code}})
         return error.exit_code
     except KeyboardInterrupt:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.BROKEN_PIPE
+        return end_broken_pipe()
     return 0
+
+
+def end_broken_pipe() -> int:
+    """Say nothing more on stdout, whose reader went away. Returns the exit code."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_codes.BROKEN_PIPE

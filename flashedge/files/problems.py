@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from flashedge.errors import ConfigError
+from flashedge.errors import ConfigError, StoreError
 
 _QUESTION = ("problem", "question")
 _NAME = ("id", "unique_id", "idx")
@@ -80,13 +80,15 @@ def _read(path: Path, limit: int | None) -> Iterator[tuple[int, FileProblem]]:
 def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the object of each line that is not blank, with the line's number.
 
-    hint: shows a right line. Raises ConfigError naming the line, also where there is none.
+    hint: shows a right line. Raises ConfigError naming the line, also where there is none, and
+    StoreError for a file that can't be read.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"can't read {path}: {reason}") from error
+    except OSError as error:
+        raise StoreError(f"can't read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"can't read {path}: not UTF-8 text") from error
     is_empty = True
     for number, line in enumerate(lines, start=1):
         if not line.strip():

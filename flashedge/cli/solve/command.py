@@ -20,7 +20,7 @@ from flashedge.cli.solve.strategy_flags import (
     parse_strategy_flags,
 )
 from flashedge.config import load_config
-from flashedge.errors import ConfigError, RequestError
+from flashedge.errors import ConfigError, RequestError, StoreError
 
 EPILOG = """\
 [bold]Examples[/]
@@ -147,7 +147,7 @@ def solve(
 def read_problem(problem: str | None, file: Path | None) -> str:
     """The problem's text: the argument, the file, or standard input.
 
-    Raises RequestError or ConfigError.
+    Raises RequestError, ConfigError or StoreError.
     """
     if problem is None and file is None and not sys.stdin.isatty():
         problem = "-"
@@ -164,9 +164,10 @@ def read_problem(problem: str | None, file: Path | None) -> str:
             text = sys.stdin.read()
         else:
             text = problem or ""
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"can't read {file or 'standard input'}: {reason}") from error
+    except OSError as error:
+        raise StoreError(f"can't read {file or 'standard input'}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"can't read {file or 'standard input'}: not UTF-8 text") from error
     if not text.strip():
         raise RequestError("the problem is empty; give some text", param="problem")
     return text.strip()

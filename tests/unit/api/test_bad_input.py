@@ -363,6 +363,14 @@ async def test_only_local_origins_are_accepted(origin: str, fine: bool) -> None:
         check(response, 403, "bad_origin")
 
 
+async def test_the_address_itself_says_what_runs() -> None:
+    async with client_of(FakeService()) as client:
+        response = await client.get("/")
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "Pair bundled: ready" in response.text
+    assert f"base_url {str(client.base_url).rstrip('/')}/v1, model bundled" in response.text
+
+
 ALLOWED = {"allowed_origins": "app://obsidian.md, http://localhost:3000/"}
 SHARED = ("access-control-allow-origin", "access-control-allow-methods")
 

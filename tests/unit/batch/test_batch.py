@@ -289,12 +289,13 @@ def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
         (("--input", source), "--input needs --output"),
         (("--input", source, "--output", source), "is the input"),
         (("--input", source, "--output", target, "--jobs", "0"), "must be in [1, 64]"),
-        (("--input", "/nowhere", "--output", target), "can't read /nowhere"),
         (("--input", source, "--output", "/nowhere/r"), "no folder /nowhere"),
         (("--input", source, "--output", target, "--budget-tokens-total", "2"), "not one for each"),
     ):
         done = cli("solve", *arguments)
         assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
+    missing = cli("solve", "--input", "/nowhere", "--output", target)
+    assert (missing.code, "can't read /nowhere" in missing.err) == (5, True)
 
 
 # ---------------------------------------------------------------- one budget for all

@@ -222,8 +222,45 @@ def test_ps_without_a_daemon(cli: Cli) -> None:
 
 def test_up_when_one_runs(cli: Cli, daemon: FakeDaemon) -> None:
     done = cli("up")
+    assert (done.code, done.out) == (
+        0,
+        "FlashEdge already serves pair bundled at http://127.0.0.1:8642\n",
+    )
+    assert cli("up", "--pair", "bundled", "--port", "8642", "--json").code == 0
+
+
+@pytest.mark.parametrize("other", [("--port", "8643"), ("--pair", PAIR), ("--install",)])
+def test_up_when_another_one_runs(cli: Cli, daemon: FakeDaemon, other: tuple[str, ...]) -> None:
+    done = cli("up", *other)
     assert done.code == 4
     assert "already runs at http://127.0.0.1:8642 (process 4242" in done.err
+
+
+@pytest.mark.parametrize("command", ["--help", "models ls --json", "config show", "models ls"])
+def test_a_closed_pipe_is_exit_141(command: str) -> None:
+    """Written by click, by rich and by ourselves."""
+    code = (
+        "import sys\n"
+        "from flashedge.cli.main import main\n"
+        "sys.stdin.read()\n"  # until the reader of our output is gone
+        f"sys.exit(main({command.split()!r}))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stdin.close()
+    said = process.stderr.read()
+    assert process.wait(60) == 141, said
+    assert "Traceback" not in said
+    assert "Exception" not in said
 
 
 @pytest.mark.parametrize(

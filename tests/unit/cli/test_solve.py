@@ -149,7 +149,6 @@ def test_an_empty_pipe_is_no_problem(
         ([], "there is no problem to solve"),
         (["p", "--file", "f"], "give the problem once"),
         (["  "], "the problem is empty"),
-        (["--file", "/no/such/file"], "can't read /no/such/file"),
         (["p", "--temperature", "nan"], "temperature is nan"),
         (["p", "--deadline", "inf"], "deadline is inf"),
         (["p", "--strategy", "beam-16", "-n", "8"], "contradict each other"),
@@ -173,6 +172,26 @@ def test_bad_input_is_exit_2(
     assert done.code == 2
     assert done.out == ""
     assert said in done.err
+
+
+@pytest.mark.parametrize("file", ["/no/such/file", "/"])
+def test_a_file_that_can_not_be_read_is_exit_5(cli: Cli, daemon: FakeDaemon, file: str) -> None:
+    done = cli("solve", "--file", file, "--json")
+    assert done.code == 5
+    assert f"can't read {file}: " in done.err
+    told = json.loads(done.out)["error"]
+    assert (told["code"], told["hint"]) == ("store_error", None)
+    assert told["message"].startswith(f"can't read {file}")
+
+
+def test_an_error_is_json_only_where_the_option_is_given(cli: Cli, daemon: FakeDaemon) -> None:
+    """Behind `--` it is the problem's text."""
+    asked = cli("solve", "--strategy", "beem-4", "--json", "p")
+    assert asked.code == 2
+    told = json.loads(asked.out)["error"]
+    assert (told["param"], told["hint"]) == ("strategy", "did you mean 'beam'?")
+    assert told["message"] in asked.err
+    assert cli("solve", "--strategy", "beem-4", "--", "--json").out == ""
     assert daemon.bodies("/v1/solve") == []
 
 

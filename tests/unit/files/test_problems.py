@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.errors import ConfigError
+from flashedge.errors import ConfigError, StoreError
 from flashedge.files.problems import FileProblem, LabelledProblem, read_labelled, read_problems
 
 
@@ -81,7 +81,7 @@ def test_answers_may_be_missing_when_they_are_not_needed(tmp_path: Path) -> None
 
 
 def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't read"):
+    with pytest.raises(StoreError, match="can't read"):
         read_problems(tmp_path / "missing")
     with pytest.raises(ConfigError, match="holds no problem"):
         read_problems(write(tmp_path / "p", "", ""))
