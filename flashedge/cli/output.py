@@ -58,6 +58,15 @@ def print_data(text: str, end: str = "\n") -> None:
     print(show_literally(text) if is_terminal else join_surrogates(text), end=end, flush=True)
 
 
+def print_answer(text: str) -> None:
+    """Print a search's answer: set off on a terminal, alone in a pipe."""
+    if not sys.stdout.isatty() or "\n" in text:
+        print_data(text)
+        return
+    line = Text.assemble(("answer  ", "dim"), (show_literally(text), "bold"))
+    stdout().print("", line, sep="\n", soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     print(format_json(value, indent=2), flush=True)
 

@@ -71,12 +71,13 @@ def solve(
     jobs: options.Jobs = None,
     budget_tokens_total: options.TotalBudget = None,
     retry_failed: options.RetryFailed = False,
+    tree: options.Tree = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Solve a problem by verifier-guided search.
 
-    The answer is printed on stdout, the growing tree and the path's text on stderr. Without an
+    The answer is printed on stdout, the growing tree and then the best path on stderr. Without an
     answer stdout stays empty, and the exit code is 1.
     """
     if early_exit and no_early_exit:
@@ -134,7 +135,7 @@ def solve(
     if priority is not None:
         body["priority"] = priority
     with connect_ready(config, program=program) as client:
-        result = follow_run(client, body, show=not quiet, live=not as_json)
+        result = follow_run(client, body, show=not quiet, live=not as_json, whole=tree)
     if as_json:
         output.print_json(result)
         warn_about(result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -44,14 +44,17 @@ def render(
     width: int = 100,
     height: int | None = None,
     every_node: bool = False,
+    with_tree: bool = True,
     elapsed_s: float | None = None,
 ) -> RenderableType:
     """The status lines and below them the tree.
 
     height: lines at most (None: no bound); every_node: a line for each node that has tokens, where
-    else one line counts those of a parent that the search dropped.
+    else one line counts those of a parent that the search dropped, or the leaves of one text.
     """
     head = [status_line(view, elapsed_s), *_score_line(view), *_note_line(view)]
+    if not with_tree:
+        return Group(*head)
     lines = list(_tree(view, width, every_node))
     if height is not None and len(lines) > max(height - len(head), _MIN_TREE_LINES):
         kept = max(height - len(head) - 1, _MIN_TREE_LINES)
@@ -108,18 +111,24 @@ def _part(value: float) -> float:
 
 
 def _tree(view: RunView, width: int, every_node: bool) -> Iterator[Text]:
-    def group(node: NodeView) -> str | None:
-        is_folded = node.status in DROPPED and not (every_node and node.tokens)
-        return "dropped" if is_folded else None
+    def is_dropped(node: NodeView) -> bool:
+        return node.status in DROPPED and not (every_node and node.tokens)
+
+    def group(node: NodeView) -> Hashable:
+        if is_dropped(node):
+            return "dropped"
+        text = node.text.strip()
+        return (node.status, text) if text and not every_node else None
 
     chosen = view.chosen
     figures = _MctsFigures(view) if is_mcts(view) and view.rollouts else None
     for line in tree_lines(view, group=group):
         node = view.nodes[line.node]
-        if group(node) is not None and not view.children.get(node.id):
+        if is_dropped(node) and not view.children.get(node.id):
             yield _dropped_line(view, line)
         else:
-            yield _node_line(view, line, width, node.id in chosen, figures)
+            is_chosen = not chosen.isdisjoint(line.members)
+            yield _node_line(view, line, width, is_chosen, figures)
 
 
 class _MctsFigures:
@@ -149,6 +158,8 @@ def _node_line(
     text.append(_bar(node.score) if node.score is not None else "       ")
     if figures is not None:
         text.append(f" {figures.of_node(node)}", style="dim")
+    if len(line.members) > 1:
+        text.append(f" ×{len(line.members)}", style="bold")
     if node.ends_path and node.answer is not None:
         text.append(f" → {show_in_line(node.answer)}", style="bold green" if chosen else "bold")
     room = max(width - len(text.plain) - 2, 10)

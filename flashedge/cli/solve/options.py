@@ -342,6 +342,10 @@ RetryFailed = Annotated[
         rich_help_panel=BATCH,
     ),
 ]
+Tree = Annotated[
+    bool,
+    typer.Option("--tree", help="Leave the whole tree below, not only the best path."),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print the run's object as JSON.", rich_help_panel=OUTPUT),

@@ -25,7 +25,7 @@ def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
         _print_details(result)
     warn_about(result)
     if answer := result.get("answer"):
-        output.print_data(answer)
+        output.print_answer(answer)
 
 
 def warn_about(result: Mapping[str, Any]) -> None:
@@ -73,11 +73,9 @@ def _print_details(result: Mapping[str, Any]) -> None:
         console.print(f"\n{text}\n")
     votes = result.get("votes") or []
     if len(votes) > 1 and not any("\n" in str(vote["answer"]) for vote in votes):
-        shown = ", ".join(
-            f"{vote['answer']} ({vote['count']}, {vote['weight']:.2f})"
-            for vote in votes[:MAX_VOTES]
-        )
-        output.note(f"votes (paths, weight): {shown}")
+        is_weighted = any(vote["weight"] for vote in votes)
+        shown = ", ".join(_describe_vote(vote, is_weighted) for vote in votes[:MAX_VOTES])
+        output.note(f"votes ({'paths, weight' if is_weighted else 'paths'}): {shown}")
     usage, timing = result.get("usage") or {}, result.get("timing") or {}
     output.note(
         f"run {result.get('id')}: {usage.get('tree_tokens', 0):,} tokens in"
@@ -92,6 +90,11 @@ def _print_details(result: Mapping[str, Any]) -> None:
         output.note(f"stopped early: {result['cut_by']}")
     if result.get("early_exit_note"):
         output.note(result["early_exit_note"])
+
+
+def _describe_vote(vote: Mapping[str, Any], is_weighted: bool) -> str:
+    weight = f", {vote['weight']:.2f}" if is_weighted else ""
+    return f"{vote['answer']} ({vote['count']}{weight})"
 
 
 def describe_fingerprint(found: Mapping[str, Any]) -> str:

@@ -19,9 +19,9 @@ FRAMES_PER_S = 10.0
 
 
 def follow_run(
-    client: Any, body: dict[str, Any], *, show: bool, live: bool = True
+    client: Any, body: dict[str, Any], *, show: bool, live: bool = True, whole: bool = False
 ) -> dict[str, Any]:
-    """Start a run, draw its tree on stderr and return the run's object.
+    """Start a run, draw its tree on stderr and return the run's object. See `draw_tree`.
 
     An interrupt cancels the run. Raises the run's error, or RequestError when it is cancelled.
     """
@@ -33,7 +33,7 @@ def follow_run(
 
     view = RunView()
     try:
-        with draw_tree(show, live) as draw:
+        with draw_tree(show, live, whole) as draw:
             for number, event in client.solve(body):
                 if isinstance(event, remote.Queued):
                     view = enqueue(view, event.id, event.position, event.starts_in_s)
@@ -59,11 +59,12 @@ def follow_run(
 
 
 @contextmanager
-def draw_tree(show: bool, live: bool) -> Iterator[Callable[[RunView, bool], None]]:
+def draw_tree(show: bool, live: bool, whole: bool) -> Iterator[Callable[[RunView, bool], None]]:
     """A context whose value is `draw(view, is_last)`.
 
-    On a terminal the tree grows in place. Elsewhere it is printed once, when the run is over, and
-    before that one line if the run has to wait.
+    On a terminal the tree grows in place. When the run is over, its first line is left, and below
+    it the whole tree if that is wanted. Elsewhere this is printed once, and before it one line if
+    the run has to wait.
     """
     from flashedge.cli.solve.live_tree import render
 
@@ -81,7 +82,7 @@ def draw_tree(show: bool, live: bool) -> Iterator[Callable[[RunView, bool], None
                     f"run {view.id} waits: {describe_wait(view.position, view.starts_in_s)}"
                 )
             if is_last:
-                console.print(render(view, width=console.width))
+                console.print(render(view, width=console.width, with_tree=whole))
 
         yield print_once
     else:
@@ -100,7 +101,13 @@ def draw_tree(show: bool, live: bool) -> Iterator[Callable[[RunView, bool], None
                     drawn_at = now
                     height = None if is_last else console.height - 1
                     elapsed_s = None if started_at is None else now - started_at
-                    tree = render(view, width=console.width, height=height, elapsed_s=elapsed_s)
-                    shown.update(tree, refresh=True)
+                    drawn = render(
+                        view,
+                        width=console.width,
+                        height=height,
+                        with_tree=whole or not is_last,
+                        elapsed_s=elapsed_s,
+                    )
+                    shown.update(drawn, refresh=True)
 
             yield draw

@@ -111,6 +111,22 @@ def test_pruned_siblings_share_a_line() -> None:
     assert "18" not in text
 
 
+def test_equal_leaves_share_a_line_unless_every_step_is_wanted() -> None:
+    expand = events.NodesExpanded(parent=0, depth=1, children=tuple((i, i, i) for i in range(1, 5)))
+    steps = [build_step(i, text) for i, text in enumerate(("A\n\n", "A", "B", "A"), 1)]
+    done = events.NodesMarked(status="complete", nodes=(1, 2, 3, 4))
+    view = view_of([expand, *steps, done])
+    assert [line.split() for line in text_of(view).splitlines()[1:]] == [
+        ["├", "✓", "×3", "A"],
+        ["└", "✓", "B"],
+    ]
+    console = Console(file=io.StringIO(), width=WIDTH)
+    console.print(render(view, width=WIDTH, every_node=True))
+    console.print(render(view, width=WIDTH, with_tree=False))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 5 + 1
+
+
 def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
     cut = [build_step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
     view = view_of(cut)

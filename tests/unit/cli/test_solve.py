@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from flashedge import events
+from flashedge.cli.solve import result
 from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
@@ -39,10 +40,29 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
 def test_the_answer_alone_on_stdout_the_rest_on_stderr(cli: Cli, daemon: FakeDaemon) -> None:
     done = cli("solve", "What is 12 + 7?")
     assert (done.code, done.out) == (0, "19\n")
-    assert "✓ 0.95" in done.err
+    assert "✓ 0.95" not in done.err
     assert "\\boxed{19}" in done.err
     assert "votes (paths, weight): 19 (1, 0.90), 18 (1, 0.20)" in done.err
     assert daemon.bodies("/v1/solve") == [{"problem": "What is 12 + 7?", "stream": True}]
+
+
+def test_the_whole_tree_is_left_where_it_is_asked_for(cli: Cli, daemon: FakeDaemon) -> None:
+    assert "✓ 0.95" in cli("solve", "--tree", "What is 12 + 7?").err
+
+
+def test_votes_without_a_verifier_have_no_weights(capfd: pytest.CaptureFixture[str]) -> None:
+    votes = [{"answer": "19", "count": 3, "weight": 0.0}, {"answer": "8", "count": 1, "weight": 0}]
+    result.print_result({**RESULT, "votes": votes}, quiet=False)
+    assert "votes (paths): 19 (3), 8 (1)" in capfd.readouterr().err
+
+
+def test_an_answer_is_set_off_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    result.print_result({**RESULT, "answer": "[b]19\x1b[2J"}, quiet=True)
+    result.print_result({**RESULT, "answer": "one\ntwo"}, quiet=True)
+    plain = re.sub(r"\x1b\[\d*m", "", screen.getvalue())  # dim and bold
+    assert plain == "\nanswer  [b]19␛[2J\none\ntwo\n"
 
 
 def test_quiet(cli: Cli, daemon: FakeDaemon) -> None:
