@@ -169,7 +169,7 @@ class SolveBody(SearchOptions):
 class ScoreBody(Body):
     """The body of POST /v1/score that asks for the scores of solutions. See `ScoreAsk`."""
 
-    model_config = ConfigDict(json_schema_extra=describe_ranges)
+    model_config = ConfigDict(json_schema_extra=lambda schema: ScoreBody.describe(schema))
 
     model: str | None = None
     """The pair whose verifier scores."""
@@ -193,6 +193,12 @@ class ScoreBody(Body):
         if solution is not None and not all(isinstance(text, str) for text in texts):
             raise PydanticCustomError("solution", "must be a text or a list of texts")
         return solution
+
+    @staticmethod
+    def describe(schema: dict[str, Any]) -> None:
+        """Add the ranges, and that one of two fields gives what is scored, to the schema."""
+        describe_ranges(schema)
+        schema["oneOf"] = [{"required": ["solution"]}, {"required": ["steps"]}]
 
 
 class ProtocolBody(BaseModel):

@@ -26,7 +26,7 @@ FEW, MORE = 2, 5
 SLOW = ("/v1/load", "/v1/unload")
 """Each valid request to these loads or ends the engines; tests/unit/api covers them."""
 
-WITH_RULES = ("/v1/solve", "/v1/runs")
+WITH_RULES = ("/v1/solve", "/v1/runs", "/v1/score", "/score")
 """Their bodies have rules between fields, which JSON schema can't say: what the document allows may
 be refused with 400."""
 

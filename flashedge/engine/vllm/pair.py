@@ -257,7 +257,7 @@ class VllmPair:
         that `plain` counts."""
         await asyncio.to_thread(importlib.import_module, _PROTOCOLS)  # a second of imports
         from flashedge.engine.vllm.serving.protocols import VllmProtocols
-        from flashedge.engine.vllm.serving.scores import VllmScores
+        from flashedge.engine.vllm.serving.scores import PairProtocols, VllmScores
 
         entry = self._pair.generator
         options = ProtocolOptions(
@@ -272,12 +272,7 @@ class VllmPair:
         own = ProtocolOptions(name=self._pair.name)
         scores = VllmScores(self.verifier.process, own, plain)
         gc.freeze()  # see `LiveProcess.start`
-
-        async def answer(scope: Any, receive: Any, send: Any) -> None:
-            app: AsgiApp = scores if scope["path"].endswith("/score") else protocols
-            await app(scope, receive, send)
-
-        return answer
+        return PairProtocols(protocols, scores)
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
         """Build what `profiler` measures the started engines by. Raises CheckpointError."""

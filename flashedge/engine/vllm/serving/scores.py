@@ -20,7 +20,7 @@ from vllm import PoolingParams
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.pooling.scoring.api_router import router
 
-from flashedge.engine.plain_requests import PlainAsk, PlainRequests, ProtocolOptions
+from flashedge.engine.plain_requests import AsgiApp, PlainAsk, PlainRequests, ProtocolOptions
 from flashedge.engine.request_tags import end_with_request, get_tags
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.engine_process import EngineProcess
@@ -113,3 +113,15 @@ class VllmScores:
                 await init_app_state(client, self._app.state, args, (CLASSIFY,))
                 self._serves = llm
         await self._app(scope, receive, send)
+
+
+class PairProtocols:
+    """An ASGI application: vLLM's scores over the verifier, all else over the generator."""
+
+    def __init__(self, generator: AsgiApp, verifier: AsgiApp) -> None:
+        self._generator = generator
+        self._verifier = verifier
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        app = self._verifier if scope["path"].endswith("/score") else self._generator
+        await app(scope, receive, send)

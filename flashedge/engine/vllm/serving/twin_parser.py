@@ -56,7 +56,8 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             thought, text, calls = other.read(
                 model_output, list(model_output_token_ids), request, self._prompt_ids, finished=True
             )
-            return thought or None, text or None, calls or None
+            has_text = bool(text) or not (thought or calls)
+            return thought or None, text if has_text else None, calls or None
 
         def parse_delta(
             self,
