@@ -46,8 +46,13 @@ class DaemonRecord:
 
     @property
     def url(self) -> str:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        return build_url(self.host, self.port)
+
+
+def build_url(host: str, port: int) -> str:
+    """Where this machine reaches a daemon that listens there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def lock_path(config: Config) -> Path:
