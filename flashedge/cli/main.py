@@ -21,6 +21,7 @@ from flashedge.cli import (
 )
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.doctor import command as doctor
+from flashedge.cli.launch import command as launch
 from flashedge.cli.lengths import command as lengths
 from flashedge.cli.models import command as models
 from flashedge.cli.score import command as score
@@ -52,6 +53,7 @@ app = typer.Typer(
 app.command(name="solve", epilog=solve.EPILOG, rich_help_panel=SOLVE)(solve.solve)
 app.command(name="score", epilog=score.EPILOG, rich_help_panel=SOLVE)(score.score)
 app.command(name="chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
+app.command(name="launch", epilog=launch.EPILOG, rich_help_panel=SOLVE)(launch.launch)
 app.command(name="tui", rich_help_panel=SOLVE)(tui.tui)
 app.add_typer(runs.app, name="runs", rich_help_panel=SOLVE)
 app.command(name="calibrate", epilog=calibrate.EPILOG, rich_help_panel=SOLVE)(calibrate.calibrate)

@@ -61,7 +61,7 @@ def test_help_imports_nothing_slow() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["up", "down", "ps", "logs", "solve", "chat", "tui", "doctor", "simulate", "profile"]
+    ["up", "down", "ps", "logs", "solve", "chat", "launch", "tui", "doctor", "simulate", "profile"]
     + ["bench flashtts", "calibrate", "models eval"]
     + [f"lengths {c}" for c in ("train", "show", "eval")]
     + [f"config {c}" for c in ("show", "path", "set")]

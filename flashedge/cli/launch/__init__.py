@@ -1,0 +1,1 @@
+"""`launch`: coding agents of others, pointed at the daemon."""

@@ -1,0 +1,222 @@
+"""`launch`: what a coding agent is told, and what is said before it starts.
+
+The agents are shell scripts on PATH that print their variables and arguments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import NoReturn
+
+import httpx
+import pytest
+
+from flashedge.cli.launch.agents import AGENTS, NO_KEY, Endpoint
+from flashedge.daemon import control as daemon_control
+from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.fake_daemon import FakeDaemon
+
+URL = "http://127.0.0.1:8642"
+ENDPOINT = Endpoint(
+    url=URL, api_key=None, model="bundled:beam-4", pair="bundled", context_tokens=1024
+)
+PROGRAM = """\
+#!/bin/sh
+if [ "$1" = --version ]; then echo "the-agent {version} (x)"; exit; fi
+for argument in "$@"; do echo "argument $argument"; done
+env
+exit 7
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Commands that find no agent, and wait for one that they would become."""
+
+    def run(path: str, command: list[str], variables: dict[str, str]) -> NoReturn:
+        raise SystemExit(subprocess.run([path, *command[1:]], env=variables).returncode)
+
+    monkeypatch.setattr(os, "execvpe", run)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    monkeypatch.delenv("FLASHEDGE_API_KEY", raising=False)
+    (tmp_path / "bin").mkdir()
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    served = [{"id": name} for name in ("bundled", "bundled:beam", "bundled:best_of_n")]
+    reply = httpx.Response(200, json={"data": served})
+    return with_daemon(monkeypatch, FakeDaemon(errors={"GET /v1/models": reply}))
+
+
+def install(tmp_path: Path, name: str, version: str | None = None) -> None:
+    """Put a program on PATH; of the version that was tried, unless it is given."""
+    file = tmp_path / "bin" / AGENTS[name].program
+    file.write_text(PROGRAM.format(version=version or AGENTS[name].versions[-1]))
+    file.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_is_started_with_its_variables_and_options(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, name: str
+) -> None:
+    install(tmp_path, name)
+    done = cli("launch", name, "--search", "beam-4", "--", "-p", "two words")
+    assert done.code == 7
+    lines = done.out.splitlines()
+    expected = AGENTS[name].point(ENDPOINT)
+    assert {f"{k}={v}" for k, v in expected.variables.items()} <= set(lines)
+    arguments = [line.removeprefix("argument ") for line in lines if line.startswith("argument ")]
+    assert arguments == [*expected.options, "-p", "two words"]
+    assert f"bundled:beam-4 answers {AGENTS[name].title}: " in done.err
+    assert f"1,024 tokens of context, at {URL}" in done.err.replace("\n", " ")
+    assert "not tried" not in done.err
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_what_is_printed_can_be_pasted_and_starts_nothing(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(daemon_control, "start", None)
+    done = cli("launch", name, "--model", "bundled:beam-4", "--print", "--", "it's")
+    assert done.code == 0
+    *exports, command = done.out.splitlines()
+    expected = AGENTS[name].point(ENDPOINT)
+    printed = [shlex.split(line)[1].partition("=") for line in exports]
+    assert {key: value for key, _, value in printed} == expected.variables
+    assert shlex.split(command) == [AGENTS[name].program, *expected.options, "it's"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_every_agent_is_told_address_model_and_key(name: str) -> None:
+    told = AGENTS[name].point(ENDPOINT)
+    text = json.dumps([told.variables, told.options])
+    assert URL in text
+    assert ENDPOINT.model in text
+    keyed = Endpoint(url=URL, api_key="a-key", model="bundled", pair="bundled", context_tokens=1024)
+    assert "a-key" in json.dumps(dict(AGENTS[name].point(keyed).variables))
+
+
+def test_codex_reads_its_options_as_toml() -> None:
+    lines = [option for option in AGENTS["codex"].point(ENDPOINT).options if option != "-c"]
+    provider = {"name": "FlashEdge", "base_url": f"{URL}/v1", "wire_api": "responses"}
+    assert tomllib.loads("\n".join(lines)) == {
+        "model": "bundled:beam-4",
+        "model_context_window": 1024,
+        "model_provider": "flashedge",
+        "model_providers": {"flashedge": provider},
+    }
+
+
+def test_small_requests_of_agents_are_answered_without_a_search() -> None:
+    claude = AGENTS["claude"].point(ENDPOINT).variables
+    assert claude["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == "bundled"
+    assert (claude["ANTHROPIC_AUTH_TOKEN"], claude["ANTHROPIC_API_KEY"]) == (NO_KEY, "")
+    config = json.loads(AGENTS["opencode"].point(ENDPOINT).variables["OPENCODE_CONFIG_CONTENT"])
+    assert config["small_model"] == "flashedge/bundled"
+    assert config["provider"]["flashedge"]["models"].keys() == {"bundled", "bundled:beam-4"}
+
+
+def test_the_key_of_the_settings_is_passed(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_API_KEY", "of-the-settings")
+    install(tmp_path, "claude")
+    assert "ANTHROPIC_AUTH_TOKEN=of-the-settings" in cli("launch", "claude").out.splitlines()
+
+
+def test_a_context_that_is_too_small_is_told_with_pairs_that_have_more(cli: Cli) -> None:
+    done = cli("launch", "claude", "--print")
+    told = " ".join(done.err.split())
+    assert "Claude Code opens with some 17,000 tokens; bundled takes 1,024: it will be" in told
+    assert "Use qwen3-4b-thinking-fp8+skywork-1.5b (20,480)" in told
+    fits = cli("launch", "claude", "--pair", "qwen3-4b-thinking-fp8+skywork-1.5b", "--print")
+    assert (fits.code, fits.err) == (0, "")
+
+
+def test_a_model_without_tools_is_told(cli: Cli) -> None:
+    pair = "r1-qwen3-8b-fp8+skywork-1.5b"
+    assert f"{pair} has no tool_parser" in cli("launch", "codex", "--pair", pair, "--print").err
+    assert cli("launch", "aider", "--pair", pair, "--print").err == ""
+
+
+def test_an_unknown_agent_is_refused_with_the_nearest_and_all(cli: Cli) -> None:
+    done = cli("launch", "cluade")
+    assert done.code == 2
+    assert "there is no agent 'cluade'" in done.err
+    assert "did you mean 'claude'? known: claude, codex, opencode, aider, qwen" in done.err
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_a_missing_program_is_told_with_its_installation(
+    cli: Cli, daemon: FakeDaemon, name: str
+) -> None:
+    done = cli("launch", name)
+    agent = AGENTS[name]
+    assert done.code == 2
+    assert f"is not installed: there is no `{agent.program}` on PATH" in done.err
+    assert f"install it: {agent.install_command}" in done.err
+    assert agent.versions[-1] in agent.install_command
+    assert not daemon.requests
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("99.0.1", "99.0.1 was not tried"), ("?", "of an unknown version was not tried")],
+)
+def test_an_unknown_version_is_a_warning(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, version: str, told: str
+) -> None:
+    install(tmp_path, "aider", version)
+    done = cli("launch", "aider")
+    assert done.code == 7
+    assert told in done.err
+    assert AGENTS["aider"].install_command in " ".join(done.err.split())
+
+
+def test_another_patch_of_a_version_that_was_tried_is_no_warning(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path
+) -> None:
+    minor = AGENTS["claude"].versions[-1].rpartition(".")[0]
+    install(tmp_path, "claude", f"{minor}.9999")
+    assert "not tried" not in cli("launch", "claude").err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--model", "nosuch"), "there is no pair 'nosuch'"),
+        (("--model", "bundled:bema-4"), "bema"),
+        (("--model", "bundled:beam-4", "--search", "beam-8"), "contradict each other"),
+        (("--model", "qwen-1.5b+skywork-1.5b"), "flashedge models pull qwen-1.5b+skywork-1.5b"),
+        (("--search", "mcts-4"), "it answers as bundled:beam, bundled:best_of_n"),
+    ],
+)
+def test_what_can_not_answer_is_refused(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, options: tuple[str, ...], told: str
+) -> None:
+    install(tmp_path, "claude")
+    done = cli("launch", "claude", *options)
+    assert done.code == 2
+    assert told in done.err
+    assert done.out == ""
+
+
+def test_a_program_that_can_not_be_run_is_told(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "aider")
+
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(8, "Exec format error")
+
+    monkeypatch.setattr(os, "execvpe", refuse)
+    done = cli("launch", "aider")
+    assert done.code == 2
+    assert "aider: Exec format error" in done.err
