@@ -60,7 +60,8 @@ class Agent:
     """Those that were run with FlashEdge, the newest last."""
 
     opening_tokens: int
-    """About what its first request has, with its instructions and tools."""
+    """The least that its first request has, with its instructions and tools: measured without
+    anything of the user's, by a tokenizer of 65,000 tokens."""
 
     has_tools: bool = True
     """Whether its requests bring tools."""
@@ -94,19 +95,23 @@ def complete_agent(incomplete: str) -> list[str]:
 
 
 def _point_claude(endpoint: Endpoint) -> Pointers:
-    aliases = {f"ANTHROPIC_DEFAULT_{name}_MODEL": endpoint.model for name in ("OPUS", "SONNET")}
+    """Claude Code puts the variables of its settings.json before its environment's, so they go
+    into `--settings` as well, which comes before both. The key does not: `ps` shows options."""
+    shown = {
+        "ANTHROPIC_BASE_URL": endpoint.url,
+        "ANTHROPIC_API_KEY": "",  # the user's own would be sent, too
+        "ANTHROPIC_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": endpoint.pair,
+        "ANTHROPIC_SMALL_FAST_MODEL": endpoint.pair,  # its name in earlier versions
+        "CLAUDE_CODE_SUBAGENT_MODEL": endpoint.model,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(endpoint.context_tokens),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
     return Pointers(
-        variables={
-            "ANTHROPIC_BASE_URL": endpoint.url,
-            "ANTHROPIC_AUTH_TOKEN": endpoint.api_key or NO_KEY,
-            "ANTHROPIC_API_KEY": "",  # the user's own would be sent, too
-            "ANTHROPIC_MODEL": endpoint.model,
-            **aliases,
-            "ANTHROPIC_DEFAULT_HAIKU_MODEL": endpoint.pair,
-            "ANTHROPIC_SMALL_FAST_MODEL": endpoint.pair,  # its name in earlier versions
-            "CLAUDE_CODE_SUBAGENT_MODEL": endpoint.model,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-        }
+        variables={**shown, "ANTHROPIC_AUTH_TOKEN": endpoint.api_key or NO_KEY},
+        options=("--settings", json.dumps({"env": shown})),
     )
 
 
@@ -159,11 +164,9 @@ def _point_opencode(endpoint: Endpoint) -> Pointers:
 
 def _point_aider(endpoint: Endpoint) -> Pointers:
     return Pointers(
-        variables={
-            "OPENAI_API_BASE": f"{endpoint.url}/v1",
-            "OPENAI_API_KEY": endpoint.api_key or NO_KEY,
-        },
+        variables={"OPENAI_API_KEY": endpoint.api_key or NO_KEY},
         options=(
+            *("--openai-api-base", f"{endpoint.url}/v1"),  # a project's .env replaces variables
             *("--model", f"openai/{endpoint.model}"),
             *("--weak-model", f"openai/{endpoint.pair}"),
             "--no-show-model-warnings",  # it asks about models whose price it does not know
@@ -187,16 +190,16 @@ AGENTS: Mapping[str, Agent] = {
         title="Claude Code",
         program="claude",
         install="npm install -g @anthropic-ai/claude-code@{version}",
-        versions=("2.1.197",),
-        opening_tokens=17_000,
+        versions=("2.1.197", "2.1.332"),
+        opening_tokens=12_000,
         point=_point_claude,
     ),
     "codex": Agent(
         title="Codex",
         program="codex",
         install="npm install -g @openai/codex@{version}",
-        versions=("0.169.0",),
-        opening_tokens=18_000,
+        versions=("0.169.0", "0.171.0"),
+        opening_tokens=9_000,
         point=_point_codex,
     ),
     "opencode": Agent(
@@ -204,7 +207,7 @@ AGENTS: Mapping[str, Agent] = {
         program="opencode",
         install="npm install -g opencode-ai@{version}",
         versions=("1.18.33",),
-        opening_tokens=10_000,
+        opening_tokens=7_000,
         point=_point_opencode,
     ),
     "aider": Agent(
@@ -212,7 +215,7 @@ AGENTS: Mapping[str, Agent] = {
         program="aider",
         install="pipx install aider-chat=={version}",
         versions=("0.86.2",),
-        opening_tokens=1_000,
+        opening_tokens=1_400,  # by the bundled pair's small tokenizer, which is near; else 700
         has_tools=False,
         point=_point_aider,
     ),
@@ -221,7 +224,7 @@ AGENTS: Mapping[str, Agent] = {
         program="qwen",
         install="npm install -g @qwen-code/qwen-code@{version}",
         versions=("0.24.4",),
-        opening_tokens=15_000,
+        opening_tokens=18_000,
         point=_point_qwen,
     ),
 }

@@ -24,7 +24,7 @@ from flashedge.models.specs import Pair
 
 EPILOG = """\
 [bold]Examples[/]
-  flashedge launch claude --model qwen3-4b-thinking-fp8+skywork-1.5b
+  flashedge launch claude --model qwen-1.5b+skywork-1.5b
   flashedge launch codex --search beam-4 -- exec "What is 12 + 7?"
   flashedge launch aider --print
 
@@ -64,7 +64,10 @@ def launch(
         ),
     ] = None,
     show: Annotated[
-        bool, typer.Option("--print", help="Print what would be set and run; start nothing.")
+        bool,
+        typer.Option(
+            "--print", help="Print what would be set, the key too, and run; start nothing."
+        ),
     ] = False,
 ) -> None:
     """Start a coding agent that asks this machine's models.
@@ -190,7 +193,7 @@ def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
     context, opening = pair.generator.max_model_len, agent.opening_tokens
     if context < opening:
         output.warn(
-            f"{agent.title} opens with some {opening:,} tokens; {pair.name} takes {context:,}:"
+            f"{agent.title} opens with {opening:,} tokens or more; {pair.name} takes {context:,}:"
             f" it will be refused. {_suggest_pairs(agent, config)}"
         )
     if agent.has_tools and pair.generator.tool_parser is None:
@@ -201,14 +204,18 @@ def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
 
 
 def _suggest_pairs(agent: Agent, config: Config) -> str:
-    fitting = [
-        f"{pair.name} ({pair.generator.max_model_len:,})"
-        for pair in load_pairs(config).values()
-        if pair.generator.max_model_len > agent.opening_tokens
-        and (pair.generator.tool_parser or not agent.has_tools)
-    ]
+    """Name the first pairs of two generators that take the agent's first request."""
+    fitting: dict[str, str] = {}
+    for pair in load_pairs(config).values():
+        model = pair.generator
+        if model.max_model_len > agent.opening_tokens and (
+            model.tool_parser or not agent.has_tools
+        ):
+            fitting.setdefault(model.source, f"{pair.name} ({model.max_model_len:,})")
     own = "raise max_model_len in a models.toml of your own, as far as the model goes"
-    return f"Use {' or '.join(fitting[:2])}, or {own}." if fitting else f"To use it, {own}."
+    if not fitting:
+        return f"To use it, {own}."
+    return f"Use {' or '.join([*fitting.values()][:2])}, or {own}."
 
 
 # ---------------------------------------------------------------- the agent

@@ -110,6 +110,7 @@ SHOWN: dict[str, Callable[[str], list[str]]] = {
     "solve": lambda text: ["solve", f"2 + 2 {text}"],
     "score": lambda text: ["score", f"2 + 2 {text}", "4"],
     "chat": lambda text: ["chat", "--system", text],
+    "launch": lambda text: ["launch", "aider", "--model", f"p{text}", "--print", "--", text],
     "tui": lambda text: ["tui", text],
     "runs ls": lambda text: ["runs", "ls", "--full"],
     "runs show": lambda text: ["runs", "show", "run-1"],
