@@ -82,7 +82,7 @@ def up(
             )
         if wait:
             with show_start() as show:
-                running = daemon_control.wait_ready(config, on_state=show)
+                running = daemon_control.ensure(config, on_state=show)
         _tell(running, "already serves", as_json=as_json)
         return
     renew_profile(config)
