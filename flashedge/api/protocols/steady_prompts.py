@@ -16,8 +16,8 @@ _NAME = "x-anthropic-billing-header:"
 _HEADER = re.compile(rf"{_NAME}[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?|^{_NAME}.*\n?", re.MULTILINE)
 """Instructions may follow its last pair on the same line."""
 _COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
-_TELLS = frozenset({"system", "developer"})
-"""Roles of instructions."""
+_TELLS = ("system", "developer")
+"""Roles of instructions. A tuple: a role may be anything that JSON is."""
 
 
 def steady(text: str) -> str:
