@@ -19,7 +19,6 @@ HALVES = range(0xD800, 0xE000)
 _KEPT = "\t\n"
 _CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _LINE_ENDS = (0x85, 0x2028, 0x2029)
-_JOINER = "\u200d"
 _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """What turns the direction of the text around it."""
 
@@ -53,11 +52,8 @@ def show_literally(text: str) -> str:
 
 
 def show_in_line(text: str) -> str:
-    """The same in one line: newlines, tabs and runs of blanks are one blank.
-
-    Joiners go: whatever a line is filled with would count as joined to the character before one.
-    """
-    return " ".join(show_literally(text).replace(_JOINER, "").split())
+    """The same in one line: newlines, tabs and runs of blanks are one blank."""
+    return " ".join(show_literally(text).split())
 
 
 def escape_page(text: str) -> str:

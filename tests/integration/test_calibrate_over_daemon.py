@@ -161,7 +161,6 @@ def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path
     ("arguments", "message"),
     [
         ((), "Missing argument"),
-        (("gone.jsonl",), "can't read gone.jsonl"),
         (("gone.jsonl", "--strategy", "bem"), "no strategy 'bem'"),
         (("gone.jsonl", "--strategy", "beam-4", "-n", "5"), "contradict"),
         (("gone.jsonl", "-n", "1"), "n is 1"),
@@ -175,3 +174,9 @@ def test_wrong_calls(config: Config, arguments: tuple[str, ...], message: str) -
     found = cli("calibrate", *arguments)
     assert (found.returncode, found.stdout) == (2, "")
     assert message in found.stderr
+
+
+def test_a_file_that_is_not_there(config: Config) -> None:
+    found = cli("calibrate", "gone.jsonl")
+    assert (found.returncode, found.stdout) == (5, "")
+    assert "can't read gone.jsonl" in found.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
@@ -105,7 +105,8 @@ class Seen:
         await until(pilot, lambda: isinstance(app.screen, Help) or shows_mark())
         for strip in app.screen._compositor.render_strips():
             assert not find_acting(strip.text, kept=""), ascii(strip.text)
-            assert cell_len(strip.text) == app.size.width, "no border moves"
+            text = strip.text.replace("\u200d ", " ")  # rich joins a blank, no terminal does
+            assert cell_len(text) == app.size.width, "no border moves"
             for segment in strip:
                 if segment.style is not None:
                     assert set(segment.style.meta.get("@click", "").split()) <= OWN_ACTIONS
@@ -248,6 +249,7 @@ def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> No
 
 @settings(max_examples=8, deadline=None)
 @given(acting_texts)
+@example("\u200d")
 def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     seen = walk_alone(text, SIZES[0], tmp_path_factory.mktemp("export"))
     assert not seen.dropped

@@ -273,7 +273,6 @@ async def test_an_unknown_strategy_in_a_models_name_is_not_found() -> None:
     ("method", "path", "status"),
     [
         ("GET", "/v1/nothing", 404),
-        ("GET", "/", 404),
         ("GET", "/v1/runs/run-9", 404),
         ("GET", "/v1/runs/run-9/events", 404),
         ("POST", "/v1/runs/run-9/cancel", 404),
