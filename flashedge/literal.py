@@ -19,6 +19,9 @@ HALVES = range(0xD800, 0xE000)
 _KEPT = "\t\n"
 _CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _LINE_ENDS = (0x85, 0x2028, 0x2029)
+_JOINER = "\u200d"
+_LONE_JOINER = re.compile(f"(?<!\\S){_JOINER}|{_JOINER}(?!\\S)")
+"""One with a blank or nothing beside it. rich counts the blank as joined, and lines get longer."""
 _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """What turns the direction of the text around it."""
 
@@ -46,14 +49,19 @@ _JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _SHOWN}
 
 def show_literally(text: str) -> str:
     """The text with every character that acts made visible: `␛` for ESC. Newlines and tabs stay."""
+    if _JOINER in text:
+        text = _LONE_JOINER.sub("�", text)
     if _ACTS.search(text) is None:
         return text
     return join_surrogates(text).translate(_SHOWN)
 
 
 def show_in_line(text: str) -> str:
-    """The same in one line: newlines, tabs and runs of blanks are one blank."""
-    return " ".join(show_literally(text).split())
+    """The same in one line: newlines, tabs and runs of blanks are one blank.
+
+    Joiners go: whatever a line is filled with would count as joined to the character before one.
+    """
+    return " ".join(show_literally(text).replace(_JOINER, "").split())
 
 
 def escape_page(text: str) -> str:
