@@ -16,6 +16,9 @@ MAX_SEED = 2**63 - 1
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """What a model writes around its thinking."""
 
+THINK_TAIL_TOKENS = 16
+"""The end of a prompt in which a chat template may open the thinking."""
+
 STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
 """What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""

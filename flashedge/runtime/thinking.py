@@ -12,9 +12,7 @@ from enum import StrEnum
 
 from flashedge.engine.base import Codec
 from flashedge.search.steps import split_steps
-from flashedge.types import THINK_CLOSE, THINK_OPEN, Judges, TokenIds
-
-_TAIL_TOKENS = 16
+from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS, Judges, TokenIds
 
 
 class _Part(StrEnum):
@@ -33,7 +31,7 @@ class Thinking:
     def of_prompt(cls, codec: Codec, prompt_ids: TokenIds) -> Thinking:
         if not codec.thinks:
             return cls(begins=_Part.ANSWER)
-        tail = codec.decode(prompt_ids[-_TAIL_TOKENS:]).rstrip()
+        tail = codec.decode(prompt_ids[-THINK_TAIL_TOKENS:]).rstrip()
         return cls(begins=_Part.THINKING if tail.endswith(THINK_OPEN) else _Part.BEFORE)
 
     def split(self, text: str) -> tuple[str | None, str]:

@@ -11,9 +11,8 @@ import typer
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
-from flashedge.cli.solve.batch import MAX_JOBS, NAME
+from flashedge.cli.solve.batch import NAME, check_batch, check_output
 from flashedge.config import Config
-from flashedge.errors import ConfigError, RequestError
 
 USUAL_JOBS = 4
 
@@ -45,16 +44,10 @@ def score_file(
     )
     from flashedge.daemon import control as daemon_control
 
-    if target is None:
-        raise RequestError(
-            "--input needs --output", hint="add --output scores.jsonl", param="output"
-        )
     jobs = USUAL_JOBS if jobs is None else jobs
-    if not 1 <= jobs <= MAX_JOBS:
-        raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
+    target = check_batch(target, jobs, example="scores.jsonl")
     records = read_solutions(source)
-    if target.exists() and target.samefile(source):
-        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
+    check_output(source, target)
     with connect_ready(config) as client:
         settings = {"model": client.status()["pair"], **settings}
     asked = {**settings, "priority": BATCH_PRIORITY if priority is None else priority}

@@ -64,16 +64,10 @@ def solve_batch(
     from flashedge.batch.record import count_records, list_failed
     from flashedge.runtime.programs.asker import Asker
 
-    if target is None:
-        raise RequestError(
-            "--input needs --output", hint="add --output results.jsonl", param="output"
-        )
     jobs = 2 * config.max_running if jobs is None else jobs
-    if not 1 <= jobs <= MAX_JOBS:
-        raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
+    target = check_batch(target, jobs, example="results.jsonl")
     problems = read_distinct_problems(source)
-    if target.exists() and target.samefile(source):
-        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
+    check_output(source, target)
     budget = _budget(budget_tokens_total, settings, len(problems))
     asker = Asker(
         client=NAME,
@@ -99,6 +93,21 @@ def solve_batch(
         _summary(journal, len(problems), budget, as_json=as_json)
         if totals.failed:
             raise typer.Exit(exit_codes.NO_RESULT)
+
+
+def check_batch(target: Path | None, jobs: int, *, example: str) -> Path:
+    """The file of results, where one is named. example: of its name. Raises RequestError."""
+    if target is None:
+        raise RequestError("--input needs --output", hint=f"add --output {example}", param="output")
+    if not 1 <= jobs <= MAX_JOBS:
+        raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
+    return target
+
+
+def check_output(source: Path, target: Path) -> None:
+    """Raises ConfigError where the results would replace the input, which is there."""
+    if target.exists() and target.samefile(source):
+        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
 
 
 def _budget(total: int | None, settings: Mapping[str, Any], num_problems: int) -> Budget | None:

@@ -15,10 +15,8 @@ from typing import Any
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
-from flashedge.types import THINK_CLOSE, THINK_OPEN
+from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS
 
-_TAIL_TOKENS = 16
-"""The end of a prompt that may open the thinking."""
 _build = IncrementalDetokenizer.from_new_request
 
 
@@ -27,7 +25,7 @@ def build_detokenizer(tokenizer: Any, request: Any) -> IncrementalDetokenizer:
     made = _build(tokenizer, request)
     ours = (request.sampling_params.extra_args or {}).get(ARGS_KEY) or {}
     if tokenizer is not None and getattr(made, "stop", None) and ours.get(THINKS):
-        tail = tokenizer.decode((request.prompt_token_ids or [])[-_TAIL_TOKENS:])
+        tail = tokenizer.decode((request.prompt_token_ids or [])[-THINK_TAIL_TOKENS:])
         guarded: Any = made
         guarded.update = StopGuard(made, is_open=tail.rstrip().endswith(THINK_OPEN)).update
     return made
