@@ -26,6 +26,7 @@ BOUNDED = {
     "BlockPool.blocks": "a fixed number, each with the hash of what it caches",
     "BlockPool.cached_block_hash_to_block": "the prefix cache, an entry for each block at most",
     "BlockPool.free_block_queue": "a list through the blocks",
+    "KvQuota._reserved": "the blocks beyond the quota, which moves with the load of both engines",
     "ProgramOrder._places": "the last order of programs, which each new one replaces",
     "Speculation._like": "the last request of a search, whose parameters drafts copy",
     "EngineCoreProc.input_queue": "what the daemon asks this moment, as the heartbeat does",
