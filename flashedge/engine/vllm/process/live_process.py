@@ -213,8 +213,14 @@ class LiveProcess:
         if self.llm is not None:
             if self.llm.output_handler is not None:
                 self.llm.output_handler.cancel()  # else it logs the end as the engine's death
-            with contextlib.suppress(expected):
+            try:
                 await asyncio.to_thread(self.llm.shutdown, STOP_S)
+            except expected:
+                # vLLM has stopped before it closed its sockets, and the garbage collector would
+                # wait for them for ever.
+                client: Any = self.llm.engine_core
+                with contextlib.suppress(expected):
+                    await asyncio.to_thread(client.resources)
             self.llm = None
             self._outbox = None
             gc.unfreeze()
