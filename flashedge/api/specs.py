@@ -16,6 +16,7 @@ from flashedge.runtime.request.strategies import (
     find_defaults,
     find_user_programs,
     find_watched_options,
+    stops_by_counts,
 )
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import Problem, Sampling
@@ -124,6 +125,8 @@ def build_run_spec(
         filled["options"] = {**own, **filled.get("options", {})}
     if isinstance(exits := search.get("early_exit"), bool | dict):
         filled["early_exit"] = _parse_early_exit(exits)
+    elif stops_by_counts(strategy, filled.get("selection"), filled.get("answers")):
+        filled["early_exit"] = ExitOptions()
     if filled.get("early_exit") and (watched := find_watched_options(strategy, filled.get("n"))):
         filled["options"] = {**watched, **filled.get("options", {})}
     return RunSpec(

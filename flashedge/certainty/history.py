@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
 TV = "tv"  # 1 when the rule of `tv_stopping` holds, else 0
-MAJORITY = "majority"  # see `certainty.majority`
+LEAD = "lead"  # see `certainty.lead`
 PROGRAM = "program"  # the certainty that a user's own program reports
-MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, MAJORITY, PROGRAM)
+MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,29 +1,83 @@
-"""How sure a vote is: the chance that more paths would not change its winner.
+"""How sure the lead of a vote is, and how many paths are worth drawing at once until it is.
 
-Needs no calibration, since it looks at the counts alone.
+Needs no calibration, since it looks at the counts alone. Of the paths that have ended, some gave
+the most frequent answer (first) and some the next one (second). If all shares between the two were
+equally likely before, the next path is one of the first with the chance
+(first + 1) / (first + second + 2), which is Laplace's rule. Answers rarer than the second are left
+out: they can win nothing soon.
+
+The Beta distribution behind it is that of adaptive consistency (arXiv 2305.11860 §3), which asks
+whether the first answer is the likelier one. This asks whether it wins the vote of all paths, which
+is what the run would say if it did not stop. To draw as many paths at once as the count still needs
+is ours.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
+from functools import cache
+
+Answers = Sequence[str | None]
+"""The cluster of each path that has ended. None: the path has no answer, and no vote."""
 
 
-def measure_majority(clusters: Iterable[str | None]) -> float | None:
-    """Return the chance that the most frequent answer is likelier than the second, in [0.5, 1).
+def measure_lead(answers: Answers, cap: int) -> float | None:
+    """Return the chance in [0, 1] that the most frequent answer is that of all `cap` paths, too.
 
-    Of v paths that gave the first answer and w that gave the second, the share of the first has the
-    distribution Beta(v + 1, w + 1) where all shares were equally likely before. The chance is its
-    part above one half: a binomial sum.
-
-    clusters: (num_paths,) cluster of each finished path. A path without an answer does not vote.
-    Returns None when no path has an answer.
-    Ref: arXiv 2305.11860 §3 (the Beta criterion of adaptive consistency).
+    None when no path has an answer.
     """
-    counts = [count for _, count in Counter(c for c in clusters if c is not None).most_common(2)]
-    if not counts:
-        return None
-    first, second = (*counts, 0)[:2]
-    trials = first + second + 1
-    return sum(math.comb(trials, i) for i in range(first + 1)) / (1 << trials)
+    first, second = _count_two(answers)
+    return _find_chance(first, second, max(0, cap - len(answers))) if first else None
+
+
+def count_wanted(answers: Answers, cap: int, least: float) -> int:
+    """Return how many paths should be under way at once after these.
+
+    If all that end from now on gave the most frequent answer, some number of them would raise the
+    chance to `least`. Only a share of them will, by Laplace's rule, so as many more are wanted. At
+    most the paths that are left of `cap`; 0 where the chance is high enough.
+    """
+    return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
+
+
+@cache
+def find_most_wanted(cap: int, least: float) -> int:
+    """The most paths that a vote of `cap` wants at once: where two answers have equal counts."""
+    counts = range(0, cap // 2 + 1, 1 + cap // 64)
+    return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
+
+
+def _count_wanted(first: int, second: int, left: int, least: float) -> int:
+    def is_sure(more: int) -> bool:
+        known = first + more > 0
+        return known and _find_chance(first + more, second, left - more) >= least
+
+    needed = bisect_left(range(left), True, key=is_sure)
+    return min(left, -(-needed * (first + second + 2) // (first + 1)))
+
+
+def _find_chance(first: int, second: int, left: int) -> float:
+    """The chance that `left` more paths let the first answer win. Equal counts do: it is earlier.
+
+    The number of them that give the second answer has a Beta-binomial distribution.
+    """
+    whole = _log_ways(first + second + left + 1, left)
+    logs = (
+        _log_ways(second + x, x) + _log_ways(first + left - x, first) - whole
+        for x in range(min(left, (first + left - second) // 2) + 1)
+    )
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def _log_ways(of: int, chosen: int) -> float:
+    """The logarithm of a binomial coefficient."""
+    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+
+
+def _count_two(answers: Answers) -> tuple[int, int]:
+    counts = [count for _, count in Counter(a for a in answers if a is not None).most_common(2)]
+    first, second = (*counts, 0, 0)[:2]
+    return first, second

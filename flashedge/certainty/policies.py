@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.history import History
+from flashedge.certainty.history import LEAD, History
 from flashedge.certainty.skyline import Skyline
 
 
@@ -80,20 +80,34 @@ class Threshold:
     thresholds: Thresholds
     every: int = 0
     """Progress between two checks. 0 checks once ("static"), 5 is "5-step", 1 "single-step"."""
-    doubles: bool = False
-    """Check when the progress has doubled since the last check, instead. So the checks are few: a
-    group of paths takes as long as its longest one. Ours."""
 
     def allot(self, history: History, cap: int) -> Allotment:
         if not history:
             return Allotment(more=min(self.detect, cap))
         left = _rest(history, cap)
-        every = history[-1].progress if self.doubles else self.every
-        if every == 0 and len(history) > 1:
+        if self.every == 0 and len(history) > 1:
             return Allotment(more=left)
         if self.thresholds.met(history[-1].measures):
             return Allotment(more=0)
-        return Allotment(more=min(every, left) if every else left)
+        return Allotment(more=min(self.every, left) if self.every else left)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lead:
+    """Stop a vote once its most frequent answer is sure enough to win, asked after every path.
+
+    The vote draws as many paths at once as its count still needs. See `certainty.lead`.
+    """
+
+    detect: int
+    """Paths that are begun at the start."""
+    least: float
+    """The chance that suffices."""
+
+    def allot(self, history: History, cap: int) -> Allotment:
+        if history and history[-1].measures.get(LEAD, 0.0) >= self.least:
+            return Allotment(more=0)
+        return Allotment(more=min(1, _rest(history, cap)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +157,12 @@ class GiveUp:
         if last.measures.get(self.measure, 0.0) < self.below:
             return Allotment(more=0, reason=Reason.NON_CONVERGENCE)
         return given
+
+
+def find_lead(policy: Policy | None) -> Lead | None:
+    """The policy itself, or the one within it, if it stops by the lead of a vote."""
+    within = policy.policy if isinstance(policy, GiveUp) else policy
+    return within if isinstance(within, Lead) else None
 
 
 def _rest(history: History, cap: int) -> int:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.policies import Curve, Length, Policy, Threshold
+from flashedge.certainty.history import LEAD
+from flashedge.certainty.lead import find_most_wanted
+from flashedge.certainty.policies import Curve, Lead, Length, Policy, Threshold
 from flashedge.certainty.skyline import Skyline
 
 _EVERY: Mapping[str, int] = MappingProxyType(
@@ -16,14 +18,13 @@ _EVERY: Mapping[str, int] = MappingProxyType(
         "static": 0,
         "every_5": 5,
         "every_step": 1,
-        "doubling": 0,
         "initial_curve": 0,
         "dynamic_curve": 1,
     }
 )
-"""Progress between two decisions after the first one. 0: there is no other, or (doubling) as much
-as was made before."""
+"""Progress between two decisions after the first one. 0: there is no other."""
 POLICIES = tuple(_EVERY)
+"""The policies that calibration chooses parameters for. Beside them there is LEAD, by its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +32,10 @@ class Rule:
     """A policy and its parameters."""
 
     policy: str
-    """One of POLICIES."""
+    """One of POLICIES, or LEAD."""
     detect: int
-    """The progress at which the policy decides for the first time."""
+    """The progress at which the policy decides for the first time. LEAD decides from the first path
+    on: for it, the paths that are begun at the start."""
     thresholds: tuple[tuple[str, float], ...]
     """(measure, least value) pairs, at least one. A curve uses the measure of the first pair."""
     max_tokens: int = 0
@@ -42,16 +44,17 @@ class Rule:
     """Curves only: (certainty, progress needed) pairs."""
 
     def find_largest_group(self, cap: int) -> int:
-        """The most progress between two decisions of a run that ends at `cap`."""
-        groups = [min(self.detect, cap)]
-        if self.policy == "doubling":
-            while (made := sum(groups)) < cap:
-                groups.append(min(made, cap - made))
-            return max(groups)
-        rest = cap - groups[0]
-        return max(groups[0], min(rest, _EVERY[self.policy] or rest))
+        """The most paths that a run which ends at `cap` draws at once."""
+        if self.policy == LEAD:
+            wanted = find_most_wanted(cap, dict(self.thresholds)[LEAD])
+            return max(min(self.detect, cap), wanted)
+        first = min(self.detect, cap)
+        rest = cap - first
+        return max(first, min(rest, _EVERY[self.policy] or rest))
 
     def build_policy(self) -> Policy:
+        if self.policy == LEAD:
+            return Lead(detect=self.detect, least=dict(self.thresholds)[LEAD])
         every = _EVERY[self.policy]
         if self.policy == "length":
             return Length(detect=self.detect, max_tokens=self.max_tokens)
@@ -63,5 +66,4 @@ class Rule:
                 every=every,
             )
         least = Thresholds(least=self.thresholds)
-        doubles = self.policy == "doubling"
-        return Threshold(detect=self.detect, thresholds=least, every=every, doubles=doubles)
+        return Threshold(detect=self.detect, thresholds=least, every=every)

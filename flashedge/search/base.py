@@ -82,6 +82,15 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Tell when these nodes have been given so many tokens, for a search whose decisions depend on
+    which path ends first. The result is a `Reached` per node, or its `Generated` if it ends before.
+    A second watch of a node replaces the first."""
+
+    tokens: Mapping[NodeId, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The search is over."""
 
@@ -99,7 +108,7 @@ class Finish:
     """Whether the answer is one that a path names without a box, since no path has a box."""
 
 
-Command = Expand | Score | Cluster | Probe | Cancel | Finish
+Command = Expand | Score | Cluster | Probe | Cancel | Watch | Finish
 
 # ---------------------------------------------------------------- results
 
@@ -134,6 +143,14 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """A node that is watched still generates, and has at least so many tokens."""
+
+    node: NodeId
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
     """No command asks for this: how many rollouts may be in flight from now on. A search that has
     more cancels those of least reward. A run with a fixed number never gets one, and every search
@@ -145,7 +162,7 @@ class Allowance:
     """Rollouts that all runs of the daemon may have together, for display. 0: not known."""
 
 
-Result = Generated | Scored | Clustered | ProbeResult | Allowance
+Result = Generated | Scored | Clustered | ProbeResult | Reached | Allowance
 
 # ---------------------------------------------------------------- the contract
 

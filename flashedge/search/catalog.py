@@ -9,13 +9,14 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.certainty.policies import Policy
+from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
 from flashedge.search.mcts.exits.exits import Exits
 from flashedge.search.options import check_options
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.strategies.dvts import Dvts
 from flashedge.search.strategies.dynamic_branching import DynamicBranching
 from flashedge.search.strategies.mcts import Mcts
@@ -60,6 +61,9 @@ _STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
 _WHOLE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
     {"best_of_n": BestOfN, "self_consistency": SelfConsistency}
 )
+_COUNTED: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
+    {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsistency}
+)
 WITHOUT_STEP_SCORES = (*_WHOLE, "probed_cot")
 """The strategies that serve a verifier of whole answers: they never choose between unfinished
 paths."""
@@ -100,6 +104,13 @@ def make_search(
     """
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
+    counts = find_lead(policy) is not None
+    if counts and name not in _COUNTED:
+        raise RequestError(
+            f"strategy {name!r} can't stop by the lead of a vote: it does not draw whole answers",
+            hint=f"use {' or '.join(_COUNTED)}, or another policy",
+            param="early_exit",
+        )
     voting: dict[str, Any] = {
         "n": n,
         "aggregate": aggregate,
@@ -118,7 +129,8 @@ def make_search(
     if name == "probed_cot":
         return ProbedCot(policy=policy, **checked)
     if name in _WHOLE:
-        return _WHOLE[name](**voting, judges=judges, **checked)
+        whole = _COUNTED[name] if counts else _WHOLE[name]
+        return whole(**voting, judges=judges, **checked)
     return _STEPWISE[name](**voting, **stepping, **checked)
 
 

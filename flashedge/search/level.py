@@ -27,6 +27,7 @@ from flashedge.search.base import (
     Generated,
     Lookahead,
     ProbeResult,
+    Reached,
     Result,
     Score,
     Scored,
@@ -60,7 +61,7 @@ class LevelSearch(VotingSearch[LevelState]):
                 return self._receive_scores(state, node, scores)
             case Clustered():
                 return self.receive_clusters(state, result)
-            case ProbeResult() | Allowance():
+            case ProbeResult() | Reached() | Allowance():
                 return state, ()
             case _:
                 assert_never(result)

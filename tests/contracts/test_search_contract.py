@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.policies import Even, Policy, Threshold
+from flashedge.certainty.policies import Even, Lead, Policy, Threshold
 from flashedge.search.base import (
     Cluster,
     Clustered,
@@ -23,11 +23,13 @@ from flashedge.search.base import (
     Score,
     Scored,
     Search,
+    Watch,
 )
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.seeds import child_seed
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.strategies.dvts import Dvts
 from flashedge.search.strategies.dynamic_branching import DynamicBranching
 from flashedge.search.strategies.mcts import Mcts
@@ -101,6 +103,12 @@ SEARCHES: dict[str, Search[Any]] = {
         program=Halves(), label="halves", n=6, max_step_tokens=5, max_steps=4, policy=watching()
     ),
 }
+COUNTED: dict[str, Search[Any]] = {
+    "self_consistency_counted": CountedSelfConsistency(n=9, policy=Lead(detect=3, least=0.96)),
+    "best_of_n_counted": CountedBestOfN(n=7, policy=Lead(detect=2, least=0.9)),
+    "best_of_n_counted_longer": CountedBestOfN(n=12, policy=Lead(detect=4, least=0.999)),
+}
+"""Searches that end before n paths and cancel what is under way."""
 SILENT = {"self_consistency", "probed_cot"}
 """Searches without a verifier."""
 WORLDS = [World(seed) for seed in range(6)]
@@ -110,13 +118,15 @@ SEGMENT = Segment(
 )
 
 every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
+_ALL = SEARCHES | COUNTED
+with_counted = pytest.mark.parametrize("search", _ALL.values(), ids=_ALL.keys())
 
 
 def complete(tree: Tree) -> list[NodeId]:
     return [n.id for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
 
 
-@every_search
+@with_counted
 def test_is_a_search(search: Search[Any]) -> None:
     assert isinstance(search, Search)
     assert search.name in {*STRATEGIES, "halves"}
@@ -155,7 +165,7 @@ def test_every_node_ends_in_a_sensible_status(search: Search[Any]) -> None:
             assert node.id == ROOT or (node.scores is None) == (search.name in SILENT)
 
 
-@every_search
+@with_counted
 def test_seeds_are_those_of_the_path(search: Search[Any]) -> None:
     run = drive(search, seed=11)
     assert run.tree[ROOT].seed == 11
@@ -167,7 +177,7 @@ def test_seeds_are_those_of_the_path(search: Search[Any]) -> None:
     assert asked == {n.id: n.seed for n in run.tree.nodes.values() if n.id != ROOT}
 
 
-@every_search
+@with_counted
 def test_order_of_arrival_never_matters(search: Search[Any]) -> None:
     for world in WORLDS:
         runs = [drive(search, world=world, order=Random(i)) for i in range(4)]
@@ -177,15 +187,16 @@ def test_order_of_arrival_never_matters(search: Search[Any]) -> None:
 
 
 def list_choices(run: Run) -> list[Command]:
-    """The commands without Score, which parallel rollouts send whenever their nodes are ready."""
-    return [command for command in run.commands if not isinstance(command, Score)]
+    """The commands without Score, which parallel rollouts send whenever their nodes are ready, and
+    Watch, which asks for what has not arrived."""
+    return [command for command in run.commands if not isinstance(command, Score | Watch)]
 
 
 def list_scored(run: Run) -> list[NodeId]:
     return sorted(node for c in run.commands if isinstance(c, Score) for node in c.nodes)
 
 
-@every_search
+@with_counted
 def test_a_repeated_result_changes_nothing(search: Search[Any]) -> None:
     for world in WORLDS:
         state, commands = search.start(PROBLEM, 5, LIMITS)
@@ -200,7 +211,7 @@ def test_a_repeated_result_changes_nothing(search: Search[Any]) -> None:
         assert isinstance(commands[-1], Finish)
 
 
-@every_search
+@with_counted
 def test_results_that_no_command_asked_for_change_nothing(search: Search[Any]) -> None:
     def watch(state: Any) -> None:
         known = [n for n in state.tree.nodes.values() if n.id != ROOT]
@@ -248,7 +259,7 @@ def test_scores_that_do_not_fit_are_refused(search: Search[Any]) -> None:
     assert state == before
 
 
-@every_search
+@with_counted
 def test_states_are_never_mutated(search: Search[Any]) -> None:
     kept: list[Any] = []
     run = drive(search, watch=lambda state: kept.append(copy.deepcopy(state)))
@@ -308,7 +319,7 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
             search.lookahead(run.states[-1], NodeId(10_000))
 
 
-@every_search
+@with_counted
 def test_conclude_at_any_moment_ends_the_search(search: Search[Any]) -> None:
     for world in WORLDS[:3]:
         whole = len(drive(search, world=world).results)

@@ -5,7 +5,7 @@ Texts use a small alphabet, so duplicates occur. Scores have one decimal, so tie
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -22,10 +22,12 @@ from flashedge.search.base import (
     Generated,
     Probe,
     ProbeResult,
+    Reached,
     Result,
     Score,
     Scored,
     Search,
+    Watch,
 )
 from flashedge.search.seeds import mix64
 from flashedge.search.tree import Tree
@@ -99,9 +101,18 @@ class World:
                     made.append(Clustered(answers=self.clusters(tree, nodes)))
                 case Probe(node=node, seed=seed):
                     made.append(ProbeResult(node=node, text=self.answer_probe(seed)))
+                case Watch(tokens=tokens):
+                    made += self.reach(tree, tokens)
                 case Cancel() | Finish():
                     pass
         return made
+
+    def reach(self, tree: Tree, tokens: Mapping[NodeId, int]) -> list[Result]:
+        """What is told of watched nodes, all of which are whole paths: those that end earlier have
+        only their `Generated`."""
+        bound = Granularity(max_tokens=LIMITS.max_path_tokens, to_end=True)
+        lengths = {node: len(self.segment(tree, node, bound).token_ids) for node in tokens}
+        return [Reached(node=n, tokens=t) for n, t in tokens.items() if lengths[n] >= t]
 
 
 @dataclass

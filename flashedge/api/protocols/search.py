@@ -121,10 +121,12 @@ class ProtocolSearch:
                 hint="ask the model without a search, or use POST /v1/solve",
                 param="model",
             )
-        guided = prompt.guidance is not None
+        usual: dict[str, Any] = {} if prompt.guidance is None else {"answers": "json"}
+        if prompt.choices > 1:  # they are paths of the search, which has to complete as many
+            usual["early_exit"] = False
         spec = self._build_spec(
             self._problem,
-            {"answers": "json"} if guided else {},
+            usual,
             sampling=prompt.sampling,
             max_tokens=prompt.max_tokens if self._limits_path else None,
             prompt_ids=prompt.token_ids,

@@ -53,7 +53,7 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="static, every_5, every_step, doubling, length, initial_curve or dynamic_curve.",
+            help="static, every_5, every_step, length, initial_curve or dynamic_curve.",
         ),
     ] = None,
     limit: Annotated[

@@ -253,7 +253,7 @@ NoEarlyExit = Annotated[
     bool,
     typer.Option(
         "--no-early-exit",
-        help="Never stop early (probed_cot does by default).",
+        help="Never stop early (votes and probed_cot do by default).",
         rich_help_panel=EARLY_EXIT,
     ),
 ]
@@ -261,7 +261,7 @@ ExitPolicy = Annotated[
     str | None,
     typer.Option(
         metavar="POLICY",
-        help="static, every_5, every_step, doubling, length, initial_curve, dynamic_curve.",
+        help="lead, static, every_5, every_step, length, initial_curve, dynamic_curve.",
         show_default="the calibration's, or the strategy's",
         rich_help_panel=EARLY_EXIT,
     ),

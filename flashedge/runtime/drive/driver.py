@@ -49,11 +49,13 @@ from flashedge.search.base import (
     Generated,
     Probe,
     ProbeResult,
+    Reached,
     Result,
     Score,
     Scored,
     Search,
     SearchState,
+    Watch,
 )
 from flashedge.search.tree import Tree
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
@@ -188,6 +190,9 @@ class Driver:
                     self._emitter.emit_cancelled(command)
                     self._work.cancel(nodes)
                     self.cancelled_tokens += self._growth.drop(nodes)
+                case Watch(tokens=tokens):
+                    for node in self._growth.watch(tokens):
+                        self._tell_reached(node)
                 case Finish():
                     finish = command
                 case _:
@@ -230,7 +235,8 @@ class Driver:
                     if child.node == self._reads_prompt:
                         self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)
                     chunks.append(chunk)
-                    self._growth.add(child.node, chunk.token_ids)
+                    if self._growth.add(child.node, chunk.token_ids):
+                        self._tell_reached(child.node)
             return chunks
 
         with self.generating.open():
@@ -240,6 +246,9 @@ class Driver:
         segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
         self.scoring.receive(child.node, steps, segment, self._start)
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
+
+    def _tell_reached(self, node: NodeId) -> None:
+        self._inbox.put_nowait(Reached(node=node, tokens=self._growth.count(node)))
 
     def _get_continuation(self, node: NodeId) -> Continuation | None:
         """What to draft behind a node. Drafts know no grammar, so guided paths have none."""

@@ -27,6 +27,7 @@ from flashedge.search.base import (
     Expand,
     Generated,
     ProbeResult,
+    Reached,
     Result,
     Scored,
 )
@@ -80,7 +81,7 @@ class EventEmitter:
                 self._emit(NodeScored(node=node, scores=scores, score=score))
             case Allowance(rollouts=rollouts, of=of):
                 self._emit(RolloutsAllowed(turn=turn, rollouts=rollouts, of=of))
-            case Clustered() | ProbeResult():
+            case Clustered() | ProbeResult() | Reached():
                 pass
             case _:
                 assert_never(result)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
 from flashedge.events import Progress
@@ -21,6 +21,7 @@ class Growth:
         self._tokens: dict[NodeId, int] = {}
         self._tails: dict[NodeId, TokenIds] = {}
         self._ended: dict[NodeId, int] = {}
+        self._watched: dict[NodeId, int] = {}
         self._reports = 0
 
     def start(self, node: NodeId) -> None:
@@ -28,12 +29,24 @@ class Growth:
         self._tokens[node] = 0
         self._tails[node] = ()
 
-    def add(self, node: NodeId, token_ids: TokenIds) -> None:
+    def watch(self, tokens: Mapping[NodeId, int]) -> list[NodeId]:
+        """Let `add` tell when these nodes have so many tokens. Returns those that have."""
+        self._watched |= tokens
+        return [node for node in tokens if self._is_reached(node)]
+
+    def add(self, node: NodeId, token_ids: TokenIds) -> bool:
+        """Returns whether the node has as many tokens now as it is watched for."""
         self._tokens[node] += len(token_ids)
         self._tails[node] = (*self._tails[node], *token_ids)[-TAIL_TOKENS:]
+        return self._is_reached(node)
+
+    def count(self, node: NodeId) -> int:
+        """Tokens of a node that generates. 0 before it does."""
+        return self._tokens.get(node, 0)
 
     def end(self, node: NodeId) -> None:
         self._ended[node] = self._tokens.pop(node, 0)
+        self._watched.pop(node, None)
         self._tails.pop(node, None)
 
     def drop(self, nodes: Iterable[NodeId]) -> int:
@@ -41,8 +54,16 @@ class Growth:
         written = 0
         for node in nodes:
             written += self._tokens.pop(node, 0) + self._ended.pop(node, 0)
+            self._watched.pop(node, None)
             self._tails.pop(node, None)
         return written
+
+    def _is_reached(self, node: NodeId) -> bool:
+        """A node is told of once."""
+        if self.count(node) < self._watched.get(node, self.count(node) + 1):
+            return False
+        del self._watched[node]
+        return True
 
     def clear(self) -> None:
         self._tokens.clear()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.certainty.history import CONSISTENCY, ENTROPY, MAJORITY, MEASURES, REWARD
+from flashedge.certainty.history import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
 from flashedge.certainty.policies import GiveUp, Policy
 from flashedge.certainty.rules import POLICIES, Rule
 from flashedge.errors import RequestError
@@ -23,7 +23,7 @@ class ExitOptions:
     """
 
     policy: str | None = None
-    """One of POLICIES."""
+    """One of POLICIES, or LEAD."""
     detect: int | None = None
     """The progress (paths, rollouts, probes) at which the policy decides for the first time."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
@@ -36,12 +36,12 @@ class ExitOptions:
     """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
     """A run does not converge while the strategy's first measure is below this. Of a vote that is
-    its entropy: the majority's chance is never below a half."""
+    its entropy: the chance of the lead is high from the start."""
 
     def __post_init__(self) -> None:
         """Raises RequestError."""
         if self.policy is not None:
-            check_choice("early_exit.policy", self.policy, POLICIES)
+            check_choice("early_exit.policy", self.policy, (*POLICIES, LEAD))
         if self.detect is not None:
             check_int("early_exit.detect", self.detect, 1, 1 << 20)
         if not isinstance(self.thresholds, Mapping):
@@ -56,6 +56,10 @@ class ExitOptions:
             check_int("early_exit.curve", progress, 0, 1 << 20)
         check_int("early_exit.give_up_after", self.give_up_after, 0, 1 << 20)
         check_float("early_exit.give_up_below", self.give_up_below, 0.0, 1.0)
+        if self.policy == LEAD and self.thresholds and set(self.thresholds) != {LEAD}:
+            raise RequestError(
+                "early_exit.policy lead takes the threshold of lead only", param="early_exit"
+            )
         for kind, needs in (("length", self.max_tokens), ("curve", self.curve)):
             if self.policy is not None and self.policy.endswith(kind) and not needs:
                 missing = "curve" if kind == "curve" else "max_tokens"
@@ -124,9 +128,9 @@ _DEFAULTS: Mapping[str, _Defaults] = MappingProxyType(
 )
 
 
-_BY_COUNTS = Rule(policy="doubling", detect=4, thresholds=((MAJORITY, 0.8),))
+_BY_COUNTS = Rule(policy=LEAD, detect=4, thresholds=((LEAD, 0.955),))
 """For votes, whatever the models: see docs/results/certainty.md."""
-_VOTING = ("self_consistency", "best_of_n")
+VOTES = ("self_consistency", "best_of_n")
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
@@ -135,8 +139,12 @@ def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
     Votes whose request names no policy stop by their counts. Everything else is completed by the
     defaults of `build_paper_rule`.
     """
-    if strategy in _VOTING and not options.names_policy:
-        return _BY_COUNTS
+    if options.policy == LEAD or (strategy in VOTES and not options.names_policy):
+        return replace(
+            _BY_COUNTS,
+            detect=options.detect or _BY_COUNTS.detect,
+            thresholds=tuple(options.thresholds.items()) or _BY_COUNTS.thresholds,
+        )
     return build_paper_rule(strategy, options)
 
 
@@ -168,5 +176,5 @@ def build_exit_policy(options: ExitOptions | None, strategy: str) -> Policy | No
         policy=rule.build_policy(),
         after=options.give_up_after,
         below=options.give_up_below,
-        measure=ENTROPY if measure == MAJORITY else measure,
+        measure=ENTROPY if measure == LEAD else measure,
     )

@@ -9,7 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import ConfigError, RequestError
-from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy, build_exit_rule
+from flashedge.runtime.request.early_exit import (
+    VOTES,
+    ExitOptions,
+    build_exit_policy,
+    build_exit_rule,
+)
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
 from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, make_search
@@ -47,6 +52,15 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
     (cumulative product of rewards).
     """
     return _DEFAULTS.get(strategy, {})
+
+
+def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
+    """Whether such a search ends early unless the request says otherwise: a vote of short answers.
+
+    Whole texts hardly ever agree, and the best path is not chosen by a count. selection, answers:
+    None where the default holds.
+    """
+    return strategy in VOTES and selection != "best" and answers != "whole"
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:

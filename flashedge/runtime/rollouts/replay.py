@@ -33,6 +33,7 @@ from flashedge.search.base import (
     Result,
     Score,
     Scored,
+    Watch,
 )
 from flashedge.search.scoring import aggregate
 from flashedge.search.strategies.mcts import Mcts
@@ -144,8 +145,8 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
                     results.append(await _group(log, state.tree, nodes, grader, texts))
                 case Finish() as finish:
                     return Replayed(tree=state.tree, finish=finish)
-                case Cancel() | Probe():
-                    pass  # results that come too late are ignored, and MCTS probes nothing
+                case Cancel() | Probe() | Watch():
+                    pass  # results that come too late are ignored, and MCTS asks for no others
                 case _ as other:
                     assert_never(other)
         if not results:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from flashedge.certainty.history import MAJORITY
-from flashedge.certainty.majority import measure_majority
+from flashedge.certainty.history import LEAD
+from flashedge.certainty.lead import measure_lead
 from flashedge.search.base import Lookahead
 from flashedge.search.checkpoints import MAX_PENDING
 from flashedge.search.level import LevelSearch
@@ -77,8 +77,8 @@ class BestOfN(LevelSearch):
 
     def measures(self, state: LevelState) -> dict[str, float]:
         values = LevelSearch.measures(self, state)
-        majority = measure_majority(state.tree[n].answer for n in self.measured_paths(state))
-        return values if majority is None else {**values, MAJORITY: majority}
+        lead = measure_lead([state.tree[n].answer for n in self.measured_paths(state)], self.n)
+        return values if lead is None else {**values, LEAD: lead}
 
     def resume(self, state: LevelState) -> Move:
         """Generate the next group."""

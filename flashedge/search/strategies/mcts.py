@@ -15,6 +15,7 @@ from flashedge.search.base import (
     Generated,
     Lookahead,
     ProbeResult,
+    Reached,
     Result,
     Scored,
 )
@@ -86,7 +87,7 @@ class Mcts(RolloutSearch):
                 new, commands = self.receive_clusters(state, result)
             case Allowance(rollouts=rollouts):
                 new, commands = self.change_allowance(state, rollouts)
-            case ProbeResult():
+            case ProbeResult() | Reached():
                 return state, ()
             case _:
                 assert_never(result)

@@ -28,6 +28,7 @@ from flashedge.search.base import (
     Lookahead,
     Probe,
     ProbeResult,
+    Reached,
     Result,
     Scored,
 )
@@ -103,7 +104,7 @@ class ProbedCot:
                 return self._receive_probe(state, node, text)
             case Clustered():
                 return self._receive_clusters(state, result)
-            case Scored() | Allowance():
+            case Scored() | Reached() | Allowance():
                 return state, ()
             case _:
                 assert_never(result)

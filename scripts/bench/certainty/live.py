@@ -1,7 +1,8 @@
 """Live early exits, not replays: tokens, latency and accuracy (arXiv 2412.20993 App. G.4: what
 frequent checks cost in latency).
 
-The rules are those that `frontier` chose on calibration problems for the largest cap. Problems are
+The rules are those that `frontier` chose on calibration problems for the largest cap; without its
+output, the one that the strategy has by default. Problems are
 solved in blocks of `--at-once`, whose runs are in the daemon together. Every round solves each
 block once under every policy, in an order that is reversed from block to block. Each run has its
 own seed, or the verifier's cache would hold the tree of another run. `latency` is that of a run,
@@ -9,6 +10,7 @@ own seed, or the verifier's cache would hold the tree of another run. `latency` 
 start the daemon with as many places: FLASHEDGE_MAX_RUNNING=16.
 
     python -m scripts.bench.certainty.live --frontier sc.json --problems heldout.jsonl --limit 40
+    python -m scripts.bench.certainty.live --strategy self_consistency -n 8 --problems heldout.jsonl
 """
 
 from __future__ import annotations
@@ -35,17 +37,20 @@ from scripts.lab.evaluation.runs import run_to_end
 
 def main() -> None:
     options = parse_options()
-    report = read_report(options.frontier)
-    caps = [row["cap"] or report["n"] for row in report["table"]]
-    cap = max(caps)
-    rules = {
-        row["policy"]: row["rule"]
-        for row, of in zip(report["table"], caps, strict=True)
-        if of == cap and row["policy"] in (options.policies or POLICIES)
-    }
-    found = {"even": False} | {name: rule for name, rule in rules.items() if rule}
+    found: dict[str, Any] = {"even": False}
+    if options.frontier is None:
+        settings = {"strategy": options.strategy, "n": options.n}
+        found["default"] = True
+    else:
+        report = read_report(options.frontier)
+        caps = [row["cap"] or report["n"] for row in report["table"]]
+        settings = {"strategy": report["strategy"], "n": max(caps)}
+        found |= {
+            row["policy"]: row["rule"]
+            for row, of in zip(report["table"], caps, strict=True)
+            if of == max(caps) and row["policy"] in (options.policies or POLICIES) and row["rule"]
+        }
     problems = read_labelled(options.problems, options.limit)
-    settings = {"strategy": report["strategy"], "n": cap}
     measured = asyncio.run(
         measure(problems, settings, found, rounds=options.rounds, at_once=options.at_once)
     )
@@ -55,7 +60,7 @@ def main() -> None:
     print(json.dumps({**settings, "problems": len(problems), **asked, **table}))
 
 
-Row = tuple[float, int, bool]  # seconds, tokens with probes, whether the answer is right
+Row = tuple[float, int, bool]  # seconds, tokens of all kinds, whether the answer is right
 Block = tuple[float, list[Row]]  # seconds to the last answer, one row a problem
 
 
@@ -83,7 +88,8 @@ async def measure(
                 seconds = time.perf_counter() - start
                 usage, answer = result["usage"], result["answer"]
                 right = answer is not None and await grader.equal(answer, problem.answer)
-                return seconds, usage["tree_tokens"] + usage["probe_tokens"], right
+                kinds = ("tree_tokens", "probe_tokens", "cancelled_tokens")
+                return seconds, sum(usage[kind] for kind in kinds), right
 
             with show_bar("live", total, unit="runs") as advance:
                 for number in range(rounds):
@@ -129,7 +135,9 @@ def read_report(path: Path) -> dict[str, Any]:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frontier", type=Path, required=True, help="the output of `frontier`")
+    parser.add_argument("--frontier", type=Path, help="the output of `frontier`")
+    parser.add_argument("--strategy", default="self_consistency", help="without --frontier")
+    parser.add_argument("-n", type=int, default=8, help="without --frontier")
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from flashedge.certainty.policies import (
     Curve,
     Even,
     GiveUp,
+    Lead,
     Length,
     Policy,
     Reason,
@@ -93,10 +94,15 @@ def test_every_5_and_every_step() -> None:
     assert last.more == 2
 
 
-def test_doubling_asks_when_there_is_as_much_again() -> None:
-    doubling = Threshold(detect=3, thresholds=SURE, doubles=True)
-    assert grants(doubling, [0.1, 0.1, 0.1]) == [3, 3, 6, 8]
-    assert grants(doubling, [0.1, 0.7]) == [3, 3, 0]
+def test_a_lead_is_looked_at_after_every_path() -> None:
+    def allot(*values: float) -> int:
+        history = tuple(
+            replace(checkpoint(i, 0.0), measures={"lead": value})
+            for i, value in enumerate(values, 1)
+        )
+        return Lead(detect=4, least=0.9).allot(history, 3).more
+
+    assert [allot(), allot(0.8), allot(0.8, 0.9), allot(0.8, 0.8, 0.8)] == [1, 1, 0, 0]
 
 
 def test_length_stops_short_runs_at_the_detection_step() -> None:
@@ -161,10 +167,9 @@ def test_the_papers_defaults(strategy: str, expected: Policy) -> None:
 
 @pytest.mark.parametrize("strategy", ["self_consistency", "best_of_n"])
 def test_votes_stop_by_their_counts(strategy: str) -> None:
-    likely = Thresholds(least=(("majority", 0.8),))
-    assert build_exit_policy(ExitOptions(), strategy) == Threshold(
-        detect=4, thresholds=likely, doubles=True
-    )
+    assert build_exit_policy(ExitOptions(), strategy) == Lead(detect=4, least=0.955)
+    changed = ExitOptions(policy="lead", detect=6, thresholds={"lead": 0.9})
+    assert build_exit_policy(changed, strategy) == Lead(detect=6, least=0.9)
     named = build_exit_policy(ExitOptions(policy="static"), strategy)
     assert named == build_paper_rule(strategy).build_policy()
     other = build_exit_policy(ExitOptions(), "mcts")
@@ -186,7 +191,7 @@ def test_options_make_their_policy() -> None:
     dynamic = Curve(detect=5, measure="entropy", skyline=skyline, every=1)
     assert made(policy="dynamic_curve", curve=points) == dynamic
     assert made(give_up_after=7, give_up_below=0.2) == GiveUp(
-        policy=Threshold(detect=4, thresholds=Thresholds(least=(("majority", 0.8),)), doubles=True),
+        policy=Lead(detect=4, least=0.955),
         after=7,
         below=0.2,
         measure="entropy",
@@ -205,6 +210,7 @@ def test_options_go_through_json() -> None:
         {"policy": "even"},
         {"policy": "length"},
         {"policy": "initial_curve"},
+        {"policy": "lead", "thresholds": {"entropy": 0.5}},
         {"detect": 0},
         {"detect": True},
         {"thresholds": {"entropy": 1.5}},

@@ -91,14 +91,29 @@ async def spec_of(body: dict[str, Any], *, chat: bool = False) -> Any:
 
 @pytest.mark.parametrize("chat", [False, True])
 async def test_early_exit_is_a_switch_or_an_object(chat: bool) -> None:
+    beam = {"strategy": "beam"}
+    assert (await spec_of(beam, chat=chat)).early_exit is None
+    assert (await spec_of({**beam, "early_exit": None}, chat=chat)).early_exit is None
+    assert (await spec_of({**beam, "early_exit": True}, chat=chat)).early_exit == ExitOptions()
     body = {"strategy": "self_consistency"}
-    assert (await spec_of(body, chat=chat)).early_exit is None
-    assert (await spec_of({**body, "early_exit": None}, chat=chat)).early_exit is None
     assert (await spec_of({**body, "early_exit": False}, chat=chat)).early_exit is None
     assert (await spec_of({**body, "early_exit": True}, chat=chat)).early_exit == ExitOptions()
     said = {"policy": "dynamic_curve", "curve": [[0.5, 3]], "detect": 2}
     spec = await spec_of({**body, "early_exit": said}, chat=chat)
     assert spec.early_exit == ExitOptions(policy="dynamic_curve", curve=((0.5, 3),), detect=2)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_votes_of_short_answers_end_early_by_themselves(chat: bool) -> None:
+    async def ends_early(**body: Any) -> bool:
+        return (await spec_of(body, chat=chat)).early_exit is not None
+
+    assert await ends_early(strategy="self_consistency")
+    assert await ends_early(strategy="self_consistency", early_exit=None)
+    assert await ends_early(strategy="best_of_n", answers="text")
+    assert not await ends_early(strategy="best_of_n", answers="whole")
+    assert not await ends_early(strategy="best_of_n", selection="best")
+    assert not await ends_early(strategy="mcts")
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -1,0 +1,251 @@
+"""Votes that are counted after every path, and draw as many at once as the count still needs.
+
+    GENERATE --a path is taken--> CHECK --unsure--> GENERATE, with more paths where they are wanted
+    CHECK --sure, or no path is left--> SCORE (best of n only) --> DONE
+
+A group of paths takes as long as its longest one, and a second group as long again. Here a vote
+begins with a few paths. When those that end first agree, the others are cancelled. When they
+differ, more begin at once, without a wait for the slow ones.
+
+Which path ends first must not depend on the machine, or one seed would give several trees. So time
+is counted in tokens: a path that began at the count t and has k tokens ends at t + k, as it would
+in a batch that gives each path a token a step. A path that has ended is taken once all others have
+more tokens than that (`Watch`). Of a path that is cancelled the tree keeps only that it began.
+Ours. Ref: arXiv 2305.11860 (one path after the other, by the counts); 2412.20993 App. G.4 (groups).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, assert_never
+
+from flashedge.certainty.certainindex import measure_certainty
+from flashedge.certainty.history import ENTROPY, LEAD
+from flashedge.certainty.lead import count_wanted, measure_lead
+from flashedge.certainty.policies import find_lead
+from flashedge.search.base import (
+    Allowance,
+    Cancel,
+    Child,
+    Cluster,
+    Clustered,
+    Command,
+    Expand,
+    Generated,
+    Lookahead,
+    ProbeResult,
+    Reached,
+    Result,
+    Score,
+    Scored,
+    Watch,
+)
+from flashedge.search.no_flights import NoFlights
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.voting import VotingSearch
+from flashedge.search.voting_state import BUDGET, NOTHING, Phase, VotingState
+from flashedge.types import Granularity, Limits, NodeId, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedState(NoFlights, VotingState):
+    clock: int = 0
+    """The token at which the last path was taken."""
+    starts: Mapping[NodeId, int] = field(default_factory=dict)
+    """The clock when each path that is under way began."""
+    reached: Mapping[NodeId, int] = field(default_factory=dict)
+    """Tokens that a path is known to have, of those that still generate."""
+    watched: Mapping[NodeId, int] = field(default_factory=dict)
+    """Tokens that were asked for by `Watch`."""
+    is_concluded: bool = False
+    """Whether the vote had to stop at once, so that nothing more is scored."""
+
+    @property
+    def tokens(self) -> int:
+        """Those of the paths that were taken: what else has arrived is a matter of time."""
+        return sum(self.tree[node].path_tokens for node in self.complete)
+
+    def find_end(self, node: NodeId) -> int:
+        """The clock at the end of a path that has ended."""
+        return self.starts[node] + self.tree[node].path_tokens
+
+    def list_behind(self, end: int) -> dict[NodeId, int]:
+        """The paths that could still end at `end` or before, and the tokens at which they can't."""
+        return {
+            node: end - start + 1
+            for node, start in self.starts.items()
+            if self.tree[node].segment is None and start + self.reached.get(node, 0) <= end
+        }
+
+
+Move = tuple[CountedState, tuple[Command, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedSelfConsistency(VotingSearch[CountedState]):
+    """Self-consistency that stops by its counts. `policy` has a `Lead`."""
+
+    verifies: ClassVar[bool] = False
+
+    selection: str = "majority"
+
+    @property
+    def name(self) -> str:
+        return "self_consistency"
+
+    # ------------------------------------------------------------ ask and tell
+
+    def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
+        """Create the root and begin the first paths. Raises AssertionError without a `Lead`."""
+        lead = find_lead(self.policy)
+        assert lead is not None, "the vote stops by its lead"
+        state = CountedState(tree=Tree.from_seed(seed), limits=limits)
+        return self._begin(state, min(self.n, lead.detect))
+
+    def tell(self, state: CountedState, result: Result) -> Move:
+        """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
+        match result:
+            case Generated(node=node, segment=segment):
+                at = state.tree.nodes.get(node)
+                if at is None or at.status is not NodeStatus.GENERATING:
+                    return state, ()
+                return self._advance(replace(state, tree=state.tree.add_segment(node, segment)))
+            case Reached(node=node, tokens=tokens):
+                if node not in state.starts or tokens <= state.reached.get(node, 0):
+                    return state, ()
+                return self._advance(replace(state, reached={**state.reached, node: tokens}))
+            case Scored(node=node, scores=scores):
+                return self._receive_scores(state, node, scores)
+            case Clustered():
+                return self.receive_clusters(state, result)
+            case ProbeResult() | Allowance():
+                return state, ()
+            case _:
+                assert_never(result)
+
+    def conclude(self, state: CountedState) -> Move:
+        """Vote among the paths that ended, taken or not."""
+        if state.phase is Phase.DONE:
+            return state, ()
+        if state.phase is Phase.CLUSTER:
+            return state, (Cluster(nodes=state.complete),)
+        ended = [node for node in state.starts if state.tree[node].segment is not None]
+        complete = tuple(sorted((*state.complete, *ended)))
+        unmarked = [node for node in complete if state.tree[node].status is NodeStatus.GENERATED]
+        tree = state.tree.mark(dict.fromkeys(unmarked, NodeStatus.COMPLETE))
+        tree = tree.cancel(node for node in state.starts if node not in ended)
+        return self.vote(replace(state, tree=tree, complete=complete, starts={}, is_concluded=True))
+
+    def lookahead(self, state: CountedState, node: NodeId) -> Lookahead:
+        """See the contract. Nothing follows a path, and paths begin only when they are wanted."""
+        seeds = tuple(child.seed for child in state.tree.children(node))
+        if not seeds:
+            state.tree[node]  # raises KeyError
+            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
+        return Lookahead(granularity=self.granularity(state), seeds=seeds, terminal=False)
+
+    # ------------------------------------------------------------ paths
+
+    def granularity(self, state: CountedState) -> Granularity:
+        return Granularity(max_tokens=state.remaining_tokens(ROOT), to_end=True)
+
+    def _begin(self, state: CountedState, count: int) -> Move:
+        tree, nodes = state.tree.expand(ROOT, count)
+        starts = {**state.starts, **{node.id: state.clock for node in nodes}}
+        children = tuple(Child(node=node.id, seed=node.seed) for node in nodes)
+        expand = Expand(parent=ROOT, children=children, granularity=self.granularity(state))
+        return replace(state, tree=tree, starts=starts), (expand,)
+
+    def _advance(self, state: CountedState) -> Move:
+        """Take the path that ended first, if it is known which one did."""
+        ended = [node for node in state.starts if state.tree[node].segment is not None]
+        if state.phase is not Phase.GENERATE or not ended:
+            return state, ()
+        first = min(ended, key=lambda node: (state.find_end(node), node))
+        end = state.find_end(first)
+        if behind := state.list_behind(end):
+            asked = {n: tokens for n, tokens in behind.items() if state.watched.get(n) != tokens}
+            if not asked:
+                return state, ()
+            return replace(state, watched={**state.watched, **asked}), (Watch(tokens=asked),)
+        tree = state.tree
+        if not self.verifies:  # else it is complete once it is scored
+            tree = tree.mark({first: NodeStatus.COMPLETE})
+        complete = tuple(sorted((*state.complete, first)))
+        starts = {node: start for node, start in state.starts.items() if node != first}
+        state = replace(state, tree=tree, complete=complete, starts=starts, clock=end)
+        if len(complete) == self.n:
+            return self.vote(state)
+        return self.vote(state, cut_by=BUDGET) if state.is_over_budget else self.check(state)
+
+    def resume(self, state: CountedState) -> Move:
+        """Begin the paths that the count wants beside those that are under way."""
+        lead = find_lead(self.policy)
+        assert lead is not None, "see `start`"
+        wanted = count_wanted(self._list_answers(state), self.n, lead.least)
+        drawn = len(state.complete) + len(state.starts)
+        count = min(self.n - drawn, wanted - len(state.starts))
+        state = replace(state, phase=Phase.GENERATE)
+        state, commands = self._begin(state, count) if count > 0 else (state, ())
+        state, more = self._advance(state)
+        return state, (*commands, *more)
+
+    # ------------------------------------------------------------ the vote
+
+    def progress(self, state: CountedState) -> int:
+        return len(state.complete)
+
+    def measures(self, state: CountedState) -> dict[str, float]:
+        answers = self._list_answers(state)
+        values = {ENTROPY: measure_certainty(answers), LEAD: measure_lead(answers, self.n)}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _list_answers(self, state: CountedState) -> Sequence[str | None]:
+        """By path. Answers without a box count for nothing yet, since a later path may have one."""
+        tree, paths = state.tree, state.complete
+        return [None if state.is_unboxed else tree[node].answer for node in paths]
+
+    def list_unfinished(self, state: CountedState) -> Sequence[NodeId]:
+        return tuple(state.starts)
+
+    def finish(self, state: CountedState) -> Move:
+        """Cancel the paths that are under way, have the others scored, and choose."""
+        commands: tuple[Command, ...] = ()
+        if state.starts:
+            nodes = tuple(state.starts)
+            state = replace(state, tree=state.tree.cancel(nodes), starts={})
+            commands = (Cancel(nodes=nodes),)
+        if self.verifies and not state.is_concluded and self._list_unscored(state):
+            scoring = replace(state, phase=Phase.SCORE)
+            return scoring, (*commands, Score(nodes=state.complete))
+        state, choice = VotingSearch.finish(self, state)  # super() needs a class without slots
+        return state, (*commands, *choice)
+
+    def _list_unscored(self, state: CountedState) -> list[NodeId]:
+        return [node for node in state.complete if state.tree[node].scores is None]
+
+    def _receive_scores(self, state: CountedState, node: NodeId, scores: tuple[float, ...]) -> Move:
+        if state.phase is not Phase.SCORE or node not in self._list_unscored(state):
+            return state, ()
+        segment = state.tree[node].segment
+        expected = 1 if self.judges == "answers" or segment is None else len(segment.steps)
+        if len(scores) != expected or not all(map(math.isfinite, scores)):
+            raise ValueError(f"node {node}: {expected} scores wanted, not {scores}")
+        tree = state.tree.set_scores(node, scores).mark({node: NodeStatus.COMPLETE})
+        state = replace(state, tree=tree)
+        return (state, ()) if self._list_unscored(state) else self.finish(state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedBestOfN(CountedSelfConsistency):
+    """Best of n that stops by its counts; only the paths that ended by then are scored."""
+
+    verifies: ClassVar[bool] = True
+
+    selection: str = "weighted"
+
+    @property
+    def name(self) -> str:
+        return "best_of_n"

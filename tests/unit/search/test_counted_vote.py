@@ -1,0 +1,165 @@
+"""Votes that are counted after every path: what they begin, take and cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashedge.certainty.lead import count_wanted
+from flashedge.certainty.policies import GiveUp, Lead
+from flashedge.errors import RequestError
+from flashedge.search.base import Cancel, Expand, Finish, Score
+from flashedge.search.catalog import make_search
+from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.types import FinishReason, Granularity, Limits, NodeId, Segment
+from tests.support.search_rig import World, drive
+
+LEAD = Lead(detect=4, least=0.955)
+
+
+@dataclass(frozen=True)
+class Script(World):
+    """A world in which the paths' answers and lengths are given."""
+
+    paths: Sequence[tuple[str, int]] = ()
+
+    def segment(self, tree: Tree, node: NodeId, bound: Granularity) -> Segment:
+        answer, length = self.paths[tree[node].index]
+        text = f"\\boxed{{{answer}}}" if answer else "none"
+        return Segment(
+            token_ids=(7,) * length,
+            logprobs=(-0.5,) * length,
+            text=text,
+            steps=(text,),
+            finish=FinishReason.STOP,
+        )
+
+
+def simulate(paths: Sequence[tuple[str, int]], n: int, lead: Lead) -> tuple[set[int], int]:
+    """The twin: which paths are counted, and how many were begun, in a batch that gives each path a
+    token a step."""
+    ends = {i: paths[i][1] for i in range(min(n, lead.detect))}
+    counted: set[int] = set()
+    begun = len(ends)
+    while ends:
+        path = min(ends, key=lambda i: (ends[i], i))
+        clock = ends.pop(path)
+        counted.add(path)
+        answers = [paths[i][0] or None for i in sorted(counted)]
+        wanted = count_wanted(answers, n, lead.least)
+        if not wanted:
+            break
+        for i in range(begun, min(n, begun + wanted - len(ends))):
+            ends[i] = clock + paths[i][1]
+            begun += 1
+    return counted, begun
+
+
+def test_those_that_agree_first_end_the_vote() -> None:
+    paths = [("5", 9), ("5", 3), ("4", 30), ("5", 6)]
+    run = drive(CountedSelfConsistency(n=8, policy=LEAD), world=Script(paths=paths))
+    assert run.end.answer == "5"
+    assert run.end.cut_by == "certainty"
+    slow = run.tree[NodeId(3)]
+    assert (slow.status, slow.segment) == (NodeStatus.CANCELLED, None)
+    assert Cancel(nodes=(slow.id,)) in run.commands
+    assert run.tree.committed_tokens == 18
+    state = run.states[-1]
+    assert [c.progress for c in state.history] == [1, 2, 3]
+    assert [round(c.measures["lead"], 2) for c in state.history] == [0.83, 0.95, 0.99]
+    assert [c.tokens for c in state.history] == [3, 9, 18]
+
+
+def test_more_begin_at_once_where_answers_differ() -> None:
+    paths = [("5", 3), ("4", 5), *[("5", 30)] * 6]
+    run = drive(CountedSelfConsistency(n=8, policy=LEAD), world=Script(paths=paths))
+    begun = [len(c.children) for c in run.commands if isinstance(c, Expand)]
+    assert begun == [4, 2]  # at 5 tokens; those that began first go on
+
+
+def test_a_tie_goes_to_the_earlier_path_however_long_it_is() -> None:
+    paths = [("5", 30), ("4", 3), ("4", 30), ("5", 4)]
+    run = drive(CountedSelfConsistency(n=4, policy=LEAD), world=Script(paths=paths))
+    assert run.end.answer == "5"
+
+
+def test_only_counted_paths_are_scored() -> None:
+    paths = [("5", 9), ("5", 3), ("4", 30), ("5", 6)]
+    run = drive(CountedBestOfN(n=8, policy=LEAD), world=Script(paths=paths))
+    (score,) = [c for c in run.commands if isinstance(c, Score)]
+    assert score.nodes == (1, 2, 4)
+    assert run.tree[NodeId(3)].scores is None
+    assert run.end.votes[0].weight > 0
+
+
+def test_a_vote_that_is_cut_is_not_scored_any_more() -> None:
+    paths = [("5", 9), ("4", 3), ("4", 30), ("5", 6)]
+    for moment in range(1, 6):
+        run = drive(CountedBestOfN(n=4, policy=LEAD), world=Script(paths=paths), stop_after=moment)
+        assert not [c for c in run.commands if isinstance(c, Score)]
+
+
+def test_a_budget_ends_the_vote() -> None:
+    paths = [(str(i), 5) for i in range(8)]
+    limits = Limits(max_path_tokens=40, token_budget=12)
+    search = CountedSelfConsistency(n=8, policy=LEAD)
+    run = drive(search, world=Script(paths=paths), limits=limits)
+    assert run.end.cut_by == "budget"
+    assert run.tree.committed_tokens == 15
+
+
+def test_a_vote_without_answers_is_given_up() -> None:
+    policy = GiveUp(policy=LEAD, after=3, below=0.3, measure="entropy")
+    search = CountedSelfConsistency(n=8, policy=policy)
+    run = drive(search, world=Script(paths=[("", 5)] * 8))
+    assert (run.end.answer, run.end.cut_by) == (None, "non_convergence")
+    assert sum(n.status is NodeStatus.COMPLETE for n in run.tree.nodes.values()) == 3
+
+
+paths = st.lists(
+    st.tuples(st.sampled_from(["5", "4", "3", ""]), st.integers(1, 12)), min_size=12, max_size=12
+)
+
+
+@given(
+    paths=paths,
+    n=st.integers(1, 12),
+    detect=st.integers(1, 6),
+    least=st.floats(0.5, 1.0),
+    order=st.integers(0, 1000),
+    kind=st.sampled_from([CountedSelfConsistency, CountedBestOfN]),
+)
+@settings(max_examples=150, deadline=None)
+def test_the_tree_is_that_of_a_batch_in_step(
+    paths: list[tuple[str, int]], n: int, detect: int, least: float, order: int, kind: Any
+) -> None:
+    """However late the results are."""
+    lead = Lead(detect=detect, least=least)
+    run = drive(kind(n=n, policy=lead), world=Script(paths=paths), order=Random(order))
+    counted, begun = simulate(paths, n, lead)
+    children = run.tree.children(ROOT)
+    assert {c.index for c in children if c.status is NodeStatus.COMPLETE} == counted
+    assert len(children) == begun
+    assert {c.status for c in children} <= {NodeStatus.COMPLETE, NodeStatus.CANCELLED}
+    assert isinstance(run.commands[-1], Finish)
+
+
+def test_other_strategies_have_no_lead() -> None:
+    with pytest.raises(RequestError, match="'beam' can't stop by the lead of a vote"):
+        make_search(
+            "beam",
+            n=4,
+            branching=2,
+            aggregate="last",
+            selection="weighted",
+            max_step_tokens=9,
+            max_steps=3,
+            policy=LEAD,
+        )
