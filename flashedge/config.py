@@ -95,6 +95,12 @@ class Config:
     keep_runs_gib: float = setting(
         10.0, "Remove the oldest stored runs while all take more than this (GiB).", at_least=0
     )
+    keep_chats: int = setting(
+        200,
+        "Conversations of `flashedge chat` that are kept: those that were used last. 0: none is "
+        "stored.",
+        at_least=0,
+    )
     log_level: str = setting(
         "info",
         "Least severe messages that the daemon logs.",

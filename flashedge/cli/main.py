@@ -9,7 +9,6 @@ import typer
 
 from flashedge import __version__
 from flashedge.cli import (
-    chat,
     config,
     daemon,
     exit_codes,
@@ -20,6 +19,7 @@ from flashedge.cli import (
     tui,
 )
 from flashedge.cli.calibrate import command as calibrate
+from flashedge.cli.chat import command as chat
 from flashedge.cli.doctor import command as doctor
 from flashedge.cli.launch import command as launch
 from flashedge.cli.lengths import command as lengths

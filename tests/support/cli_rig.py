@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,11 @@ import pytest
 from flashedge.cli.main import main
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.sync_client import Client
+from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.files import DaemonRecord
+from flashedge.models import registry
+from flashedge.models.specs import Pair
 from tests.support.fake_daemon import FakeDaemon
 
 
@@ -80,3 +84,14 @@ def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaem
     monkeypatch.setattr(daemon_control, "connect", connect)
     monkeypatch.setattr(daemon_control, "connect_async", connect_async)
     return daemon
+
+
+def serve_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the bundled pair know whole conversations."""
+    load = registry.load_pairs
+
+    def load_pairs(config: Config) -> dict[str, Pair]:
+        pairs = dict(load(config))
+        return {name: dataclasses.replace(p, single_turn=False) for name, p in pairs.items()}
+
+    monkeypatch.setattr(registry, "load_pairs", load_pairs)

@@ -292,7 +292,7 @@ def encode_events(items: list[tuple[int, Event]]) -> bytes:
 class CutStream(httpx.SyncByteStream):
     """A body in small pieces, which ends in a broken connection if there is an error."""
 
-    def __init__(self, body: bytes, error: type[Exception] | None = httpx.ReadError) -> None:
+    def __init__(self, body: bytes, error: type[BaseException] | None = httpx.ReadError) -> None:
         self._body, self._error = body, error
 
     def __iter__(self) -> Iterator[bytes]:

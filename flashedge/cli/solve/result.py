@@ -22,7 +22,10 @@ def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
     Without an answer stdout stays empty: what a script reads there is an answer or nothing.
     """
     if not quiet:
-        _print_details(result)
+        text = str(result.get("text", "")).strip()
+        if text and text != result.get("answer"):
+            output.stderr().print(f"\n{text}\n")
+        print_figures(result)
     warn_about(result)
     if answer := result.get("answer"):
         output.print_answer(answer)
@@ -66,11 +69,8 @@ def explain_no_answer(result: Mapping[str, Any]) -> str:
     )
 
 
-def _print_details(result: Mapping[str, Any]) -> None:
-    console = output.stderr()
-    text = str(result.get("text", "")).strip()
-    if text and text != result.get("answer"):
-        console.print(f"\n{text}\n")
+def print_figures(result: Mapping[str, Any]) -> None:
+    """Print on stderr the votes, what the run took, and what cut it short."""
     votes = result.get("votes") or []
     if len(votes) > 1 and not any("\n" in str(vote["answer"]) for vote in votes):
         is_weighted = any(vote["weight"] for vote in votes)

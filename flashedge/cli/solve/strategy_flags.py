@@ -29,7 +29,8 @@ def complete_strategy(incomplete: str) -> list[str]:
 
 def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | None, int | None]:
     """("beam", 16) of "beam-16". Raises NotFound for an unknown strategy, and RequestError when
-    `n` says something else."""
+    `n` says something else or no search has so many paths."""
+    from flashedge.runtime.request.checks import check_field
     from flashedge.search.catalog import parse_strategy
 
     if strategy is None:
@@ -42,6 +43,8 @@ def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | Non
         name, count = parse_strategy(strategy, find_user_programs())
     if count is not None and n is not None and count != n:
         raise RequestError(f"--strategy {strategy} and --n {n} contradict each other", param="n")
+    if count is not None:
+        check_field("n", count)
     return name, count if count is not None else n
 
 

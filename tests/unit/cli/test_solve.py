@@ -1,4 +1,4 @@
-"""`solve` and `chat`: the requests to the daemon, the output and the exit codes."""
+"""`solve`: the requests to the daemon, the output and the exit codes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from flashedge import events
 from flashedge.cli.solve import result
 from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES
 from flashedge.client.sync_client import Client
-from flashedge.config import Config
-from flashedge.models import registry
-from flashedge.models.specs import Pair
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.catalog import STRATEGIES
 from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
@@ -379,99 +376,3 @@ def test_no_option_of_any_command_is_cut(
     for command in ("solve", "chat", "up", "simulate", "bench flashtts", "models eval"):
         options = cli(*command.split(), "--help").out
         assert not re.search(r"--[a-z-]*…", options), command
-
-
-# ---------------------------------------------------------------- chat
-
-
-def talk(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, lines: list[str], *options: str
-) -> tuple[str, str]:
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines) + "\n"))
-    done = cli("chat", *options)
-    assert done.code == 0
-    return done.out, done.err
-
-
-def test_chat_streams_and_remembers(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve_many_turns(monkeypatch)
-    out, _ = talk(cli, monkeypatch, ["hi", "/seed 4", "again", "/new", "third"], "--system", "s")
-    assert out.count("Hello\u2028 there\n") == 3
-    first, second, third = daemon.bodies("/v1/chat/completions")
-    roles = [m["role"] for m in second["messages"]]
-    assert roles == ["system", "user", "assistant", "user"]
-    assert "seed" not in first
-    assert second["seed"] == 4
-    assert [m["content"] for m in third["messages"]] == ["s", "third"]
-
-
-def serve_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the bundled pair know whole conversations."""
-    load = registry.load_pairs
-
-    def load_pairs(config: Config) -> dict[str, Pair]:
-        pairs = dict(load(config))
-        return {name: dataclasses.replace(p, single_turn=False) for name, p in pairs.items()}
-
-    monkeypatch.setattr(registry, "load_pairs", load_pairs)
-
-
-def test_a_single_turn_pair_gets_only_the_latest_question(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = ["one", "two", "/search beam-2", "three"]
-    _, err = talk(cli, monkeypatch, lines, "--system", "s")
-    plain = [[m["content"] for m in b["messages"]] for b in daemon.bodies("/v1/chat/completions")]
-    assert plain == [["s", "one"], ["s", "two"]]
-    (searched,) = daemon.bodies("/v1/solve")
-    assert [m["content"] for m in searched["messages"]] == ["s", "three"]
-    notice = "Pair bundled answers one problem at a time: earlier messages are not sent."
-    assert err.splitlines().count(notice) == 1
-
-
-def test_messages_of_many_lines(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = ["first \\", "second\\", "third", '"""', "a", "", "b", '"""', '"""x', 'y"""']
-    talk(cli, monkeypatch, lines)
-    sent = [b["messages"][-1]["content"] for b in daemon.bodies("/v1/chat/completions")]
-    assert sent == ["first\nsecond\nthird", "a\n\nb", "x\ny"]
-
-
-def test_chat_by_search(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["/search beam-2", "what is 12 + 7?", "/tree", "/search off", "bye"]
-    out, err = talk(cli, monkeypatch, lines)
-    body = daemon.bodies("/v1/solve")[0]
-    assert (body["strategy"], body["n"], body["pair"]) == ("beam", 2, "bundled")
-    assert body["messages"] == [{"role": "user", "content": "what is 12 + 7?"}]
-    assert RESULT["text"] in out
-    assert "finished" in out  # /tree
-    assert "search: beam 2" in err
-    assert len(daemon.bodies("/v1/chat/completions")) == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("/nope", "there is no command /nope"),
-        ("/seed x", "seed is 'x'"),
-        ("/tree", "no search yet"),
-        ("/search !", "no strategy '!'"),
-        ("/search beem-4", "did you mean 'beam'?"),
-    ],
-)
-def test_chat_goes_on_after_a_mistake(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, line: str, said: str
-) -> None:
-    out, err = talk(cli, monkeypatch, [line, "hi"])
-    assert said in err
-    assert "there" in out
-
-
-def test_chat_help_and_exit(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, _ = talk(cli, monkeypatch, ["/help", "/exit", "never sent"])
-    for command in ("/search", "/seed", "/tree", "/new", "/exit", "/help"):
-        assert command in out
-    assert daemon.bodies("/v1/chat/completions") == []

@@ -7,20 +7,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from flashedge.cli import output
 from flashedge.config import Config
 
-PROMPT, CONTINUATION = "> ", "… "
+CONTINUATION = "… "
 FENCE = '"""'
 MAX_HISTORY = 1000
 
 
-def read_message() -> str:
+def read_message(prompt: str) -> str:
     """One message. A trailing backslash continues it, and a pair of `\"\"\"` encloses many lines.
 
     A multi-line text that is pasted into a terminal arrives as one line of input.
     Raises EOFError at the end of input.
     """
-    first = _read_line(PROMPT).strip()
+    first = _read_line(prompt).strip()
     if first.startswith(FENCE):
         return _read_block(first.removeprefix(FENCE))
     lines = [first]
@@ -45,12 +46,20 @@ def _read_block(rest: str) -> str:
 
 
 def _read_line(prompt: str) -> str:
-    return input(prompt if sys.stdin.isatty() else "")
+    if not sys.stdin.isatty():
+        return input()
+    if not sys.stdout.isatty():  # where replies go; `input` would write the prompt there, too
+        output.stderr().print(prompt, end="")
+        return input()
+    return input(prompt)
 
 
 @contextlib.contextmanager
-def keep_history(config: Config) -> Iterator[None]:
-    """Line editing on a terminal, with the lines of earlier conversations."""
+def edit_lines(config: Config, *, is_kept: bool) -> Iterator[None]:
+    """Line editing on a terminal, with the lines of earlier conversations.
+
+    is_kept: whether later ones have the lines of this one.
+    """
     if not sys.stdin.isatty():
         yield
         return
@@ -64,5 +73,6 @@ def keep_history(config: Config) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            readline.write_history_file(file)
+        if is_kept:
+            with contextlib.suppress(OSError):
+                readline.write_history_file(file)

@@ -1,0 +1,290 @@
+"""One conversation: its messages, its commands, and how the next message is answered."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from flashedge.cli import output
+from flashedge.cli.chat.message_input import read_message
+from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, Turn
+from flashedge.cli.chat.turns import Turns, grow_reply, print_boxed, print_reply
+from flashedge.cli.solve.result import print_figures, warn_about
+from flashedge.cli.solve.run_display import follow_run
+from flashedge.cli.solve.strategy_flags import parse_strategy_flags
+from flashedge.client.words import format_count
+from flashedge.errors import FlashEdgeError, RequestError, StoreError
+from flashedge.literal import PieceJoiner, join_surrogates, show_in_line
+from flashedge.types import MAX_SEED, Message
+
+COMMANDS = """\
+/search [NAME|off]  answer by search: /search beam-16, /search best_of_n-8
+/seed [N|off]       sample with this seed
+/tree               show the whole tree of the last search
+/new                begin a new conversation
+/exit, /quit        leave (also ctrl-d); ctrl-c stops an answer
+/help               show this list
+
+A line that ends with \\ continues on the next one. \"\"\" begins and ends a message of many lines.
+A pasted text is one message."""
+
+
+class Conversation:
+    """The messages so far, and how the next one is answered."""
+
+    def __init__(
+        self,
+        client: Any,
+        pair: str,
+        *,
+        opening: Opening,
+        chats: SavedChats | None,
+        resumed: SavedChat | None = None,
+        is_single_turn: bool = False,
+        seed: int | None,
+        options: Mapping[str, Any],
+    ) -> None:
+        """chats: where conversations are kept; None keeps nothing. resumed: the one to go on with,
+        by the search of its last turn."""
+        self._client = client
+        self._pair = pair
+        self._chats = chats
+        self._saved = resumed
+        self._is_single_turn = is_single_turn
+        self._has_warned = False
+        self._is_unsaved = False
+        self._seed = seed
+        self._options = {k: v for k, v in options.items() if v is not None}
+        self._opening = opening
+        self._messages = self._open()
+        self._search: dict[str, Any] | None = None
+        self._last: dict[str, Any] | None = None
+        self._unkept_runs: list[str] = []
+        self._turns = Turns()
+        self._commands: Mapping[str, Callable[[str], None]] = {
+            "search": self.set_search,
+            "seed": self.set_seed,
+            "tree": self.show_tree,
+            "new": self.forget,
+            "help": lambda _: output.say(COMMANDS),
+        }
+        for turn in resumed.turns if resumed else ():
+            self._remember(turn.message, turn.reply)
+        if resumed and resumed.turns and resumed.turns[-1].search:
+            self._search = _parse_search(resumed.turns[-1].search)
+
+    @property
+    def prompt(self) -> str:
+        """The pair and the search that answer the next message."""
+        search = self._name_search()
+        return f"{show_in_line(self._pair)}{search and ' · '}{search} > "
+
+    def loop(self) -> None:
+        """Read and answer messages until the end of input or /exit."""
+        is_typed = sys.stdin.isatty()
+        if is_typed:
+            self._greet()
+        try:
+            for message in self._read_messages():
+                if message in ("/exit", "/quit"):
+                    break
+                self.handle(message)
+        finally:
+            self._leave()
+        if is_typed and self._chats and self._saved and self._saved.turns:
+            output.note(f"kept as {self._saved.id}; to go on: flashedge chat --continue")
+
+    def handle(self, message: str) -> None:
+        """Run a command or answer a message. An error is printed; the conversation continues."""
+        if message.startswith("/"):
+            with _go_on():
+                self._run_command(message)
+            return
+        with self._turns.show(self.prompt, message, is_typed=sys.stdin.isatty()), _go_on():
+            self._answer(message)
+
+    def set_search(self, text: str) -> None:
+        if text in ("off", "none"):
+            self._search = None
+        elif text:
+            self._search = _parse_search(text)
+        output.note(f"search: {self._name_search() or 'off'}")
+
+    def set_seed(self, text: str) -> None:
+        if text == "off":
+            self._seed = None
+        elif text:
+            if not text.isdigit() or int(text) > MAX_SEED:
+                raise RequestError(f"seed is {text!r}; it must be an integer in [0, {MAX_SEED}]")
+            self._seed = int(text)
+        output.note(f"seed: {'off' if self._seed is None else self._seed}")
+
+    def show_tree(self, _: str = "") -> None:
+        if self._last is None:
+            raise RequestError("no search yet", hint="type /search beam-16, then a question")
+        from flashedge.cli.solve.live_tree import render
+        from flashedge.client.run_fold import build_view
+
+        console = output.stdout()
+        console.print(render(build_view(self._last), width=console.width))
+
+    def forget(self, _: str = "") -> None:
+        self._messages = self._open()
+        self._last = None
+        if self._saved is not None:
+            self._saved.close()
+        self._saved = None
+        output.note("a new conversation")
+
+    # ------------------------------------------------------------ inner
+
+    def _open(self) -> list[Message]:
+        system = self._opening.system
+        return [Message(role="system", content=system)] if system else []
+
+    def _greet(self) -> None:
+        output.note(f"pair {self._pair}; /help lists the commands")
+        if self._saved is None or not self._saved.turns:
+            return
+        count, last = len(self._saved.turns), self._saved.turns[-1]
+        output.note(f"conversation {self._saved.id}, {format_count(count, 'turn')}; the last:")
+        with self._turns.show(self.prompt, last.message, is_typed=False):
+            print_reply(last.reply)
+
+    def _read_messages(self) -> Iterator[str]:
+        """The messages and commands that the user types, to the end of input."""
+        while True:
+            try:
+                message = read_message(self.prompt)
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                output.note("")
+                continue
+            if message:
+                yield message
+
+    def _run_command(self, line: str) -> None:
+        name, _, rest = line[1:].partition(" ")
+        run = self._commands.get(name)
+        if run is None:
+            raise RequestError(f"there is no command /{name}", hint="/help lists the commands")
+        run(rest.strip())
+
+    def _answer(self, text: str) -> None:
+        if self._is_single_turn and len(self._messages) > len(self._open()):
+            self._messages = self._open()
+            if not self._has_warned:
+                self._has_warned = True
+                output.note(
+                    f"Pair {self._pair} answers one problem at a time:"
+                    " earlier messages are not sent."
+                )
+        messages = [*self._messages, Message(role="user", content=text)]
+        run: str | None = None
+        if self._search is None:
+            reply = self._generate(messages)
+        else:
+            reply, run = self._run_search(messages)
+        if reply:
+            self._remember(text, reply)
+            search = self._name_search() or None
+            self._save(Turn(message=text, reply=reply, search=search, run=run, at=time.time()))
+
+    def _remember(self, message: str, reply: str) -> None:
+        turn = Message(role="user", content=message), Message(role="assistant", content=reply)
+        self._messages = [*self._messages, *turn]
+
+    def _generate(self, messages: list[Message]) -> str:
+        texts: list[str] = []
+        pieces = self._client.chat(messages, model=self._pair, seed=self._seed, **self._options)
+        thoughts = PieceJoiner()
+        finish, thought = None, ""
+        with contextlib.closing(pieces), grow_reply() as grow:
+            for piece in pieces:
+                if piece.reasoning:
+                    thought += piece.reasoning
+                    output.show_thinking(thoughts.join(piece.reasoning))
+                if piece.text and thought and not any(texts):
+                    output.note("\n")
+                texts.append(piece.text)
+                finish = piece.finish or finish
+                grow(piece.text)
+        if finish == "length":
+            output.note("The answer reached the most tokens that it may have and was cut.")
+        reply = join_surrogates("".join(texts))
+        print_boxed(reply)
+        return reply
+
+    def _run_search(self, messages: list[Message]) -> tuple[str, str]:
+        """The reply and the id of the run."""
+        body: dict[str, Any] = {
+            "messages": [{"role": m.role, "content": m.content} for m in messages],
+            "pair": self._pair,
+            **(self._search or {}),
+            **self._options,
+        }
+        if self._seed is not None:
+            body["seed"] = self._seed
+        if self._chats is None:
+            body["id"] = f"run-{secrets.token_hex(6)}"
+            self._unkept_runs.append(body["id"])
+        result = follow_run(self._client, body, show=True)
+        is_first, self._last = self._last is None, result
+        reply = str(result.get("text", "")).strip()
+        print_reply(reply)
+        print_figures(result)
+        if is_first and sys.stdin.isatty():
+            output.note("/tree shows the tree")
+        if result.get("answer") is not None:
+            warn_about(result)
+            print_boxed(reply, result["answer"])
+        return reply, str(result.get("id"))
+
+    # ------------------------------------------------------------ what is kept
+
+    def _save(self, turn: Turn) -> None:
+        """Keep a finished turn. Where it can't be written, say so once and go on."""
+        if self._chats is None:
+            return
+        try:
+            if self._saved is None:
+                self._saved = self._chats.start(self._opening)
+            self._saved.add(turn)
+            self._is_unsaved = False
+        except StoreError as error:
+            if not self._is_unsaved:
+                output.warn(f"{error}. The chat goes on; it is kept as soon as that succeeds.")
+            self._is_unsaved = True
+
+    def _leave(self) -> None:
+        """Close the file, and remove the runs of a conversation of which nothing is to be kept."""
+        if self._saved is not None:
+            self._saved.close()
+        for run in self._unkept_runs:
+            with contextlib.suppress(FlashEdgeError):
+                self._client.delete(run)
+
+    def _name_search(self) -> str:
+        return "-".join(str(value) for value in (self._search or {}).values())
+
+
+@contextlib.contextmanager
+def _go_on() -> Iterator[None]:
+    """Print what ends the block, and go on."""
+    try:
+        yield
+    except FlashEdgeError as error:
+        output.print_error(error)
+    except KeyboardInterrupt:
+        output.note("\nstopped")
+
+
+def _parse_search(text: str) -> dict[str, Any]:
+    """The fields of a request. Raises NotFound, RequestError."""
+    strategy, n = parse_strategy_flags(text, None)
+    return {"strategy": strategy} | ({"n": n} if n is not None else {})

@@ -1,0 +1,236 @@
+"""Conversations on disk, so that `chat --continue` can go on with one.
+
+Each is a file of JSON lines in the state folder. The first line says what its turns share, and each
+further line is a finished turn, which is on the disk before the next message is read. A last line
+that a crash tore is no turn.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+from flashedge.config import Config
+from flashedge.errors import ConfigError, Conflict, NotFound, RequestError, StoreError
+from flashedge.files.journal import open_locked, sync_folder, write_at_end
+from flashedge.literal import format_json
+
+FOLDER = "chats"
+"""Its name in the state folder."""
+
+_SUFFIX = ".jsonl"
+_LIST = "list them: flashedge chat --list"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What all turns of a conversation share."""
+
+    pair: str
+
+    system: str | None = None
+    """The system message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A message and its reply."""
+
+    message: str
+    reply: str
+
+    search: str | None = None
+    """The search that found the reply, as `/search` takes it. None: plain generation."""
+
+    run: str | None = None
+    """The id of the search's run."""
+
+    at: float
+    """When the reply was whole, in unix seconds."""
+
+
+class SavedChat:
+    """A conversation and its file, which is created with the first turn and held until `close`."""
+
+    def __init__(self, path: Path, opening: Opening, turns: list[Turn] | None = None) -> None:
+        self.path = path
+        self.opening = opening
+        self.turns = turns or []
+        self._num_written = len(self.turns)
+        self._file: FileIO | None = None
+
+    @property
+    def id(self) -> str:
+        return self.path.stem
+
+    @classmethod
+    def resume(cls, path: Path) -> Self:
+        """Go on with a conversation. Raises Conflict while another `chat` holds it, ConfigError for
+        a damaged file, and StoreError."""
+        try:
+            file = open_locked(path)
+        except Conflict as error:
+            raise Conflict(
+                f"conversation {path.stem} is open in another terminal",
+                hint="close it there, or go on with another one: flashedge chat --list",
+            ) from error
+        except OSError as error:
+            raise _explain(path, "read", error) from error
+        try:
+            opening, turns, num_bytes = read_chat(path)
+            chat = cls(path, opening, turns)
+            file.truncate(num_bytes)
+        except BaseException:
+            file.close()
+            raise
+        chat._file = file
+        return chat
+
+    def add(self, turn: Turn) -> None:
+        """Keep a turn, and write it with those that could not be written before.
+
+        Raises StoreError. What was not written is tried again with the next turn.
+        """
+        self.turns.append(turn)
+        try:
+            if self._file is None:
+                self._file = self._create()
+            missing = self.turns[self._num_written :]
+            write_at_end(self._file, b"".join(_encode(asdict(turn)) for turn in missing))
+        except OSError as error:
+            raise _explain(self.path, "write", error) from error
+        self._num_written = len(self.turns)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _create(self) -> FileIO:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.touch(mode=0o600, exist_ok=False)  # a conversation is its owner's alone
+        file = open_locked(self.path)
+        try:
+            write_at_end(file, _encode(asdict(self.opening)))
+            sync_folder(self.path)
+        except OSError:
+            self.path.unlink()
+            file.close()
+            raise
+        return file
+
+
+class SavedChats:
+    """The conversations in a state folder. Those that were used last are kept."""
+
+    def __init__(self, config: Config) -> None:
+        self.folder = config.state_dir / FOLDER
+        self._most = config.keep_chats
+
+    def list(self) -> list[Path]:
+        """Their files, the one that was used last first. Raises StoreError."""
+        found = []
+        try:
+            for path in self.folder.glob(f"*{_SUFFIX}"):
+                state = path.stat()
+                if state.st_size:
+                    found.append((state.st_mtime_ns, path))
+        except OSError as error:
+            raise _explain(self.folder, "read", error) from error
+        return [path for _, path in sorted(found, reverse=True)]
+
+    def find(self, given: str | None) -> Path:
+        """The file of the one whose id begins with `given`. None: of the one that was used last.
+
+        Raises NotFound, RequestError where several begin so, and StoreError.
+        """
+        paths = self.list()
+        if given is None:
+            if not paths:
+                raise NotFound("there is no conversation yet", hint="begin one: flashedge chat")
+            return paths[0]
+        found = [path for path in paths if path.stem.startswith(given)]
+        if not found:
+            raise NotFound(f"there is no conversation {given!r}", hint=_LIST)
+        if len(found) > 1:
+            some = ", ".join(path.stem for path in found[:5]) + (", …" if len(found) > 5 else "")
+            raise RequestError(
+                f"{len(found)} conversations begin with {given!r}: {some}",
+                hint="type more of the id",
+            )
+        return found[0]
+
+    def start(self, opening: Opening) -> SavedChat:
+        """A new conversation, for which the oldest may have to go."""
+        self._remove_oldest()
+        path = self.folder / f"{secrets.token_hex(3)}{_SUFFIX}"
+        return SavedChat(path, opening)
+
+    def _remove_oldest(self) -> None:
+        """Make room for one more. Those that another `chat` holds stay."""
+        try:
+            for path in self.list()[max(self._most - 1, 0) :]:
+                with open_locked(path):
+                    path.unlink()
+        except (Conflict, StoreError, OSError):
+            return
+
+
+def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
+    """A conversation, and how many bytes its whole lines take. Raises ConfigError naming a damaged
+    line, and StoreError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise _explain(path, "read", error) from error
+    whole = data[: data.rfind(b"\n") + 1]
+    opening, turns = None, []
+    for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
+        try:
+            fields = json.loads(line)
+            if opening is None:
+                opening = _parse_opening(fields)
+            else:
+                turns.append(_parse_turn(fields))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            hint = "remove the line" if number > 1 else "remove the file"
+            raise ConfigError(f"{path}, line {number} is damaged", hint=hint) from error
+    if opening is None:
+        raise ConfigError(f"{path} holds no whole line", hint="remove the file")
+    return opening, turns, len(whole)
+
+
+def _parse_opening(fields: Mapping[str, Any]) -> Opening:
+    return Opening(pair=_text(fields["pair"]), system=_text_or_none(fields.get("system")))
+
+
+def _parse_turn(fields: Mapping[str, Any]) -> Turn:
+    return Turn(
+        message=_text(fields["message"]),
+        reply=_text(fields["reply"]),
+        search=_text_or_none(fields.get("search")),
+        run=_text_or_none(fields.get("run")),
+        at=float(fields["at"]),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return format_json(fields).encode() + b"\n"
+
+
+def _explain(path: Path, what: str, error: OSError) -> StoreError:
+    return StoreError(f"can't {what} {path}: {error.strerror or error}")

@@ -1,0 +1,154 @@
+"""How the turns of a conversation look, so that a reader sees where one ends.
+
+On a terminal a line stands between turns, and replies are Markdown. Elsewhere replies are raw text,
+and from the second one on each stands below the number of its message and the message itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flashedge.cli import output
+from flashedge.literal import PieceJoiner
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderResult
+    from rich.live import Live
+
+LEAST_PAUSE_S = 0.1
+"""Between two drawings of a reply that grows."""
+
+DRAWING_SHARE = 0.2
+"""Most of the time that is spent on drawing: a long reply is drawn less often."""
+
+Print = Callable[[str], None]
+
+
+class Turns:
+    """The turns of one session, numbered from 1."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    @contextlib.contextmanager
+    def show(self, prompt: str, message: str, *, is_typed: bool) -> Iterator[None]:
+        """Set what the block prints apart from other turns.
+
+        is_typed: whether the terminal shows both already, since they were typed on it.
+        """
+        self._count += 1
+        is_terminal = sys.stdout.isatty()
+        if is_terminal and not is_typed:
+            output.say(f"{prompt}{message}")
+        elif not is_terminal and self._count > 1:
+            output.print_data(f"\n[{self._count}] {' '.join(message.split())}")
+        try:
+            yield
+        finally:
+            if is_terminal:
+                _print_rule()
+
+
+def print_reply(text: str) -> None:
+    """Print a reply that is whole."""
+    if not sys.stdout.isatty():
+        output.print_data(text)
+        return
+    from flashedge.cli.chat.markdown import render_markdown
+
+    output.stdout().print("", render_markdown(text), "", sep="\n")
+
+
+def print_boxed(reply: str, answer: str | None = None) -> None:
+    """Set the answer apart from the reply that holds it, on a terminal. None: what the reply has in
+    its box."""
+    from flashedge.answers.extraction import extract_answer
+
+    answer = extract_answer(reply) if answer is None else answer
+    if sys.stdout.isatty() and answer is not None and answer != reply.strip():
+        output.print_answer(answer)
+
+
+@contextlib.contextmanager
+def grow_reply() -> Iterator[Print]:
+    """Print a reply while it comes. Call the value with each piece of it."""
+    joiner = PieceJoiner()
+    if sys.stdout.isatty():
+        with _draw_reply() as add:
+            yield lambda piece: add(joiner.join(piece))
+            add(joiner.end())
+    else:
+        yield lambda piece: output.print_data(joiner.join(piece), end="")
+        output.print_data(joiner.end())
+
+
+@contextlib.contextmanager
+def _draw_reply() -> Iterator[Print]:
+    """The end of the reply stays in view while it grows. In the end all of it is printed, also when
+    it is stopped."""
+    reply = _GrowingReply()
+    try:
+        yield reply.add
+    finally:
+        reply.print_whole()
+
+
+class _GrowingReply:
+    """A reply on a terminal. Nothing is drawn before its first words: thinking may come first."""
+
+    def __init__(self) -> None:
+        self._console = output.stdout()
+        self._text = ""
+        self._next_at = 0.0
+        self._live: Live | None = None
+
+    def add(self, piece: str) -> None:
+        from rich.live import Live
+
+        self._text += piece
+        if not self._text.strip():
+            return
+        if self._live is None:
+            self._console.print()
+            self._live = Live(
+                self,
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        began = time.monotonic()
+        if began >= self._next_at:
+            self._live.refresh()
+            now = time.monotonic()
+            self._next_at = now + max(LEAST_PAUSE_S, (now - began) / DRAWING_SHARE)
+
+    def print_whole(self) -> None:
+        from flashedge.cli.chat.markdown import render_markdown
+
+        if self._live is not None:
+            self._live.stop()
+            self._console.print(render_markdown(self._text))
+
+    def __rich_console__(self, console: Any, options: ConsoleOptions) -> RenderResult:
+        """Its last lines, as many as the terminal shows."""
+        from rich.segment import Segment
+
+        from flashedge.cli.chat.markdown import render_markdown
+
+        options = options.update(height=None)
+        lines = console.render_lines(render_markdown(self._text), options, pad=False)
+        for line in lines[-max(console.height - 2, 1) :]:
+            yield from (*line, Segment.line())
+
+
+def _print_rule() -> None:
+    from rich.rule import Rule
+
+    output.stdout().print(Rule(style="dim"))

@@ -1,0 +1,313 @@
+"""Conversations on disk: what is written when, how one goes on, what is said of damage."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flashedge.cli.chat.saved import SavedChat, SavedChats
+from flashedge.config import load_config
+from flashedge.errors import NotFound, RequestError
+from flashedge.files import journal
+from tests.support.cli_rig import Cli, Done, Terminal, cli_for, serve_many_turns, with_daemon
+from tests.support.fake_daemon import CutStream, FakeDaemon
+from tests.support.hostile import HOSTILE, find_acting
+from tests.support.story import CHAT, RESULT
+
+REPLY = "Hello\u2028 there"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    return with_daemon(monkeypatch, FakeDaemon())
+
+
+@pytest.fixture
+def talk(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Types the lines of a text into `chat`, with options."""
+
+    def talk(typed: str, *options: str) -> Done:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+        return cli("chat", *options)
+
+    return talk
+
+
+def folder() -> Path:
+    return load_config().state_dir / "chats"
+
+
+def only_file() -> Path:
+    (path,) = folder().iterdir()
+    return path
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_turn_is_on_the_disk_before_the_next_message_is_read(
+    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append([line["message"] for line in read_lines(only_file())[1:]] if seen else [])
+        return httpx.Response(200, stream=CutStream(CHAT, None))
+
+    monkeypatch.setattr(daemon, "handler", answer)
+    assert talk("one\ntwo\nthree\n", "--system", "s").code == 0
+    assert seen == [[], ["one"], ["one", "two"]]
+    opening, *turns = read_lines(only_file())
+    assert opening == {"pair": "bundled", "system": "s"}
+    assert [(turn["message"], turn["reply"]) for turn in turns] == [
+        (message, REPLY) for message in ("one", "two", "three")
+    ]
+
+
+def test_only_the_owner_reads_it(talk: Callable[..., Done]) -> None:
+    talk("one\n")
+    assert stat.S_IMODE(only_file().stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder().stat().st_mode) == 0o700
+
+
+def test_a_chat_without_a_turn_leaves_no_file(talk: Callable[..., Done]) -> None:
+    assert talk("/search beam-2\n/help\n").code == 0
+    assert not folder().exists()
+
+
+def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
+    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk("one\n/search beam-2\ntwo\n", "--system", "s")
+    assert read_lines(only_file())[2]["run"] == RESULT["id"]
+    done = talk("three\n", "--continue", only_file().stem[:3])
+    assert done.code == 0
+    body = daemon.bodies("/v1/solve")[-1]
+    assert (body["strategy"], body["n"]) == ("beam", 2)
+    assert body["messages"] == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "three"},
+    ]  # the bundled pair knows single turns only
+    assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
+    assert "earlier messages are not sent" in done.err
+
+
+def test_a_pair_that_knows_conversations_gets_the_earlier_turns(
+    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_many_turns(monkeypatch)
+    talk("one\n")
+    talk("two\n", "--continue")
+    sent = daemon.bodies("/v1/chat/completions")[-1]["messages"]
+    assert [message["content"] for message in sent] == ["one", REPLY, "two"]
+
+
+def test_the_last_turn_is_shown_where_a_conversation_goes_on(
+    talk: Callable[..., Done], cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk("one\ntwo\n")
+    monkeypatch.setattr(sys, "stdin", Terminal("/exit\n"))
+    done = cli("chat", "-c")
+    assert f"conversation {only_file().stem}, 2 turns; the last:" in done.err
+    assert f"kept as {only_file().stem}; to go on: flashedge chat --continue" in done.err
+    assert REPLY in done.out
+
+
+def test_new_begins_another_one(talk: Callable[..., Done]) -> None:
+    talk("one\n/new\ntwo\n")
+    messages = [[turn["message"] for turn in read_lines(p)[1:]] for p in folder().iterdir()]
+    assert sorted(messages) == [["one"], ["two"]]
+
+
+def test_the_one_used_last_goes_on(talk: Callable[..., Done]) -> None:
+    talk("one\n")
+    older = only_file()
+    talk("two\n")
+    os.utime(older)
+    talk("three\n", "--continue")
+    assert [turn["message"] for turn in read_lines(older)[1:]] == ["one", "three"]
+
+
+def test_the_list_names_the_one_used_last_first(talk: Callable[..., Done], cli: Cli) -> None:
+    talk("one\nmore\n")
+    older = only_file()
+    os.utime(older, (1, 1))
+    talk("two \x1b[31m\n")
+    done = cli("chat", "--list")
+    _, first, second = done.out.splitlines()
+    assert first.split()[3:] == ["1", "bundled", "two", "␛[31m"]
+    assert second.split()[0] == older.stem
+    assert second.split()[3:] == ["2", "bundled", "one"]
+    assert str(folder()) in done.err
+
+
+def test_an_empty_list(cli: Cli) -> None:
+    done = cli("chat", "--list")
+    assert (done.code, done.out, done.err) == (0, "", "no conversations yet\n")
+
+
+def test_nothing_is_kept_where_nothing_is_to_be_kept(
+    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk("one\n/search beam-2\ntwo\n", "--no-save")
+    assert not folder().exists()
+    assert daemon.deleted == [daemon.bodies("/v1/solve")[0]["id"]]
+    monkeypatch.setenv("FLASHEDGE_KEEP_CHATS", "0")
+    talk("one\n")
+    assert not folder().exists()
+
+
+def test_a_kept_conversation_goes_on_without_being_kept(talk: Callable[..., Done]) -> None:
+    talk("one\n")
+    before = only_file().read_bytes()
+    assert talk("two\n", "--continue", "--no-save").code == 0
+    assert only_file().read_bytes() == before
+
+
+def test_the_oldest_make_room(
+    talk: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_KEEP_CHATS", "2")
+    for number, message in enumerate(("one", "two", "three")):
+        talk(f"{message}\n")
+        for path in folder().iterdir():
+            if read_lines(path)[1]["message"] == message:
+                os.utime(path, (number + 1, number + 1))
+    kept = sorted(read_lines(path)[1]["message"] for path in folder().iterdir())
+    assert kept == ["three", "two"]
+    with_held = SavedChat.resume(SavedChats(load_config()).list()[-1])
+    talk("four\n")
+    assert with_held.path.exists()
+    with_held.close()
+
+
+# ---------------------------------------------------------------- what can go wrong
+
+
+def test_a_line_that_a_crash_tore_is_no_turn(talk: Callable[..., Done]) -> None:
+    talk("one\ntwo\n")
+    path = only_file()
+    path.write_bytes(path.read_bytes()[:-9])
+    assert talk("three\n", "--continue").code == 0
+    assert [turn["message"] for turn in read_lines(path)[1:]] == ["one", "three"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"not json",
+        b"[" * 100_000,
+        b"\xff\xfe",
+        b"",
+        b"7",
+        b'{"message": "m"}',
+        b'{"message": 1, "reply": "r", "at": 1}',
+        b'{"message": "m", "reply": "r", "at": null}',
+        b'{"message": "m", "reply": "r", "at": 1, "search": 3}',
+    ],
+)
+def test_a_damaged_line_is_named(talk: Callable[..., Done], cli: Cli, damage: bytes) -> None:
+    talk("one\ntwo\n")
+    path = only_file()
+    opening, first, second = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(opening + damage + b"\n" + second)
+    done = talk("three\n", "--continue")
+    assert done.code == 2
+    assert done.err == f"error: {path}, line 2 is damaged\n  remove the line\n"
+    listed = cli("chat", "--list")
+    assert listed.code == 0
+    assert "line 2 is damaged" in listed.out
+    path.write_bytes(damage + b"\n" + first)
+    assert f"{path}, line 1 is damaged\n  remove the file" in talk("", "--continue").err
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_conversation_is_text(talk: Callable[..., Done], cli: Cli, text: str) -> None:
+    talk("one\n")
+    opening = {"pair": f"bundled{text}", "system": text}
+    turn = {"message": text, "reply": text, "at": 1.0}
+    only_file().write_text(f"{json.dumps(opening)}\n{json.dumps(turn)}\n", encoding="utf-8")
+    for done in (cli("chat", "--list"), talk("two\n", "--continue")):
+        assert not find_acting(done.out + done.err)
+
+
+def test_what_cannot_be_written_is_said_once_and_written_later(
+    talk: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, calls = journal.write_at_end, 0
+
+    def write_at_end(file: Any, data: bytes) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise OSError(28, "No space left on device")
+        write(file, data)
+
+    monkeypatch.setattr("flashedge.cli.chat.saved.write_at_end", write_at_end)
+    done = talk("one\ntwo\nthree\n")
+    assert done.code == 0
+    assert done.out.count(REPLY) == 3
+    assert done.err.count("No space left on device. The chat goes on") == 1
+    assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
+
+
+def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(talk: Callable[..., Done]) -> None:
+    folder().parent.mkdir(parents=True)
+    folder().write_text("a file")
+    done = talk("one\ntwo\n")
+    assert done.code == 0
+    assert done.out.count(REPLY) == 2
+    assert done.err.count("can't write") == 1
+
+
+def test_a_conversation_is_open_in_one_terminal(talk: Callable[..., Done]) -> None:
+    talk("one\n")
+    held = SavedChat.resume(only_file())
+    done = talk("two\n", "--continue")
+    held.close()
+    assert done.code == 2
+    assert f"conversation {only_file().stem} is open in another terminal" in done.err
+
+
+def test_ids(talk: Callable[..., Done], tmp_path: Path) -> None:
+    chats = SavedChats(load_config())
+    with pytest.raises(NotFound, match="there is no conversation yet"):
+        chats.find(None)
+    folder().mkdir(parents=True)
+    for name in ("abc111", "abc222"):
+        (folder() / f"{name}.jsonl").write_text("x\n")
+    assert chats.find("abc2").stem == "abc222"
+    with pytest.raises(NotFound, match=r"there is no conversation '\.\./x'"):
+        chats.find("../x")
+    with pytest.raises(RequestError, match="2 conversations begin with 'abc': abc"):
+        chats.find("abc")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["abc"], "'abc' is the id of a conversation only behind --continue"),
+        (["--continue", "nope"], "there is no conversation 'nope'"),
+        (["--continue", "--system", "other"], "a conversation keeps its system message"),
+    ],
+)
+def test_what_is_refused(talk: Callable[..., Done], options: list[str], said: str) -> None:
+    talk("one\n", "--system", "s")
+    done = talk("two\n", *options)
+    assert done.code == 2
+    assert said in done.err
