@@ -146,6 +146,12 @@ class ServicePort(Protocol):
     def runs(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> Sequence[RunSummary]: ...
+    async def search_runs(
+        self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> Sequence[RunSummary]:
+        """Those whose messages, answer or chosen path hold a text, in any case."""
+        ...
+
     def delete(self, run_id: str) -> None: ...
 
 

@@ -94,12 +94,19 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
         before: str | None = None,
         status: Annotated[str | None, Query(json_schema_extra={"enum": [*STATUSES, None]})] = None,
+        contains: str | None = None,
     ) -> Response:
-        """The runs, newest first. `before` is the last id of the previous page."""
+        """The runs, newest first. `before` is the last id of the previous page. `contains` is
+        literal text in the problem, the answer or its path, in any case."""
         if status is not None and status not in STATUSES:
             known = ", ".join(STATUSES)
             raise RequestError(f"status is {status!r}; it must be one of {known}", param="status")
-        found = service.runs(limit=limit + 1, before=before, status=status)
+        if contains is None:
+            found = service.runs(limit=limit + 1, before=before, status=status)
+        else:
+            found = await service.search_runs(
+                contains, limit=limit + 1, before=before, status=status
+            )
         data = [dataclasses.asdict(run) for run in found[:limit]]
         return Json({"object": "list", "data": data, "has_more": len(found) > limit})
 

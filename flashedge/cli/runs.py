@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -22,10 +23,12 @@ MAX_ANSWER = 12
 EXAMPLES = """\
 Examples:
   flashedge runs ls --status failed
+  flashedge runs ls --grep nuts
   flashedge runs show 3f9a
   flashedge runs verify 3f9a
   flashedge runs export 3f9a -o run.html
   flashedge runs rm --older-than 7d
+  flashedge runs rm --cancelled
 """
 app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True, epilog=EXAMPLES)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -52,6 +55,12 @@ def ls(
     before: Annotated[
         str | None, typer.Option(metavar="RUN", help="Only runs older than this one.")
     ] = None,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Only with this text in problem, answer or its path, in any case."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Print whole ids.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +68,7 @@ def ls(
     with _connect() as client:
         if before is not None:
             before = find_run(client, before)
-        page = client.runs(limit=limit, status=status, before=before)
+        page = client.runs(limit=limit, status=status, before=before, contains=grep)
     found = page["data"]
     if as_json:
         output.print_json(found)
@@ -68,9 +77,13 @@ def ls(
     names = ids if full else shorten_ids(ids)
     columns = ("id", "status", "age", "search", "answer", "tokens", "seconds", "problem")
     rows = [_format_run(name, run) for name, run in zip(names, found, strict=True)]
-    output.print_lines(columns, rows, "no runs yet")
+    again = ["flashedge", "runs", "ls"]
+    again += [] if status is None else ["--status", status]
+    again += [] if grep is None else ["--grep", grep]
+    is_part = before is not None or len(again) > 3
+    output.print_lines(columns, rows, "there is no such run" if is_part else "no runs yet")
     if page.get("has_more"):
-        output.note(f"There are more: flashedge runs ls --before {ids[-1]}")
+        output.note(f"There are more: {shlex.join([*again, '--before', ids[-1]])}")
 
 
 @app.command(name="show")
@@ -178,13 +191,16 @@ def rm(
         str | None,
         typer.Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w."),
     ] = None,
+    cancelled: Annotated[
+        bool, typer.Option("--cancelled", help="Remove the cancelled runs: none has an answer.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: don't ask.")] = False,
 ) -> None:
     """Remove runs that are over, with their trees. This can't be undone."""
-    if sum((bool(runs), everything, older_than is not None)) != 1:
+    if sum((bool(runs), everything, older_than is not None or cancelled)) != 1:
         raise RequestError(
             "say once which runs to remove",
-            hint="flashedge runs rm RUN..., or --all, or --older-than 7d",
+            hint="flashedge runs rm RUN..., or --all, or --cancelled, or --older-than 7d",
         )
     must_ask = everything and not yes
     if must_ask and not sys.stdin.isatty():
@@ -198,7 +214,8 @@ def rm(
             ids = [find_run(client, run) for run in runs]
         else:
             before = time.time() - min_age_s
-            ids = [r["id"] for r in find_runs(client, OVER) if r["created_at"] <= before]
+            statuses = ("cancelled",) if cancelled else OVER
+            ids = [r["id"] for r in find_runs(client, statuses) if r["created_at"] <= before]
         if must_ask and ids and not _confirm_removal(len(ids)):
             output.note("removed nothing")
             raise typer.Exit(exit_codes.NO_RESULT)

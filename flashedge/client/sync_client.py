@@ -188,10 +188,16 @@ class Client:
         return self._json("GET", f"/v1/runs/{run}")
 
     def runs(
-        self, *, limit: int = 20, before: str | None = None, status: str | None = None
+        self,
+        *,
+        limit: int = 20,
+        before: str | None = None,
+        status: str | None = None,
+        contains: str | None = None,
     ) -> dict[str, Any]:
-        """`{"data": [summary...], "has_more": bool}`, newest first."""
-        options = {"limit": limit, "before": before, "status": status}
+        """`{"data": [summary...], "has_more": bool}`, newest first. contains: only those with this
+        text in the problem, the answer or its path."""
+        options = {"limit": limit, "before": before, "status": status, "contains": contains}
         query = {k: v for k, v in options.items() if v is not None}
         return self._json("GET", "/v1/runs", params=query)
 

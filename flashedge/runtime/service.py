@@ -287,6 +287,15 @@ class Service:
         stored = self._store.list(limit=limit, before=before, status=status)
         return [build_summary(s, self._runs.get(s.id)) for s in stored]
 
+    async def search_runs(
+        self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> list[RunSummary]:
+        """Those whose messages, answer or chosen path hold a text, in any case."""
+        stored = await asyncio.to_thread(
+            self._store.search, text, limit=limit, before=before, status=status
+        )
+        return [build_summary(s, self._runs.get(s.id)) for s in stored]
+
     def delete(self, run_id: str) -> None:
         """Remove a finished run. Raises NotFound, StoreError, or Conflict while it runs."""
         if self.run(run_id).status in (RunStatus.QUEUED, RunStatus.RUNNING):

@@ -303,6 +303,9 @@ class FakeService:
         chosen = [h for h in newest if status in (None, h.status)]
         return [_summary(h) for h in chosen[:limit]]
 
+    async def search_runs(self, text: str, **page: Any) -> list[RunSummary]:
+        return [s for s in self.runs(**page) if text in s.problem]
+
     def delete(self, run_id: str) -> None:
         if self.run(run_id).status in ("queued", "running"):
             raise Conflict(f"run {run_id} is not over", hint="cancel it first")

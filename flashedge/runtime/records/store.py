@@ -11,7 +11,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from flashedge.events import (
 from flashedge.runtime.records.outline import RunOutline, query_outline
 from flashedge.runtime.records.schema import open_schema
 from flashedge.runtime.records.store_errors import make_private, translate_errors
+from flashedge.runtime.records.text_search import MENTIONS, add_search, fold
 
 FILE = "runs.sqlite"
 """Its name in the state folder."""
@@ -230,23 +231,23 @@ class RunStore:
         The order is that of their creation, even where the system's clock was set back meanwhile.
         Raises NotFound when `before` is unknown.
         """
-        where, values = ["1"], list[Any]()
-        if status is not None:
-            where.append("status = ?")
-            values.append(status)
         with self._open_database() as db:
-            if before is not None:
-                at = db.execute("SELECT rowid FROM runs WHERE id = ?", (before,)).fetchone()
-                if at is None:
-                    raise _no_such_run(before)
-                where.append("rowid < ?")
-                values.extend(at)
-            rows = db.execute(
-                f"SELECT {_ROW}, NULL FROM runs WHERE {' AND '.join(where)}"
-                " ORDER BY rowid DESC LIMIT ?",
-                (*values, limit),
-            ).fetchall()
-        return [_parse_row(row) for row in rows]
+            return _query_runs(db, limit=limit, before=before, status=status)
+
+    def search(
+        self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> StoredRuns:
+        """List the runs whose messages, answer or chosen path hold a text, in any case.
+
+        It may read the whole store. It does so on a connection of its own, so that other calls from
+        other threads go on meanwhile.
+        """
+        with (
+            translate_errors(self.path),
+            closing(sqlite3.connect(self.path, timeout=2.0, isolation_level=None)) as db,
+        ):
+            add_search(db)
+            return _query_runs(db, limit=limit, before=before, status=status, text=text)
 
     def count(self) -> int:
         """Count the runs."""
@@ -271,6 +272,35 @@ class RunStore:
     def _open_database(self) -> Iterator[sqlite3.Connection]:
         with self._lock, translate_errors(self.path):
             yield self._db
+
+
+def _query_runs(
+    db: sqlite3.Connection,
+    *,
+    limit: int,
+    before: str | None,
+    status: str | None,
+    text: str | None = None,
+) -> StoredRuns:
+    where, values = ["1"], dict[str, Any](limit=limit)
+    if status is not None:
+        where.append("status = :status")
+        values["status"] = status
+    if before is not None:
+        at = db.execute("SELECT rowid FROM runs WHERE id = ?", (before,)).fetchone()
+        if at is None:
+            raise _no_such_run(before)
+        where.append("rowid < :before")
+        values["before"] = at[0]
+    if text is not None:
+        where.append(MENTIONS)
+        values["text"] = fold(text)
+    rows = db.execute(
+        f"SELECT {_ROW}, NULL FROM runs WHERE {' AND '.join(where)} ORDER BY rowid DESC"
+        " LIMIT :limit",
+        values,
+    ).fetchall()
+    return [_parse_row(row) for row in rows]
 
 
 def _parse_row(row: tuple[Any, ...]) -> StoredRun:

@@ -201,6 +201,10 @@ async def test_runs_are_queued_listed_and_deleted() -> None:
         assert page["data"][0]["answer"] == "2"
         page = (await client.get("/v1/runs?status=finished")).json()
         assert [r["id"] for r in page["data"]] == ["run-1"]
+        page = (await client.get("/v1/runs?limit=1&contains=1 %2b 1")).json()
+        assert ([r["id"] for r in page["data"]], page["has_more"]) == (["run-3"], True)
+        page = (await client.get("/v1/runs?contains=nuts")).json()
+        assert page["data"] == []
 
         refused = await client.delete("/v1/runs/run-2")
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")

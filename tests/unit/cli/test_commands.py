@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -313,6 +314,20 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     assert "removed run-1" in cli("runs", "rm", "run-1").err
 
 
+def test_the_next_page_of_a_search_is_of_the_same_search(cli: Cli, daemon: FakeDaemon) -> None:
+    page = {"data": [SUMMARY], "has_more": True}
+    daemon.errors["GET /v1/runs"] = httpx.Response(200, json=page)
+    done = cli("runs", "ls", "--grep", "Dan's 24 nuts", "--status", "finished")
+    asked = daemon.requests[-1].url.params
+    assert (asked["contains"], asked["status"]) == ("Dan's 24 nuts", "finished")
+    more = done.err.splitlines()[-1].removeprefix("There are more: ")
+    options = ["--status", "finished", "--grep", "Dan's 24 nuts", "--before", "run-1"]
+    assert shlex.split(more) == ["flashedge", "runs", "ls", *options]
+    daemon.errors["GET /v1/runs"] = httpx.Response(200, json={"data": [], "has_more": False})
+    assert cli("runs", "ls", "--grep", "x").err == "there is no such run\n"
+    assert cli("runs", "ls").err == "no runs yet\n"
+
+
 def test_a_run_that_waits_says_its_place(cli: Cli, daemon: FakeDaemon) -> None:
     waits = {"status": "queued", "position": 2, "starts_in_s": 95.0}
     daemon.errors["GET /v1/runs"] = httpx.Response(200, json={"data": [{**SUMMARY, **waits}]})
@@ -429,6 +444,9 @@ DELETED = httpx.Response(204)
         (["--all", "--yes"], ["run-a1b2d4", "run-b7", "run-a1c3ff", "run-a1c3"]),
         (["--older-than", "7d"], ["run-b7", "run-a1c3ff"]),
         (["--older-than", "100w"], []),
+        (["--cancelled"], ["run-a1c3ff"]),
+        (["--cancelled", "--older-than", "7d"], ["run-a1c3ff"]),
+        (["--cancelled", "--older-than", "2w"], []),
     ],
 )
 def test_runs_are_removed_by_prefix_age_or_all(
@@ -445,6 +463,7 @@ def test_runs_are_removed_by_prefix_age_or_all(
         ([], "say once which runs"),
         (["b7", "--all"], "say once which runs"),
         (["--all", "--older-than", "7d"], "say once which runs"),
+        (["--all", "--cancelled"], "say once which runs"),
         (["--older-than", "7"], "--older-than is '7'"),
         (["--older-than", "soon"], "--older-than is 'soon'"),
         (["--all"], "add --yes"),  # there is no terminal to ask on

@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from flashedge.events import (
     RunFinished,
     StepCompleted,
 )
+from flashedge.runtime.records import text_search
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.records.store_errors import translate
 from flashedge.runtime.request.spec import RunSpec
@@ -87,6 +90,66 @@ def test_listing_is_newest_first_and_pages(store: RunStore) -> None:
     assert store.list()[1].answer == "2"
     with pytest.raises(NotFound):
         store.list(before="nobody")
+
+
+def ask(store: RunStore, run_id: str, problem: str, answer: str | None, text: str) -> None:
+    store.create(run_id, {**SPEC, "problem": {"messages": [{"content": problem}]}}, 1.0)
+    if answer is not None:
+        store.finish(run_id, "finished", {"answer": answer, "text": text, "usage": {}}, None, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("NUTS", ["r3", "r1"]),
+        ("straße", ["r2"]),
+        ("STRASSE", ["r2"]),
+        ("ÄPFEL", ["r3"]),
+        (".*", []),
+        ("100%", ["r2"]),
+        ("_", []),
+        ("44", ["r1"]),
+        ("day 2", ["r2"]),
+        ("content", []),
+        ("'; DROP TABLE runs; --", []),
+        ("", ["r3", "r2", "r1"]),
+    ],
+)
+def test_a_search_is_for_literal_text_in_any_case(
+    store: RunStore, text: str, found: list[str]
+) -> None:
+    ask(store, "r1", "Dan has 24 nuts", "44", "24 + 20")
+    ask(store, "r2", "Which Straße? \n100%", "7", "Day 2: \ud83d")
+    ask(store, "r3", "Half \udc9c of the nuts and äpfel", None, "")
+    assert [run.id for run in store.search(text)] == found
+
+
+def test_a_search_pages_and_keeps_to_a_status(store: RunStore) -> None:
+    for i in range(5):
+        ask(store, f"r{i}", "nuts" if i % 2 == 0 else "bolts", "1" if i else None, "")
+    assert [run.id for run in store.search("nuts", limit=2)] == ["r4", "r2"]
+    assert [run.id for run in store.search("nuts", before="r2")] == ["r0"]
+    assert [run.id for run in store.search("nuts", status="finished")] == ["r4", "r2"]
+    with pytest.raises(NotFound):
+        store.search("nuts", before="nobody")
+
+
+def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ask(store, "r1", "nuts", "1", "")
+    in_search, written = threading.Event(), threading.Event()
+
+    def fold(text: str) -> str:
+        in_search.set()
+        assert written.wait(30)
+        return text
+
+    monkeypatch.setattr(text_search, "fold", fold)
+    with ThreadPoolExecutor(1) as pool:
+        search = pool.submit(store.search, "nuts")
+        assert in_search.wait(30)
+        ask(store, "r2", "nuts", "1", "")
+        written.set()
+        assert [run.id for run in search.result()] == ["r1"]
 
 
 def test_a_deleted_run_is_unknown(store: RunStore) -> None:
