@@ -11,10 +11,10 @@ import typer
 from flashedge.cli import output
 from flashedge.config import (
     SettingValue,
+    find_nearest,
     list_settings,
     load_config,
     trace_settings,
-    unknown_key,
 )
 from flashedge.config_field import Setting
 from flashedge.errors import ConfigError
@@ -23,7 +23,7 @@ from flashedge.sizes import format_size
 EPILOG = """\
 Examples:
   flashedge config set port 8700
-  flashedge config set scheduling.speculation false
+  flashedge config set scheduling_speculation false
   flashedge config set generator_kv_bytes 512MiB
   flashedge config unset idle_timeout_s
 """
@@ -38,7 +38,7 @@ Key = Annotated[
     str,
     typer.Argument(
         metavar="KEY",
-        help="A setting, such as scheduling_policy or scheduling.policy.",
+        help="A setting, as `config show` lists it.",
         autocompletion=complete_key,
     ),
 ]
@@ -134,15 +134,16 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """The setting that `port`, `scheduling_speculation` or `scheduling.speculation` names.
-
-    Raises ConfigError.
+    """The setting that `port` or `scheduling_speculation` names, or `scheduling.speculation`, as
+    config.toml divides it. Raises ConfigError.
     """
     name = key.replace(".", "_", 1)
     for setting in _settable():
         if name == setting.name:
             return setting
-    raise unknown_key(key, "the command", [s.name for s in _settable()])
+    close = find_nearest(name, [s.name for s in _settable()])
+    hint = f"did you mean {close}?" if close else "list them: flashedge config show"
+    raise ConfigError(f"there is no setting {key!r}", hint=hint, param=key)
 
 
 def write_setting(file: Path, setting: Setting, value: object) -> None:

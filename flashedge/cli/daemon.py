@@ -138,8 +138,12 @@ def _uninstall() -> None:
 def down(as_json: Json = False) -> None:
     """Stop the daemon. Its running searches are cancelled."""
     from flashedge.daemon import control as daemon_control
+    from flashedge.daemon.files import find_holder
 
-    pid = daemon_control.stop(load_config())
+    config = load_config()
+    if find_holder(config) is not None:
+        output.note("stopping the daemon")
+    pid = daemon_control.stop(config)
     if as_json:
         output.print_json({"stopped": pid})
     elif pid is None:

@@ -26,6 +26,7 @@ from flashedge.cli.lengths import command as lengths
 from flashedge.cli.models import command as models
 from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
+from flashedge.cli.usage_errors import explain_value
 from flashedge.literal import show_literally
 
 SOLVE, DAEMON, MACHINE = "Solve problems", "Daemon", "Models and this machine"
@@ -99,7 +100,10 @@ def main(argv: list[str] | None = None) -> int:
 
     def call() -> None:
         nonlocal code
-        code = app(argv, prog_name="flashedge", standalone_mode=False) or 0
+        try:
+            code = app(argv, prog_name="flashedge", standalone_mode=False) or 0
+        except Exception as error:
+            raise explain_value(error) or error from None
 
     given = sys.argv[1:] if argv is None else argv
     options = given[: given.index("--")] if "--" in given else given

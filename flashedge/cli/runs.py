@@ -93,6 +93,10 @@ def show(
     tree: Annotated[
         bool, typer.Option("--tree", help="Print only the tree, with every step.")
     ] = False,
+    depth: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Print N levels of the tree, and count the rest."),
+    ] = None,
 ) -> None:
     """Show one run: its tree, its chosen path and its answer."""
     from flashedge.cli.solve.live_tree import render
@@ -114,10 +118,10 @@ def show(
         view = interrupt(fold(RunView(id=run), load_events(client, run)))
     if tree:
         console = output.stdout()
-        console.print(render(view, width=console.width, every_node=True))
+        console.print(render(view, width=console.width, every_node=True, depth=depth))
         return
     console = output.stderr()
-    console.print(render(view, width=console.width))
+    console.print(render(view, width=console.width, depth=depth))
     if status == "finished":
         print_result(found, quiet=False)
     else:

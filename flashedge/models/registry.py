@@ -94,7 +94,7 @@ def find_pair(name: str, config: Config) -> Pair:
     if name in pairs:
         return pairs[name]
     close = find_nearest(name, pairs)
-    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(pairs)}"
+    hint = f"did you mean {close!r}?" if close else "list them: flashedge models ls"
     raise NotFound(f"there is no pair {name!r}", hint=hint, param="pair")
 
 

@@ -21,6 +21,7 @@ from flashedge.cli.solve.strategy_flags import (
 )
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, RequestError, StoreError
+from flashedge.models.registry import find_pair
 
 EPILOG = """\
 [bold]Examples[/]
@@ -113,6 +114,8 @@ def solve(
     }
     settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})
+    if pair is not None:
+        find_pair(pair, config)
     several: dict[str, int | None] = {"jobs": jobs, "budget_tokens_total": budget_tokens_total}
     if source is not None:
         if problem is not None or file is not None:

@@ -44,18 +44,20 @@ def render(
     width: int = 100,
     height: int | None = None,
     every_node: bool = False,
+    depth: int | None = None,
     with_tree: bool = True,
     elapsed_s: float | None = None,
 ) -> RenderableType:
     """The status lines and below them the tree.
 
     height: lines at most (None: no bound); every_node: a line for each node that has tokens, where
-    else one line counts those of a parent that the search dropped, or the leaves of one text.
+    else siblings of one text share a line, and so do those that the search dropped; depth: levels
+    at most (None: all).
     """
     head = [status_line(view, elapsed_s), *_score_line(view), *_note_line(view)]
     if not with_tree:
         return Group(*head)
-    lines = list(_tree(view, width, every_node))
+    lines = list(_tree(view, width, every_node, depth))
     if height is not None and len(lines) > max(height - len(head), _MIN_TREE_LINES):
         kept = max(height - len(head) - 1, _MIN_TREE_LINES)
         left_off = len(lines) - kept
@@ -110,25 +112,37 @@ def _part(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _tree(view: RunView, width: int, every_node: bool) -> Iterator[Text]:
+def _tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Iterator[Text]:
     def is_dropped(node: NodeView) -> bool:
         return node.status in DROPPED and not (every_node and node.tokens)
 
     def group(node: NodeView) -> Hashable:
-        if is_dropped(node):
+        """A duplicate shares the line of the sibling that was kept."""
+        kept = _find_kept_twin(view, node)
+        if is_dropped(node) and (every_node or kept is None or is_dropped(kept)):
             return "dropped"
         text = node.text.strip()
-        return (node.status, text) if text and not every_node else None
+        return ((kept or node).status, text) if text and not every_node else None
 
+    deepest = {n.id for n in view.nodes.values() if depth is not None and n.depth >= depth}
     chosen = view.chosen
     figures = _MctsFigures(view) if is_mcts(view) and view.rollouts else None
-    for line in tree_lines(view, group=group):
+    for line in tree_lines(view, group=group, collapsed=frozenset(deepest)):
         node = view.nodes[line.node]
         if is_dropped(node) and not view.children.get(node.id):
             yield _dropped_line(view, line)
         else:
             is_chosen = not chosen.isdisjoint(line.members)
             yield _node_line(view, line, width, is_chosen, figures)
+
+
+def _find_kept_twin(view: RunView, node: NodeView) -> NodeView | None:
+    """The sibling whose text a duplicate has. None for other nodes."""
+    if node.status != "duplicate" or node.parent is None:
+        return None
+    siblings = (view.nodes[n] for n in view.children[node.parent])
+    text = node.text.strip()
+    return next((s for s in siblings if s.status != "duplicate" and s.text.strip() == text), None)
 
 
 class _MctsFigures:
@@ -160,6 +174,8 @@ def _node_line(
         text.append(f" {figures.of_node(node)}", style="dim")
     if len(line.members) > 1:
         text.append(f" ×{len(line.members)}", style="bold")
+    if line.hidden:
+        text.append(f" +{format_count(line.hidden, 'node')} below", style="dim")
     if node.ends_path and node.answer is not None:
         text.append(f" → {show_in_line(node.answer)}", style="bold green" if chosen else "bold")
     room = max(width - len(text.plain) - 2, 10)
@@ -184,7 +200,7 @@ def _dropped_line(view: RunView, line: TreeLine) -> Text:
     """`✗ 3 pruned, 1 duplicate (0.12 to 0.31)`, the range of their scores."""
     nodes = [view.nodes[n] for n in line.members]
     scores = sorted(n.score for n in nodes if n.score is not None)
-    counts = Counter(node.status for node in nodes)
+    counts = Counter(sorted((node.status for node in nodes), key=list(MARKS).index))
     text = ", ".join(f"{count} {status}" for status, count in counts.items())
     if scores:
         low, high = f"{scores[0]:.2f}", f"{scores[-1]:.2f}"

@@ -29,7 +29,8 @@ Pair = Annotated[
     str | None,
     typer.Option(
         metavar="PAIR",
-        help="Pair of models; it must be the one that the daemon serves.",
+        help="Pair of models: any whose files are here. It is loaded if it is not yet.",
+        show_default="the daemon's",
         rich_help_panel=SEARCH,
     ),
 ]

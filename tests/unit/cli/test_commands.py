@@ -291,8 +291,10 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert "ready: pair bundled" in ready.out
     assert "starts: pair bundled" in cli("logs").out
     assert len(cli("logs", "-n", "1").out.splitlines()) == 1
-    assert cli("down").out == f"stopped the daemon (process {told['pid']})\n"
-    assert "no daemon runs" in cli("down").err
+    done = cli("down")
+    assert done.out == f"stopped the daemon (process {told['pid']})\n"
+    assert done.err == "stopping the daemon\n"
+    assert cli("down").err == "no daemon runs\n"
 
 
 def test_logs_without_a_log(cli: Cli) -> None:
@@ -312,6 +314,30 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     assert "✓ 0.95" in shown.err
     assert json.loads(cli("runs", "show", "run-1", "--json").out)["answer"] == "19"
     assert "removed run-1" in cli("runs", "rm", "run-1").err
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("0", "--limit is 0; it must be at least 1"),
+        ("9999", "--limit is 9999; it must be at most 1000"),
+        ("x", "--limit is 'x'; it must be an integer"),
+    ],
+)
+def test_a_wrong_value_of_an_option(cli: Cli, daemon: FakeDaemon, limit: str, said: str) -> None:
+    done = cli("runs", "ls", "--limit", limit)
+    assert (done.code, done.err) == (2, f"error: {said}\n")
+    told = json.loads(cli("runs", "ls", "--json", "--limit", limit).out)["error"]
+    assert (told["message"], told["param"]) == (said, "limit")
+
+
+def test_a_tree_of_so_many_levels(cli: Cli, daemon: FakeDaemon) -> None:
+    done = cli("runs", "show", "run-1", "--tree", "--depth", "1")
+    (kept,) = [line for line in done.out.splitlines() if "12 + 7 = 19." in line]
+    assert "● 0.90" in kept
+    assert "+1 node below" in kept
+    assert "boxed" not in done.out
+    assert "boxed" in cli("runs", "show", "run-1", "--tree", "--depth", "2").out
 
 
 def test_the_next_page_of_a_search_is_of_the_same_search(cli: Cli, daemon: FakeDaemon) -> None:

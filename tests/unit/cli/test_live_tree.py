@@ -127,6 +127,23 @@ def test_equal_leaves_share_a_line_unless_every_step_is_wanted() -> None:
     assert len(lines) == 5 + 1
 
 
+def test_duplicates_share_the_line_of_the_node_that_goes_on() -> None:
+    expand = events.NodesExpanded(parent=0, depth=1, children=tuple((i, i, i) for i in range(1, 6)))
+    steps = [build_step(i, text) for i, text in enumerate(("B", "A", "A\n\n", "A", "B"), 1)]
+    marks = [
+        events.NodesMarked(status="duplicate", nodes=(3, 4, 5)),
+        events.NodesMarked(status="pruned", nodes=(1,)),
+        events.NodesMarked(status="active", nodes=(2,)),
+    ]
+    below = events.NodesExpanded(parent=2, depth=2, children=((6, 0, 6),))
+    view = view_of([expand, *steps, *marks, below, build_step(6, "C")])
+    assert [line.split() for line in text_of(view).splitlines()[1:]] == [
+        ["├", "✗", "1", "pruned,", "1", "duplicate"],
+        ["●", "×3", "A"],
+        ["·", "C"],
+    ]
+
+
 def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
     cut = [build_step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
     view = view_of(cut)

@@ -173,7 +173,12 @@ def test_an_empty_pipe_is_no_problem(
         (["p", "--strategy", "beem-4"], "did you mean 'beam'?"),
         (["p", "--early-exit", "--no-early-exit"], "contradict each other"),
         (["p", "--no-early-exit", "--detect", "2"], "--no-early-exit contradicts detect"),
-        (["p", "-n", "four"], "Invalid value for '--n'"),
+        (["p", "-n", "four"], "error: --n is 'four'; it must be an integer\n"),
+        (["p", "--top-k", "1.5"], "--top-k is '1.5'; it must be an integer"),
+        (["p", "--top-p", "x"], "--top-p is 'x'; it must be a number"),
+        (["p", "--strategy", "beam-9999"], "n is 9999; it must be an integer in [1, 1024]"),
+        (["p", "--pair", "nope"], "there is no pair 'nope'\n  list them: flashedge models ls"),
+        (["p", "--pair", "bundeld"], "did you mean 'bundled'?"),
         (["p", "--no-such-option"], "No such option"),
     ],
 )
