@@ -95,7 +95,7 @@ class Conversation:
                 self.handle(message)
         finally:
             self._leave()
-        if is_typed and self._chats and self._saved and self._saved.turns:
+        if is_typed and self._chats and self._saved and not self._is_unsaved:
             output.note(f"kept as {self._saved.id}; to go on: flashedge chat --continue")
 
     def handle(self, message: str) -> None:

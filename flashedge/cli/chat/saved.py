@@ -7,6 +7,7 @@ that a crash tore is no turn.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Mapping
@@ -165,19 +166,16 @@ class SavedChats:
         return found[0]
 
     def start(self, opening: Opening) -> SavedChat:
-        """A new conversation, for which the oldest may have to go."""
+        """A new conversation, for which the oldest may have to go. Raises StoreError."""
         self._remove_oldest()
         path = self.folder / f"{secrets.token_hex(3)}{_SUFFIX}"
         return SavedChat(path, opening)
 
     def _remove_oldest(self) -> None:
-        """Make room for one more. Those that another `chat` holds stay."""
-        try:
-            for path in self.list()[max(self._most - 1, 0) :]:
-                with open_locked(path):
-                    path.unlink()
-        except (Conflict, StoreError, OSError):
-            return
+        """Make room for one more. Those that another `chat` holds stay. Raises StoreError."""
+        for path in self.list()[max(self._most - 1, 0) :]:
+            with contextlib.suppress(Conflict, OSError), open_locked(path):
+                path.unlink()
 
 
 def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:

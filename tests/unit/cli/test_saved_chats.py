@@ -138,7 +138,8 @@ def test_the_one_used_last_goes_on(talk: Callable[..., Done]) -> None:
     talk("one\n")
     older = only_file()
     talk("two\n")
-    os.utime(older)
+    for path in folder().iterdir():
+        os.utime(path, (2, 2) if path == older else (1, 1))
     talk("three\n", "--continue")
     assert [turn["message"] for turn in read_lines(older)[1:]] == ["one", "three"]
 
@@ -264,6 +265,17 @@ def test_what_cannot_be_written_is_said_once_and_written_later(
     assert done.out.count(REPLY) == 3
     assert done.err.count("No space left on device. The chat goes on") == 1
     assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
+
+
+def test_nothing_is_said_to_be_kept_that_is_not(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder().parent.mkdir(parents=True)
+    folder().write_text("a file")
+    monkeypatch.setattr(sys, "stdin", Terminal("one\n"))
+    done = cli("chat")
+    assert "can't write" in done.err
+    assert "to go on: flashedge chat" not in done.err
 
 
 def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(talk: Callable[..., Done]) -> None:
