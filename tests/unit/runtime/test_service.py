@@ -337,6 +337,9 @@ async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
     summaries = service.runs(limit=2)
     assert len(summaries) == 2
     assert [s.id for s in service.runs(before=summaries[-1].id)] == [runs[0].id]
+    problem = summaries[0].problem.upper()
+    assert await service.search_runs(problem, limit=2) == summaries
+    assert await service.search_runs(problem, status="failed") == []
     assert all(s.answer is not None and s.tree_tokens for s in summaries)
     service.delete(runs[1].id)
     with pytest.raises(NotFound):
