@@ -60,7 +60,7 @@ class Conversation:
         self._seed = seed
         self._options = {k: v for k, v in options.items() if v is not None}
         self._opening = opening
-        self._messages = self._open()
+        self._messages = self._list_opening()
         self._search: dict[str, Any] | None = None
         self._last: dict[str, Any] | None = None
         self._unkept_runs: list[str] = []
@@ -133,7 +133,7 @@ class Conversation:
         console.print(render(build_view(self._last), width=console.width))
 
     def forget(self, _: str = "") -> None:
-        self._messages = self._open()
+        self._messages = self._list_opening()
         self._last = None
         if self._saved is not None:
             self._saved.close()
@@ -142,7 +142,7 @@ class Conversation:
 
     # ------------------------------------------------------------ inner
 
-    def _open(self) -> list[Message]:
+    def _list_opening(self) -> list[Message]:
         system = self._opening.system
         return [Message(role="system", content=system)] if system else []
 
@@ -176,8 +176,8 @@ class Conversation:
         run(rest.strip())
 
     def _answer(self, text: str) -> None:
-        if self._is_single_turn and len(self._messages) > len(self._open()):
-            self._messages = self._open()
+        if self._is_single_turn and len(self._messages) > len(self._list_opening()):
+            self._messages = self._list_opening()
             if not self._has_warned:
                 self._has_warned = True
                 output.note(
