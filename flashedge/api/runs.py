@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -28,7 +28,7 @@ from flashedge.api.sse import (
     frame,
     run_while_connected,
 )
-from flashedge.errors import RequestError
+from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.request.calibrations import pin_early_exit
@@ -36,6 +36,7 @@ from flashedge.runtime.request.calibrations import pin_early_exit
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
 QUEUE_POLL_S = 0.1
 LOOKS_A_SECOND = 10
+MAX_WAIT_S = 30.0
 
 
 def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
@@ -111,9 +112,16 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         return Json({"object": "list", "data": data, "has_more": len(found) > limit})
 
     @router.get("/runs/{run_id}")
-    async def get(run_id: str) -> Response:
-        """A run. While it waits: its position, and when it is expected to start."""
-        return Json(service.run(run_id).object())
+    async def get(
+        run_id: str, wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S)] = 0.0
+    ) -> Response:
+        """A run. While it waits: its position, and when it is expected to start. The answer comes
+        when the run is over, or after `wait_s`."""
+        handle = service.run(run_id)
+        with suppress(FlashEdgeError, TimeoutError):  # which the object tells, too
+            async with asyncio.timeout(wait_s):
+                await handle.result()
+        return Json(handle.object())
 
     @router.get("/runs/{run_id}/events")
     async def events(

@@ -7,19 +7,27 @@ accepted, and submitting one name twice starts one run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.follow import OPEN_STATUSES
-from flashedge.errors import ContextOverflow, DaemonError, EngineDead, NotFound, RequestError
+from flashedge.errors import (
+    ContextOverflow,
+    DaemonError,
+    EngineDead,
+    FlashEdgeError,
+    NotFound,
+    RequestError,
+)
 
 T = TypeVar("T")
 
-MIN_POLL_S = 0.05
-MAX_POLL_S = 1.0
+LOOK_S = 1.0
+"""How often an open run is looked at. Its end is told at once."""
 MAX_DEATHS = 3
 """Runs of one problem that may end with the daemon before the problem counts as failed."""
 
@@ -53,6 +61,19 @@ class Attempt:
     """{code, message} of a run that failed."""
 
 
+class Stopping(Exception):
+    """The batch is to end, and this problem's run had not started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A run that is not over, when the batch last looked."""
+
+    is_running: bool = False
+    tokens: int = 0
+    """Committed tokens of its tree so far."""
+
+
 class Attempts:
     """The runs of one batch's problems."""
 
@@ -64,8 +85,9 @@ class Attempts:
         *,
         priority: int = BATCH_PRIORITY,
         retry_failed: bool = False,
+        notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare runs named with `key`.
+        """Prepare runs named with `key`. `notify` is called after each look at a run.
 
         `settings` are the fields of POST /v1/runs without problem and priority. With
         `retry_failed`, a failed run of an earlier call does not count.
@@ -75,9 +97,20 @@ class Attempts:
         self._settings = settings
         self._priority = priority
         self._retry_failed = retry_failed
+        self._notify = notify
         self._losses = 0
-        self._open: set[str] = set()
+        self._is_stopping = False
+        self._dropped: set[str] = set()
+        self._open: dict[str, OpenRun] = {}
+        self._turn = asyncio.Lock()
+        """Held while a run is looked for and submitted, so that the runs of the problems arrive at
+        the daemon in the order in which `run` was called."""
         self._submissions: set[asyncio.Task[dict[str, Any]]] = set()
+
+    @property
+    def open(self) -> Collection[OpenRun]:
+        """The runs that are not over."""
+        return self._open.values()
 
     async def run(
         self, index: int, text: str, budget: int | None = None, earlier: Attempt | None = None
@@ -90,20 +123,22 @@ class Attempts:
         Of the runs that the daemon already has, the last finished one counts. Runs that ended with
         a crash, with the daemon, or with an earlier batch do not count.
 
-        Raises RequestError when the daemon refuses the settings, DaemonError when it stays away.
+        Raises RequestError when the daemon refuses the settings, DaemonError when it stays away,
+        Stopping after `stop` if the run has not started by then.
         """
         best, number, deaths = earlier, 0 if earlier is None else earlier.number + 1, 0
         while True:
             name = f"run-{self._key}-{index}-{number}"
-            run, losses = await self._find(name), self._losses
+            async with self._turn:
+                run, losses = await self._find(name), self._losses
+                if run is None:
+                    if best is not earlier:
+                        assert best is not None
+                        return best
+                    refusal = await self._submit(name, text, budget, earlier)
+                    if refusal is not None:
+                        return Attempt(number=number, run=None, error=refusal)
             is_watched = run is None or run["status"] in OPEN_STATUSES
-            if run is None:
-                if best is not earlier:
-                    assert best is not None
-                    return best
-                refusal = await self._submit(name, text, budget, earlier)
-                if refusal is not None:
-                    return Attempt(number=number, run=None, error=refusal)
             if is_watched:
                 run = await self._await_end(name)
             assert run is not None
@@ -118,18 +153,31 @@ class Attempts:
                     return best or attempt
             number += 1
 
-    async def cancel_open(self) -> int:
-        """Cancel the runs under way and return how many there were.
+    async def stop(self) -> None:
+        """Submit nothing more, and remove the runs that wait. Those that run go on to their end."""
+        self._is_stopping = True
+        await self._await_submissions()
+        await asyncio.gather(*map(self._drop_waiting, list(self._open)))
 
-        A submission that is on its way arrives first: its run can't be cancelled before it exists.
-        """
-        if self._submissions:
-            await asyncio.wait(self._submissions, timeout=follow.CANCEL_TIMEOUT_S)
+    async def cancel_open(self) -> int:
+        """Cancel the runs under way and return how many there were."""
+        await self._await_submissions()
         names = sorted(self._open)
         await asyncio.gather(*(follow.cancel_quietly(self._client, name) for name in names))
         return len(names)
 
     # ------------------------------------------------------------ inner
+
+    async def _await_submissions(self) -> None:
+        """Let what is on its way arrive: a run can't be cancelled before it exists."""
+        if self._submissions:
+            await asyncio.wait(self._submissions, timeout=follow.CANCEL_TIMEOUT_S)
+
+    async def _drop_waiting(self, name: str) -> None:
+        with suppress(FlashEdgeError):
+            if (await self._client.run(name))["status"] == "queued":
+                self._dropped.add(name)
+                await follow.cancel_quietly(self._client, name)
 
     def _is_final(self, status: str, is_watched: bool, losses: int) -> bool:
         """Whether a run without a result ends its problem.
@@ -156,11 +204,11 @@ class Attempts:
             body["token_budget"] = budget
         if earlier is not None:
             body["continues"] = earlier.run
-        self._open.add(name)
+        self._open[name] = OpenRun()
         try:
             await self._retry(lambda: self._send(body))
         except RequestError as error:
-            self._open.discard(name)
+            self._open.pop(name)
             if error.param == "continues" or (earlier is not None and isinstance(error, NotFound)):
                 # The earlier run's events are gone: start from the beginning.
                 return await self._submit(name, text, budget, None)
@@ -170,7 +218,9 @@ class Attempts:
         return None
 
     async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Submit, to the end even if the caller is cancelled meanwhile."""
+        """Submit, to the end even if the caller is cancelled meanwhile. Raises Stopping."""
+        if self._is_stopping:
+            raise Stopping
         submission = asyncio.ensure_future(self._client.submit(body))
         self._submissions.add(submission)
         submission.add_done_callback(self._submissions.discard)
@@ -179,17 +229,25 @@ class Attempts:
     async def _await_end(self, name: str) -> dict[str, Any]:
         """The run's object once the run is over.
 
-        It polls, since a batch needs no events and they are most of a run's traffic.
+        A batch needs no events, which are most of a run's traffic. A run that was
+        dropped leaves no trace. Raises Stopping for it.
         """
-        self._open.add(name)
-        pause_s = MIN_POLL_S
+        self._open.setdefault(name, OpenRun())
+        loop = asyncio.get_running_loop()
         while True:
-            run = await self._retry(lambda: self._client.run(name))
+            began = loop.time()
+            run = await self._retry(lambda: self._client.run(name, LOOK_S))
             if run["status"] not in OPEN_STATUSES:
                 break
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, MAX_POLL_S)
-        self._open.discard(name)
+            is_running = run["status"] == "running"
+            self._open[name] = OpenRun(is_running=is_running, tokens=run.get("tree_tokens") or 0)
+            self._notify()
+            await asyncio.sleep(LOOK_S - (loop.time() - began))  # of a daemon that answers at once
+        self._open.pop(name)
+        if name in self._dropped and run["status"] == "cancelled":
+            with suppress(FlashEdgeError):
+                await self._client.delete(name)
+            raise Stopping
         return run
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:

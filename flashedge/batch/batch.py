@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from flashedge.batch.attempts import BUDGET, Attempt, Attempts
+from flashedge.batch.attempts import BUDGET, Attempt, Attempts, Stopping
 from flashedge.batch.journal import BatchJournal
 from flashedge.batch.record import BatchRecord
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
@@ -93,12 +94,20 @@ class Batch:
         self._budget = budget
         self._notify = notify
         self._cut: dict[int, Attempt] = {}
+        self.is_stopping = False
+        self.cancelled = 0
+        """Runs that were cancelled when the batch was."""
 
     @property
     def tokens(self) -> int:
-        """Tokens spent so far, including problems that wait for a larger share."""
+        """Tokens of runs that are over, including problems that wait for a larger share."""
         waiting = sum(attempt.tokens or 0 for attempt in self._cut.values())
         return waiting + sum(r.tokens or 0 for r in self._journal.records.values())
+
+    async def stop(self) -> None:
+        """Begin no more runs. `run` ends once those that run are over."""
+        self.is_stopping = True
+        await self._attempts.stop()
 
     async def run(self) -> None:
         """Solve the problems that have no record yet. If this is cancelled, so are its open runs.
@@ -114,9 +123,9 @@ class Batch:
         try:
             while work:
                 await self._run_round(work)
-                work = await self._plan_round()
+                work = [] if self.is_stopping else await self._plan_round()
         except asyncio.CancelledError:
-            await self._attempts.cancel_open()
+            self.cancelled = await self._attempts.cancel_open()
             raise
 
     # ------------------------------------------------------------ inner
@@ -125,8 +134,9 @@ class Batch:
         left = iter(work)
 
         async def worker() -> None:
-            for item in left:
-                await self._solve(item)
+            with suppress(Stopping):
+                for item in left:
+                    await self._solve(item)
 
         with raise_first_error():
             async with asyncio.TaskGroup() as group:

@@ -84,8 +84,11 @@ class AsyncClient:
         query = {"limit": limit} | ({} if before is None else {"before": before})
         return list((await self._json("GET", "/v1/runs", params=query))["data"])
 
-    async def run(self, run: str) -> dict[str, Any]:
-        return await self._json("GET", f"/v1/runs/{run}")
+    async def run(self, run: str, wait_s: float = 0.0) -> dict[str, Any]:
+        """The run's object, once it is over or after `wait_s`, at most half a minute."""
+        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_CALL_TIMEOUT_S + wait_s)
+        query = {"wait_s": wait_s} if wait_s else {}
+        return await self._json("GET", f"/v1/runs/{run}", params=query, timeout=timeout)
 
     async def submit(
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None

@@ -22,6 +22,7 @@ from flashedge.events import (
     RunFailed,
     RunFinished,
     RunStarted,
+    StepCompleted,
 )
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
@@ -107,6 +108,8 @@ class Run:
         self._observe = observe
         self._log = EventLog()
         self._unwritten: list[Event] = []
+        self._tree_tokens = 0
+        """Committed tokens so far."""
         self._result: dict[str, Any] | None = None
         self._over = asyncio.Event()
         self._ended_at: float | None = None
@@ -164,6 +167,7 @@ class Run:
             "strategy": self.spec.strategy,
             "n": self.spec.n,
             "seed": self.spec.seed,
+            "tree_tokens": self._tree_tokens,
             "error": self._error_object(),
             "stored": self.stored,
         }
@@ -178,6 +182,8 @@ class Run:
             self._write_events()
         elif len(self._unwritten) == 1:
             asyncio.get_running_loop().call_later(WRITE_S, self._write_events)
+        if isinstance(event, StepCompleted):
+            self._tree_tokens += len(event.token_ids)
         self._observe(event)
         self._log_state(event)
 

@@ -52,8 +52,7 @@ class ScriptedDaemon(httpx.MockTransport):
             case ["POST", "v1", "runs", run, "cancel"]:
                 return self.cancel(run)
             case ["DELETE", "v1", "runs", run]:
-                self.deleted.append(run)
-                return httpx.Response(200, json={"deleted": True})
+                return self.delete(run)
         return self.answer_other(key)
 
     def submit(self, body: dict[str, Any]) -> Any:
@@ -68,6 +67,10 @@ class ScriptedDaemon(httpx.MockTransport):
     def cancel(self, run: str) -> Any:
         self.cancelled.append(run)
         return httpx.Response(200, json={"status": "cancelled"})
+
+    def delete(self, run: str) -> Any:
+        self.deleted.append(run)
+        return httpx.Response(200, json={"deleted": True})
 
     def answer_other(self, key: str) -> Any:
         """The reply to a request that is about no single run, such as "GET /health"."""
@@ -139,7 +142,8 @@ class BatchDaemon(FakeDaemon):
     """Keeps runs by name, for batches. The problem's first word says how its run ends.
 
     "right N" answers N; "wrong" answers 0; "hard N C" needs N tokens and has certainty C if it is
-    cut short; "fail" ends in an error the first time; "long" is too long; "slow" never ends.
+    cut short; "fail" ends in an error the first time; "long" is too long; "slow" never ends;
+    "soon N" answers N after a dozen looks; "waits" is queued as long as `waits`.
     """
 
     def __init__(self, *, full: int = 0, lost: int = 0) -> None:
@@ -149,6 +153,7 @@ class BatchDaemon(FakeDaemon):
         self.runs: dict[str, dict[str, Any]] = {}
         self.failed_problems: set[str] = set()
         self.looks = 0
+        self.waits = True
 
     def answer(self, request: httpx.Request) -> Any:
         if self.lost > 0 and request.url.path.startswith("/v1/runs"):
@@ -160,12 +165,19 @@ class BatchDaemon(FakeDaemon):
         if run not in self.runs:
             return refuse(404, "not_found")
         self.looks += 1
-        return httpx.Response(200, json=self.runs[run])
+        found = self.runs[run]
+        if self.looks > 12 and "soon" in found:
+            found |= found.pop("soon")
+        return httpx.Response(200, json=found)
 
     def cancel(self, run: str) -> Any:
         self.runs[run]["status"] = "cancelled"
         self.cancelled.append(run)
         return httpx.Response(200, json=self.runs[run])
+
+    def delete(self, run: str) -> Any:
+        del self.runs[run]
+        return super().delete(run)
 
     def submit(self, body: dict[str, Any]) -> Any:
         if self.full > 0:
@@ -185,6 +197,11 @@ class BatchDaemon(FakeDaemon):
         run = {"id": body["id"], "status": "finished"}
         if word == "slow":
             return {**run, "status": "running"}
+        if word == "soon":
+            whole = self.finish(body, "right")
+            return {**run, "status": "running", "soon": whole}
+        if word == "waits" and self.waits:
+            return {**run, "status": "queued"}
         if word == "fail" and body["problem"] not in self.failed_problems:
             self.failed_problems.add(body["problem"])
             return {**run, "status": "failed", "error": {"code": "engine_dead", "message": "died"}}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +20,7 @@ from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
+    from flashedge.batch.attempts import Attempts
     from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.journal import BatchJournal
     from flashedge.files.problems import FileProblem
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 MAX_JOBS = 64
 NAME = "batch"
 """Of a batch among the daemon's clients, which take turns."""
+SPEED_S = 5.0
+"""Time over which tokens a second are counted."""
 
 
 def check_unused(**flags: object) -> None:
@@ -55,6 +61,8 @@ def solve_batch(
 
     `settings` are the fields of a request, without the problem. They decide the results, so the
     same command must give them again; priority and program may differ. Exits 1 if a problem failed.
+    The first interrupt lets the runs end that run, the second one cancels them. Both then raise
+    KeyboardInterrupt.
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
@@ -81,11 +89,13 @@ def solve_batch(
         if retry_failed:
             journal.drop(list_failed(journal.records))
         try:
-            asyncio.run(
+            is_whole = asyncio.run(
                 _solve(
                     problems, journal, settings, config, budget, jobs, asker, retry_failed, quiet
                 )
             )
+            if not is_whole:
+                raise KeyboardInterrupt
         finally:
             totals = count_records(journal.records)
             if totals.done < len(problems):
@@ -130,7 +140,8 @@ async def _solve(
     asker: Asker,
     retry_failed: bool,
     quiet: bool,
-) -> None:
+) -> bool:
+    """Solve the problems. Whether no interrupt came. Raises KeyboardInterrupt at the second one."""
     from flashedge.answers.words import are_alike
     from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.batch.attempts import Attempts
@@ -150,6 +161,7 @@ async def _solve(
             settings,
             priority=asker.priority,
             retry_failed=retry_failed,
+            notify=lambda: refresh(batch, attempts),
         )
         grade = similar if settings.get("answers") in ("text", "whole") else grader.equal
         with show_progress(journal, len(problems), show=not quiet) as refresh:
@@ -160,18 +172,48 @@ async def _solve(
                 grade,
                 jobs=jobs,
                 budget=budget,
-                notify=lambda: refresh(batch),
+                notify=lambda: refresh(batch, attempts),
             )
             try:
-                await batch.run()
+                with _stop_on_interrupt(batch, attempts):
+                    await batch.run()
+            except asyncio.CancelledError:
+                if not batch.is_stopping:
+                    raise
+                output.note(f"cancelled {format_count(batch.cancelled, 'run')}")
+                raise KeyboardInterrupt from None
             finally:
                 await grader.close()
+        return not batch.is_stopping
+
+
+@contextmanager
+def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
+    """Ctrl-C begins no more runs and lets those that run end. A second one cancels the task."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    stops: list[asyncio.Task[None]] = []
+
+    def interrupt() -> None:
+        if stops:
+            task.cancel()
+            return
+        running = sum(run.is_running for run in attempts.open)
+        counted = "1 search" if running == 1 else f"{running} searches"
+        output.note(f"stopping after {counted} that run; Ctrl-C again cancels them")
+        stops.append(loop.create_task(batch.stop()))
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
 
 
 @contextmanager
 def show_progress(
     journal: BatchJournal, total: int, *, show: bool
-) -> Iterator[Callable[[Batch], None]]:
+) -> Iterator[Callable[[Batch, Attempts], None]]:
     """A progress bar, on terminals only. Call the value after each change of the batch."""
     from rich.progress import (
         BarColumn,
@@ -184,7 +226,7 @@ def show_progress(
 
     console = output.stderr()
     if not show or not console.is_terminal:
-        yield lambda batch: None
+        yield lambda batch, attempts: None
         return
     columns = (
         BarColumn(),
@@ -192,12 +234,16 @@ def show_progress(
         output.build_text_column("{task.description}"),
         TimeRemainingColumn(),
     )
+    speed = TokenSpeed()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=total, completed=len(journal.records))
 
-        def refresh(batch: Batch) -> None:
+        def refresh(batch: Batch, attempts: Attempts) -> None:
             totals = count_records(journal.records)
-            parts = [f"{batch.tokens:,} tokens"]
+            tokens = batch.tokens + sum(run.tokens for run in attempts.open)
+            speed.note(tokens, time.monotonic())
+            running = sum(run.is_running for run in attempts.open)
+            parts = [f"{running} running", f"{tokens:,} tokens", f"{speed.per_s():,.0f}/s"]
             if totals.accuracy is not None:
                 parts.insert(0, f"{totals.accuracy:.1%} right")
             if totals.failed:
@@ -205,6 +251,27 @@ def show_progress(
             progress.update(task, completed=totals.done, description=", ".join(parts))
 
         yield refresh
+
+
+class TokenSpeed:
+    """Tokens a second over the last `SPEED_S`."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def note(self, tokens: int, now_s: float) -> None:
+        """So many tokens are there by now. A run that just ended may be missing for a moment."""
+        most = max(tokens, self._seen[-1][1]) if self._seen else tokens
+        self._seen.append((now_s, most))
+        while now_s - self._seen[0][0] > SPEED_S and len(self._seen) > 2:
+            self._seen.popleft()
+
+    def per_s(self) -> float:
+        """0 until time has passed."""
+        if not self._seen:
+            return 0.0
+        (began_s, before), (now_s, after) = self._seen[0], self._seen[-1]
+        return (after - before) / (now_s - began_s) if now_s > began_s else 0.0
 
 
 def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_json: bool) -> None:

@@ -5,7 +5,8 @@ The order of programs:
 1. those that once got no token for `escalate_after_s`, by arrival
 2. chats, then searches, then batch work (`Kind`)
 3. within a kind: those that have started, where programs are scheduled as a gang
-4. by the policy's score, then by arrival, then by key
+4. by the policy's score, then by arrival, then by key; batch work by arrival alone, since whoever
+   reads its results reads them from the first one on
 
 Within 2 and 3 clients take turns (`fairness`), which goes before 4.
 
@@ -137,7 +138,11 @@ class ProgramBoard:
         scores = self.rules.policy.score(table, pressure)
         scored = sorted(
             zip(found, scores, strict=True),
-            key=lambda pair: (self._find_class(pair[0]), pair[1], *_tie_break(pair[0])),
+            key=lambda pair: (
+                self._find_class(pair[0]),
+                0.0 if self._is_batch(pair[0]) else pair[1],
+                *_tie_break(pair[0]),
+            ),
         )
         ordered = [program for program, _ in scored]
         return self._take_turns(ordered) if self.rules.is_fair else tuple(ordered)
@@ -149,6 +154,9 @@ class ProgramBoard:
         kind = _KIND_PLACES[program.kind] if self.rules.ranks_kinds else 0
         waits = self.rules.is_gang and not program.is_under_way
         return (1, kind, waits)
+
+    def _is_batch(self, program: Program) -> bool:
+        return self.rules.ranks_kinds and program.kind is Kind.BATCH
 
     def _escalate(self, now_s: float) -> None:
         """Note who got nothing for too long. With one token a minute it would starve all the same,

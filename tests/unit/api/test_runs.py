@@ -214,6 +214,19 @@ async def test_runs_are_queued_listed_and_deleted() -> None:
         assert streamed.json()["error"]["param"] == "stream"
 
 
+async def test_a_run_is_waited_for_until_its_end() -> None:
+    service = FakeService(autoplay=False)
+    async with client_of(service) as client:
+        name = (await client.post("/v1/runs", json=ASK)).json()["id"]
+        asked = asyncio.create_task(client.get(f"/v1/runs/{name}", params={"wait_s": 30}))
+        seen = await client.get(f"/v1/runs/{name}", params={"wait_s": 0.01})
+        assert seen.json()["status"] == "queued", "the time is over"
+        service.last.play()
+        assert (await asked).json() == service.last.object()
+        too_long = await client.get(f"/v1/runs/{name}", params={"wait_s": 31})
+        assert too_long.status_code == 400
+
+
 async def test_a_run_with_the_clients_id_is_created_once() -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:

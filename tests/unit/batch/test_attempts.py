@@ -21,7 +21,7 @@ class SlowDaemon:
         self.running: set[str] = set()
         self.arrivals: list[asyncio.Task[None]] = []
 
-    async def run(self, name: str) -> dict[str, Any]:
+    async def run(self, name: str, wait_s: float = 0.0) -> dict[str, Any]:
         if name not in self.running:
             raise NotFound(name)
         return {"id": name, "status": "running"}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flashedge.batch import attempts
+from flashedge.cli.solve.batch import TokenSpeed
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
 from tests.support.cli_rig import Cli, Done, cli_for, with_daemon
@@ -27,7 +29,7 @@ THREE = (
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
     monkeypatch.setattr(follow, "UNATTENDED", RetryPolicy(first_s=0.0, max_retries=2))
     monkeypatch.setattr(follow, "MIN_QUEUE_PAUSE_S", 0.01)
-    monkeypatch.setattr(attempts, "MIN_POLL_S", 0.01)
+    monkeypatch.setattr(attempts, "LOOK_S", 0.01)
     return cli_for(tmp_path, monkeypatch, capfd)
 
 
@@ -170,41 +172,66 @@ def test_a_removed_output_begins_anew(folder: Folder, daemon: BatchDaemon) -> No
     assert len(daemon.runs) == 6
 
 
-def test_ctrl_c_cancels_open_runs_and_keeps_results(
-    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder.give({"problem": "right 1"}, {"problem": "slow 2"})
-    answer = daemon.answer
+def press_ctrl_c(daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch, *looks: int) -> None:
+    """Send SIGINT at these looks at a run."""
+    answer, left = daemon.answer, list(looks)
 
     def interrupting(request: Any) -> Any:
-        if daemon.looks == 8:
-            daemon.looks += 1
-            asyncio.get_running_loop().call_soon(main_task().cancel)
+        if left and daemon.looks >= left[0]:
+            left.pop(0)
+            os.kill(os.getpid(), signal.SIGINT)
         return answer(request)
 
-    def main_task() -> Any:
-        tasks = asyncio.all_tasks()
-        return min(tasks, key=lambda t: int(t.get_name().rpartition("-")[2]))
-
     monkeypatch.setattr(daemon, "handler", interrupting)
-    monkeypatch.setattr("flashedge.cli.solve.batch.asyncio.run", interrupted(asyncio.run))
+
+
+def test_ctrl_c_lets_runs_end_and_removes_those_that_wait(
+    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.give(*({"problem": p} for p in ("soon 1", "waits 2", "right 3", "right 4")))
+    press_ctrl_c(daemon, monkeypatch, 4)
     done = folder.solve("--jobs", "2")
     assert done.code == 130
-    assert "1 of 2 done; the same command resumes" in done.err
+    assert "stopping after 1 search that run; Ctrl-C again cancels them" in done.err
+    assert "1 of 4 done; the same command resumes" in done.err
+    assert list(folder.records()) == [1], "what ran is not lost"
+    waited = [name[-3:] for name in daemon.cancelled]
+    assert waited == [name[-3:] for name in daemon.deleted] == ["1-0"], "nothing is left of it"
+    monkeypatch.setattr(daemon, "handler", daemon.answer)
+    daemon.waits = False
+    assert folder.solve().code == 0
+    assert set(folder.records()) == {1, 2, 3, 4}
+
+
+def test_a_second_ctrl_c_cancels_open_runs_and_keeps_results(
+    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.give({"problem": "right 1"}, {"problem": "slow 2"}, {"problem": "right 3"})
+    press_ctrl_c(daemon, monkeypatch, 8, 12)
+    done = folder.solve("--jobs", "2")
+    assert done.code == 130
+    assert "cancelled 1 run" in done.err
+    assert "the same command resumes" in done.err
     assert [name[-3:] for name in daemon.cancelled] == ["1-0"]
-    assert list(folder.records()) == [1]
+    assert 1 in folder.records()
+    assert 2 not in folder.records()
 
 
-def interrupted(run: Any) -> Any:
-    """asyncio.run as it ends after SIGINT."""
+def test_problems_are_submitted_in_the_order_of_the_file(
+    folder: Folder, daemon: BatchDaemon
+) -> None:
+    folder.give(*({"problem": f"right {number}"} for number in range(9)))
+    assert folder.solve("--jobs", "6").code == 0
+    assert [int(name.split("-")[2]) for name in daemon.submitted] == list(range(9))
 
-    def call(main: Any) -> None:
-        try:
-            run(main)
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
 
-    return call
+def test_the_progress_bar_tells_what_runs_and_how_fast() -> None:
+    speed = TokenSpeed()
+    assert speed.per_s() == 0
+    for at_s in range(9):
+        speed.note(100 * at_s, float(at_s))
+    speed.note(750, 9.0)  # a run that ended is not counted yet
+    assert speed.per_s() == pytest.approx(100 * 4 / 5)
 
 
 # ---------------------------------------------------------------- refusals

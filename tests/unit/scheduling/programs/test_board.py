@@ -96,6 +96,15 @@ def test_chats_go_before_searches_and_both_before_batch_work() -> None:
     assert place(SHORTEST, batch, chat, search) == "acb", "without the rule"
 
 
+def test_batch_work_goes_by_arrival_whatever_its_size() -> None:
+    """Its results come in the order of the file."""
+    rules = replace(SHORTEST, ranks_kinds=True)
+    long = make("a", size=900, kind=Kind.BATCH)
+    short = make("b", size=10, kind=Kind.BATCH, arrived_s=0.1)
+    assert place(rules, short, long) == "ab"
+    assert place(SHORTEST, short, long) == "ba", "without kinds it is work like any other"
+
+
 def test_a_gang_that_has_started_goes_first() -> None:
     begun = make("b", size=900, started_s=0.5)
     short = make("a", size=10)
