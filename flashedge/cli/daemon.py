@@ -138,11 +138,11 @@ def _uninstall() -> None:
 def down(as_json: Json = False) -> None:
     """Stop the daemon. Its running searches are cancelled."""
     from flashedge.daemon import control as daemon_control
-    from flashedge.daemon.files import find_holder
 
     config = load_config()
-    if find_holder(config) is not None:
-        output.note("stopping the daemon")
+    holder = daemon_control.find_holder(config)
+    if holder is not None and not as_json:
+        output.note(f"stopping the daemon (process {holder})")
     pid = daemon_control.stop(config)
     if as_json:
         output.print_json({"stopped": pid})

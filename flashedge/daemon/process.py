@@ -27,6 +27,7 @@ from flashedge.daemon.files import (
     DaemonRecord,
     Lock,
     bound_output,
+    build_url,
     log_path,
     prepare_state_dir,
     read_record,
@@ -50,6 +51,8 @@ LOG_FILES = 4
 """Files of the log that are kept, the present one among them."""
 OUTPUT_TICKS = 100
 """Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
+ANSWER_TIMEOUT_S = 1.0
+"""How long the program that holds the port may take to say what it is."""
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 MakeApp = Callable[[Config, bool], App]
@@ -165,7 +168,9 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         if error.errno == errno.EADDRINUSE:
-            message = f"another program already uses port {port} on {host}"
+            ours = "a FlashEdge daemon of another state folder"
+            user = ours if is_flashedge(host, port) else "another program"
+            message = f"{user} already uses port {port} on {host}"
         else:
             message = f"can't listen on port {port} of {host}: {error.strerror}"
         raise DaemonError(
@@ -175,6 +180,19 @@ def bind(host: str, port: int) -> socket.socket:
         ) from error
     listening.set_inheritable(False)
     return listening
+
+
+def is_flashedge(host: str, port: int) -> bool:
+    """Whether what listens there answers as a FlashEdge daemon does."""
+    import httpx
+
+    try:
+        answer = httpx.get(
+            build_url(host, port) + "/health", timeout=ANSWER_TIMEOUT_S, trust_env=False
+        ).json()
+    except (httpx.HTTPError, ValueError):
+        return False
+    return isinstance(answer, dict) and {"status", "detail"} <= answer.keys()
 
 
 def reap_orphans(config: Config) -> None:

@@ -15,7 +15,7 @@ _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_t
 _WEIGHTS = ("*.safetensors", "*.bin")
 _IGNORED = (
     *("source", "weights_bytes", "parameters", "architecture", "quantized"),
-    *("tool_parser", "reasoning_parser", "compact_json"),
+    *("tool_parser", "reasoning_parser", "compact_json", "license"),
 )
 """The files decide the first ones; runs do not use the others."""
 _OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")

@@ -107,6 +107,12 @@ def find_embedder(config: Config) -> EmbedderSpec | None:
     return EmbedderSpec(source=source, dtype="float32", max_model_len=0) if source else None
 
 
+def is_bundled(pair: Pair) -> bool:
+    """Whether both models come with the package."""
+    sources = (Path(pair.generator.source), Path(pair.verifier.source))
+    return all(source.is_relative_to(BUNDLED) for source in sources)
+
+
 def _list_files(config: Config) -> list[Path]:
     """The package's models.toml (in a checkout a link to the one at its top), then the user's."""
     own = PACKAGE / "models.toml"

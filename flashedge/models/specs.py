@@ -9,6 +9,8 @@ from typing import Any
 from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Judges, Sampling
 
+STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Bytes of a weight of a checkpoint that is not quantized."""
 ONLINE_METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
 """What vLLM can quantize the weights of a bf16 checkpoint to while it loads them."""
 
@@ -69,6 +71,9 @@ class ModelSpec:
     """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. None loads
     them as they are; a checkpoint that is quantized says so in its config.json."""
 
+    license: str | None = None
+    """The name of its licence by its card. None where that is not known."""
+
     quantized: tuple[Quantized, ...] = ()
     """Checkpoints that can replace this one on a smaller card, largest first."""
 
@@ -87,6 +92,20 @@ class ModelSpec:
     compact_json: bool = False
     """Whether JSON by guided decoding has no free whitespace, which a small generator would go on
     writing."""
+
+    @property
+    def download_bytes(self) -> int | None:
+        """About how much is downloaded: the weights as they are stored. None where not known."""
+        if self.quantization is not None and self.parameters is not None:
+            return STORED_BYTES[self.dtype] * self.parameters
+        return self.weights_bytes
+
+    def is_variant_of(self, other: ModelSpec) -> bool:
+        """Whether both are the same model, perhaps quantized."""
+        names, others = (
+            {spec.source, *(smaller.source for smaller in spec.quantized)} for spec in (self, other)
+        )
+        return not names.isdisjoint(others)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flashedge.cli import output
 from flashedge.cli.lengths.data import read_finished
+from flashedge.client.words import format_count
 from flashedge.config import Config, load_config
 
 if TYPE_CHECKING:
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from flashedge.runtime.lengths.history.predictor import Group, HistoryPredictor
 
 MODEL_COLUMNS = ("text model", "trained", "prompts", "outputs", "median error", "use")
+LEAST_RUNS = 5
+"""Runs that a group of prompts needs to be shown."""
+LEAST_DIFFERENCE = 0.2
+"""How far its median must be from that of all prompts, as a share of it."""
 GROUP_COLUMNS = ("history", "runs", "median", "8 of 10 outputs")
 
 
@@ -30,6 +35,9 @@ def show(
         str | None,
         typer.Option(metavar="PAIR", help="Pair to show.", show_default="the setting `pair`"),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also groups of few runs, and those like the rest.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show what the predictors know of a pair, or what they predict for a prompt and why."""
@@ -53,9 +61,28 @@ def show(
     output.print_table(MODEL_COLUMNS, map(_format_model, models), "no text model is trained")
     if models:
         output.say()
-    output.print_table(GROUP_COLUMNS, map(_format_group, groups), "no run has ended yet")
+    shown = groups if everything else _choose_telling(groups)
+    output.print_table(GROUP_COLUMNS, map(_format_group, shown), "no run has ended yet")
+    if len(shown) < len(groups):
+        left = format_count(len(groups) - len(shown), "group")
+        output.note(f"{left} of few runs, or like the rest: flashedge lengths show --all")
     if groups:
         output.note(f"{history.num_prompts:,} prompts are known by themselves")
+
+
+def _choose_telling(groups: Sequence[Group]) -> list[Group]:
+    """The groups that add something to the larger one that they are a part of, the last before them
+    that is no group of prompts."""
+    shown: list[Group] = []
+    whole = 0
+    for group in groups:
+        median = _describe(group)["median_tokens"]
+        if not group.is_of_prompts:
+            whole = median
+        elif group.runs < LEAST_RUNS or abs(median - whole) < LEAST_DIFFERENCE * whole:
+            continue
+        shown.append(group)
+    return shown
 
 
 def _explain(

@@ -19,7 +19,7 @@ from flashedge.models.memory.card_memory import (
 )
 from flashedge.models.memory.fit import PairNeed, find_need
 from flashedge.models.memory.known_cards import KNOWN_CARDS
-from flashedge.models.registry import find_embedder, find_pair, load_pairs
+from flashedge.models.registry import find_embedder, find_pair, is_bundled, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
 
@@ -39,6 +39,9 @@ SHOP_CARDS = tuple(
     build_idle_card(name, KNOWN_CARDS[card].memory_bytes)
     for name, card in (("16 GB", "rtx4080"), ("24 GB", "rtx4090"), ("32 GB", "rtx5090"))
 )
+
+NO_CARD_BYTES = 1 << 30
+"""Weights of a pair that needs no card: a CPU computes them as fast as anybody reads."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
@@ -60,7 +63,11 @@ def ls(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the pairs, and whether their files are on this machine."""
+    """List the pairs, whether their files are on this machine, and what a download would take.
+
+    Sizes are about those of the stored weights. A licence is the one that the models' cards name;
+    the first is the generator's where the verifier has another.
+    """
     config = load_config()
     if gpu is not None and not fit:
         raise ConfigError("--gpu says where a pair is to fit", hint="add --fit", param="gpu")
@@ -74,13 +81,31 @@ def ls(
     rows = [
         (
             p["name"],
-            "ready" if p["local"] else "to pull",
+            _format_missing(p),
             p["smallest_card"] or "larger",
+            _format_licences(p),
             p["description"],
         )
         for p in found
     ]
-    output.print_table(("pair", "files", "card", "description"), rows, "no pairs")
+    columns = ("pair", "to pull", "card", "licence", "description")
+    output.print_table(columns, rows, "no pairs")
+
+
+def _format_missing(pair: dict[str, Any]) -> str:
+    """About how much has to be downloaded."""
+    if pair["local"]:
+        return "nothing"
+    size = pair["download_bytes"]
+    return "?" if size is None else f"~{size / 1e9:.1f} GB"
+
+
+def _format_licences(pair: dict[str, Any]) -> str | None:
+    """The models' licences. None for a pair that comes with the package."""
+    if pair["is_bundled"]:
+        return None
+    found = (pair[role]["license"] or "?" for role in ("generator", "verifier"))
+    return " + ".join(dict.fromkeys(found))
 
 
 def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
@@ -103,7 +128,7 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
     rows = [
         (
             p["name"],
-            "ready" if p["local"] else "to pull",
+            _format_missing(p),
             format_size(p["room"]["kv_bytes"]),
             f"{p['room']['paths']} of {p['max_path_tokens']:,} tokens",
             p["description"],
@@ -116,7 +141,8 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
             for card, _ in place.cards
         )
     )
-    output.print_table(("pair", "files", "KV", "whole paths", "description"), rows, "nothing fits")
+    columns = ("pair", "to pull", "KV", "whole paths", "description")
+    output.print_table(columns, rows, "nothing fits")
 
 
 @app.command(name="show")
@@ -135,6 +161,8 @@ def show(name: Name, as_json: Json = False) -> None:
         weights = "" if spec.weights_bytes is None else f", {format_size(spec.weights_bytes)}"
         quantized = "" if spec.quantization is None else f" as {spec.quantization}"
         output.say(f"    {spec.dtype}{quantized}, {spec.max_model_len} tokens{weights}")
+        if spec.license is not None:
+            output.say(f"    licence {spec.license}")
         output.say(
             f"    {folder if folder else 'not on this machine: flashedge models pull ' + pair.name}"
         )
@@ -205,10 +233,22 @@ def _describe(pair: Pair, config: Config) -> dict[str, Any]:
         folder = locate_model(spec, config)
         entry[role]["folder"] = None if folder is None else str(folder)
     entry["local"] = bool(entry["generator"]["folder"] and entry["verifier"]["folder"])
+    missing = {s.source: s for s in _list_missing(pair, config)}
+    sizes = [spec.download_bytes for spec in missing.values()]
+    known = [size for size in sizes if size is not None]
+    entry["download_bytes"] = sum(known) if len(known) == len(sizes) else None
+    entry["is_bundled"] = is_bundled(pair)
     card, need = _find_card(pair, config)
     entry["needed_bytes"] = need and need.least_bytes
     entry["smallest_card"] = card and card.name
+    if need is not None and sum(need.weights) < NO_CARD_BYTES:
+        entry["smallest_card"] = "any"
     return entry
+
+
+def _list_missing(pair: Pair, config: Config) -> list[ModelSpec]:
+    """The models whose files are not on this machine."""
+    return [s for s in (pair.generator, pair.verifier) if locate_model(s, config) is None]
 
 
 def _find_card(pair: Pair, config: Config) -> tuple[CardMemory | None, PairNeed | None]:

@@ -154,24 +154,27 @@ def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator
 
 
 def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> str:
-    """Say what would fit `card` in place of `pair`: a quantized checkpoint, else the nearest pair.
+    """Say what would fit `card` in place of `pair`: a pair of the same models, quantized, or
+    quantized checkpoints that no pair has, else the nearest pair.
 
     The nearest pair shares most models with this one, and has the largest weights among those.
     """
-    other = choose_quantized(pair, find_need(pair, config, card), card)
-    if other is not None:
-        names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in other.replacements)
-        return f"it fits quantized: put {names} into your models.toml"
     known = {p.name: p for p in pairs if p.name not in (pair.name, "bundled")}
     fitting = [known[name] for name in list_fitting(known.values(), card, config)]
-    if not fitting:
-        return "no pair of models.toml fits but `bundled`; end other programs or use a larger card"
 
     def rank(other: Pair) -> tuple[int, int]:
-        same = (other.verifier == pair.verifier) + (other.generator == pair.generator)
+        same = other.verifier.is_variant_of(pair.verifier)
+        same += other.generator.is_variant_of(pair.generator)
         return same, sum(shape.weights_bytes for shape in find_pair_shapes(other, config))
 
     fitting.sort(key=rank, reverse=True)
+    has_twin = bool(fitting) and rank(fitting[0])[0] == 2
+    other = None if has_twin else choose_quantized(pair, find_need(pair, config, card), card)
+    if other is not None:
+        names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in other.replacements)
+        return f"it fits quantized: put {names} into your models.toml"
+    if not fitting:
+        return "no pair of models.toml fits but `bundled`; end other programs or use a larger card"
     rest = ", ".join(p.name for p in fitting[1:4])
     also = f" (these fit too: {rest})" if rest else ""
     return f"the nearest pair that fits: flashedge up --pair {fitting[0].name}{also}"

@@ -291,10 +291,10 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert "ready: pair bundled" in ready.out
     assert "starts: pair bundled" in cli("logs").out
     assert len(cli("logs", "-n", "1").out.splitlines()) == 1
-    done = cli("down")
-    assert done.out == f"stopped the daemon (process {told['pid']})\n"
-    assert done.err == "stopping the daemon\n"
-    assert cli("down").err == "no daemon runs\n"
+    down = cli("down")
+    assert down.err == f"stopping the daemon (process {told['pid']})\n", "before it has ended"
+    assert down.out == f"stopped the daemon (process {told['pid']})\n"
+    assert "no daemon runs" in cli("down").err
 
 
 def test_logs_without_a_log(cli: Cli) -> None:
@@ -552,7 +552,15 @@ def test_models_ls_and_show(cli: Cli) -> None:
     assert pairs[PAIR]["local"] is False
     assert pairs["math-7b+prm-7b"]["smallest_card"] == "32 GB"
     assert pairs["math-7b+skywork-1.5b"]["smallest_card"] == "24 GB"
-    assert "Qwen2.5-Math-1.5B" in cli("models", "ls").out
+    assert pairs["bundled"]["smallest_card"] == "any"
+    assert pairs["bundled"]["download_bytes"] == 0
+    stored = pairs["qwen-7b-awq+prm-7b-fp8"]["download_bytes"]
+    assert stored == 5_570_747_392 + 2 * 7_083_474_946, "FP8 is made of bf16 while it is loaded"
+    rows = {row.split()[0]: row for row in cli("models", "ls").out.splitlines()}
+    assert rows["bundled"].split()[:4] == ["bundled", "nothing", "any", "-"]
+    assert rows[PAIR].split()[1:8] == ["~6.2", "GB", "16", "GB", "apache-2.0", "+", "skywork"]
+    assert "apache-2.0 + ?" in rows["qwen-1.5b+shepherd-7b"], "its card names none"
+    assert "licence skywork" in cli("models", "show", PAIR).out
     assert f"not on this machine: flashedge models pull {PAIR}" in cli("models", "show", PAIR).out
     assert cli("models", "show", "nope").code == 2
 

@@ -126,7 +126,14 @@ def test_stored_runs_teach_both_predictors(cli: Cli) -> None:
     shown = cli("lengths", "show")
     assert shown.code == 0, shown.err
     assert "read 210 stored runs of bundled" in shown.err
-    assert "self_consistency on bundled, prompts of about" in shown.out
+    every = cli("lengths", "show", "--all")
+    assert "self_consistency on bundled, prompts of about" in every.out
+    hidden = len(every.out.splitlines()) - len(shown.out.splitlines())
+    assert f"{hidden} groups of few runs, or like the rest: flashedge lengths show" in shown.err
+    kept, rows = (
+        {" ".join(line.split()) for line in out.splitlines()} for out in (shown.out, every.out)
+    )
+    assert kept < rows
     listed = json.loads(cli("lengths", "show", "--json").out)
     assert listed["models"] == []
     assert listed["history"][0]["group"] == "all runs"

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -102,6 +103,16 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
     assert "--port" in (e.value.hint or "")
     assert process.returncode == DaemonError.exit_code
     assert files.find(config) is None
+
+
+def test_a_daemon_of_another_state_folder_on_the_port_is_named(
+    config: Config, tmp_path: Path
+) -> None:
+    up(config)
+    other = replace(config, state_dir=tmp_path / "other")
+    process = start(other)
+    with pytest.raises(DaemonError, match="a FlashEdge daemon of another state folder already"):
+        control.wait_ready(other, process, timeout_s=20)
 
 
 def test_a_stale_record_is_ignored(config: Config) -> None:

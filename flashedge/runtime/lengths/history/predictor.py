@@ -59,6 +59,9 @@ class Group:
 
     fit: Posterior
 
+    is_of_prompts: bool = False
+    """Whether it holds only prompts of about one length."""
+
 
 @dataclass(slots=True)
 class _Kind:
@@ -128,7 +131,10 @@ class HistoryPredictor:
                 fit = self._fit_cell(key, cell, prior)
                 prior = self._build_prior(fit)
                 words = key.describe(self._settings)
-                found.append(Group(words=words, runs=cell.runs, fit=fit))
+                is_of_prompts = key.bucket is not None
+                found.append(
+                    Group(words=words, runs=cell.runs, fit=fit, is_of_prompts=is_of_prompts)
+                )
         return found
 
     def _fit_cell(self, key: GroupKey, cell: Cell, prior: Prior) -> Posterior:

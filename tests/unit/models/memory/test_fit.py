@@ -125,11 +125,19 @@ def test_what_other_programs_hold_counts(config: Config) -> None:
     assert other["fit"].verdict != BAD  # a card that is not here is idle
 
 
-def test_a_quantized_checkpoint_that_would_fit_is_named(config: Config) -> None:
+def test_a_pair_of_the_same_models_quantized_is_named_first(config: Config) -> None:
     found = checks_of("qwen-7b+prm-7b", "rtx4090", config)["fit"]
     assert found.verdict == BAD
     assert "GiB are missing. Weights take 14.2 GiB + 13.2 GiB" in found.detail
-    assert "Qwen/Qwen2.5-7B-Instruct-AWQ" in str(found.hint)
+    assert "flashedge up --pair qwen-7b-gptq+prm-7b-fp8 (these fit too: qwen-7b-awq" in str(
+        found.hint
+    )
+
+
+def test_else_a_quantized_checkpoint_that_would_fit_is_named(config: Config) -> None:
+    found = checks_of("qwen-7b+shepherd-7b", "rtx4090", config)["fit"]
+    assert found.verdict == BAD
+    assert "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)" in str(found.hint)
 
 
 def test_else_the_pairs_that_fit(config: Config) -> None:
