@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from flashedge.profiler.card_users import CardUser
+from flashedge.runtime.recent_latency import PERCENTILES
 from flashedge.scheduling.programs.standing import Standing
 from flashedge.scheduling.rollouts.standing import BoostStanding
 from flashedge.types import POLICY_NAMES
@@ -33,6 +35,25 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
             "detail": {"type": ["string", "null"]},
             "engines": {"type": "object"},
             "runs": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "card_users": {"type": "array", "items": TypeAdapter(CardUser).json_schema()},
+        },
+    }
+    percentiles = {
+        "type": ["object", "null"],
+        "description": "Seconds of half (p50), nine tenths (p90) and all but a hundredth (p99).",
+        "properties": {f"p{p}": {"type": "number"} for p in PERCENTILES},
+    }
+    latency = {
+        "type": "object",
+        "description": "How fast the last chats and runs that finished were: until the first token,"
+        " and for each token after it (of a run: of its whole tree).",
+        "additionalProperties": {
+            "type": "object",
+            "properties": {
+                "requests": {"type": "integer"},
+                "first_token_s": percentiles,
+                "token_s": percentiles,
+            },
         },
     }
     pairs = {
@@ -44,7 +65,12 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
     schema = {
         "type": "object",
         "required": ["state", "pairs", "scheduling"],
-        "properties": {"state": {"type": "string"}, "pairs": pairs, "scheduling": scheduling},
+        "properties": {
+            "state": {"type": "string"},
+            "pairs": pairs,
+            "scheduling": scheduling,
+            "latency": latency,
+        },
     }
     content = {"application/json": {"schema": schema}}
     return {200: {"description": "The daemon's state and load.", "content": content}}

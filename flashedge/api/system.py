@@ -85,6 +85,7 @@ def system_router(service: ServicePort) -> APIRouter:
                 "pairs": described,
                 "runs": dict(service.counts),
                 "scheduling": dataclasses.asdict(service.scheduling),
+                "latency": service.metrics.describe_latency(),
                 "kept_runs": service.kept_runs,
                 "self_test": now.self_test,
             }
@@ -110,13 +111,14 @@ def _describe_pair(state: PairState, views: Mapping[str, EngineView]) -> dict[st
     health = state.health
     for name, engine in (("generator", health.generator), ("verifier", health.verifier)):
         view = views.get(name)
-        seen = None if view is None else dataclasses.asdict(view)
+        seen = None if view is None else {**dataclasses.asdict(view), "cache_hits": view.cache_hits}
         engines[name] = {**dataclasses.asdict(engine), "view": seen}
     return {
         "state": health.state,
         "detail": health.detail,
         "engines": engines,
         "runs": {"queued": state.queued, "running": state.running},
+        "card_users": [dataclasses.asdict(user) for user in health.card_users],
     }
 
 

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from flashedge.daemon.files import DaemonRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-ENGINE_COLUMNS = ("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks")
+ENGINE_COLUMNS = (
+    *("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks"),
+    "cache hits",
+)
 
 
 def up(
@@ -167,6 +170,10 @@ def unload(as_json: Json = False) -> None:
 def ps(as_json: Json = False) -> None:
     """Show the daemon, its engines and their load, and the programs that run or wait.
 
+    Of each engine: the share of its requests' prompts that it found in its prefix cache. Of the
+    last plain requests and searches: how long the first token took, and each one after it (of a
+    search: of all its paths), for half of them (p50) and for all but a tenth and a hundredth.
+
     Of each program: its place in the queue, how long it has waited, the predicted length of one of
     its answers or paths (half are longer than the median, a tenth longer than the tail), and when
     it is expected to start.
@@ -213,6 +220,10 @@ def ps(as_json: Json = False) -> None:
         if any(engine.get("cards") for engine in engines.values()):
             output.say(describe_places(engines))
         print_engines(status.get("pairs") or {})
+        for line in describe_latency(status.get("latency") or {}):
+            output.say(line)
+        if users := describe_card_users(status.get("pairs") or {}):
+            output.say(users)
         if programs := scheduling.get("programs"):
             print_programs(programs)
         if boosts := scheduling.get("boosts"):
@@ -311,6 +322,36 @@ def describe_places(engines: dict[str, Any]) -> str:
     return found
 
 
+def describe_latency(latency: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each kind of request of which some have finished."""
+    for kind, nouns in (("chat", "plain requests"), ("run", "searches")):
+        found = latency.get(kind) or {}
+        if not found.get("requests"):
+            continue
+        first = _format_percentiles(found["first_token_s"], 1, "s")
+        line = f"{nouns}, the last {found['requests']:,}: first token {first}"
+        if each := found["token_s"]:
+            line += f"; each next one {_format_percentiles(each, 1000, 'ms')}"
+        yield line
+
+
+def _format_percentiles(seconds: Mapping[str, float], scale: int, unit: str) -> str:
+    shown = [f"{name} {scale * value:.3g}" for name, value in seconds.items()]
+    return f"{', '.join(shown)} {unit}"
+
+
+def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
+    """The other programs on the cards. None where there is none."""
+    from flashedge.profiler.card_users import CardUser, describe_user
+
+    found = dict.fromkeys(
+        describe_user(CardUser(**user))
+        for pair in pairs.values()
+        for user in pair.get("card_users") or ()
+    )
+    return f"other programs hold memory of the card: {', '.join(found)}" if found else None
+
+
 def print_engines(pairs: Mapping[str, Any]) -> None:
     """Print the engines of all loaded pairs, and the runs of each where there are several."""
     several = len(pairs) > 1
@@ -327,6 +368,7 @@ def print_engines(pairs: Mapping[str, Any]) -> None:
 def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:
     view = engine.get("view") or {}
     blocks = f"{view['blocks_used']}/{view['quota_blocks']}" if view else None
+    hits = view.get("cache_hits")
     return (
         name,
         engine.get("state"),
@@ -335,4 +377,5 @@ def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:
         view.get("running"),
         view.get("waiting"),
         blocks,
+        None if hits is None else f"{hits:.0%}",
     )

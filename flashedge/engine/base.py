@@ -133,9 +133,18 @@ class EngineView:
     block_tokens: int
     block_bytes: int
     preemptions: int
+    prompt_tokens: int = 0
+    """Of all requests since the engine was loaded, across restarts."""
+    cached_tokens: int = 0
+    """Those of `prompt_tokens` whose KV was in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
     """What deterministic requests cost since the engine's start: tokens verified, passes and so on.
     Empty for an engine that computes them like others."""
+
+    @property
+    def cache_hits(self) -> float | None:
+        """The share of prompt tokens that were found in the prefix cache. None before any."""
+        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from flashedge.models.memory.engine_memory import EngineMemory
 from flashedge.models.memory.fit import EnginePairMemory, list_sequences
 from flashedge.models.memory.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
 from flashedge.models.specs import Pair
+from flashedge.profiler.card_users import describe_user, find_own_pids, read_card_users
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import GpuCard
 from flashedge.profiler.memory_record import load_memory, save_memory
+from flashedge.profiler.visible_cards import VARIABLE
 
 
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
@@ -66,7 +69,7 @@ def read_place(config: Config, nvml: Any = None) -> Place:
                 hint="set generator_kv_bytes and verifier_kv_bytes, for each card",
                 param=f"{role}_kv_bytes",
             )
-    generator, verifier = (_describe_fullest(cards.cards) for cards in layout.each)
+    generator, verifier = (_describe_fullest(cards.cards, nvml) for cards in layout.each)
     return generator if layout.is_shared else SeparateCards(generator=generator, verifier=verifier)
 
 
@@ -76,14 +79,16 @@ def read_engine_card(config: Config, role: str) -> CardMemory:
     return _describe_fullest(cards.cards)
 
 
-def _describe_fullest(cards: tuple[GpuCard, ...]) -> CardMemory:
+def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemory:
     """The one of an engine's cards that has the least room."""
     card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.display])
+    users = read_card_users(find_own_pids(os.getpid()), nvml, {VARIABLE: card.key})
     return CardMemory(
         name=card.name,
         memory_bytes=card.memory_bytes,
         held_bytes=card.memory_bytes - card.free_bytes,
         reserve_bytes=RESERVES[card.display],
+        held_by=tuple(map(describe_user, users)),
         is_measured=True,
         count=len(cards),
     )

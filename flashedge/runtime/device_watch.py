@@ -1,11 +1,14 @@
-"""Watches the card under the engines, so that health says when it is the card that failed."""
+"""Watches the card under the engines, so that health says when it is the card that failed, and who
+else holds its memory."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 
 from flashedge.engine.platform import runs_on_cpu
+from flashedge.profiler.card_users import CardUser, find_own_pids, read_card_users
 from flashedge.profiler.card_watch import CardWatch
 from flashedge.profiler.errors import ProfileError
 
@@ -14,12 +17,19 @@ log = logging.getLogger(__name__)
 PERIOD_S = 5.0
 
 
+def read_others() -> tuple[CardUser, ...]:
+    """The programs on the cards that this process did not start."""
+    return read_card_users(find_own_pids(os.getpid()))
+
+
 class DeviceWatch:
     """Looks at the card every few seconds. It does nothing on a CPU."""
 
     def __init__(self) -> None:
         self.faults: tuple[str, ...] = ()
         """A line for each thing that is wrong with the card."""
+        self.users: tuple[CardUser, ...] = ()
+        """The programs that hold memory of the cards, apart from this one and its engines."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -45,6 +55,7 @@ class DeviceWatch:
                     if fault not in self.faults:
                         log.error("%s", fault)
                 self.faults = found
+                self.users = await asyncio.to_thread(read_others)
                 await asyncio.sleep(PERIOD_S)
         finally:
             watch.close()

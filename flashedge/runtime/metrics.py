@@ -6,6 +6,7 @@ import time
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
+from typing import Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -30,10 +31,12 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.runtime.programs.outlook import Scheduling
+from flashedge.runtime.recent_latency import RecentLatency
 from flashedge.runtime.served_pair import PairState
 from flashedge.scheduling.programs.program import Kind
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 _RUN_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 
@@ -49,6 +52,9 @@ class Metrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._no_token_yet: dict[str, float] = {}  # run id -> time it left the queue
+        self._first_tokens: dict[str, tuple[float, float]] = {}
+        """Of the runs that have one: how long it took, and when it came."""
+        self._latency = {"chat": RecentLatency(), "run": RecentLatency()}
         self._last: dict[tuple[tuple[str, ...], str], float] = {}
         """The last value of each counter, by its labels and what it counts."""
         self.registry = registry = CollectorRegistry()
@@ -115,6 +121,13 @@ class Metrics:
             _FIRST_TOKEN_S,
             "kind",
         )
+        self._token_seconds = histogram(
+            "time_per_output_token_seconds",
+            "From the first token to the end, over the tokens that came in that time: of a chat's "
+            "one answer, of a run's whole tree.",
+            _TOKEN_S,
+            "kind",
+        )
         self._run_seconds = histogram("run_seconds", "Runs that finished, queue included.", _RUN_S)
         self._queue_seconds = histogram("queue_seconds", "Time of runs in the queue.", _RUN_S)
         self._chat_seconds = histogram("chat_seconds", "Whole plain chat requests.", _RUN_S)
@@ -142,6 +155,17 @@ class Metrics:
                 "recomputed_tokens": "Candidates of deterministic requests that were forgotten.",
                 "pass_us": "Microseconds of passes, for which other requests waited.",
             }.items()
+        }
+        self._prompts = {
+            "prompt_tokens": counter(
+                "prefix_cache_queries",
+                "Prompt tokens of an engine's requests, searches and drafts included.",
+                "pair",
+                "engine",
+            ),
+            "cached_tokens": counter(
+                "prefix_cache_hits", "Those whose KV was in the cache.", "pair", "engine"
+            ),
         }
         self._preemptions = counter(
             "num_preemptions", "Requests preempted for lack of KV blocks.", "pair", "engine"
@@ -180,6 +204,7 @@ class Metrics:
                 self._verifier_cached.inc(usage.get("verifier_cached_tokens", 0))
                 timing = result.get("timing") or {}
                 self._run_seconds.observe(timing.get("total_s", 0.0))
+                self._note_speed(run_id, usage.get("tree_tokens", 0))
                 self._count_end(run_id, "finished")
             case RunFailed():
                 self._count_end(run_id, "failed")
@@ -229,8 +254,10 @@ class Metrics:
         first_token_s: float | None,
         total_s: float,
         finish: str,
+        choices: int = 1,
     ) -> None:
-        """Count a chat request that ended. finish: stop, length, cancelled or error."""
+        """Count a chat request that ended. finish: stop, length, cancelled or error. choices: its
+        answers, which are generated together."""
         self._chats.labels(finish).inc()
         self._prompt.inc(prompt_tokens)
         self._chat_tokens.inc(completion_tokens)
@@ -238,12 +265,19 @@ class Metrics:
         self._chat_seconds.observe(total_s)
         if first_token_s is not None:
             self._first_token.labels("chat").observe(first_token_s)
+            if finish in ("stop", "length"):
+                rest_s = total_s - first_token_s
+                self._observe_speed("chat", first_token_s, rest_s, completion_tokens / choices)
 
     def observe_score(self, *, tokens: int, cached_tokens: int) -> None:
         """Count a solution that was scored outside any run."""
         self._scored.inc()
         self._verified.inc(tokens)
         self._verifier_cached.inc(cached_tokens)
+
+    def describe_latency(self) -> dict[str, Mapping[str, Any]]:
+        """The percentiles of the last chats and runs that finished: see `RecentLatency`."""
+        return {kind: recent.describe() for kind, recent in self._latency.items()}
 
     def render(self) -> str:
         """Render the exposition text. Its media type is `content_type`."""
@@ -256,6 +290,8 @@ class Metrics:
         for name, metric in self._views.items():
             metric.labels(*labels).set(getattr(view, name))
         self._advance(self._preemptions, labels, "preemptions", view.preemptions)
+        for name, prompt_metric in self._prompts.items():
+            self._advance(prompt_metric, labels, name, getattr(view, name))
         for name, replay_metric in self._replays.items():
             if name in view.replays:
                 self._advance(replay_metric, labels, name, view.replays[name])
@@ -267,12 +303,28 @@ class Metrics:
 
     def _count_end(self, run_id: str, status: str) -> None:
         self._no_token_yet.pop(run_id, None)
+        self._first_tokens.pop(run_id, None)
         self._runs.labels(status).inc()
 
     def _note_first_token(self, run_id: str) -> None:
         started = self._no_token_yet.pop(run_id, None)
         if started is not None:
-            self._first_token.labels("run").observe(self._clock() - started)
+            now_s = self._clock()
+            self._first_tokens[run_id] = now_s - started, now_s
+            self._first_token.labels("run").observe(now_s - started)
+
+    def _note_speed(self, run_id: str, tokens: int) -> None:
+        """A run has finished with a tree of so many tokens."""
+        if run_id in self._first_tokens:
+            first_token_s, came_s = self._first_tokens[run_id]
+            self._observe_speed("run", first_token_s, self._clock() - came_s, tokens)
+
+    def _observe_speed(self, kind: str, first_token_s: float, rest_s: float, tokens: float) -> None:
+        """rest_s: from the first token to the end."""
+        token_s = rest_s / (tokens - 1) if tokens > 1 else None
+        self._latency[kind].note(first_token_s, token_s)
+        if token_s is not None:
+            self._token_seconds.labels(kind).observe(token_s)
 
     def _advance(self, metric: Counter, labels: tuple[str, ...], what: str, count: float) -> None:
         """Follow a counter that is kept elsewhere. An engine's restarts at 0 with its process."""

@@ -48,6 +48,7 @@ class PlainTally:
             first_token_s=self._first_token_s,
             total_s=time.monotonic() - self._began,
             finish=finish,
+            choices=self._choices,
         )
 
 

@@ -26,6 +26,7 @@ from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.models.fingerprint import pair_fingerprint
 from flashedge.models.specs import Pair
 from flashedge.optimizations import Optimizations
+from flashedge.profiler.card_users import CardUser
 from flashedge.runtime.device_watch import DeviceWatch
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import set_flat_batch
@@ -83,6 +84,9 @@ class ServiceHealth:
     self_test: Mapping[str, Any] | None
     """What the self-test found, which goes on while the pair serves; None before. See
     `engine.vllm.invariance_probe`."""
+
+    card_users: tuple[CardUser, ...] = ()
+    """Other programs that hold memory of this machine's cards, the largest first."""
 
 
 SELF_TESTS = 3
@@ -261,6 +265,7 @@ class ServedPair:
             generator=generator,
             verifier=verifier,
             self_test=self._self_test,
+            card_users=self._device.users,
         )
 
     async def views(self) -> dict[str, EngineView]:

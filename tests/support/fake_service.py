@@ -25,6 +25,7 @@ from flashedge.events import (
     RunFinished,
     RunStarted,
 )
+from flashedge.profiler.card_users import CardUser
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
@@ -165,6 +166,7 @@ class FakeHealth:
     generator: Health = field(default_factory=lambda: Health(state="ready", pid=1))
     verifier: Health = field(default_factory=lambda: Health(state="ready", pid=2))
     self_test: Mapping[str, Any] | None = None
+    card_users: tuple[CardUser, ...] = ()
 
 
 @dataclass

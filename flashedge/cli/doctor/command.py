@@ -88,6 +88,7 @@ def run_checks() -> Iterator[Check]:
     missing = "" if config.config_file.exists() else " (no such file: defaults)"
     yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{missing}")
     yield _check_memory()
+    yield from device_checks.check_card_users(_find_daemon_pids(config))
     for check in (
         _check_disk,
         _check_state_folder,
@@ -98,6 +99,15 @@ def run_checks() -> Iterator[Check]:
         _check_daemon,
     ):
         yield _run_check(check, config)
+
+
+def _find_daemon_pids(config: Config) -> frozenset[int]:
+    """The daemon's process and its engines. Empty where none runs."""
+    from flashedge.daemon.files import find_holder
+    from flashedge.profiler.card_users import find_own_pids
+
+    holder = find_holder(config)
+    return frozenset() if holder is None else find_own_pids(holder)
 
 
 def _run_check(check: Callable[[Config], Check], config: Config) -> Check:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
@@ -36,6 +36,29 @@ def check_cards(nvml: Any = None) -> Iterator[Check]:
         yield Check(name="gpu state", verdict=BAD, detail=detail, hint=hint)
     else:
         yield Check(name="gpu state", verdict=verdict, detail=detail)
+
+
+def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
+    """The programs that hold memory of the cards, but those of the pids `own`. No check where no
+    card answers.
+
+    `nvml` replaces NVML (see `flashedge.profiler.card_users.read_card_users`).
+    """
+    from flashedge.profiler.card_users import describe_user, read_card_users
+    from flashedge.profiler.errors import ProfileError
+    from flashedge.profiler.gpu import read_cards
+
+    try:
+        read_cards(nvml)
+    except ProfileError:
+        return
+    users = read_card_users(own, nvml)
+    detail = "; ".join(describe_user(user) for user in users)
+    yield Check(
+        name="gpu memory",
+        verdict=GOOD,
+        detail=f"held by other programs: {detail}" if users else "no other program holds any",
+    )
 
 
 def check_profile(config: Config) -> Check:

@@ -18,7 +18,7 @@ from flashedge.models.memory.card_memory import (
 )
 from flashedge.models.memory.engine_memory import MARGIN, EngineMemory
 from flashedge.models.memory.fit import FindMeasured, PairNeed, find_need, suggest
-from flashedge.models.memory.kv_plan import describe_lack, find_explicit
+from flashedge.models.memory.kv_plan import describe_holders, describe_lack, find_explicit
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
 from flashedge.sizes import format_size
@@ -82,7 +82,7 @@ def _check_memory(place: CardMemory) -> Check:
         name="memory",
         verdict=GOOD,
         detail=f"{describe_count(place)}, {format_size(place.memory_bytes)}, {held} of it {use},"
-        f" {reserve} left for the display and other programs",
+        f" {reserve} left for the display and other programs{describe_holders(place)}",
     )
 
 

@@ -86,9 +86,12 @@ class VllmGenerator(VllmEngine):
             prompt = tokens_input(list(request.token_ids))
             outputs = llm.generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
-                start = 0
+                start, is_first = 0, True
                 async for output in stream:
                     chunk = self._make_chunk(output, request, start)
+                    if is_first:
+                        self._process.note_prompt(len(request.token_ids), chunk.cached_tokens)
+                        is_first = False
                     start += len(chunk.token_ids)
                     yield chunk
 

@@ -192,6 +192,7 @@ class VllmVerifier(VllmEngine):
             raise GenerationFailed(
                 f"the verifier engine returned {len(rows)} rows for {len(token_ids)} tokens"
             )
+        self._process.note_prompt(len(token_ids), cached)
         return rows, cached
 
 

@@ -37,6 +37,10 @@ class CardMemory:
     is_measured: bool
     """Whether `held_bytes` was measured here. Otherwise it is what an idle card's driver keeps."""
 
+    held_by: tuple[str, ...] = ()
+    """The programs that hold memory of it, in words, the largest first. Empty where the driver
+    does not tell."""
+
     is_card: bool = True
     """False for RAM."""
 

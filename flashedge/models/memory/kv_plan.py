@@ -98,5 +98,11 @@ def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
     return (
         f"{format_size(missing)} are missing. Weights take {weights}, the engines {overheads}"
         f" beside them ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
-        f" {usable} can be used"
+        f" {usable} can be used{describe_holders(card)}"
     )
+
+
+def describe_holders(card: Place) -> str:
+    """A clause that names the programs that hold memory of the cards. Empty where none is known."""
+    held = [by for each, _ in card.cards for by in each.held_by]
+    return f"; other programs hold memory: {', '.join(held)}" if held else ""

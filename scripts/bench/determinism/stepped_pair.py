@@ -92,6 +92,9 @@ class SteppedProcess:
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
 
+    def note_prompt(self, tokens: int, cached_tokens: int) -> None:
+        """Prompts are not counted here."""
+
     async def generate(
         self, prompt: Any, params: Any, name: str, priority: int = 0
     ) -> AsyncGenerator[Any]:

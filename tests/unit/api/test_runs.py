@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from flashedge.events import RunFailed, from_json, to_json
+from flashedge.profiler.card_users import CardUser
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.programs.standing import Standing
@@ -338,7 +339,8 @@ async def test_models_lists_the_served_pair() -> None:
 
 
 async def test_status_and_metrics_report_the_engines() -> None:
-    service = FakeService(state=FakeHealth(self_test={"batch_invariant": True}))
+    user = CardUser(card=0, pid=80, name="game", memory_bytes=5)
+    service = FakeService(state=FakeHealth(self_test={"batch_invariant": True}, card_users=(user,)))
     async with client_of(service) as client:
         await client.post("/v1/solve", json=ASK)
         status = (await client.get("/v1/status")).json()
@@ -349,6 +351,10 @@ async def test_status_and_metrics_report_the_engines() -> None:
         pair = status["pairs"]["bundled"]
         assert (pair["engines"], pair["runs"]) == (status["engines"], status["runs"])
         assert status["self_test"] == {"batch_invariant": True}
+        assert pair["card_users"] == [asdict(user)]
+        assert pair["engines"]["generator"]["view"]["cache_hits"] is None, "no prompt yet"
+        assert status["latency"]["run"]["requests"] == 1
+        assert set(status["latency"]["run"]["token_s"]) == {"p50", "p90", "p99"}
         response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
     for line in (

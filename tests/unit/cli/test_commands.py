@@ -106,6 +106,27 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     assert json.loads(cli("ps", "--json").out)["detail"] == daemon.detail
 
 
+def test_ps_tells_how_fast_requests_were_and_who_else_uses_the_card(
+    cli: Cli, daemon: FakeDaemon
+) -> None:
+    view = {"blocks_used": 1, "quota_blocks": 2, "cache_hits": 0.926}
+    engines = {"generator": {"state": "ready", "view": view}}
+    user = {"card": 0, "pid": 80, "name": "a\x1b[5m", "memory_bytes": 4 << 30}
+    pair = {"engines": engines, "card_users": [user]}
+    each = {"p50": 0.0123, "p90": 0.02, "p99": 0.1}
+    quick = {"requests": 1200, "first_token_s": {"p50": 0.25, "p90": 1, "p99": 12}, "token_s": each}
+    latency = {"chat": {"requests": 0, "first_token_s": None, "token_s": None}, "run": quick}
+    status = {"pairs": {"bundled": pair}, "engines": engines, "latency": latency}
+    daemon.errors["GET /v1/status"] = httpx.Response(200, json=status)
+    lines = [line.rstrip() for line in cli("ps").out.splitlines()]
+    assert next(line for line in lines if line.startswith("generator")).endswith("93%")
+    assert lines[-2:] == [
+        "searches, the last 1,200: first token p50 0.25, p90 1, p99 12 s;"
+        " each next one p50 12.3, p90 20, p99 100 ms",
+        "other programs hold memory of the card: a␛[5m (process 80) 4.0 GiB",
+    ]
+
+
 def test_ps_shows_the_programs_in_their_order(cli: Cli, daemon: FakeDaemon) -> None:
     lines = cli("ps").out.splitlines()
     assert "2 runs, 1 waiting, policy shortest" in lines

@@ -94,6 +94,11 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     seen = values(metrics)
     assert seen["flashedge:time_to_first_token_seconds_sum{run}"] == 0.5
     assert seen["flashedge:time_to_first_token_seconds_sum{chat}"] == 0.25
+    assert seen["flashedge:time_per_output_token_seconds_count{run}"] == 1
+    assert seen["flashedge:time_per_output_token_seconds_sum{chat}"] == 0.75 / 8
+    latency = metrics.describe_latency()
+    assert latency["run"]["first_token_s"] == {"p50": 0.5, "p90": 0.5, "p99": 0.5}
+    assert latency["chat"]["token_s"] == dict.fromkeys(("p50", "p90", "p99"), 0.75 / 8)
     assert seen["flashedge:tree_tokens_total"] == 11
     assert seen["flashedge:chat_tokens_total"] == 9
     assert seen["flashedge:generation_tokens_total"] == 20
@@ -104,6 +109,33 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     assert seen["flashedge:speculation_kept_tokens_total"] == 5
     assert seen["flashedge:speculation_kept_steps_total"] == 2
     assert seen["flashedge:steps_scored_ahead_total"] == 1
+
+
+def test_only_requests_that_finished_tell_how_fast_they_were() -> None:
+    metrics = Metrics(clock=lambda: 1.0)
+    for run, end in (("a", RunFailed(error="x", code="y")), ("b", RunCancelled(reason="z"))):
+        metrics.observe(run, RunStarted(config={}, queue_s=0.0))
+        metrics.observe(run, build_step(1, "", tokens=5))
+        metrics.observe(run, end)
+    told = {"prompt_tokens": 2, "first_token_s": 0.25, "total_s": 1.0}
+    metrics.observe_chat(**told, completion_tokens=9, finish="cancelled")
+    assert [found["requests"] for found in metrics.describe_latency().values()] == [0, 0]
+    metrics.observe_chat(**told, completion_tokens=12, finish="length", choices=4)
+    metrics.observe_chat(**told, completion_tokens=1, finish="stop")
+    chat = metrics.describe_latency()["chat"]
+    assert (chat["requests"], chat["token_s"]["p99"]) == (2, 0.375)
+
+
+def test_hits_of_the_prefix_cache_are_counted_across_engines() -> None:
+    metrics = Metrics()
+    for prompt, cached in ((100, 60), (300, 210)):
+        view = replace(VIEW, prompt_tokens=prompt, cached_tokens=cached)
+        metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
+    assert view.cache_hits == 0.7
+    assert VIEW.cache_hits is None
+    seen = values(metrics)
+    assert seen["flashedge:prefix_cache_queries_total{generator}{p}"] == 300
+    assert seen["flashedge:prefix_cache_hits_total{generator}{p}"] == 210
 
 
 def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:

@@ -55,6 +55,7 @@ class EngineProcess:
         self._started_at = 0.0
         self._restarting: asyncio.Task[None] | None = None
         self._kv_mechanism: str | None = None  # see `inside.kv.worker.KvMemory`
+        self._prompt_tokens = self._cached_tokens = 0
 
     # ------------------------------------------------------------ state
 
@@ -275,7 +276,17 @@ class EngineProcess:
                 raise self._make_error("ended during a call") from None
 
     async def view(self) -> EngineView:
-        return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
+        return EngineView(
+            **await self.call("view"),
+            block_bytes=self.block_bytes,
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+        )
+
+    def note_prompt(self, tokens: int, cached_tokens: int) -> None:
+        """A request's prompt is computed. cached_tokens: those whose KV was in the cache."""
+        self._prompt_tokens += tokens
+        self._cached_tokens += min(tokens, cached_tokens)
 
     async def budget(self, kv_bytes: int) -> int:
         """Limit the KV in use to the whole blocks within `kv_bytes`. Returns the bytes granted."""

@@ -140,7 +140,7 @@ class TaggedClient:
                 self._process.open_request(request_id),
             ):
                 whole, params = watch_whole(params)
-                seen = 0
+                seen, told = 0, False
                 outputs = self._llm.generate(prompt, params, request_id, **options)
                 async with aclosing(outputs) as stream:
                     async for output in stream:
@@ -151,6 +151,11 @@ class TaggedClient:
                         if self._plain.is_stopping and output.finished:
                             _check_whole(parts)
                         tokens = sum(len(part.token_ids) for part in parts)
+                        if not told:
+                            told = bool(output.prompt_token_ids)
+                            self._process.note_prompt(
+                                len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
+                            )
                         request.note(
                             prompt_tokens=len(output.prompt_token_ids or ()),
                             new_tokens=tokens - seen,

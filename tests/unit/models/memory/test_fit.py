@@ -11,10 +11,12 @@ import pytest
 
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit
+from flashedge.cli.doctor.place import find_place
 from flashedge.config import Config, load_config
-from flashedge.errors import CheckpointError, NotFound
+from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.memory.card_memory import CardMemory, build_idle_card
 from flashedge.models.memory.fit import choose_quantized, find_need, list_fitting
+from flashedge.models.memory.kv_plan import plan_memory
 from flashedge.models.registry import find_pair, load_pairs
 from scripts.lab.benchmark.simulate import Question, build_bench
 from tests.support.cli_rig import Cli, cli_for
@@ -123,6 +125,20 @@ def test_what_other_programs_hold_counts(config: Config) -> None:
         assert "5.0 GiB of it in use now" in found["memory"].detail
     other = checks_of("math-7b+skywork-1.5b", "rtx3090", config, busy)
     assert other["fit"].verdict != BAD  # a card that is not here is idle
+
+
+def test_the_programs_that_hold_the_memory_are_named(config: Config) -> None:
+    found = [SimpleNamespace(pid=1 << 30, usedGpuMemory=5 * GIB)]
+    memory = SimpleNamespace(total=24 * GIB, free=19 * GIB)
+    busy = FakeNvml(MemoryInfo=memory, ComputeRunningProcesses=found)
+    told = "other programs hold memory: a program (process 1073741824) 5.0 GiB"
+    checks = checks_of("math-7b+skywork-1.5b", None, config, busy)
+    assert told in checks["memory"].detail
+    assert told in checks["fit"].detail
+    with pytest.raises(ConfigError, match="other programs hold memory: a program"):
+        plan_memory(
+            find_pair("math-7b+skywork-1.5b", config), config, find_place(None, config, busy)
+        )
 
 
 def test_a_pair_of_the_same_models_quantized_is_named_first(config: Config) -> None:
