@@ -141,9 +141,10 @@ def _uninstall() -> None:
 def down(as_json: Json = False) -> None:
     """Stop the daemon. Its running searches are cancelled."""
     from flashedge.daemon import control as daemon_control
+    from flashedge.daemon.files import find_holder
 
     config = load_config()
-    holder = daemon_control.find_holder(config)
+    holder = find_holder(config)
     if holder is not None and not as_json:
         output.note(f"stopping the daemon (process {holder})")
     pid = daemon_control.stop(config)

@@ -163,8 +163,8 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
     fitting = [known[name] for name in list_fitting(known.values(), card, config)]
 
     def rank(other: Pair) -> tuple[int, int]:
-        same = other.verifier.is_variant_of(pair.verifier)
-        same += other.generator.is_variant_of(pair.generator)
+        models = (other.generator, pair.generator), (other.verifier, pair.verifier)
+        same = sum(theirs.is_variant_of(ours) for theirs, ours in models)
         return same, sum(shape.weights_bytes for shape in find_pair_shapes(other, config))
 
     fitting.sort(key=rank, reverse=True)
