@@ -156,9 +156,11 @@ class Run:
         return self._cancel_reason is not None
 
     def object(self) -> dict[str, Any]:
-        """The result of a finished run, else what is known now, as plain JSON values."""
+        """The result of a finished run, else what is known now, as plain JSON values. Of an open
+        run that is also `tree_tokens`."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
+        so_far = {"tree_tokens": self._tree_tokens} if _NEXT[self.status] else {}
         return {
             "id": self.id,
             "status": str(self.status),
@@ -167,7 +169,7 @@ class Run:
             "strategy": self.spec.strategy,
             "n": self.spec.n,
             "seed": self.spec.seed,
-            "tree_tokens": self._tree_tokens,
+            **so_far,
             "error": self._error_object(),
             "stored": self.stored,
         }

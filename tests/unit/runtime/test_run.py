@@ -25,6 +25,7 @@ from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run, RunStatus
 from flashedge.types import NodeId
+from tests.support.made_run import build_step
 from tests.support.runtime_rig import BEAM
 
 RESULT = {"id": "r", "answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}}
@@ -140,6 +141,7 @@ async def test_a_finished_run_has_its_result(store: RunStore) -> None:
         "strategy": "beam",
         "n": 8,
         "seed": 7,
+        "tree_tokens": 0,
         "error": None,
         "stored": True,
     }
@@ -155,6 +157,13 @@ async def test_a_finished_run_has_its_result(store: RunStore) -> None:
     assert [type(event) for _, event in events] == [RunStarted, NodesMarked, RunFinished]
     assert [e for e in seen if not isinstance(e, Progress)] == [event for _, event in events]
     assert store.events("r") == events
+
+
+async def test_a_run_tells_how_many_tokens_its_tree_has(store: RunStore) -> None:
+    run = in_state(store, S.RUNNING)
+    for _ in range(2):
+        run.emit(build_step(1, "", tokens=5))
+    assert run.object()["tree_tokens"] == 10
 
 
 async def test_events_of_a_level_are_stored_and_sent_together(store: RunStore) -> None:
