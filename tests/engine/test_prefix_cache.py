@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -29,6 +30,34 @@ def test_the_next_turn_finds_the_one_before(served: Daemon, name: str) -> None:
     assert found.least_share >= 0.9
     if found.answer_share is not None:
         assert found.answer_share >= 0.5, "all but the last block, and that of the turn's end"
+
+
+def read_counts(url: str) -> tuple[int, ...]:
+    """Prompt tokens, and those of them that were cached: of the generator, then the verifier."""
+    engines = httpx.get(url + "/v1/status", timeout=10).json()["engines"]
+    views = [engines[name]["view"] for name in ("generator", "verifier")]
+    return tuple(view[name] for view in views for name in ("prompt_tokens", "cached_tokens"))
+
+
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+def test_status_counts_the_prompts_of_each_engine(served: Daemon, model: str) -> None:
+    message = {"role": "user", "content": f"Ask {model} twice. {LONG}"}
+    seen = [read_counts(served.url)]
+    for _ in range(2):
+        body = {"model": model, "messages": [message]}
+        usage = httpx.post(served.url + CHAT, json=body, timeout=120).json()["usage"]
+        seen.append(read_counts(served.url))
+    first, again = (
+        [after - before for before, after in zip(*pair, strict=True)] for pair in pairwise(seen)
+    )
+    if model == "bundled":
+        assert first[0] == again[0] == usage["prompt_tokens"]
+        assert again[1] == usage["prompt_tokens_details"]["cached_tokens"] > first[1]
+        assert first[2:] == again[2:] == [0, 0], "the verifier did nothing"
+    else:
+        assert first[0] > 4 * usage["prompt_tokens"], "each step of each path is a request"
+        assert 0 < first[1] < first[0]
+        assert 0 < first[3] < first[2]
 
 
 def test_a_streamed_search_reports_what_it_found(served: Daemon) -> None:

@@ -114,6 +114,21 @@ async def test_only_an_end_of_the_process_fails_a_call_and_no_answer_is_an_answe
         await engine.call("rank_programs", [])
 
 
+async def test_prompts_are_counted_across_restarts() -> None:
+    engine = await start_engine()
+    counts = ("running", "waiting", "blocks_used", "blocks_total", "quota_blocks", "preemptions")
+    view = dict.fromkeys(counts, 0) | {"block_tokens": 32}
+    FakeProcess.all[0].answer = view
+    assert (await engine.view()).cache_hits is None
+    engine.note_prompt(100, 64)
+    FakeProcess.all[0].die()
+    await asyncio.sleep(2.5)
+    FakeProcess.all[-1].answer = view
+    engine.note_prompt(60, 96)  # the cache gives whole blocks
+    seen = await engine.view()
+    assert (seen.prompt_tokens, seen.cached_tokens) == (160, 64 + 60)
+
+
 # ---------------------------------------------------------------- restarts
 
 
