@@ -22,6 +22,9 @@ from flashedge.files.problems import FileProblem
 from flashedge.runtime.drive.task_groups import raise_first_error
 
 LEAST_GRANT_TOKENS = 64
+FIRST_JOBS = 3
+"""Problems in flight before the first result. Each result lets one more in, up to `jobs`: many that
+begin together share the engines and end together, so that the first result would come late."""
 
 Grade = Callable[[str, str], Awaitable[bool]]
 """(answer, right answer) -> whether they are equal."""
@@ -85,12 +88,14 @@ class Batch:
         budget: Budget | None = None,
         notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to solve `jobs` problems at a time. `notify` is called after each change."""
+        """Prepare to solve up to `jobs` problems at a time. `notify`: called after each change."""
         self._problems = problems
         self._attempts = attempts
         self._journal = journal
         self._grade = grade
         self._jobs = jobs
+        self._width = min(FIRST_JOBS, jobs)
+        self._places = asyncio.Semaphore(self._width)
         self._budget = budget
         self._notify = notify
         self._cut: dict[int, Attempt] = {}
@@ -136,12 +141,20 @@ class Batch:
         async def worker() -> None:
             with suppress(Stopping):
                 for item in left:
-                    await self._solve(item)
+                    async with self._places:
+                        await self._solve(item)
+                        self._widen()
 
         with raise_first_error():
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._jobs):
                     group.create_task(worker())
+
+    def _widen(self) -> None:
+        """Let one more problem in."""
+        if self._width < self._jobs:
+            self._width += 1
+            self._places.release()
 
     async def _solve(self, work: BatchWork) -> None:
         text = self._problems[work.index].text

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flashedge.batch import attempts
+from flashedge.batch.batch import FIRST_JOBS
 from flashedge.cli.solve.batch import TokenSpeed
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
@@ -215,6 +216,16 @@ def test_a_second_ctrl_c_cancels_open_runs_and_keeps_results(
     assert [name[-3:] for name in daemon.cancelled] == ["1-0"]
     assert 1 in folder.records()
     assert 2 not in folder.records()
+
+
+def test_few_problems_are_in_flight_before_the_first_result(
+    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.give({"problem": "right 1"}, *({"problem": f"slow {number}"} for number in range(9)))
+    press_ctrl_c(daemon, monkeypatch, 40, 50)
+    assert folder.solve("--jobs", "8").code == 130
+    in_flight = len(daemon.submitted) - 1
+    assert in_flight == FIRST_JOBS + 1, "the one result has let one more in"
 
 
 def test_problems_are_submitted_in_the_order_of_the_file(
