@@ -254,11 +254,6 @@ class Config:
         True,
         "Send the tokens of a search from the engine some 20 times a second, and not one by one.",
     )
-    scheduling_paths_ahead: bool = setting(
-        True,
-        "Start the next group of paths of an early-exit search before the current one ends, where "
-        "that is expected to save time.",
-    )
     scheduling_lookahead: bool = setting(
         False,
         "Score a drafted step together with the step before it. On simulated engines it costs "
@@ -369,6 +364,8 @@ def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
     names = list(known)
     close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
+    if key.endswith("paths_ahead"):
+        hint = "remove it: votes are counted after every path now, and draw no group ahead"
     return ConfigError(f"unknown key {key!r} in {source}", hint=hint, param=key)
 
 

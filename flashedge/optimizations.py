@@ -55,10 +55,6 @@ class Optimizations:
     """Send the tokens of a step from the engine some 20 times a second, and not one by one. Ours.
     """
 
-    paths_ahead: bool = True
-    """Start the next group of paths of an early-exit search before the current one ends, where that
-    is expected to save time. Ours."""
-
     @classmethod
     def only(cls, *switches: str) -> Self:
         """These are on, all others off. Raises TypeError for an unknown switch."""

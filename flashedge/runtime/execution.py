@@ -11,7 +11,6 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.outcome import Outcome
-from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.run_watch import watch_run
@@ -32,7 +31,6 @@ class Tools:
     """Groups open-ended answers."""
 
     boosting: Boosting
-    room_ahead: RoomAhead
 
     @property
     def doubts(self) -> int:
@@ -56,7 +54,7 @@ async def execute(
     queue_s, began = run.mark_started(), time.monotonic()
     doubts = tools.doubts
     engines = pair.build_engines(tools.grader, tools.texts, baseline=run.spec.baseline)
-    engines = replace(engines, program=program, room_ahead=tools.room_ahead)
+    engines = replace(engines, program=program)
     with engines.join_kv(run.emit) as memory:
         search = memory.watch(search, len(prompt_ids))
         driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)

@@ -377,7 +377,6 @@ class Service:
                     grader=self._grader,
                     texts=self._texts,
                     boosting=self._boosting,
-                    room_ahead=scheduler.programs.room_ahead,
                 )
                 program = scheduler.programs.find_program(run.id)
                 run.mark_finished(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Generic, TypeVar
 
 from flashedge.certainty.certainindex import measure_certainty
-from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint
+from flashedge.certainty.history import ENTROPY, REWARD
 from flashedge.certainty.policies import Policy
 from flashedge.certainty.rewards import max_reward
 from flashedge.search.answer_choice import choose_answer
@@ -27,8 +27,6 @@ from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.search.voting_state import Phase, VotingState
 from flashedge.types import Judges, NodeId
 
-MANY_TOKENS = 1 << 40
-"""Of a path that seems hard."""
 S = TypeVar("S", bound=VotingState)
 
 
@@ -95,16 +93,6 @@ class VotingSearch(ABC, Generic[S]):
     def find_first_ask(self) -> int:
         """The progress at which the policy is asked for the first time."""
         return max(1, self.n if self.policy is None else self.policy.allot((), self.n).more)
-
-    def find_next_ask(self, state: S) -> int:
-        """The progress at which the policy is asked once more if, at the one that is due next,
-        nothing is certain. `n` or less; that of the one due next where the search ends there, as
-        one does that is given up while nothing is certain."""
-        at = min(self.n, state.ask_at)
-        if self.policy is None:
-            return at
-        unsure = Checkpoint(progress=at, tokens=MANY_TOKENS, answers=0, measures={})
-        return min(self.n, at + self.policy.allot((*state.history, unsure), self.n).more)
 
     def is_policy_due(self, state: S) -> bool:
         due = self.policy is not None and self.progress(state) >= state.ask_at

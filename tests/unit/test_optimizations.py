@@ -161,9 +161,8 @@ SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}
 """Switches that only matter where the paths of a level do not all fit."""
 
 
-ELSEWHERE = {"paths_ahead", "joined_tokens"}
-"""Tested apart, since they need other searches (`runtime/drive/test_paths_ahead.py`), or real
-engines (`engine/test_parallel_mcts_on_vllm.py`)."""
+ELSEWHERE = {"joined_tokens"}
+"""Tested apart, since they need real engines (`engine/test_parallel_mcts_on_vllm.py`)."""
 
 
 def bench_of(home: Path, n: int) -> Bench:

@@ -25,7 +25,6 @@ from flashedge.runtime.drive.open_work import OpenWork
 from flashedge.runtime.drive.ordering import order_commands
 from flashedge.runtime.drive.outcome import DEADLINE, Outcome
 from flashedge.runtime.drive.path_request import build_path_request
-from flashedge.runtime.drive.paths_ahead import PathsAhead
 from flashedge.runtime.drive.probing import build_probe_request, run_probe
 from flashedge.runtime.drive.restart_notes import RestartNotes
 from flashedge.runtime.drive.retry import retry_after_restart
@@ -96,7 +95,6 @@ class Driver:
             max_step_tokens=spec.max_step_tokens,
         )
         self._speculation_client = SpeculationClient(search, spec, engines, self._texts)
-        self._ahead = PathsAhead(search, spec, prompt_ids, engines, earlier, self._start)
         self._restarts = RestartNotes(engines.generator, engines.verifier, emit)
         self._reads_prompt: NodeId | None = None
         """The node whose request is the run's first. Those beside it find the prompt's KV."""
@@ -121,7 +119,7 @@ class Driver:
         search, late, limit_s = self._search, False, self._spec.deadline_s
         cut_at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
-        with raise_first_error(), self._ahead:
+        with raise_first_error():
             async with self._speculation_client, asyncio.TaskGroup() as self._group:
                 ticker = self._group.create_task(self._report_progress())
                 while (finish := self._execute(commands, state)) is None:
@@ -152,7 +150,7 @@ class Driver:
     @property
     def speculation(self) -> Speculation:
         """What was drawn ahead and what the run used of it. Complete once the run is over."""
-        return self._speculation_client.usage + self._ahead.usage
+        return self._speculation_client.usage
 
     # ------------------------------------------------------------ commands
 
@@ -197,7 +195,6 @@ class Driver:
                     finish = command
                 case _:
                     assert_never(command)
-        self._ahead.follow(state, commands)
         return finish
 
     def _start(self, work: Coroutine[Any, Any, T], node: NodeId | None = None) -> asyncio.Task[T]:
@@ -229,8 +226,7 @@ class Driver:
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
             self._growth.start(child.node)
-            drawn = self._ahead.adopt(request) or generator.extend(request)
-            async with aclosing(drawn) as stream:
+            async with aclosing(generator.extend(request)) as stream:
                 async for chunk in stream:
                     if child.node == self._reads_prompt:
                         self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)

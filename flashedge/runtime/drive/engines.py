@@ -14,7 +14,6 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
-from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Judges
 
@@ -47,9 +46,6 @@ class Engines:
 
     program: str | None = None
     """The key that all requests of the run carry. See `Generator.rank_programs`."""
-
-    room_ahead: RoomAhead | None = None
-    """Says whether a group of paths may be drawn ahead. None: never."""
 
     order: Ordering | None = None
     """Submits levels in this order instead of the one that `prefix_order` chooses. For

@@ -24,7 +24,6 @@ from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.cached_prompts import CachedPrompts, NoPrompts, Prompts
 from flashedge.runtime.programs.order_sender import OrderSender, SendOrder
 from flashedge.runtime.programs.predictions import Predictions
-from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.runtime.programs.roster import Roster
 from flashedge.runtime.programs.search_speed import SearchSpeed
 from flashedge.runtime.queue import QueueView
@@ -117,8 +116,6 @@ class Programs:
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
         self._capacity = self._unmeasured
-        self.room_ahead = RoomAhead(self._roster.list_members)
-        """Of searches that draw their next group of paths ahead."""
         self._speed = SearchSpeed()
         self._kv_shares = KvShares()
 
@@ -127,7 +124,6 @@ class Programs:
     def set_capacity(self, capacity: Capacity | None) -> None:
         """What the engines have room for. None: that is not known."""
         self._capacity = capacity or self._unmeasured
-        self.room_ahead.set_capacity(capacity)
         self._speed.set_curve(self._capacity.step_s)
 
     async def stop(self) -> None:
@@ -161,7 +157,6 @@ class Programs:
         run = self._runs.get(run_id)
         if run is not None:
             self._note_prompt(run.request.prompt_ids)
-        self.room_ahead.make_room()
 
     def note_event(self, run_id: str, event: Event) -> None:
         """Follow a run's progress. An unknown run has none."""
@@ -205,7 +200,6 @@ class Programs:
         member = f"{ask.program} {next(self._numbers)}"
         self._join(member, ask.program, request, asker, Kind.CHAT, is_served=True)
         self._note_prompt(request.prompt_ids)
-        self.room_ahead.make_room()
         return OpenRequest(member=member, request=request)
 
     def end_request(self, ended: OpenRequest, lengths: OutputLengths | None) -> None:

@@ -7,13 +7,11 @@ from itertools import accumulate
 
 from flashedge.certainty.history import LEAD
 from flashedge.certainty.lead import measure_lead
-from flashedge.search.base import Lookahead
 from flashedge.search.checkpoints import MAX_PENDING
 from flashedge.search.level import LevelSearch
 from flashedge.search.level_state import LevelState, Move
-from flashedge.search.seeds import child_seed
 from flashedge.search.tree import ROOT, NodeStatus
-from flashedge.search.voting_state import BUDGET, NOTHING, PendingCheckpoint, Phase
+from flashedge.search.voting_state import BUDGET, NOTHING, PendingCheckpoint
 from flashedge.types import Granularity, NodeId
 
 
@@ -41,16 +39,6 @@ class BestOfN(LevelSearch):
 
     def max_children(self, state: LevelState) -> int:
         return 0
-
-    def lookahead(self, state: LevelState, node: NodeId) -> Lookahead:
-        """Behind the root: the paths so far, and the group that follows an unsure policy."""
-        found = LevelSearch.lookahead(self, state, node)  # super() needs a class without slots
-        if node != ROOT or state.phase is Phase.DONE:
-            return found
-        root, drawn = state.tree[ROOT], len(found.seeds)
-        group = range(drawn, max(drawn, self.find_next_ask(state)))
-        seeds = (*found.seeds, *(child_seed(root.seed, root.depth, i) for i in group))
-        return replace(found, seeds=seeds)
 
     def initial_width(self, state: LevelState) -> int:
         return min(self.n, state.ask_at)

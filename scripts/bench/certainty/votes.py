@@ -11,7 +11,7 @@ that of all paths. All rows are judged on the second half.
 The votes are those of the product's own search, in a batch that gives each path a token a step. Of
 rivals in groups, a group is drawn after the other, each as long as its longest path. --steps:
 milliseconds of a decode step of a batch, between which is interpolated (by default those of a real
-1.5B on an H100). What is drawn ahead (ADR 23) is not counted. The last line is JSON.
+1.5B on an H100). The last line is JSON.
 """
 
 from __future__ import annotations

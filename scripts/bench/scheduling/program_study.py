@@ -51,8 +51,6 @@ class Variant:
     is_fair: bool = False
     """Whether clients take turns."""
     exits_early: bool = False
-    draws_ahead: bool = False
-    """Whether searches draw their next group before they know whether they exit."""
 
     def list_settings(self) -> dict[str, Any]:
         """The fields of `Config` that it needs."""
@@ -60,7 +58,6 @@ class Variant:
             "scheduling_policy": self.policy,
             "scheduling_gang": self.is_gang,
             "scheduling_fair_clients": self.is_fair,
-            "scheduling_paths_ahead": self.draws_ahead,
             "queue_limit": 10_000,
         }
 
@@ -68,9 +65,6 @@ class Variant:
 VARIANTS: Mapping[str, Variant] = {
     "fcfs": Variant(about="by arrival: the naive twin", policy="fcfs"),
     "fcfs+exit": Variant(about="and searches stop when certain", policy="fcfs", exits_early=True),
-    "fcfs+exit+ahead": Variant(
-        about="and draw their next group ahead", policy="fcfs", exits_early=True, draws_ahead=True
-    ),
     "kinds": Variant(about="chats first, by arrival: what all below do as well", policy="gang"),
     "gang": Variant(
         about="programs by arrival, all requests of one together", policy="gang", is_gang=True
@@ -85,20 +79,12 @@ VARIANTS: Mapping[str, Variant] = {
     "tie+gang+exit": Variant(
         about="tie, gang and early exit", policy="tie", is_gang=True, exits_early=True
     ),
-    "tie+gang+exit+ahead": Variant(
-        about="and groups drawn ahead",
-        policy="tie",
-        is_gang=True,
-        exits_early=True,
-        draws_ahead=True,
-    ),
     "default": Variant(
-        about="sjf, gang, clients in turns, early exit, groups drawn ahead",
+        about="sjf, gang, clients in turns, early exit",
         policy=USUAL_POLICY,
         is_gang=True,
         is_fair=True,
         exits_early=True,
-        draws_ahead=True,
     ),
 }
 assert all(hasattr(Config, name) for name in VARIANTS["fcfs"].list_settings())

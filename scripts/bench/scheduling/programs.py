@@ -64,11 +64,7 @@ def build_load(pair: str, most: int, variant: str, seed: int) -> VirtualLoad:
         gpu="rtx4090", pair=pair, strategy=STRATEGY, n=PATHS, problems=PROBLEMS, share=None
     )
     load = build_virtual_load(build_bench(question, config), config, seed=seed)
-    load = replace(
-        load,
-        trace=_set_agreement(load.trace, load.search_rows),
-        optimizations=replace(load.optimizations, paths_ahead=chosen.draws_ahead),
-    )
+    load = replace(load, trace=_set_agreement(load.trace, load.search_rows))
     if chosen.exits_early:
         return replace(load, search=replace(load.search, early_exit=ExitOptions()))
     return load

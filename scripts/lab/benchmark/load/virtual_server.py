@@ -178,7 +178,7 @@ class VirtualServer:
         def note(event: Event) -> None:
             self._board.note_event(run, event)
 
-        engines = replace(self._engines, program=run, room_ahead=self._board.room_ahead)
+        engines = replace(self._engines, program=run)
         with engines.join_kv(note) as memory:
             search = memory.watch(build_search(spec), len(prompt))
             outcome = await Driver(search, spec, prompt, engines, note).run()
