@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from flashedge.api.bodies import parse_object
@@ -121,17 +122,17 @@ class ProtocolSearch:
                 hint="ask the model without a search, or use POST /v1/solve",
                 param="model",
             )
-        usual: dict[str, Any] = {} if prompt.guidance is None else {"answers": "json"}
-        if prompt.choices > 1:  # they are paths of the search, which has to complete as many
-            usual["early_exit"] = False
+        guided = prompt.guidance is not None
         spec = self._build_spec(
             self._problem,
-            usual,
+            {"answers": "json"} if guided else {},
             sampling=prompt.sampling,
             max_tokens=prompt.max_tokens if self._limits_path else None,
             prompt_ids=prompt.token_ids,
             guidance=prompt.guidance,
         )
+        if prompt.choices > 1:  # they are paths of the search, which has to complete as many
+            spec = replace(spec, early_exit=None)
         if prompt.choices > spec.n:
             raise RequestError(
                 f"n is {prompt.choices}, but this search completes {spec.n} paths",

@@ -169,6 +169,21 @@ DEFAULTS = Defaults(
 )
 
 
+@pytest.mark.parametrize(("choices", "ends_early"), [(1, True), (3, False)])
+@pytest.mark.parametrize("effort", [None, "medium"])
+async def test_a_vote_of_several_choices_completes_all_paths(
+    choices: int, ends_early: bool, effort: str | None
+) -> None:
+    service = FakeService()
+    body = {**CHAT, "reasoning_effort": effort}
+    name = ModelName.parse("bundled:self_consistency-8")
+    search = ProtocolSearch(service, DEFAULTS, body, name=name, tags=RequestTags(client="", seed=1))
+    search.take_conversation(Problem.from_text("?"))
+    prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5, choices=choices)
+    await search.start(prompt).aclose()
+    assert (service.last.spec.early_exit is not None) == ends_early
+
+
 @pytest.mark.parametrize(
     ("search", "body", "expected"),
     [
