@@ -13,7 +13,13 @@ from typing import Any
 
 from flashedge.client.node_view import ROOT, NodeView
 from flashedge.client.run_view import RunView
-from flashedge.client.words import format_count
+from flashedge.client.words import (
+    describe_distrust,
+    describe_unboxed,
+    describe_unlikely,
+    explain_no_answer,
+    format_count,
+)
 from flashedge.types import NodeId, Vote
 
 MIN_ROLLOUTS = 3
@@ -74,6 +80,43 @@ def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
     sizes = [v.weight if by_weight else float(v.count) for v in votes]
     total = math.fsum(sizes) or 1.0
     return tuple((vote, size / total) for vote, size in zip(votes, sizes, strict=True))
+
+
+def find_answer(view: RunView) -> str | None:
+    """The run's answer; while it goes on the one that it would give now. None without any."""
+    if view.result is not None:
+        answer = view.result.get("answer")
+        return None if answer is None else str(answer)
+    if view.config.get("selection") == "best":
+        ended = [n for n in view.nodes.values() if n.ends_path and n.answer is not None]
+        return max(ended, key=lambda n: n.score or 0.0).answer if ended else None
+    votes = collect_votes(view)
+    return votes[0].answer if votes else None
+
+
+def list_warnings(view: RunView) -> tuple[str, ...]:
+    """Why the run has no answer, or what speaks against it. The weightiest comes first."""
+    if not view.over:
+        return ()
+    if view.result is None:
+        if not view.config and view.state != "failed":
+            return (f"{view.state} before it started",)
+        return (f"{view.state}: {view.note}" if view.note else view.state,)
+    if find_answer(view) is None:
+        return (explain_no_answer(view.result)[0],)
+    warnings = []
+    if view.is_unlikely:
+        warnings.append(describe_unlikely())
+    elif view.is_distrusted:
+        best = view.nodes[view.best] if view.best is not None else None
+        warnings.append(describe_distrust(None if best is None else best.score))
+    warnings += [describe_unboxed()] if view.result.get("unboxed") else []
+    if cut := view.paths_cut:
+        of = format_count(view.paths_done, "path")
+        warnings.append(f"{cut} of {of} reached a token limit before an answer.")
+    if cut_by := view.result.get("cut_by"):
+        warnings.append(f"The run was stopped early by its {cut_by}.".replace("_", " "))
+    return tuple(warnings)
 
 
 def _weighs(view: RunView) -> bool:

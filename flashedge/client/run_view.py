@@ -117,6 +117,12 @@ class RunView:
         return self.state in OVER
 
     @property
+    def problem(self) -> str:
+        """The whole text of its problem: a conversation's last message. Empty until it started."""
+        messages = (self.config.get("problem") or {}).get("messages") or ()
+        return str(messages[-1].get("content") or "") if messages else ""
+
+    @property
     def all_tokens(self) -> int:
         """Committed tokens and those of nodes that still generate."""
         return self.tokens + sum(self.growing.values())

@@ -40,6 +40,9 @@ class TreeLine(NamedTuple):
     hidden: int = 0
     """Nodes below a collapsed node, which have no line."""
 
+    is_match: bool = False
+    """Whether it holds the wanted text, and does not only lead to a line that does."""
+
 
 class _TreeRow(NamedTuple):
     """A tuple, since thousands are made for each drawing."""
@@ -61,11 +64,22 @@ def tree_lines(
     """Lines from the top down.
 
     hidden: statuses that have no line; wanted: only nodes that hold this text, with what leads to
-    them; group: childless siblings with an equal key share a line, those with None do not.
+    them; group: childless siblings with an equal key share a line, those with None do not. A line
+    counts its siblings whether or not they match.
     """
-    children = _shown_children(view, hidden, wanted.casefold())
+    wanted = wanted.casefold()
+    children = _shown_children(view, hidden, wanted)
+    siblings = _shown_children(view, hidden, "") if wanted else children
     lines: list[TreeLine] = []
-    stack = _rows(view, children, ROOT, "", group)[::-1]
+
+    def build_rows(parent: NodeId, below: str) -> list[_TreeRow]:
+        families = _grouped(view, children, siblings.get(parent, ()), group)
+        if wanted:
+            shown = set(children.get(parent, ()))
+            families = [family for family in families if not shown.isdisjoint(family)]
+        return _lay_out(children, families, below)
+
+    stack = build_rows(ROOT, "")[::-1]
     while stack:
         row = stack.pop()
         node = row.members[0]
@@ -76,22 +90,16 @@ def tree_lines(
                 lead=row.lead if len(row.lead) <= MAX_LEAD else f"…{row.lead[1 - MAX_LEAD :]}",
                 members=row.members,
                 hidden=_count_below(children, node) if shut else 0,
+                is_match=bool(wanted) and any(_holds(view.nodes[m], wanted) for m in row.members),
             )
         )
         if not shut and children.get(node):
-            stack.extend(reversed(_rows(view, children, node, row.below, group)))
+            stack.extend(reversed(build_rows(node, row.below)))
     return tuple(lines)
 
 
-def _rows(
-    view: RunView,
-    children: Children,
-    parent: NodeId,
-    below: str,
-    group: Callable[[NodeView], Hashable],
-) -> list[_TreeRow]:
+def _lay_out(children: Children, families: list[tuple[NodeId, ...]], below: str) -> list[_TreeRow]:
     """The rows of a node's children: those that end first, then those that continue."""
-    families = _grouped(view, children, children.get(parent, ()), group)
     if len(families) == 1:
         return [_TreeRow(families[0], lead=below, below=below)]
     ending = [f for f in families if not children.get(f[0])]
@@ -145,9 +153,11 @@ def _shown_children(view: RunView, hidden: frozenset[str], wanted: str) -> Child
 
 
 def _matches(node: NodeView, hidden: frozenset[str], wanted: str) -> bool:
-    if node.status in hidden:
-        return False
-    return not wanted or wanted in node.text.casefold() or wanted == node.status
+    return node.status not in hidden and (not wanted or _holds(node, wanted))
+
+
+def _holds(node: NodeView, wanted: str) -> bool:
+    return wanted in node.text.casefold() or wanted == node.status
 
 
 def _count_below(children: Children, node: NodeId) -> int:

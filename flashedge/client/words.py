@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def format_count(count: int, noun: str) -> str:
     """Write `count` and the noun: 1 restart, 1,200 restarts."""
@@ -28,9 +31,35 @@ def describe_wait(position: int | None, starts_in_s: float | None) -> str:
 
 
 def describe_prediction(median_tokens: float, tail_tokens: float) -> str:
-    """How long one path is predicted to be: `about 420, tail 532`. Half of the paths are longer
-    than the first number of tokens, and a tenth longer than the tail."""
-    return f"about {median_tokens:,.0f}, tail {tail_tokens:,.0f}"
+    """How long one path is predicted to be: `about 420, 1 in 10 over 532 tokens`. Half of the paths
+    are longer than the first number."""
+    return f"about {median_tokens:,.0f}, 1 in 10 over {tail_tokens:,.0f} tokens"
+
+
+def count_cut(result: Mapping[str, Any]) -> int:
+    """Paths of a result that a token limit ended before they had an answer."""
+    completions = result.get("completions") or []
+    return sum(c["answer"] is None and c["finish_reason"] != "stop" for c in completions)
+
+
+def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a run ended without an answer, and what to do, in the words of `solve`."""
+    completions = result.get("completions") or []
+    cut = count_cut(result)
+    if not completions and result.get("cut_by") == "deadline":
+        return "No answer: the deadline passed before a path was complete.", "Raise --deadline."
+    if not completions and result.get("cut_by"):
+        ended_by = result["cut_by"]
+        return f"No answer: the run was ended by its {ended_by} before a path was complete.", ""
+    if completions and cut == len(completions):
+        return (
+            "No answer: every path reached its token limit first.",
+            "Raise --max-tokens, or --max-step-tokens and --max-steps.",
+        )
+    return (
+        "No answer: no path has a boxed one, or names one without a box.",
+        "For a problem with an open-ended answer add: --answers text",
+    )
 
 
 def describe_distrust(score: float | None = None) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from flashedge.cli import output
 from flashedge.client.words import (
+    count_cut,
     describe_distrust,
     describe_unboxed,
     describe_unlikely,
+    explain_no_answer,
     format_count,
 )
 
@@ -35,7 +37,7 @@ def warn_about(result: Mapping[str, Any]) -> None:
     """Say on stderr why there is no answer, that the answer is probably wrong, or that a baseline
     can't be compared with its run."""
     if result.get("answer") is None:
-        output.warn(explain_no_answer(result))
+        output.warn(" ".join(filter(None, explain_no_answer(result))))
     elif result.get("unlikely"):
         output.warn(describe_unlikely())
     elif result.get("trusted") is False:
@@ -50,25 +52,6 @@ def warn_about(result: Mapping[str, Any]) -> None:
         )
 
 
-def explain_no_answer(result: Mapping[str, Any]) -> str:
-    """Why a run ended without an answer, and what to do."""
-    completions = result.get("completions") or []
-    cut = _count_cut(result)
-    if not completions and result.get("cut_by") == "deadline":
-        return "No answer: the deadline passed before a path was complete. Raise --deadline."
-    if not completions and result.get("cut_by"):
-        return f"No answer: the run was ended by its {result['cut_by']} before a path was complete."
-    if completions and cut == len(completions):
-        return (
-            "No answer: every path reached its token limit first."
-            " Raise --max-tokens, or --max-step-tokens and --max-steps."
-        )
-    return (
-        "No answer: no path has a boxed one, or names one without a box."
-        " For a problem with an open-ended answer add: --answers text"
-    )
-
-
 def print_figures(result: Mapping[str, Any]) -> None:
     """Print on stderr the votes, what the run took, and what cut it short."""
     votes = result.get("votes") or []
@@ -81,7 +64,7 @@ def print_figures(result: Mapping[str, Any]) -> None:
         f"run {result.get('id')}: {usage.get('tree_tokens', 0):,} tokens in"
         f" {timing.get('total_s', 0.0):.2f} s"
     )
-    if cut := _count_cut(result):
+    if cut := count_cut(result):
         of = len(result["completions"])
         output.note(f"{cut} of {format_count(of, 'path')} reached a token limit before an answer")
     if fingerprint := result.get("fingerprint"):
@@ -108,12 +91,6 @@ def describe_fingerprint(found: Mapping[str, Any]) -> str:
         f" torch {found.get('torch')}; {found.get('device')};"
         f" {format_count(found.get('threads') or 1, 'thread')} an engine"
     )
-
-
-def _count_cut(result: Mapping[str, Any]) -> int:
-    """Paths that a token limit ended before they had an answer."""
-    completions = result.get("completions") or []
-    return sum(c["answer"] is None and c["finish_reason"] != "stop" for c in completions)
 
 
 def _find_choice(result: Mapping[str, Any]) -> Mapping[str, Any]:

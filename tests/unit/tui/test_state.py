@@ -366,16 +366,19 @@ def test_what_is_known_of_a_run_that_waits() -> None:
     known = {"position": 1, "starts_in_s": 12.0, "median_tokens": 420.4, "tail_tokens": 1532.0}
     row = parse_run(summary("r", "queued", **known))
     assert (row.position, row.starts_in_s) == (1, 12.0)
-    assert row.prediction == "about 420, tail 1,532"
+    assert row.prediction == "about 420, 1 in 10 over 1,532 tokens"
     assert parse_run(summary("r", "queued", median_tokens=None)).prediction == ""
     now = replace(listing(), runs=(row,), chosen="r")
     panel = CertaintyPanel()
     assert panel.draw(now, 60, 8).plain.splitlines() == [
         "waiting, 1 before it, starts in about 12 s",
-        "tokens of a path: about 420, tail 1,532",
+        "a path: about 420, 1 in 10 over 1,532 tokens",
     ]
-    line = "waiting, 1 before it, starts in about 12 s · a path about 420, tail 1,532"
-    assert panel.draw(now, 90, 1).plain.split(maxsplit=1)[1] == line
+    line = f"waiting, 1 before it, starts in about 12 s · a path: {row.prediction}"
+    assert panel.draw(now, 110, 1).plain.split(maxsplit=1)[1] == line
+    small = panel.draw(now, 80, 2).plain.splitlines()
+    assert [text[:11].strip() for text in small] == ["Progress", ""]
+    assert small[1][11:] == f"a path: {row.prediction}", "not cut"
 
 
 def test_the_policy_is_named_where_it_is_not_the_usual_one() -> None:
@@ -710,7 +713,7 @@ def test_each_card_has_a_line_as_far_as_there_is_room() -> None:
         panel = DevicePanel().draw(Dashboard(devices=cards[:count]), 58, height)
         return [" ".join(line.split()) for line in panel.plain.splitlines()]
 
-    assert draw(1, 3)[2] == "RTX 4090 100 W"
+    assert draw(1, 3)[0].endswith("0% 100 W")
     two = draw(2, 3)
     assert [line.split()[:2] for line in two] == [["GPU", "0"], ["GPU", "1"]]
     assert two[1].endswith("10% 6.0 GiB of 24.0 GiB 101 W")
@@ -730,3 +733,17 @@ def test_this_machine_can_be_read() -> None:
     (sample,) = read_devices()
     assert 0 <= sample.utilization <= 1
     assert 0 < sample.memory_used_bytes <= sample.memory_total_bytes
+
+
+def test_a_run_is_over_in_the_list_as_soon_as_its_tree_is() -> None:
+    now = state.fold_events(listing(("r", "running")), "r", live_items())
+    (row,) = now.listed
+    assert (row.status, row.answer, row.live) == ("finished", "46", False)
+    assert row.tokens == now.trees["r"].all_tokens
+    assert row.total_s == pytest.approx(4.33, abs=0.01)
+    assert row.prediction == ""
+    assert now.chosen_row == row
+    stopped = state.interrupt_run(
+        state.fold_events(listing(("r", "running")), "r", live_items()[:99]), "r"
+    )
+    assert (stopped.listed[0].status, stopped.listed[0].answer) == ("interrupted", None)
