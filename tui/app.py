@@ -7,35 +7,43 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events, on
-from textual.app import App, ComposeResult
+from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.filter import LineFilter
+from textual.screen import Screen
+from textual.theme import Theme
 
+from flashedge.client.run_figures import find_answer
 from flashedge.client.run_fold import Numbered
 from flashedge.client.words import describe_wait
 from flashedge.console import LiteralConsole
 from flashedge.literal import show_in_line, show_literally
-from flashedge.tui import export, feed, messages, style
+from flashedge.tui import export, feed, messages, themes
+from flashedge.tui.draft import Draft
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.device import read_devices
+from flashedge.tui.widgets.answer import AnswerPanel
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.certainty import CertaintyPanel
-from flashedge.tui.widgets.device import DevicePanel
-from flashedge.tui.widgets.dialogs import DEFAULT_SEARCH, AskLine, Confirm, Help, Submit
+from flashedge.tui.widgets.device import DevicePanel, name_device
+from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.filter_line import FilterLine
-from flashedge.tui.widgets.key_bar import KEYS, KeyBar
+from flashedge.tui.widgets.key_bar import COMMANDS, KeyBar
 from flashedge.tui.widgets.literal import ActingFilter
 from flashedge.tui.widgets.memory import MemoryPanel
-from flashedge.tui.widgets.panel import Panel
+from flashedge.tui.widgets.panel import COMPACT, Panel, PanelGroup
+from flashedge.tui.widgets.problem import ProblemPanel, SolutionPanel
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.status_bar import StatusBar
 from flashedge.tui.widgets.step import StepPanel
@@ -44,26 +52,29 @@ from flashedge.tui.widgets.votes import VotesPanel
 
 FRAMES_PER_S = 12.0
 SAMPLE_S = 0.5
-_NAMES = {"?": "question_mark", "/": "slash"}
+KEY_TIMEOUT_S = 0.5
+WIDE_COLUMNS, HUGE_COLUMNS = 100, 170
+TALL_LINES = 32
+_NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
 
 
 class DashboardApp(App[None]):
     """The whole screen.
 
     daemon: an async client; devices: reads samples of cards, may block; clock: monotonic seconds;
-    wall: Unix seconds.
+    wall: Unix seconds; theme_file: remembers the chosen theme (None: nothing does).
     """
 
-    CSS = style.CSS
+    CSS_PATH = ["dashboard.tcss", "wide.tcss", "dialogs.tcss"]  # noqa: RUF012
     TITLE = "FlashEdge"
-    ENABLE_COMMAND_PALETTE = False
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
-        (0, "-narrow"),
-        (style.WIDE_COLUMNS, "-wide"),
-        (style.HUGE_COLUMNS, "-huge"),
+        (0, COMPACT),
+        (WIDE_COLUMNS, "-wide"),
+        (HUGE_COLUMNS, "-huge"),
     ]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL_LINES, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(_NAMES.get(k, k), action, word) for k, word, action in KEYS),
+        *(Binding(_NAMES.get(c.key, c.key), c.action, c.title) for c in COMMANDS),
         Binding("escape", "leave", "Leave", show=False),
     ]
 
@@ -75,6 +86,7 @@ class DashboardApp(App[None]):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         poll_s: float = feed.POLL_S,
+        theme_file: Path | None = None,
     ) -> None:
         super().__init__()
         self.error_console = LiteralConsole(stderr=True)
@@ -88,14 +100,25 @@ class DashboardApp(App[None]):
         self._inbox: dict[str, list[Numbered]] = {}
         self._runs, self._tree, self._step = RunList(), BeamTree(), StepPanel()
         self._log_panel = EventLogPanel()
+        self._problem, self._solution = ProblemPanel(), SolutionPanel()
+        self._bar, self._answer = StatusBar(daemon.base_url), AnswerPanel()
+        self._votes, self._certainty = VotesPanel(), CertaintyPanel()
+        machine = (RatePanel(), MemoryPanel(), DevicePanel())
         self._panels: tuple[Panel, ...] = (
-            StatusBar(daemon.base_url),
-            CertaintyPanel(),
-            VotesPanel(),
-            RatePanel(),
-            MemoryPanel(),
-            DevicePanel(),
+            *(self._bar, self._answer, self._votes, self._certainty),
+            *machine,
         )
+        self._machine = PanelGroup(*machine, id="machine")
+        self._machine.border_title = "Machine"
+        self._question = PanelGroup(*(self._problem, self._answer, self._solution), id="question")
+        self._theme_file = theme_file
+        self._typed: deque[events.Key] = deque()
+        """Keys that wait until the one before them has been handled."""
+
+        self._key_sent_at: float | None = None
+        """When the key was sent that is being handled now, in monotonic seconds."""
+
+        self._keys_sent = 0
         self._is_loading_older = False
         self._painted: Dashboard | None = None
         self._filter = FilterLine()
@@ -103,18 +126,20 @@ class DashboardApp(App[None]):
         self._sampled_at = float("-inf")
 
     def compose(self) -> ComposeResult:
-        bar, *side = self._panels
-        yield bar
+        yield self._bar
         with Vertical(id="body"):
-            yield Vertical(self._runs, self._tree, self._step, id="main")
-            yield Vertical(*side, self._log_panel, id="side")
+            with Vertical(id="main"):
+                yield Vertical(self._runs, self._question, id="left")
+                yield Vertical(self._tree, self._step, id="middle")
+            yield Vertical(self._votes, self._certainty, self._machine, self._log_panel, id="side")
         yield self._filter
         yield KeyBar()
 
     # ------------------------------------------------------------ text from outside
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        return (*super().get_line_filters(), ActingFilter())
+        light = () if self.current_theme.dark else (themes.LightFilter(),)
+        return (*light, *super().get_line_filters(), ActingFilter())
 
     def notify(
         self,
@@ -134,11 +159,48 @@ class DashboardApp(App[None]):
         """Make control characters visible in what the user pastes, in any field."""
         if isinstance(event, events.Paste):
             event.text = show_literally(re.sub("\r\n?", "\n", event.text))
-        await super().on_event(event)
+        if isinstance(event, events.Key) and not event.is_forwarded:
+            self._typed.append(event)
+            if self._key_sent_at is None:
+                await self._handle_next_key()
+        else:
+            await super().on_event(event)
+
+    # ------------------------------------------------------------ keys in their order
+
+    async def _handle_next_key(self) -> None:
+        """Handle the oldest key that waits.
+
+        A key may move the focus or open a dialog, and the next one belongs there. But a key goes to
+        the focused widget and from there up to the app, through a queue each, and keys that are
+        typed ahead would overtake it. So they wait for a message that goes the same way behind it.
+        """
+        self._key_sent_at = None
+        if not self._typed or not self.screen.is_mounted:
+            return  # a dialog that opens gets its keys at the next frame
+        key = self._typed.popleft()
+        self._key_sent_at, self._keys_sent = time.monotonic(), self._keys_sent + 1
+        await super().on_event(key)
+        (self.focused or self.screen).post_message(messages.KeyHandled(self._keys_sent))
+
+    @on(messages.KeyHandled)
+    async def _receive_handled(self, message: messages.KeyHandled) -> None:
+        if message.number == self._keys_sent:
+            self.call_later(self._handle_next_key)  # behind the change of the focus
+
+    def _expect_key(self) -> None:
+        """Go on with the next key, also where a widget was removed that had the message."""
+        sent_at = self._key_sent_at
+        if self._typed and (sent_at is None or time.monotonic() - sent_at > KEY_TIMEOUT_S):
+            self.call_later(self._handle_next_key)
 
     # ------------------------------------------------------------ start
 
     def on_mount(self) -> None:
+        self.register_theme(themes.OURS)
+        chosen = themes.load_choice(self._theme_file)
+        self.theme = chosen if chosen in self.available_themes else themes.OURS.name
+        self.theme_changed_signal.subscribe(self, self._remember_theme)
         self._runs.focus()
         self._work(feed.watch_daemon(self._daemon, self.post_message, self._poll_s))
         self._work(feed.watch_devices(self._devices, self._list_cards, self.post_message))
@@ -149,6 +211,14 @@ class DashboardApp(App[None]):
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self.run_worker(work, exit_on_error=True)
+
+    def _remember_theme(self, theme: Theme) -> None:
+        if self._theme_file is None or theme.name == themes.load_choice(self._theme_file):
+            return
+        try:
+            themes.save_choice(self._theme_file, theme.name)
+        except OSError as error:
+            self.notify(f"Can't remember the theme: {error.strerror}", severity="warning")
 
     # ------------------------------------------------------------ messages of workers
 
@@ -215,9 +285,7 @@ class DashboardApp(App[None]):
     @on(messages.RunRefused)
     def _show_refused(self, message: messages.RunRefused) -> None:
         """Open the dialog again, with what was typed and the reason."""
-        body = message.body
-        search = f"{body['strategy']}-{body['n']}" if "n" in body else str(body["strategy"])
-        self._open_submit(Submit(str(body["problem"]), search, message.error))
+        self._open_submit(message.draft, message.error)
 
     @on(messages.Notice)
     def _show_notice(self, message: messages.Notice) -> None:
@@ -227,6 +295,7 @@ class DashboardApp(App[None]):
 
     def tick(self) -> None:
         """A frame: advance the replay, sample the rates, follow runs, paint changes."""
+        self._expect_key()
         now = self._clock()
         elapsed_s = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
@@ -248,12 +317,26 @@ class DashboardApp(App[None]):
         if self.state is not self._painted:
             self._painted = self.state
             self._runs.show(self.state)
+            self._question.border_title = _title_run(self.state)
+            self._problem.show(self.state.problem)
+            self._solution.show(shown)
             self._tree.show(shown)
             self._log_panel.show(shown)
+            self._machine.border_subtitle = name_device(self.state.devices)
             for panel in self._panels:
                 panel.show(self.state)
+            self._withdraw_question()
         self._tree.follow()
         self._step.show(shown, self._tree.selected, self.state.prediction)
+
+    def _withdraw_question(self) -> None:
+        """Close the question whether to cancel a run once that is over."""
+        screen = self.screen
+        if isinstance(screen, Confirm) and screen.run:
+            row = next((r for r in self.state.listed if r.id == screen.run), None)
+            if row is not None and not row.live:
+                screen.dismiss(False)
+                self.notify(f"Run {screen.run} is over: it was not cancelled")
 
     # ------------------------------------------------------------ actions of the user
 
@@ -285,15 +368,39 @@ class DashboardApp(App[None]):
     def action_log(self) -> None:
         self.screen.toggle_class("show-log")
 
+    def action_copy(self) -> None:
+        """Copy the text of the marked step, as it is shown."""
+        self._copy("step", self._step.text)
+
+    def action_copy_answer(self) -> None:
+        run = self.state.shown
+        self._copy("answer", "" if run is None else show_literally(find_answer(run) or ""))
+
+    def _copy(self, what: str, text: str) -> None:
+        if not text:
+            self.notify(f"There is no {what} to copy", severity="warning")
+            return
+        self.copy_to_clipboard(text)
+        self.notify(f"Copied the {what}")
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The dashboard's actions, for the command palette."""
+        for command in COMMANDS:
+            if command.title:
+                run = partial(self.run_action, command.action)
+                yield SystemCommand(command.title, f"{command.help} ({command.key})", run)
+        yield SystemCommand("Theme", "the colours; the choice is remembered", self.search_themes)
+
     def action_submit(self) -> None:
-        self._open_submit(Submit("", DEFAULT_SEARCH))
+        self._open_submit(None)
 
-    def _open_submit(self, dialog: Submit) -> None:
-        def submit(body: dict[str, Any] | None) -> None:
-            if body is not None:
-                self._work(feed.submit_problem(self._daemon, self.post_message, body))
+    def _open_submit(self, draft: Draft | None, error: str = "") -> None:
+        def submit(draft: Draft | None) -> None:
+            if draft is not None:
+                self._work(feed.submit_problem(self._daemon, self.post_message, draft))
 
-        self.push_screen(dialog, submit)
+        pair = self.state.daemon.pair if self.state.daemon is not None else ""
+        self.push_screen(Submit(draft, error, pair), submit)
 
     def action_cancel(self) -> None:
         run = self.state.chosen_row
@@ -305,7 +412,7 @@ class DashboardApp(App[None]):
             if sure:
                 self._work(feed.cancel_run(self._daemon, self.post_message, run.id))
 
-        self.push_screen(Confirm(f"Cancel run {run.id}?"), cancel)
+        self.push_screen(Confirm(f"Cancel run {run.id}?", run.id), cancel)
 
     def action_replay(self) -> None:
         if self.state.replay is not None and not self.state.replay.over:
@@ -353,3 +460,17 @@ class DashboardApp(App[None]):
             self._filter.clear_filter(panel)
         elif self.state.replay is not None:
             self.state = state.end_replay(self.state)
+
+
+def _title_run(now: Dashboard) -> str:
+    """`run-2dcea5c48dce · beam-16 · running`."""
+    run, row = now.shown, now.chosen_row
+    if run is None and row is None:
+        return "Problem"
+    name = run.id if run is not None else now.chosen or ""
+    parts = [name, *([row.search] if row is not None and row.id == name else [])]
+    if run is not None:
+        parts.append(run.state)
+    elif row is not None:
+        parts.append(row.status)
+    return " · ".join(parts)

@@ -15,6 +15,7 @@ from textual.message import Message
 from flashedge.client.follow import RetryPolicy, follow
 from flashedge.client.run_fold import Numbered
 from flashedge.errors import FlashEdgeError, RunInterrupted
+from flashedge.tui.draft import Draft
 from flashedge.tui.messages import (
     DaemonLost,
     DeviceSampled,
@@ -120,11 +121,11 @@ async def load_replay(daemon: Daemon, post: Post, run: str) -> None:
         post(Notice(f"Run {run} has no events to replay", "warning"))
 
 
-async def submit_problem(daemon: Daemon, post: Post, body: Mapping[str, Any]) -> None:
+async def submit_problem(daemon: Daemon, post: Post, draft: Draft) -> None:
     try:
-        accepted = await daemon.submit(body)
+        accepted = await daemon.submit(draft.build_body())
     except FlashEdgeError as error:
-        post(RunRefused(body, error.line))
+        post(RunRefused(draft, error.line))
         return
     known = accepted.get("position"), accepted.get("starts_in_s")
     post(RunAccepted(str(accepted["id"]), *known))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from textual.message import Message
 
 from flashedge.client.run_fold import Numbered
+from flashedge.tui.draft import Draft
 from flashedge.tui.state.device import DeviceSample
 from flashedge.tui.state.summary import DaemonStatus, RunRow
 
@@ -85,9 +85,17 @@ class RunAccepted(Message):
 class RunRefused(Message):
     """The daemon refused a submitted problem."""
 
-    def __init__(self, body: Mapping[str, Any], error: str) -> None:
-        self.body = body
+    def __init__(self, draft: Draft, error: str) -> None:
+        self.draft = draft
         self.error = error
+        super().__init__()
+
+
+class KeyHandled(Message):
+    """The key that was sent with this number has been handled wherever it could be."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
         super().__init__()
 
 

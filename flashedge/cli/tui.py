@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from flashedge.cli import output
 from flashedge.cli.connection import show_start
 from flashedge.config import load_config
 from flashedge.errors import ConfigError
@@ -16,16 +17,18 @@ def tui() -> None:
     Starts the daemon if none runs.
     """
     check_terminal()
-    from flashedge.client.async_client import AsyncClient
-    from flashedge.daemon import control as daemon_control
-    from flashedge.tui.app import DashboardApp
+    with output.stderr().status("opening the dashboard"):
+        from flashedge.client.async_client import AsyncClient
+        from flashedge.daemon import control as daemon_control
+        from flashedge.tui.app import DashboardApp
 
     config = load_config()
     record = daemon_control.find(config)
     if record is None:
         with show_start() as show:
             record = daemon_control.ensure(config, on_state=show)
-    DashboardApp(AsyncClient(record.url, api_key=config.api_key, name="dashboard")).run()
+    client = AsyncClient(record.url, api_key=config.api_key, name="dashboard")
+    DashboardApp(client, theme_file=config.state_dir / "dashboard-theme").run()
 
 
 def check_terminal() -> None:

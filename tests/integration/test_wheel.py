@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.paths import ROOT
 from tests.support.wheel import Installed, install_wheel
 
 pytestmark = pytest.mark.xdist_group("wheel")  # one process builds it
@@ -58,6 +59,9 @@ def test_the_wheel_holds_the_package_alone(installed: Installed) -> None:
     left_out = {"lab", "benchmark", "evaluation", "bench", "sim", "scripts", "tests"}
     assert not [file for file in files if left_out & {*file}]
     assert ["flashedge", "models.toml"] in files
+    styles = {file.name for file in (ROOT / "tui").glob("*.tcss")}
+    assert styles
+    assert styles == {name for *_, name in files if name.endswith(".tcss")}
     assert ["flashedge", "tui", "app.py"] in files
 
 

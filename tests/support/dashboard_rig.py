@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
 from typing import Any
 
 from flashedge.client.run_fold import Numbered
@@ -206,12 +207,19 @@ class Clock:
         return self.now
 
 
-def dashboard(daemon: FakeDaemon, clock: Clock | None = None) -> DashboardApp:
+def dashboard(
+    daemon: FakeDaemon, clock: Clock | None = None, theme_file: Path | None = None
+) -> DashboardApp:
     """With a fixed device and a clock that stands still, so that it always draws the same.
 
     Unix seconds begin with the clock: runs of `summary` were created at second 97.
     """
     clock = clock or Clock()
     return DashboardApp(
-        daemon, devices=lambda cards: (DEVICE,), clock=clock, wall=lambda: clock.now, poll_s=0.05
+        daemon,
+        devices=lambda cards: (DEVICE,),
+        clock=clock,
+        wall=lambda: clock.now,
+        poll_s=0.05,
+        theme_file=theme_file,
     )

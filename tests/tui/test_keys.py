@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+from textual import events
+from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
 from flashedge.tui import feed
 from flashedge.tui.app import DashboardApp
+from flashedge.tui.draft import Draft
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import HELP, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
-from flashedge.tui.widgets.key_bar import KEYS
+from flashedge.tui.widgets.key_bar import COMMANDS, KEYS
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.step import StepPanel
 from tests.support.dashboard_rig import (
@@ -29,6 +34,7 @@ from tests.support.dashboard_rig import (
 )
 
 OVER, OTHER = "run-over", "run-other"
+_NAMES = {"+": "plus", "?": "question_mark", "-": "minus"}
 
 
 async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
@@ -171,6 +177,39 @@ async def test_a_filter_looks_through_all_runs() -> None:
         assert len(daemon.pages) == 2
 
 
+async def test_a_filter_of_the_tree_goes_from_match_to_match() -> None:
+    async with opened() as (pilot, app, _, _):
+        tree = app.query_one(BeamTree)
+        tree.focus()
+        await pilot.press("home", "slash", *"24+24", "escape", "slash", *"22+24", "enter")
+        matches = [i for i in range(tree.count) if "22+24" in tree.line(i, 100).plain]
+        assert len(matches) > 2
+        assert tree.cursor == matches[0]
+        assert f"match 1 of {len(matches)}" in str(tree.border_title)
+        line = tree.line(tree.cursor, 100)
+        marked = {line.plain[s.start : s.end] for s in line.spans if "reverse" in str(s.style)}
+        assert marked == {"22+24"}
+        await pilot.press("n")
+        assert tree.cursor == matches[1]
+        await pilot.press("N", "N")
+        assert tree.cursor == matches[-1]
+
+
+async def test_a_filter_keeps_the_counts_of_siblings() -> None:
+    async with opened() as (pilot, app, _, _):
+        tree = app.query_one(BeamTree)
+
+        def find(text: str) -> set[str]:
+            lines = [tree.line(i, 100).plain.split() for i in range(tree.count)]
+            return {next((w for w in line if w[0] == "×"), "") for line in lines if text in line}
+
+        whole = find("85+11=96.")
+        assert whole == {"×14"}
+        tree.focus()
+        await pilot.press("slash", *"boxed{22}", "enter")
+        assert find("85+11=96.") == whole
+
+
 async def test_filter_of_the_tree() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)
@@ -214,6 +253,87 @@ async def test_submit() -> None:
         assert len(daemon.submitted) == 1
 
 
+async def test_submit_sends_every_field() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        await pilot.press("s", *"2+2?", "tab", "tab", "tab", "x")
+        names = [str(name.render()) for name in app.screen.query(".field-name")]
+        assert names == ["Problem", "Search", "Seed", "Time limit", "Pair"]
+        assert app.screen.query_one("#pair", Input).placeholder == "bundled"
+        await pilot.click("#send")
+        assert "A seed is a whole number" in str(app.screen.query_one("#wrong").render())
+        app.screen.query_one("#seed").focus()
+        await pilot.press("backspace", "7", "tab", *"2.5", "tab", *"mine")
+        await pilot.click("#send")
+        await until(pilot, lambda: daemon.submitted)
+        sent = {"problem": "2+2?", "strategy": "beam", "n": 16}
+        assert daemon.submitted == [{**sent, "seed": 7, "deadline_s": 2.5, "pair": "mine"}]
+
+
+@pytest.mark.parametrize(
+    ("draft", "wrong"),
+    [
+        (Draft(), "Type a problem first."),
+        (Draft(problem="x", search="beam 16"), "A search is like beam-16."),
+        (Draft(problem="x", seed="-1"), "A seed is a whole number, or empty."),
+        (Draft(problem="x", limit_s="1h"), "A time limit is a number of seconds, or empty."),
+        (Draft(problem="x", limit_s="inf"), "A time limit is a number of seconds, or empty."),
+    ],
+)
+def test_a_draft_says_what_is_wrong(draft: Draft, wrong: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(wrong)):
+        draft.build_body()
+
+
+async def test_keys_typed_ahead_go_where_they_belong() -> None:
+    """All keys are in the queue before the first widget has handled one."""
+    async with opened() as (pilot, app, daemon, _):
+        for key in ("s", *"2+2?", "tab", *["backspace"] * 7, *"dvts-4", "ctrl+s"):
+            name = _NAMES.get(key, key)
+            app.post_message(events.Key(name, key if len(key) == 1 else None))
+        await until(pilot, lambda: daemon.submitted)
+        assert daemon.submitted == [{"problem": "2+2?", "strategy": "dvts", "n": 4}]
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        for key in ("slash", *"quit"):
+            app.post_message(events.Key(key, "/" if key == "slash" else key))
+        await until(pilot, lambda: app.query_one(RunList).filter == "quit")
+        assert app.is_running, "q did not reach the dashboard"
+
+
+async def test_a_step_and_an_answer_are_copied() -> None:
+    async with opened() as (pilot, app, _, _):
+        app.query_one(BeamTree).focus()
+        await pilot.press("b")
+        await pilot.pause(0.2)
+        await pilot.press("y")
+        assert app.clipboard == "Day 6 was the last. The answer is \\boxed{46}."
+        await pilot.press("Y")
+        assert app.clipboard == "46"
+
+
+async def test_text_marked_with_the_mouse_is_copied() -> None:
+    async with opened() as (pilot, app, _, _):
+        app.query_one(BeamTree).focus()
+        await pilot.press("b")
+        await pilot.pause(0.2)
+        await pilot.mouse_down("#step-text", offset=(0, 1))
+        await pilot.hover("#step-text", offset=(9, 1))
+        await pilot.mouse_up("#step-text", offset=(9, 1))
+        await pilot.press("ctrl+c")
+        assert app.clipboard.startswith("Day 6 was")
+
+
+async def test_the_palette_does_what_a_key_does() -> None:
+    async with opened() as (pilot, app, _, _):
+        commands = {c.title for c in app.get_system_commands(app.screen)}
+        assert commands == {c.title for c in COMMANDS if c.title} | {"Theme"}
+        await pilot.press("ctrl+p", *"pruned")
+        await until(pilot, lambda: app.screen.query_one(CommandList).option_count == 1)
+        tree = app.query_one(BeamTree)
+        assert tree.shows_dropped
+        await pilot.press("enter")
+        await until(pilot, lambda: not tree.shows_dropped)
+
+
 async def test_submit_refuses_what_is_no_search() -> None:
     async with opened() as (pilot, app, daemon, _):
         await pilot.press("s", *"2+2?", "tab", "x", "ctrl+s")
@@ -225,7 +345,7 @@ async def test_an_unknown_strategy_keeps_the_text_and_lists_the_known_ones() -> 
     async with opened() as (pilot, app, daemon, _):
         await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
         await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
-        assert app.screen.query_one("#problem", TextArea).text == "2+2?"
+        assert app.screen.query_one("#problem-field", TextArea).text == "2+2?"
         assert app.screen.query_one("#search", Input).value == "xbeam-16"
         assert "no strategy 'xbeam'; known: beam," in str(app.screen.query_one("#wrong").render())
         assert app.focused is app.screen.query_one("#search")
@@ -385,11 +505,11 @@ async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
 async def test_panels_by_tab_and_quit() -> None:
     async with opened() as (pilot, app, _, _):
         seen = []
-        for _ in range(4):
+        for _ in range(5):
             assert app.focused is not None
             seen.append(app.focused.id)
             await pilot.press("tab")
-        assert seen == ["runs", "tree", "step", "log"]
+        assert seen == ["runs", "problem", "tree", "step", "log"]
         await pilot.press("q")
         await pilot.pause(0.1)
         assert not app.is_running

@@ -9,11 +9,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
+from flashedge.events import from_json, to_json
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit
@@ -32,6 +34,7 @@ from tests.support.dashboard_rig import (
 from tests.tui.test_keys import until
 
 SIZES = [(80, 24), (120, 40)]
+LARGE = (200, 60)
 RUN, QUEUED, PAST = "run-2dcea5c48dce", "run-ccc1e546379c", "run-260cd89ddfe7"
 
 PREDICTED = {"median_tokens": 162.0, "tail_tokens": 204.0}
@@ -52,7 +55,9 @@ async def settled(pilot: Pilot[None]) -> None:
     doesn't show."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
-    app.tick()
+    for _ in range(3):  # panels grow with what they say, and the tree has the rest
+        app.tick()
+        await pilot.pause(0.1)
     app.query_one(BeamTree).put_cursor(0)
     for _ in range(FOLLOW_FRAMES):
         app.tick()
@@ -87,7 +92,7 @@ async def grown(
         await sampled(pilot, clock, 1.0)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
     daemon, clock = scene("running")
     app = dashboard(daemon, clock)
@@ -219,7 +224,7 @@ def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
     assert snap_compare(app, terminal_size=size, run_before=play)
 
 
-@pytest.mark.parametrize("size", [*SIZES, (200, 60)])
+@pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_finished_run(snap_compare: Any, size: tuple[int, int]) -> None:
     daemon, clock = scene("finished")
     daemon.listing.pop(0)
@@ -229,7 +234,58 @@ def test_a_finished_run(snap_compare: Any, size: tuple[int, int]) -> None:
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
         await until(pilot, lambda: app.state.devices)
-        await pilot.press("tab")
+        await pilot.press("tab", "tab")
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+@pytest.mark.parametrize("size", [*SIZES, LARGE])
+def test_a_doubtful_run(snap_compare: Any, size: tuple[int, int]) -> None:
+    """The verifier gives the answer a low score, and some paths are cut."""
+    items = stored_items()
+    number, end = items[-1]
+    told = to_json(end)
+    told["result"] |= {"trusted": False, "cut_by": "deadline"}
+    daemon, clock = scene("finished")
+    daemon.listing.pop(0)
+    daemon.send(RUN, [*items[:-1], (number, from_json(told))])
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
+        await until(pilot, lambda: app.state.devices)
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+def test_a_light_theme(snap_compare: Any) -> None:
+    daemon, clock = scene("running")
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        app.theme = "textual-light"
+        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
+        await grown(pilot, daemon, clock, RUN, live_items(), (160, 200, 235, 262))
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=(120, 40), run_before=play)
+
+
+def test_the_commands(snap_compare: Any) -> None:
+    daemon, clock = scene("finished")
+    daemon.listing.pop(0)
+    daemon.send(RUN, stored_items())
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
+        await until(pilot, lambda: app.state.devices)
+        await settled(pilot)
+        await pilot.press("ctrl+p")
+        await until(pilot, lambda: app.screen.query_one(CommandList).option_count)
+        app.screen.query_one(Input).cursor_blink = False
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=(120, 40), run_before=play)

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from flashedge.client.run_figures import find_answer
 from flashedge.client.run_fold import Numbered, fold, interrupt
 from flashedge.client.run_view import RunView
+from flashedge.literal import show_in_line
 from flashedge.tui import replay
 from flashedge.tui.replay import Replay
 from flashedge.tui.state.device import DeviceSample
@@ -77,7 +79,8 @@ class Dashboard:
 
     @property
     def listed(self) -> tuple[RunRow, ...]:
-        return (*self.runs, *self.older)
+        """All rows. One whose last event has arrived is over, also before the next poll."""
+        return (*(_settle_row(row, self.trees.get(row.id)) for row in self.runs), *self.older)
 
     @property
     def oldest(self) -> RunRow | None:
@@ -93,6 +96,13 @@ class Dashboard:
     @property
     def chosen_row(self) -> RunRow | None:
         return next((r for r in self.listed if r.id == self.chosen), None)
+
+    @property
+    def problem(self) -> str:
+        """The shown run's problem: the whole text, or the listing's beginning while it waits."""
+        row = self.chosen_row
+        whole = self.shown.problem if self.shown is not None else ""
+        return whole or ("" if row is None else row.problem)
 
     @property
     def prediction(self) -> str:
@@ -254,6 +264,24 @@ def _keep_older(
     if daemon.kept is None or daemon.kept < max(len(runs) + len(older), before or 0):
         return ()
     return older
+
+
+def _settle_row(row: RunRow, tree: RunView | None) -> RunRow:
+    """The row as its tree has it, once that is over and the listing does not know it yet."""
+    if not row.live or tree is None or not tree.over:
+        return row
+    answer = None if tree.result is None else find_answer(tree)
+    timing = (tree.result or {}).get("timing") or {}
+    return replace(
+        row,
+        status=tree.state,
+        answer=None if answer is None else show_in_line(answer),
+        tokens=tree.all_tokens,
+        total_s=timing.get("total_s"),
+        position=None,
+        starts_in_s=None,
+        prediction="",
+    )
 
 
 def _list_running(runs: Sequence[RunRow]) -> list[RunRow]:

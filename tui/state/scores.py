@@ -13,6 +13,13 @@ SCALE = ("#5f86c9", "#7f93ba", "#a09f9f", "#c9b46a", "#ffd84d")
 shades of grey."""
 
 DIM = "#8a8a8a"
+WARNING = "#ffb454"
+ON_LIGHT = {
+    **dict(zip(SCALE, ("#5b7fc7", "#5f7199", "#666666", "#6f5a1c", "#5c4000"), strict=True)),
+    DIM: "#6e6e6e",
+    WARNING: "#9a4d00",
+}
+"""What stands for each of these colours on a light background, where high scores are dark."""
 
 
 def score_colour(score: float | None) -> str:

@@ -5,6 +5,7 @@ The user may follow its newest node, collapse nodes, hide pruned ones and filter
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import ClassVar
@@ -50,6 +51,8 @@ class BeamTree(LineList):
         Binding("left", "fold(True)", "Collapse", show=False),
         Binding("right", "fold(False)", "Expand", show=False),
         Binding("b", "best", "Best path", show=False),
+        Binding("n", "match(1)", "Next match", show=False),
+        Binding("N", "match(-1)", "Previous match", show=False),
     ]
 
     def __init__(self) -> None:
@@ -61,6 +64,9 @@ class BeamTree(LineList):
         self._run: RunView | None = None
         self._lines: tuple[TreeLine, ...] = ()
         self._places: dict[NodeId, int] = {}
+        self._matches: tuple[int, ...] = ()
+        """Lines that hold the filter's text."""
+
         self._collapsed: frozenset[NodeId] = frozenset()
         self._best: frozenset[NodeId] = frozenset()
         self._values: Mapping[NodeId, tuple[int, float]] = {}
@@ -76,7 +82,13 @@ class BeamTree(LineList):
 
     @property
     def empty(self) -> str:
-        return f"nothing matches /{self.filter}" if self.filter else "no tree yet"
+        if self.filter:
+            return f"nothing matches /{self.filter}"
+        return "no tree: the run ended before its first step" if self._is_over else "no tree yet"
+
+    @property
+    def _is_over(self) -> bool:
+        return self._run is not None and self._run.over
 
     @property
     def selected(self) -> NodeId | None:
@@ -106,6 +118,7 @@ class BeamTree(LineList):
         self._selected = selected
         if run is None:
             self._lines, self._places, self._shape, self._texts = (), {}, (), ({}, {})
+            self._matches = ()
             self._show_title()
             self.update_lines()
             return
@@ -123,6 +136,7 @@ class BeamTree(LineList):
                 group=partial(group_key, run),
             )
             self._places = {m: i for i, line in enumerate(self._lines) for m in line.members}
+            self._matches = tuple(i for i, line in enumerate(self._lines) if line.is_match)
         self.update_lines()
         place = self._places.get(selected) if selected is not None else None
         if place is not None and place != self.cursor:
@@ -165,13 +179,12 @@ class BeamTree(LineList):
         return node
 
     def _show_title(self) -> None:
-        run = self._run
-        parts = ["Tree"] if run is None else [f"Tree {run.id}"]
-        if run is not None:
-            parts.append(run.state)
-            answer = (run.result or {}).get("answer")
-            parts += [f"answer {answer}"] if answer is not None else []
-        parts += [f"/{self.filter}"] if self.filter else []
+        parts = ["Tree"]
+        if self.filter:
+            parts.append(f"/{self.filter}")
+        if self._matches:
+            at = sum(i <= self.cursor for i in self._matches)
+            parts.append(f"match {at} of {len(self._matches)}, n next, N back")
         parts += ["follow"] if self.following else []
         parts += [] if self.shows_dropped else ["pruned hidden"]
         parts += [f"{self.cursor + 1}/{len(self._lines)}"] if self._lines else []
@@ -196,7 +209,10 @@ class BeamTree(LineList):
             text.append(f" [+{line.hidden}]", style="bold")
         if node.ends_path and node.answer is not None:
             text.append(f" → {show_in_line(node.answer)}", style="bold")
+        begin = len(text)
         text.append(f" {self._words(node, width - len(text) - 1)}", style=style)
+        if line.is_match:
+            _highlight(text, self.filter, begin)
         text.truncate(width, overflow="ellipsis")
         return text
 
@@ -228,8 +244,23 @@ class BeamTree(LineList):
     # ------------------------------------------------------------ keys
 
     def set_filter(self, wanted: str) -> None:
+        """List the nodes that hold the text, with what leads to them, and go to the first."""
         self.filter = wanted
+        self.following = self.following and not wanted
         self.draw()
+        if self._matches and self.cursor not in self._matches:
+            self._go(self._matches[0])
+
+    def action_match(self, by: int) -> None:
+        """Go to the next line that holds the filter's text, or to the one before."""
+        if not self._matches:
+            return
+        if by > 0:
+            beyond = [i for i in self._matches if i > self.cursor]
+            self._go(beyond[0] if beyond else self._matches[0])
+        else:
+            before = [i for i in self._matches if i < self.cursor]
+            self._go(before[-1] if before else self._matches[-1])
 
     def set_following(self, on: bool) -> None:
         self.following = on
@@ -268,6 +299,13 @@ class BeamTree(LineList):
         if best in self._places:
             self._go(self._places[best])
             self._selected = best
+
+
+def _highlight(text: Text, wanted: str, begin: int) -> None:
+    """Mark each place behind `begin` that holds the wanted text."""
+    if pattern := re.escape(show_in_line(wanted)):
+        for match in re.finditer(pattern, text.plain[begin:], re.IGNORECASE):
+            text.stylize("reverse", begin + match.start(), begin + match.end())
 
 
 def _is_same(shape: tuple[object, ...], other: tuple[object, ...]) -> bool:

@@ -3,6 +3,8 @@ and mean score of each level."""
 
 from __future__ import annotations
 
+import math
+
 from rich.text import Text
 
 from flashedge.client.run_figures import (
@@ -12,13 +14,15 @@ from flashedge.client.run_figures import (
     duration_text,
     find_thresholds,
     level_scores,
+    list_warnings,
     paths_wanted,
 )
 from flashedge.client.run_view import CertaintyPoint, RunView
 from flashedge.client.words import describe_wait, format_count
+from flashedge.literal import show_in_line
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import BLOCKS, DIM, SCALE, draw_meter
-from flashedge.tui.widgets.panel import Panel, label_line, stack_lines
+from flashedge.tui.widgets.panel import Panel, label_line, stack_lines, wrap_parts
 
 _AXIS = 5
 EXIT = "▼"
@@ -41,18 +45,19 @@ class CertaintyPanel(Panel):
         known = _known_points(run)
         if height < 5 or width < 24:
             return _draw_line(state, run, width)
-        head = stack_lines(_draw_progress(state, run), *_draw_tokens(state, run))
-        height -= len(head.plain.splitlines()) - 1
+        head = [*_draw_progress(state, run, width), *_draw_tokens(state, run, width)]
         levels = level_scores(run)
         if len(known) > 1 or (known and not levels):
             self.border_title = "Certainty over tokens"
-            return stack_lines(head, *draw_chart(run, width, height - 2), _summarize(run))
+            end = _summarize(run, width)
+            return stack_lines(*head, *draw_chart(run, width, height - len(head) - len(end)), *end)
         if levels:
             self.border_title = "Scores by level"
-            end = [_summarize(run)] if known else []
-            return stack_lines(head, *draw_levels(levels, width, height - 1 - len(end)), *end)
+            end = _summarize(run, width) if known else []
+            room = height - len(head) - len(end)
+            return stack_lines(*head, *draw_levels(levels, width, room), *end)
         self.border_title = self.title
-        return stack_lines(head, *_draw_done(run, width), *_draw_limits(run))
+        return stack_lines(*head, *_draw_done(run, width), *_draw_limits(run))
 
 
 def _find_waiting(state: Dashboard) -> RunView | None:
@@ -70,44 +75,56 @@ def _last_point(run: RunView) -> CertaintyPoint | None:
     return run.certainty[-1] if run.certainty else None
 
 
-def _draw_progress(state: Dashboard, run: RunView) -> Text:
+def _draw_progress(state: Dashboard, run: RunView, width: int) -> list[Text]:
     """`level 7 · 0/16 paths · 12 s`, and what is left where that can be estimated."""
+    parts = [Text(part, style="bold") for part in _list_progress(state, run)]
+    return wrap_parts(parts, width, " · ")
+
+
+def _list_progress(state: Dashboard, run: RunView) -> list[str]:
     elapsed_s, row = state.shown_elapsed_s, state.chosen_row
     if run.state == "waiting":
         known = "" if row is None else describe_wait(row.position, row.starts_in_s)
-        return Text(f"waiting{known and ', '}{known}", style="bold")
+        return [f"waiting{known and ', '}{known}"]
+    if run.over and not run.config:
+        return list(list_warnings(run))
     parts = [describe_progress(run)]
     if elapsed_s is not None:
         parts.append(duration_text(elapsed_s))
         parts += [rest] if (rest := describe_rest(run, elapsed_s)) else []
     if run.over:
         parts.append(run.state)
-    return Text(" · ".join(parts), style="bold")
+    return parts
 
 
-def _draw_tokens(state: Dashboard, run: RunView) -> list[Text]:
+def _draw_tokens(state: Dashboard, run: RunView, width: int) -> list[Text]:
     """The tokens drawn so far, beside how long a path is predicted to be. None if nobody knows."""
     if not state.prediction:
         return []
-    if not run.all_tokens:
-        return [Text(f"tokens of a path: {state.prediction}")]
-    return [Text(f"{format_count(run.all_tokens, 'token')} · a path {state.prediction}")]
+    drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
+    return wrap_parts([*drawn, Text(f"a path: {state.prediction}")], width, " · ")
 
 
 def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
     """The whole panel in one line. The bars of the levels take what the figures leave."""
     last = _last_point(run)
     if last is not None and last.certainty is not None:
-        figures = f" {last.certainty:.2f} of {last.answers} answers at {last.tokens:,} tokens"
-        figures += ", low verifier score" if run.is_distrusted else ""
-        limits = "".join(f" {THRESHOLD}{v:.2f}" for v in find_thresholds(run.config).values())
-        stop = f" {EXIT} {run.exit.reason}" if run.exit else ""
-        return label_line("Certainty", draw_meter(last.certainty, 10), figures + limits + stop)
+        stop = [f"{EXIT} {run.exit.reason.replace('_', ' ')}"] if run.exit else []
+        limits = [f"{THRESHOLD}{v:.2f}" for v in find_thresholds(run.config).values()]
+        known = f" {last.certainty:.2f} of {last.answers} answers"
+        parts = [*stop, *limits, f"at {last.tokens:,} tokens", *_list_progress(state, run)]
+        line = label_line("Certainty", draw_meter(last.certainty, 10), known)
+        for part in parts:
+            if line.cell_len + len(part) + 3 <= width:
+                line.append(f" · {part}", "not bold")
+        return line
     levels = level_scores(run)
-    line = label_line("Progress", _draw_progress(state, run))
+    line = label_line("Progress", Text(" · ".join(_list_progress(state, run)), style="bold"))
     if run.state == "waiting":
-        length = f" · a path {state.prediction}" if state.prediction else ""
-        return line.append(length, "not bold")
+        length = f"a path: {state.prediction}" if state.prediction else ""
+        if line.cell_len + len(f" · {length}") > width:
+            return stack_lines(line, label_line("", length))
+        return line.append(f" · {length}" if length else "", "not bold")
     if levels:
         figures = f"{levels[-1].best:.2f} mean {levels[-1].mean:.2f}"
         room = min(12, width - line.cell_len - len(f"  best  {figures}"))
@@ -133,51 +150,63 @@ def _draw_limits(run: RunView) -> list[Text]:
     ]
 
 
-def _summarize(run: RunView) -> Text:
+def _summarize(run: RunView, width: int) -> list[Text]:
+    """The certainty, and why the run stopped early or did not, in as many lines as it needs."""
     last = _last_point(run)
     assert last is not None, "a chart has points"
-    value = "-" if last.certainty is None else f"{last.certainty:.2f}"
-    text = Text(f"certainty {value} of {last.answers} answers", style="bold")
-    if run.is_unlikely:
-        text.append("  an unlikely answer", style="bold yellow")
-    elif run.is_distrusted:
-        text.append("  low verifier score", style="bold yellow")
-    for name, limit in find_thresholds(run.config).items():
-        text.append(f"  {THRESHOLD} {name} {limit:.2f}", style="not bold")
+    parts = []
     if run.exit is not None:
-        text.append(f"  {EXIT} exit: {run.exit.reason.replace('_', ' ')}", style="bold")
-    elif run.state == "finished":
-        text.append("  no early exit", style=f"not bold {DIM}")
-    return text
+        parts.append(Text(f"{EXIT} exit: {run.exit.reason.replace('_', ' ')}", style="bold"))
+    value = "-" if last.certainty is None else f"{last.certainty:.2f}"
+    parts.append(Text(f"certainty {value} of {last.answers} answers", style="bold"))
+    for name, limit in find_thresholds(run.config).items():
+        parts.append(Text(f"{THRESHOLD} {name} {limit:.2f}"))
+    if run.exit is None and run.state == "finished":
+        note = show_in_line(str((run.result or {}).get("early_exit_note") or ""))
+        parts.append(Text(f"no early exit{note and ': '}{note}", style=DIM))
+    return wrap_parts(parts, width)
+
+
+BEST, MEAN = "◆", "●"
 
 
 def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
-    """One column a level, as high as its best score, with ● at the mean; below them the figures.
+    """A column for each level: ◆ its best score, ● its mean; below them the last level's figures.
 
-    Three cells a level while they fit, else one.
+    The axis begins at the tenth below the lowest of them. Columns are as wide as the room allows.
     """
     rows, room = max(height - 2, 1), width - _AXIS
-    cells = 3 if len(levels) * 3 <= room else 1
+    cells = min(max(room // len(levels), 1), 6)
     shown = levels[-(room // cells) :]
+    floor = min(math.floor(min(level.mean for level in shown) * 10) / 10, 0.8)
+    grid = [[(" ", "")] * (len(shown) * cells) for _ in range(rows)]
+
+    def row_of(score: float) -> int:
+        part = (min(max(score, floor), 1.0) - floor) / (1 - floor)
+        return round((1 - part) * (rows - 1))
+
+    for place, level in enumerate(shown):
+        at = place * cells
+        top, low = row_of(level.best), row_of(level.mean)
+        for row in range(top, low + 1):
+            grid[row][at] = ("│", DIM)
+        grid[low][at + (cells > 1 and top == low)] = (MEAN, SCALE[0])
+        grid[top][at] = (BEST, SCALE[-1])
     texts = []
-    for row in range(rows):
-        label = {0: "1.0", rows - 1: "0.0"}.get(row, "")
-        line = Text(f"{label:>3} │", style=DIM)
-        for level in shown:
-            filled = min(max(level.best, 0.0), 1.0) * rows - (rows - 1 - row)
-            block = BLOCKS[round(min(max(filled, 0.0), 1.0) * 8)]
-            mean_row = min(int((1 - min(max(level.mean, 0.0), 1.0)) * rows), rows - 1)
-            column = (block * min(cells, 2)).ljust(cells)
-            if row == mean_row:
-                line.append("●", style=SCALE[-1])
-                column = column[1:]
-            line.append(column, style=SCALE[0])
-        texts.append(line)
-    axis = "".join(f"{level.depth:<{cells}}"[:cells] for level in shown) if cells > 1 else ""
+    for row, marks in enumerate(grid):
+        label = {0: "1.0", rows - 1: f"{floor:.1f}"}.get(row, "")
+        texts.append(Text.assemble((f"{label:>3} │", DIM), *marks))
+    axis = "".join(f"{level.depth:<{cells}}"[:cells] for level in shown) if cells > 2 else ""
     texts.append(Text(f"    └{axis or f'levels {shown[0].depth} to {shown[-1].depth}'}", style=DIM))
     last = shown[-1]
-    summary = Text(f"level {last.depth}: best {last.best:.2f}", style="bold")
-    return [*texts, summary.append(f"  ● mean {last.mean:.2f} of {last.scored}", style="not bold")]
+    figures = (
+        (f"level {last.depth}: ", "bold"),
+        (f"{BEST} ", SCALE[-1]),
+        f"best {last.best:.2f}  ",
+        (f"{MEAN} ", SCALE[0]),
+        f"mean {last.mean:.2f} of {last.scored}",
+    )
+    return [*texts, Text.assemble(*figures)]
 
 
 def draw_chart(run: RunView, width: int, height: int) -> list[Text]:

@@ -13,15 +13,13 @@ from flashedge.tui.widgets.panel import Panel, format_bytes, label_line, stack_l
 
 
 class DevicePanel(Panel):
-    title = "Device"
-
     def __init__(self) -> None:
         super().__init__(id="device")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
         devices = state.devices
         if not devices:
-            return label_line("Device" if height < 2 else "", Text("…", style=f"not bold {DIM}"))
+            return label_line("Device", Text("…", style=f"not bold {DIM}"))
         if len(devices) > 1:
             return _draw_cards(devices, width, height)
         (device,) = devices
@@ -29,15 +27,12 @@ class DevicePanel(Panel):
         if height < 2:
             figures = f"{device.name} {device.utilization:>4.0%}  memory {_format_memory(device)}"
             return label_line("Device", figures + (f"  {power}" if power else ""))
-        room = max(width - 11 - 24, 4)
+        memory = f" {_format_memory(device)}"
+        beside = f" {device.utilization:>4.0%}  {power}".rstrip()
+        room = max(width - 11 - max(len(memory), len(beside)), 4)
         return stack_lines(
-            label_line(
-                "busy", _plain_meter(device.utilization, room), f" {device.utilization:>4.0%}"
-            ),
-            label_line(
-                "memory", _plain_meter(_used_share(device), room), f" {_format_memory(device)}"
-            ),
-            Text(f"{device.name}  {power}".rstrip(), style=DIM),
+            label_line("Busy", _plain_meter(device.utilization, room), beside),
+            label_line("Memory", _plain_meter(_used_share(device), room), memory),
         )
 
 
@@ -90,3 +85,8 @@ def _format_power(device: DeviceSample) -> str:
     if device.temperature_c is not None:
         parts.append(f"{device.temperature_c:.0f} °C")
     return "  ".join(parts)
+
+
+def name_device(devices: Sequence[DeviceSample]) -> str:
+    """The only device's name. Several cards have theirs in their lines."""
+    return devices[0].name if len(devices) == 1 else ""

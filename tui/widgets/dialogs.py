@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets import Button, Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from flashedge.literal import show_in_line, show_literally
+from flashedge.tui.draft import DEFAULT_SEARCH, Draft
 from flashedge.tui.state.scores import DIM
 from flashedge.tui.strategies import STRATEGIES
 from flashedge.tui.widgets.literal import LiteralTitles
@@ -32,14 +34,18 @@ Everywhere
   r         replay the chosen run; again: 1×, 4×, 16×
   e         export the shown tree as SVG or JSON
   f         follow the newest run and its newest node
+  y Y       copy the marked step; copy the answer
+  ctrl+p    all commands, and the theme
   v         events: all, steps, certainty, memory, errors
   l         show events instead of the step, in a small terminal
   esc       close the filter or the replay
   q         quit; the runs go on
+Text in a panel can be marked with the mouse; ctrl+c copies it.
 
 Tree
   p         hide or show pruned nodes
   b         go to the end of the best path
+  n N       next and previous match of the filter
   space     collapse or expand (← and → too)
 
 Marks      … generating   · generated    ● active   ✓ complete
@@ -47,15 +53,13 @@ Marks      … generating   · generated    ● active   ✓ complete
            ≈ cut by a token limit or its run's end
            ★ on the best path   ×3 three siblings with this text
 The number before a node is its level. Only branch points indent.
-A score is a number, a bar and a colour (blue low, yellow high).
+A score is a number, a bar and a colour, from low (blue) to high.
 MCTS: N visits, Q mean value of its rollouts, P prior.
 Goodput: tokens per second of nodes that the search keeps.
 C in the run list: certainty, 1 - entropy of the answers.
-A path about 420, tail 532: half of its kind have more than 420
-tokens, as predicted, and one in ten more than 532.
+A path: about 420, 1 in 10 over 532 tokens: as predicted, half of
+such paths have more than 420 tokens, and one in ten more than 532.
 """
-_SEARCH = re.compile(r"^([a-z][a-z_-]*?)(?:-(\d+))?$")
-DEFAULT_SEARCH = "beam-16"
 
 
 class Box(LiteralTitles, Vertical):
@@ -78,10 +82,11 @@ class Help(ModalScreen[None]):
             yield Static(HELP, markup=False)
 
 
-class Submit(ModalScreen[dict[str, Any] | None]):
-    """Asks for a problem and a search. Its result is the body of a run, or None.
+class Submit(ModalScreen[Draft | None]):
+    """Asks for a problem and a search. Its result is what was typed, or None.
 
-    problem, search, error: what to begin with, after the daemon refused them.
+    draft, error: what to begin with, after the daemon refused it; pair: the one that is used where
+    none is typed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -89,27 +94,27 @@ class Submit(ModalScreen[dict[str, Any] | None]):
         Binding("ctrl+s,f2", "send", "Submit", priority=True),
     ]
 
-    def __init__(self, problem: str = "", search: str = DEFAULT_SEARCH, error: str = "") -> None:
+    def __init__(self, draft: Draft | None = None, error: str = "", pair: str = "") -> None:
         super().__init__()
-        self._problem, self._search, self._error = problem, search, error
+        self._draft, self._error, self._pair = draft or Draft(), error, pair
 
     def compose(self) -> ComposeResult:
+        draft = self._draft
         with Box(classes="dialog") as box:
             box.border_title = "Submit a problem"
             box.border_subtitle = "ctrl+s or F2 submits · tab next field · esc closes"
-            yield TextArea(show_literally(self._problem), id="problem", tab_behavior="focus")
-            yield Input(
-                value=show_in_line(self._search),
-                id="search",
-                placeholder=DEFAULT_SEARCH,
-                select_on_focus=False,
-                compact=True,
-            )
-            yield Static(show_literally(self._error), id="wrong", markup=False)
+            yield Static("Problem", classes="field-name", markup=False)
+            yield TextArea(show_literally(draft.problem), id="problem-field", tab_behavior="focus")
+            yield from _field("Search", "search", draft.search, f"{DEFAULT_SEARCH}: with 16 paths")
             yield OptionList(*map(_option, STRATEGIES), id="strategies")
+            yield from _field("Seed", "seed", draft.seed, "0")
+            yield from _field("Time limit", "limit", draft.limit_s, "none; in seconds")
+            yield from _field("Pair", "pair", draft.pair, self._pair or "the daemon's")
+            yield Static(show_literally(self._error), id="wrong", markup=False)
+            yield Button(Content("Submit"), id="send", compact=True)
 
     def on_mount(self) -> None:
-        self.query_one("#search" if self._error else "#problem").focus()
+        self.query_one("#search" if self._error else "#problem-field").focus()
 
     @on(OptionList.OptionSelected)
     def _pick_strategy(self, event: OptionList.OptionSelected) -> None:
@@ -120,20 +125,44 @@ class Submit(ModalScreen[dict[str, Any] | None]):
         line.focus()
 
     @on(Input.Submitted)
+    @on(Button.Pressed)
     def action_send(self) -> None:
-        problem = self.query_one("#problem", TextArea).text.strip()
-        search = self.query_one("#search", Input).value.strip()
-        match = _SEARCH.match(search)
-        if not problem or match is None:
-            wrong = "Type a problem first." if not problem else "A search is like beam-16."
-            self.query_one("#wrong", Static).update(wrong)
-            return
-        body = {"problem": problem, "strategy": match[1].replace("-", "_")}
-        self.dismiss(body | ({"n": int(match[2])} if match[2] else {}))
+        draft = Draft(
+            problem=self.query_one("#problem-field", TextArea).text.strip(),
+            **{
+                name: self.query_one(f"#{field}", Input).value.strip()
+                for name, field in (
+                    ("search", "search"),
+                    ("seed", "seed"),
+                    ("limit_s", "limit"),
+                    ("pair", "pair"),
+                )
+            },
+        )
+        try:
+            draft.build_body()
+        except ValueError as error:
+            self.query_one("#wrong", Static).update(str(error))
+        else:
+            self.dismiss(draft)
+
+
+def _field(name: str, id: str, value: str, placeholder: str) -> ComposeResult:
+    """A line of the form: its name and an input."""
+    with Horizontal(classes="field"):
+        yield Static(name, classes="field-name", markup=False)
+        yield Input(
+            value=show_in_line(value),
+            id=id,
+            placeholder=show_in_line(placeholder),
+            select_on_focus=False,
+            compact=True,
+        )
 
 
 def _option(name: str) -> Option:
     text = Text.assemble(f"{name:<20} ", (STRATEGIES[name], DIM), no_wrap=True)
+    text.truncate(66, overflow="ellipsis")
     return Option(text, id=name)
 
 
@@ -159,14 +188,17 @@ class AskLine(ModalScreen[str | None]):
 
 
 class Confirm(ModalScreen[bool]):
+    """Asks a question. run: the one that it is about, if any."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "dismiss(True)", "Yes"),
         Binding("n,escape,q", "dismiss(False)", "No"),
     ]
 
-    def __init__(self, question: str) -> None:
+    def __init__(self, question: str, run: str = "") -> None:
         super().__init__()
         self._question = question
+        self.run = run
 
     def compose(self) -> ComposeResult:
         with Box(classes="dialog") as box:

@@ -1,6 +1,11 @@
-"""The list of runs: status, search, progress, rate, elapsed time, problem."""
+"""The list of runs: status, problem, search, answer or progress, tokens, rate, elapsed time."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
 
 from rich.text import Text
 from textual.message import Message
@@ -23,6 +28,25 @@ STATUS = {
 }
 
 
+LEAST_PROBLEM = 28
+"""Cells that the problem has at least: figures are left off for it, the least telling first."""
+
+_SPARE = ("rate", "search", "tokens")
+_GAP = 2
+_TOLD_APART = 12
+"""Cells of a problem's beginning that stay where it is shown from a later place on."""
+
+
+class RunCells(NamedTuple):
+    """The figures of a row. An empty one takes no room if it is empty in all rows."""
+
+    search: str = ""
+    progress: str = ""
+    tokens: str = ""
+    rate: str = ""
+    elapsed: str = ""
+
+
 class RunList(LineList):
     """It marks the run that the other panels show, and none while a filter hides that one."""
 
@@ -43,6 +67,10 @@ class RunList(LineList):
         self._state = Dashboard()
         self._rows: tuple[RunRow, ...] = ()
         self._shown: str | None = None
+        self._cells: tuple[RunCells, ...] = ()
+        self._sizes: dict[str, int] = {}
+        self._word_width = self._wait_width = 0
+        self._shared: Mapping[str, int] = {}
 
     @property
     def count(self) -> int:
@@ -95,6 +123,14 @@ class RunList(LineList):
         self._rows = tuple(r for r in rows if not wanted or wanted in _searched(r).casefold())
         chosen = next((i for i, r in enumerate(self._rows) if r.id == self._state.chosen), None)
         self._shown = self._state.chosen
+        self._cells = tuple(map(self._list_cells, self._rows))
+        self._sizes = {
+            name: max((len(cells[i]) for cells in self._cells), default=0)
+            for i, name in enumerate(RunCells._fields)
+        }
+        self._wait_width = max((len(_describe_start(r)) for r in self._rows), default=0)
+        self._shared = _measure_shared(frozenset(r.problem for r in self._rows))
+        self._word_width = max((len(_name_status(r)) for r in self._rows), default=0)
         self._show_title()
         self.update_lines()
         if chosen is not None and chosen != self.cursor:
@@ -111,32 +147,91 @@ class RunList(LineList):
         self.border_title = title + (f" · /{self.filter}" if self.filter else "")
 
     def line(self, index: int, width: int) -> Text:
-        run = self._rows[index]
-        mark, word = STATUS.get(run.status, ("?", run.status))
+        run, cells = self._rows[index], self._cells[index]
+        mark = STATUS.get(run.status, ("?", ""))[0]
+        line = Text(f"{mark} {_name_status(run):<{self._word_width}}  ", "bold" if run.live else "")
+        room = width - line.cell_len
+        search, shown = self._fit_columns(room)
+        figures = Text()
         if run.position is not None:
-            word = f"#{run.position + 1} in queue"
-        line = Text()
-        line.append(f"{mark} {word:<11} {_shorten_search(run):<13} ", "bold" if run.live else "")
-        line.append(self._format_progress(run))
-        line.append(f" {run.problem}", DIM)
+            figures.append(_describe_start(run), DIM)
+        else:
+            for name, size in shown.items():
+                text = getattr(cells, name)
+                padded = f"{text:<{size}}" if name == "progress" else f"{text:>{size}}"
+                style = DIM if name != "progress" else "" if run.live else "bold"
+                figures.append(" " * _GAP if figures else "").append(padded, style)
+        taken = max(_measure(shown), self._wait_width)
+        room -= taken + (search and search + _GAP) + _GAP
+        line.append_text(self._draw_problem(run, max(room, 8)))
+        line.append(f"{'':{_GAP}}{cells.search:<{search}}" if search else "")
+        line.append(" " * (_GAP + taken - figures.cell_len)).append_text(figures)
         line.truncate(width, overflow="ellipsis")
         return line
 
-    def _format_progress(self, run: RunRow) -> str:
-        """34 cells: the answer, or level, paths and certainty; tokens, their rate, seconds. Of a
-        run that waits: when it starts."""
+    def _draw_problem(self, run: RunRow, room: int) -> Text:
+        """The problem's beginning; where another one begins alike, from where they differ."""
+        text, same = run.problem, self._shared.get(run.problem, 0)
+        if len(text) > room and same > room - _TOLD_APART:
+            begin = text.rfind(" ", 0, same) + 1
+            text = f"{text[:_TOLD_APART].rsplit(' ', 1)[0]}… {text[begin:]}"
+        shown = Text(text, "bold" if run.live else "")
+        shown.truncate(room, overflow="ellipsis", pad=True)
+        return shown
+
+    def _fit_columns(self, width: int) -> tuple[int, dict[str, int]]:
+        """The width of the search, 0 without it, and the columns behind it, each with its width."""
+        shown = {name: size for name, size in self._sizes.items() if size}
+        search = shown.pop("search", 0)
+        for name in _SPARE:
+            taken = max(_measure(shown), self._wait_width) + (search and search + _GAP) + _GAP
+            if width - taken >= LEAST_PROBLEM:
+                break
+            search = 0 if name == "search" else search
+            shown.pop(name, None)
+        return search, shown
+
+    def _list_cells(self, run: RunRow) -> RunCells:
         if run.position is not None:
-            return f"{describe_wait(None, run.starts_in_s):<34}"
+            return RunCells(search=_shorten_search(run))
         tree = self._state.trees.get(run.id)
         elapsed_s = self._state.elapsed_s(run)
         seconds = "" if elapsed_s is None else duration_text(elapsed_s)
         if not run.live:
-            answer = "" if run.answer is None else f"= {run.answer}"
-            return f"{_shorten(answer, 18):<18} {_count(run.tokens):>8} {seconds:>6}"
+            answer = "" if run.answer is None else f"= {_shorten(run.answer, 18)}"
+            return RunCells(_shorten_search(run), answer, _count(run.tokens), "", seconds)
         tokens = tree.all_tokens if tree is not None else run.tokens
         rate = self._state.run_rate(run.id) if tree is not None else None
         per_s = "" if not rate else f"{rate:,.0f}/s"
-        return f"{_draw_paths(run, tree):<13} {_count(tokens):>6} {per_s:>7} {seconds:>6}"
+        paths = _draw_paths(run, tree)
+        return RunCells(_shorten_search(run), paths, _count(tokens), per_s, seconds)
+
+
+def _name_status(run: RunRow) -> str:
+    if run.position is not None:
+        return f"#{run.position + 1} in queue"
+    return STATUS.get(run.status, ("?", run.status))[1]
+
+
+def _describe_start(run: RunRow) -> str:
+    return "" if run.position is None else describe_wait(None, run.starts_in_s)
+
+
+def _measure(columns: Mapping[str, int]) -> int:
+    """Cells of the columns, with the gaps between them."""
+    return sum(columns.values()) + _GAP * max(len(columns) - 1, 0)
+
+
+@lru_cache(maxsize=1)
+def _measure_shared(problems: frozenset[str]) -> Mapping[str, int]:
+    """How many characters each problem has in common with the one that is most like it."""
+    shared: dict[str, int] = {}
+    for text, other in pairwise(sorted(problems)):
+        pairs = enumerate(zip(text, other, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+        shared[text] = max(same, shared.get(text, 0))
+        shared[other] = same
+    return shared
 
 
 def _draw_paths(run: RunRow, tree: RunView | None) -> str:
@@ -168,6 +263,6 @@ def _searched(run: RunRow) -> str:
 
 
 def _count(tokens: int | None) -> str:
-    if tokens is None:
-        return "-"
+    if not tokens:
+        return ""
     return f"{tokens / 1000:.1f}k" if tokens >= 10_000 else f"{tokens}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import DIM, draw_bar
-from flashedge.tui.widgets.panel import Panel
+from flashedge.tui.state.scores import DIM, WARNING, draw_bar
+from flashedge.tui.widgets.panel import Panel, stack_lines, wrap_parts
 from flashedge.types import USUAL_POLICY
 
 
@@ -17,10 +18,9 @@ class StatusBar(Panel):
         self._url = url.removeprefix("http://")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        text = Text(no_wrap=True, overflow="ellipsis")
-        text.append("FlashEdge ", style="bold")
+        name = Text("FlashEdge ", style="bold")
         if state.replay is not None:
-            text.append_text(_draw_replay(state))
+            text = Text.assemble(name, _draw_replay(state))
             if state.link.state == "lost":
                 text.append("  daemon lost", style="bold reverse")
             hint = "  r speed, esc closes"
@@ -28,24 +28,31 @@ class StatusBar(Panel):
         link, daemon = state.link, state.daemon
         if link.state == "lost":
             retry = f" daemon lost, next try in {link.retry_in_s:g} s "
-            text.append(retry, style="bold reverse")
-            return text.append(f" {show_in_line(link.error)}", style=DIM)
+            error = Text(show_in_line(link.error), style=DIM)
+            return _stack(name, [Text(retry, style="bold reverse"), error], width)
         if daemon is None:
-            return text.append(f"connecting to {self._url}", style=DIM)
-        text.append(f"{daemon.pair} ")
-        text.append(daemon.state, style="bold" if daemon.is_well else "bold reverse")
-        if daemon.detail:
-            text.append(f" · {daemon.detail}", style="bold")
-        text.append(f" · {daemon.running} running · {daemon.queued} waiting")
-        if daemon.policy != USUAL_POLICY:
-            text.append(f" · policy {daemon.policy}")
-        if daemon.boosts:
-            text.append(f" · {daemon.boosts}")
+            return name.append(f"connecting to {self._url}", style=f"not bold {DIM}")
+        name.append(f"{daemon.pair} ", style="not bold")
+        name.append(daemon.state, style="bold" if daemon.is_well else "bold reverse")
+        warnings = [Text(daemon.detail, style=f"bold {WARNING}")] if daemon.detail else []
         restarts = daemon.generator.restarts + daemon.verifier.restarts
         if restarts:
-            noun = "engine restart" if restarts == 1 else "engine restarts"
-            text.append(f" · {restarts} {noun}", style="bold")
-        return text.append(f" · {self._url}", style=DIM)
+            warnings.append(Text(format_count(restarts, "engine restart"), style="bold"))
+        figures = [Text(f"{daemon.running} running"), Text(f"{daemon.queued} waiting")]
+        if daemon.policy != USUAL_POLICY:
+            figures.append(Text(f"policy {daemon.policy}"))
+        if daemon.boosts:
+            figures.append(Text(daemon.boosts))
+        address = Text(self._url, style=DIM)
+        whole = _stack(name, [*warnings, *figures, address], width)
+        short = _stack(name, [*warnings, *figures], width)
+        return whole if whole.plain.count("\n") == short.plain.count("\n") else short
+
+
+def _stack(name: Text, parts: list[Text], width: int) -> Text:
+    """The name and the parts in one line; in more, where they have no room in it."""
+    lines = wrap_parts([name, *parts], width, " · ")
+    return stack_lines(*lines)
 
 
 def _draw_replay(state: Dashboard) -> Text:

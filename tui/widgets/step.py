@@ -30,6 +30,8 @@ class StepPanel(LiteralTitles, VerticalScroll, can_focus=True):
         self.border_title = "Step"
         self._words = Static(id="step-text", markup=False)
         self._shown: tuple[object, ...] = ()
+        self.text = ""
+        """The marked node's text, as it is shown. Empty without a node."""
 
     def compose(self) -> ComposeResult:
         yield self._words
@@ -46,9 +48,10 @@ class StepPanel(LiteralTitles, VerticalScroll, can_focus=True):
             return
         self._shown = shown
         if run is None or node is None:
-            self.border_title = "Step"
-            self._words.update(Text("Select a node to read its step.", style=DIM))
+            self.border_title, self.text = "Step", ""
+            self._words.update(Text("the marked node's text stands here", style=DIM))
             return
+        self.text = show_literally((node.text or run.tails.get(node.id, "")).strip())
         self.border_title = f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}"
         self._words.update(show_text(_describe(run, node, prediction)))
 
@@ -63,7 +66,7 @@ def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
     text.append(format_count(_count_tokens(run, node.id), "token"))
     if prediction:
         drawn = sum(_count_tokens(run, part) for part in run.path(node.id))
-        text.append(f" · path {drawn:,} of {prediction}")
+        text.append(f" · path {drawn:,} (predicted {prediction})")
     if node.finish:
         text.append(f" · ended by {show_in_line(node.finish)}")
     if node.answer is not None:

@@ -1,16 +1,21 @@
-"""The answers so far: how many paths gave each, and its share of the vote."""
+"""The answers so far: how many paths gave each, its share of the vote, and which is chosen."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
-from flashedge.client.run_figures import vote_shares
+from flashedge.client.run_figures import find_answer, vote_shares
 from flashedge.client.run_view import RunView
 from flashedge.literal import show_in_line
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import DIM, SCALE, draw_bar
 from flashedge.tui.widgets.panel import Panel, label_line, stack_lines
 from flashedge.types import Vote
+
+CHOSEN = "★"
+"""As on the best path of the tree."""
+
+Shares = tuple[tuple[Vote, float], ...]
 
 
 class VotesPanel(Panel):
@@ -22,27 +27,49 @@ class VotesPanel(Panel):
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
         run = state.shown
         shares = vote_shares(run) if run is not None else ()
-        if height < 2:
-            return draw_line(shares, width)
-        if not shares:
+        if run is None or not shares:
             return Text(_explain(run), style=DIM)
-        shown = shares[: height if len(shares) <= height else height - 1]
-        rows = [_draw_vote(vote, share, width) for vote, share in shown]
-        if len(shown) < len(shares):
-            rest = shares[len(shown) :]
-            paths = sum(vote.count for vote, _ in rest)
-            rows.append(Text(f"{len(rest)} more answers from {paths} paths", style=DIM))
-        return stack_lines(*rows)
+        return stack_lines(*draw_table(shares, find_answer(run), width, height))
 
 
-def draw_line(shares: tuple[tuple[Vote, float], ...], width: int) -> Text:
-    """As many votes as the line holds, most frequent first, and how many answers are not shown."""
-    if not shares:
-        return label_line("Votes", Text("no answers yet", style=f"not bold {DIM}"))
-    parts = [f"{_one_line(v.answer, 12)} ×{v.count} {share:.0%}" for v, share in shares]
+def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> list[Text]:
+    """A header, and a line for each answer. The last line counts those for which there is none."""
+    room = min(max([6, *(len(show_in_line(v.answer)) for v, _ in shares)]), max(width - 28, 8))
+    track = max(width - room - 16, 4)
+    rows = [Text(f"  {'answer':<{room}}  paths  {'share':>{track + 5}}", style=DIM)]
+    shown = shares[: height - 1 if len(shares) < height else max(height - 2, 1)]
+    for vote, share in shown:
+        is_chosen = vote.answer == chosen
+        colour = SCALE[-1] if is_chosen else SCALE[0]
+        row = Text(no_wrap=True)
+        answer = f"{CHOSEN if is_chosen else ' '} {_shorten(vote.answer, room):<{room}}"
+        row.append(answer, f"bold {colour}" if is_chosen else "")
+        row.append(f"  {f'×{vote.count}':>5}  ")
+        row.append(draw_bar(share, track).replace(" ", "░"), colour)
+        rows.append(row.append(f" {share:>4.0%}"))
+    if len(shown) < len(shares):
+        rest = shares[len(shown) :]
+        paths = sum(vote.count for vote, _ in rest)
+        rows.append(Text(f"  {len(rest)} more answers from {paths} paths", style=DIM))
+    return rows
+
+
+def draw_line(label: str, shares: Shares, chosen: str | None, width: int) -> Text:
+    """The chosen answer, as many others as the line holds, and how many are not shown."""
+    parts = [
+        Text(f"{_shorten(vote.answer, 12)} ×{vote.count} {share:.0%}", style="not bold")
+        for vote, share in shares
+        if vote.answer != chosen
+    ]
+    if chosen is not None:
+        figures = [f" ×{vote.count} {share:.0%}" for vote, share in shares if vote.answer == chosen]
+        star = Text(f"{CHOSEN} {_shorten(chosen, max(width - 30, 12))}", f"bold {SCALE[-1]}")
+        parts.insert(0, star.append("".join(figures), "not bold default"))
+    line = label_line(label)
     for shown in range(len(parts), 0, -1):
-        rest = [f"{len(parts) - shown} more"] if shown < len(parts) else []
-        line = label_line("Votes", " · ".join((*parts[:shown], *rest)))
+        rest = [Text(f"{len(parts) - shown} more")] if shown < len(parts) else []
+        joined = Text(" · ", style="not bold").join((*parts[:shown], *rest))
+        line = label_line(label, " " if len(label) > 10 else "", joined)
         if line.cell_len <= width:
             break
     return line
@@ -54,15 +81,6 @@ def _explain(run: RunView | None) -> str:
     return "no votes: no path ended with an answer"
 
 
-def _draw_vote(vote: Vote, share: float, width: int) -> Text:
-    """`46           ×12 ████████░░  92%`."""
-    room = min(max(width - 30, 8), 30)
-    text = Text(f"{_one_line(vote.answer, room):<{room}} ×{vote.count:<4}", style="bold")
-    track = max(width - room - 6 - 5, 4)
-    text.append(draw_bar(share, track).replace(" ", "░"), style=f"not bold {SCALE[0]}")
-    return text.append(f" {share:>4.0%}", style="not bold")
-
-
-def _one_line(answer: str, width: int) -> str:
+def _shorten(answer: str, width: int) -> str:
     text = show_in_line(answer)
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,18 +1,20 @@
-"""The line of votes on a small terminal."""
+"""The votes: a line on a small terminal, else a table."""
 
 from __future__ import annotations
 
-from flashedge.tui.widgets.votes import draw_line
+from flashedge.tui.widgets.votes import CHOSEN, draw_line, draw_table
 from flashedge.types import Vote
 
 VOTES = (9, 3, 2, 1, 1)
 
 
+SHARES = tuple(
+    (Vote(answer=f"{10 + i}", weight=n / 16, count=n), n / 16) for i, n in enumerate(VOTES)
+)
+
+
 def draw(width: int) -> str:
-    shares = tuple(
-        (Vote(answer=f"{10 + i}", weight=n / 16, count=n), n / 16) for i, n in enumerate(VOTES)
-    )
-    return draw_line(shares, width).plain
+    return draw_line("Votes", SHARES, "10", width).plain
 
 
 def test_all_votes_are_shown_where_there_is_room() -> None:
@@ -28,3 +30,26 @@ def test_the_rest_is_counted_where_there_is_none() -> None:
 
 def test_one_vote_always_stands() -> None:
     assert draw(12).count("×") == 1
+
+
+def test_the_chosen_answer_stands_first_and_is_marked() -> None:
+    line = draw_line("Answer", SHARES, "12", 60).plain
+    assert line.startswith(f"Answer     {CHOSEN} 12 ×2 12% · 10 ×9 56%")
+    assert line.count(CHOSEN) == 1
+
+
+def test_an_answer_that_no_vote_has_is_shown() -> None:
+    assert draw_line("Answer", (), "12", 60).plain == f"Answer     {CHOSEN} 12"
+
+
+def test_the_table_has_a_header_and_marks_the_chosen_answer() -> None:
+    rows = [line.plain for line in draw_table(SHARES, "11", 42, 8)]
+    assert rows[0].split() == ["answer", "paths", "share"]
+    assert [row[:4].strip() for row in rows[1:]] == ["10", f"{CHOSEN} 11", "12", "13", "14"]
+    assert {len(row) for row in rows} == {42}
+
+
+def test_the_table_counts_what_it_has_no_line_for() -> None:
+    rows = [line.plain for line in draw_table(SHARES, "10", 42, 4)]
+    assert len(rows) == 4
+    assert rows[-1].strip() == "3 more answers from 4 paths"

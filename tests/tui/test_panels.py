@@ -1,0 +1,343 @@
+"""What the panels say at each size, and in which colours: nothing that matters is cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.filter import Monochrome
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from flashedge.client.words import describe_distrust, describe_unboxed, describe_unlikely
+from flashedge.events import RunCancelled, RunFailed, from_json, to_json
+from flashedge.tui import themes
+from flashedge.tui.app import DashboardApp
+from flashedge.tui.state.scores import ON_LIGHT, SCALE
+from flashedge.tui.widgets.beam_tree import BeamTree
+from flashedge.tui.widgets.dialogs import Confirm
+from flashedge.tui.widgets.problem import ProblemPanel, SolutionPanel
+from flashedge.tui.widgets.runs import RunList
+from flashedge.tui.widgets.status_bar import StatusBar
+from tests.support.dashboard_rig import (
+    Clock,
+    FakeDaemon,
+    Numbered,
+    dashboard,
+    engine,
+    live_items,
+    recorded,
+    stored_items,
+    summary,
+)
+from tests.tui.test_keys import until
+
+RUN = "run-shown"
+SIZES = ((80, 24), (120, 40), (200, 60))
+PROBLEM = recorded()[0]["problem"]
+
+
+def end_with(**fields: Any) -> list[Numbered]:
+    """The recorded run's events, with these fields of its result."""
+    items = stored_items()
+    number, end = items[-1]
+    return [
+        *items[:-1],
+        (number, from_json({**to_json(end), "result": {**to_json(end)["result"], **fields}})),
+    ]
+
+
+@asynccontextmanager
+async def watching(
+    items: list[Numbered],
+    size: tuple[int, int],
+    status: str = "finished",
+    *,
+    daemon: FakeDaemon | None = None,
+    theme_file: Path | None = None,
+    **row: Any,
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp]]:
+    """With one run, whose events are all there."""
+    daemon = daemon or FakeDaemon()
+    daemon.listing.insert(0, summary(RUN, status, **row))
+    daemon.logs[RUN] = items
+    app = dashboard(daemon, Clock(), theme_file=theme_file)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.state.shown and app.state.shown.seq >= items[-1][0])
+        await until(pilot, lambda: app.state.devices)
+        await pilot.pause(0.2)
+        yield pilot, app
+
+
+def read(app: DashboardApp, widget: str | type[Widget] | None = None) -> str:
+    """The words on the screen, or within a widget, one blank between them."""
+    strips = app.screen._compositor.render_strips()
+    region = app.screen.region if widget is None else app.query_one(widget).region  # type: ignore[call-overload]
+    lines = [strips[y].text[region.x : region.right] for y in range(region.y, region.bottom)]
+    return " ".join(" ".join(lines).replace("│", " ").split())
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_no_warning_is_cut(size: tuple[int, int]) -> None:
+    items = end_with(trusted=False, unboxed=True, cut_by="deadline")
+    async with watching(items, size) as (_, app):
+        shown = read(app, "#answer")
+        assert shown.startswith("Answer")
+        assert describe_distrust(0.7462) in shown
+        assert describe_unboxed() in shown
+        assert "The run was stopped early by its deadline." in shown
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_search_that_gave_up_says_so_whole(size: tuple[int, int]) -> None:
+    async with watching(end_with(unlikely=True), size) as (_, app):
+        assert describe_unlikely() in read(app, "#answer")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_failure_is_the_answer(size: tuple[int, int]) -> None:
+    items = live_items()[:100]
+    error = "the generator ran out of memory while it computed a batch of 16 requests, and again"
+    items.append((items[-1][0] + 1, RunFailed(error=error, code="engine_dead", hint=None)))
+    async with watching(items, size, "failed") as (_, app):
+        assert f"! failed: {error}" in read(app, "#answer")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_an_engine_that_is_unwell_comes_first(size: tuple[int, int]) -> None:
+    class Unwell(FakeDaemon):
+        async def status(self) -> dict[str, Any]:
+            why = "the verifier died of a CUDA error in a step of 4,096 tokens"
+            detail = f"{why}; it is restarted in 8 s"
+            return {**await super().status(), "state": "degraded", "detail": detail}
+
+    async with watching(stored_items(), size, daemon=Unwell()) as (_, app):
+        shown = read(app, StatusBar)
+        assert "4,096 tokens; it is restarted in 8 s" in shown
+        assert shown.index("verifier died") < shown.index("running")
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_whole_problem_can_be_read(size: tuple[int, int]) -> None:
+    async with watching(stored_items(), size) as (pilot, app):
+        panel = app.query_one(ProblemPanel)
+        if size[0] == 80:
+            assert read(app, ProblemPanel).startswith(f"Problem {PROBLEM[:60]}")
+            assert panel.size.height == 1
+            await pilot.press("tab")
+            await pilot.pause(0.1)
+        assert PROBLEM in read(app, ProblemPanel)
+
+
+async def test_a_long_problem_is_scrolled() -> None:
+    text = " ".join(f"sentence {i}." for i in range(200))
+    started = to_json(stored_items()[0][1])
+    started["config"]["problem"]["messages"][-1]["content"] = text
+    items = [(1, from_json(started)), *stored_items()[1:]]
+    async with watching(items, (120, 40), problem=text[:200]) as (pilot, app):
+        assert "sentence 199." not in read(app, ProblemPanel)
+        await pilot.press("tab", "end")
+        await until(pilot, lambda: "sentence 199." in read(app, ProblemPanel))
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_answer_is_set_off(size: tuple[int, int]) -> None:
+    async with watching(stored_items(), size) as (_, app):
+        expected = "Answer ★ 46 ×15 94% · 22 ×1 6%"
+        if size[0] > 80:
+            expected = "Answer 46 15 of 16 paths 94% of the vote certainty 0.92 score 0.75"
+        assert read(app, "#answer") == expected
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_run_under_way_has_a_best_answer_so_far(size: tuple[int, int]) -> None:
+    async with watching(live_items()[:262], size, "running") as (_, app):
+        assert read(app, "#answer").startswith("Best so far")
+        assert "22" in read(app, "#answer")
+    async with watching(live_items()[:60], size, "running") as (_, app):
+        assert read(app, "#answer") == "Answer none yet"
+
+
+async def test_a_run_that_was_cancelled_in_the_queue_says_so() -> None:
+    items: list[Numbered] = [(1, RunCancelled(reason="cancelled by request"))]
+    for size in SIZES:
+        async with watching(items, size, "cancelled", problem="A problem of its own.") as (_, app):
+            shown = read(app)
+            assert "cancelled before it started" in shown
+            assert "A problem of its own." in read(app, ProblemPanel)
+            assert "no tree: the run ended before its first step" in shown
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_problem_has_the_room_of_its_row(size: tuple[int, int]) -> None:
+    async with watching(stored_items(), size) as (_, app):
+        row = app.query_one(RunList).render_line(0).text.rstrip()
+        assert PROBLEM[:27] in row
+        assert "   " not in row, "no wide gap"
+
+
+async def test_problems_that_begin_alike_are_told_apart() -> None:
+    begin = "Noa has 85 shells. Day 1: gets 11. Day 2: drops 81. Day 3: wins "
+    rows = [summary(f"run-{i}", "finished", problem=f"{begin}{i}4. The end.") for i in range(3)]
+    rows.append(summary("run-3", "finished", problem=rows[0]["problem"]))
+    async with watching(stored_items(), (120, 40), daemon=FakeDaemon(*rows)) as (_, app):
+        runs = app.query_one(RunList)
+        drawn = [runs.line(i, 74).plain for i in range(1, 5)]
+        assert [line[line.index("…") + 2 :][:12] for line in drawn] == [
+            "04. The end.",
+            "14. The end.",
+            "24. The end.",
+            "04. The end.",
+        ]
+        assert all(line[2:].startswith("done  Noa has 85…") for line in drawn)
+
+
+async def test_rows_that_wait_keep_the_columns() -> None:
+    waits = [
+        summary(f"run-{i}", "queued", position=i, starts_in_s=start_s)
+        for i, start_s in enumerate((9.4, 200.0, None))
+    ]
+    daemon = FakeDaemon(*waits)
+    async with watching(live_items()[:60], (120, 40), "running", daemon=daemon) as (_, app):
+        runs = app.query_one(RunList)
+        drawn = [runs.line(i, 90).plain for i in range(runs.count)]
+        assert len({line.index("beam-16") for line in drawn}) == 1
+        assert {len(line) for line in drawn} == {90}
+
+
+async def test_duplicates_share_the_row_of_the_node_that_is_kept() -> None:
+    async with watching(stored_items(), (120, 40)) as (_, app):
+        assert app.state.shown is not None
+        assert "duplicate" in {node.status for node in app.state.shown.nodes.values()}
+        tree = app.query_one(BeamTree)
+        assert not [i for i in range(tree.count) if "≡" in tree.line(i, 80).plain]
+
+
+async def test_a_question_is_withdrawn_when_its_run_ends() -> None:
+    daemon = FakeDaemon()
+    async with watching(live_items()[:200], (120, 40), "running", daemon=daemon) as (pilot, app):
+        await pilot.press("c")
+        assert isinstance(app.screen, Confirm)
+        daemon.send(RUN, live_items()[200:])
+        await until(pilot, lambda: not isinstance(app.screen, Confirm))
+        assert daemon.cancelled == []
+
+
+async def test_a_small_terminal_has_ten_lines_of_the_tree() -> None:
+    async with watching(live_items()[:262], (80, 24), "running") as (_, app):
+        assert app.query_one(BeamTree).size.height == 10
+        assert not [
+            line for line in ("#rates", "#memory", "#device") if app.query_one(line).display
+        ]
+
+
+async def test_kv_memory_takes_a_line_when_it_is_full() -> None:
+    class Full(FakeDaemon):
+        async def status(self) -> dict[str, Any]:
+            engines = {"generator": engine(2000, 2047), "verifier": engine(1, 1023)}
+            return {**await super().status(), "engines": engines}
+
+    async with watching(stored_items(), (80, 24), daemon=Full()) as (_, app):
+        assert read(app, "#memory").startswith("KV gen")
+        assert "98%" in read(app, "#memory")
+
+
+async def test_idle_engines_share_a_line() -> None:
+    class Idle(FakeDaemon):
+        async def status(self) -> dict[str, Any]:
+            engines = {"generator": engine(0, 2047), "verifier": engine(0, 1023)}
+            return {**await super().status(), "engines": engines}
+
+    async with watching(stored_items(), (120, 40), daemon=Idle()) as (_, app):
+        assert read(app, "#memory") == "KV gen 0% ver 0% split 67:33"
+
+
+async def test_a_large_terminal_shows_the_path_of_the_answer() -> None:
+    async with watching(stored_items(), (200, 60)) as (_, app):
+        shown = read(app, SolutionPanel)
+        assert shown.startswith("The path of the answer Day 1: gets 11. 85+11=96.")
+        assert shown.endswith("The answer is \\boxed{46}.")
+    async with watching(stored_items(), (120, 40)) as (_, app):
+        assert not app.query_one(SolutionPanel).display
+
+
+# ---------------------------------------------------------------- colours
+
+
+def list_colours(app: DashboardApp) -> set[str]:
+    """Names of the colours on the screen's lines, as they go to the terminal."""
+    found = set()
+    for strip in app.screen._compositor.render_strips():
+        for line_filter in app.get_line_filters():
+            strip = strip.apply_filter(line_filter, app.screen.background_colors[1])
+        for segment in strip:
+            if segment.style is not None and segment.style.color is not None:
+                found.add(segment.style.color.name)
+    return found
+
+
+async def test_scores_are_dark_on_a_light_theme() -> None:
+    async with watching(stored_items(), (120, 40)) as (pilot, app):
+        assert app.theme == themes.OURS.name
+        assert SCALE[-1] in list_colours(app)
+        app.theme = "textual-light"
+        await pilot.pause(0.1)
+        colours = list_colours(app)
+        assert ON_LIGHT[SCALE[-1]] in colours
+        assert not colours & {*SCALE}
+
+
+async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with watching(stored_items(), (120, 40)) as (pilot, app):
+        assert any(isinstance(one, Monochrome) for one in app.get_line_filters())
+        for theme in (themes.OURS.name, "textual-light"):
+            app.theme = theme
+            await pilot.pause(0.1)
+            for name in list_colours(app):
+                assert name in ("default",) or name[1:3] == name[3:5] == name[5:7], name
+
+
+async def test_every_theme_can_be_drawn() -> None:
+    async with watching(stored_items(), (120, 40)) as (pilot, app):
+        for theme in app.available_themes:
+            app.theme = theme
+            await pilot.pause()
+            assert "Answer 46" in read(app, "#answer")
+
+
+async def test_the_theme_is_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "new" / "theme"
+    async with watching(stored_items(), (120, 40), theme_file=file) as (pilot, app):
+        assert not file.exists()
+        await pilot.press("ctrl+p", *"theme", "enter", *"nord", "enter")
+        await until(pilot, lambda: app.theme == "nord")
+        await until(pilot, file.exists)
+    async with watching(stored_items(), (120, 40), theme_file=file) as (_, app):
+        assert app.theme == "nord"
+
+
+@pytest.mark.parametrize("content", [b"no such theme\n", b"", b"\xff\xfe"])
+async def test_a_theme_that_is_not_known_is_ours(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "theme"
+    file.write_bytes(content)
+    async with watching(stored_items(), (80, 24), theme_file=file) as (_, app):
+        assert app.theme == themes.OURS.name
+
+
+async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with watching(stored_items(), (120, 40), theme_file=tmp_path / "file" / "theme") as (
+        pilot,
+        app,
+    ):
+        app.theme = "nord"
+        await until(pilot, lambda: app._notifications)
+        (notice,) = app._notifications
+        assert notice.message.startswith("Can't remember the theme")
+        await asyncio.sleep(0)
+        assert app.theme == "nord"
