@@ -24,10 +24,18 @@ NAMES = {
     "a_finished_run": "finished",
     "a_self_consistency_run": "self-consistency",
     "an_interrupted_run": "interrupted",
+    "a_doubtful_run": "doubtful",
+    "a_light_theme": "light",
+    "the_commands": "commands",
     "the_submit_dialog": "submit",
 }
 SIZES = {"size0": "80x24", "size1": "120x40", "size2": "200x60"}
-ONE_SIZE = {"an_interrupted_run": "120x40", "the_submit_dialog": "80x24"}
+ONE_SIZE = {
+    "an_interrupted_run": "120x40",
+    "a_light_theme": "120x40",
+    "the_commands": "120x40",
+    "the_submit_dialog": "80x24",
+}
 _TEXT = re.compile(
     r'<text ([^>]*?)x="([\d.]+)" ([^>]*?)textLength="([\d.]+)"([^>]*)>([^<]*)</text>'
 )
