@@ -93,6 +93,17 @@ async def test_no_warning_is_cut(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+async def test_a_long_answer_leaves_room_for_its_warning(size: tuple[int, int]) -> None:
+    answer = " ".join(f"word {i}" for i in range(400))
+    items = end_with(answer=answer, unlikely=True, votes=[])
+    async with watching(items, size) as (_, app):
+        shown = read(app, "#answer")
+        assert "word 0 word 1" in shown
+        assert "…" in shown
+        assert shown.endswith(describe_unlikely())
+
+
+@pytest.mark.parametrize("size", SIZES)
 async def test_a_search_that_gave_up_says_so_whole(size: tuple[int, int]) -> None:
     async with watching(end_with(unlikely=True), size) as (_, app):
         assert describe_unlikely() in read(app, "#answer")
@@ -302,9 +313,9 @@ async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert name in ("default",) or name[1:3] == name[3:5] == name[5:7], name
 
 
-async def test_every_theme_can_be_drawn() -> None:
+async def test_themes_of_every_kind_can_be_drawn() -> None:
     async with watching(stored_items(), (120, 40)) as (pilot, app):
-        for theme in app.available_themes:
+        for theme in ("textual-dark", "ansi-light", "solarized-light", "gruvbox"):
             app.theme = theme
             await pilot.pause()
             assert "Answer 46" in read(app, "#answer")

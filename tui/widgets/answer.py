@@ -33,7 +33,7 @@ class AnswerPanel(Panel):
         run = state.shown
         if run is None:
             return label_line(LABEL, Text("none yet", style=f"not bold {DIM}"))
-        warnings = [show_in_line(text) for text in list_warnings(run)]
+        warnings = warn_lines([show_in_line(text) for text in list_warnings(run)], width)
         label = LABEL if run.over else INTERIM
         answer = find_answer(run)
         if answer is None:
@@ -41,8 +41,8 @@ class AnswerPanel(Panel):
         elif self.is_attached and self.screen.has_class(COMPACT):
             head = [draw_line(label, vote_shares(run), answer, width)]
         else:
-            head = draw_answer(run, label, answer, width, height)
-        return stack_lines(*head, *warn_lines(warnings, width))
+            head = draw_answer(run, label, answer, width, height - len(warnings))
+        return stack_lines(*head, *warnings)
 
 
 def _say_none(run: RunView) -> Text:
@@ -50,7 +50,7 @@ def _say_none(run: RunView) -> Text:
 
 
 def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) -> list[Text]:
-    """The answer set off, and beside it what speaks for it."""
+    """The answer set off, and beside it what speaks for it, in about `height` lines."""
     text = show_in_line(answer)
     chip = Text(f" {text} ", style=f"bold reverse {SCALE[-1]}" if run.over else "bold reverse")
     figures = _list_figures(run, answer)
@@ -58,11 +58,11 @@ def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) 
     if len(text) <= _SHORT:
         return wrap_parts([Text.assemble(name, chip), *figures], width)
     own = Text(text, style=f"bold {SCALE[-1]}" if run.over else "bold")
-    lines = wrap_parts([own], width)
-    kept = max(height - 3, 1)
+    head, lines = wrap_parts([name, *figures], width), wrap_parts([own], width)
+    kept = max(height - len(head), 2)
     if len(lines) > kept:
-        lines = [*lines[: kept - 1], Text("… the step panel has the rest", style=DIM)]
-    return [*wrap_parts([name, *figures], width), *lines]
+        lines = [*lines[: kept - 1], Text("… its step has the rest", style=DIM)]
+    return [*head, *lines]
 
 
 def _list_figures(run: RunView, answer: str) -> list[Text]:
