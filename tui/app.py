@@ -42,7 +42,7 @@ from flashedge.tui.widgets.filter_line import FilterLine
 from flashedge.tui.widgets.key_bar import COMMANDS, KeyBar
 from flashedge.tui.widgets.literal import ActingFilter
 from flashedge.tui.widgets.memory import MemoryPanel
-from flashedge.tui.widgets.panel import COMPACT, Panel, PanelGroup
+from flashedge.tui.widgets.panel import COMPACT, SHORT, Panel, PanelGroup
 from flashedge.tui.widgets.problem import ProblemPanel, SolutionPanel
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.status_bar import StatusBar
@@ -72,7 +72,7 @@ class DashboardApp(App[None]):
         (WIDE_COLUMNS, "-wide"),
         (HUGE_COLUMNS, "-huge"),
     ]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL_LINES, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, SHORT), (TALL_LINES, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(_NAMES.get(c.key, c.key), c.action, c.title) for c in COMMANDS),
         Binding("escape", "leave", "Leave", show=False),

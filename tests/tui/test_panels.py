@@ -142,6 +142,11 @@ async def test_the_whole_problem_can_be_read(size: tuple[int, int]) -> None:
             await pilot.press("tab")
             await pilot.pause(0.1)
         assert PROBLEM in read(app, ProblemPanel)
+        if size[0] == 80:
+            await pilot.press("tab")
+            await until(pilot, lambda: panel.size.height == 1)
+            await pilot.pause(0.1)
+            assert read(app, ProblemPanel).endswith("…")
 
 
 async def test_a_long_problem_is_scrolled() -> None:

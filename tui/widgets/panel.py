@@ -16,6 +16,9 @@ from flashedge.tui.widgets.literal import LiteralTitles
 COMPACT = "-narrow"
 """The screen's class in a terminal where panels are lines without frames."""
 
+SHORT = "-short"
+"""Its class in a terminal of so few lines that one counts."""
+
 
 class Panel(LiteralTitles, Widget):
     """Subclasses draw a Dashboard into `width` cells and at most `height` lines, as many as the

@@ -11,7 +11,7 @@ from flashedge.client.run_view import RunView
 from flashedge.literal import show_in_line, show_literally
 from flashedge.tui.state.scores import DIM
 from flashedge.tui.widgets.literal import LiteralTitles
-from flashedge.tui.widgets.panel import COMPACT
+from flashedge.tui.widgets.panel import COMPACT, SHORT
 
 
 class ProblemPanel(LiteralTitles, VerticalScroll, can_focus=True):
@@ -39,19 +39,20 @@ class ProblemPanel(LiteralTitles, VerticalScroll, can_focus=True):
         if not self.is_attached:
             return
         compact = self.screen.has_class(COMPACT)
-        drawn = (self._problem, compact, self.has_focus, self.size.width)
+        is_line = compact and self.screen.has_class(SHORT) and not self.has_focus
+        drawn = (self._problem, compact, is_line, self.size.width)
         if drawn == self._drawn:
             return
         self._drawn = drawn
         label = Text("Problem    ", style="bold") if compact else Text()
         if not self._problem:
             text = Text("no run is chosen", style=DIM)
-        elif compact and not self.has_focus:
+        elif is_line:
             text = Text(show_in_line(self._problem))
         else:
             text = Text(show_literally(self._problem.strip()))
         whole = Text.assemble(label, text)
-        if compact and not self.has_focus:
+        if is_line:
             whole.truncate(self.size.width, overflow="ellipsis")
         self._words.update(whole)
 

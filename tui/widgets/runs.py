@@ -214,7 +214,8 @@ def _name_status(run: RunRow) -> str:
 
 
 def _describe_start(run: RunRow) -> str:
-    return "" if run.position is None else describe_wait(None, run.starts_in_s)
+    """`in about 9 s`, of a run that waits; its place stands before it."""
+    return "" if run.position is None else describe_wait(None, run.starts_in_s)[len("starts ") :]
 
 
 def _measure(columns: Mapping[str, int]) -> int:
