@@ -176,12 +176,13 @@ class DashboardApp(App[None]):
         typed ahead would overtake it. So they wait for a message that goes the same way behind it.
         """
         self._key_sent_at = None
-        if not self._typed or not self.screen.is_mounted:
+        if not self._typed or not self.screen_stack or not self.screen.is_mounted:
             return  # a dialog that opens gets its keys at the next frame
         key = self._typed.popleft()
         self._key_sent_at, self._keys_sent = time.monotonic(), self._keys_sent + 1
         await super().on_event(key)
-        (self.focused or self.screen).post_message(messages.KeyHandled(self._keys_sent))
+        if self.screen_stack:  # it was not the key that quits
+            (self.focused or self.screen).post_message(messages.KeyHandled(self._keys_sent))
 
     @on(messages.KeyHandled)
     async def _receive_handled(self, message: messages.KeyHandled) -> None:
@@ -331,7 +332,7 @@ class DashboardApp(App[None]):
 
     def _withdraw_question(self) -> None:
         """Close the question whether to cancel a run once that is over."""
-        screen = self.screen
+        screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, Confirm) and screen.run:
             row = next((r for r in self.state.listed if r.id == screen.run), None)
             if row is not None and not row.live:
