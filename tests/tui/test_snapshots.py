@@ -19,6 +19,7 @@ from flashedge.events import from_json, to_json
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit
+from flashedge.tui.widgets.panel import Panel
 from tests.support.dashboard_rig import (
     BOOST,
     MCTS,
@@ -58,6 +59,10 @@ async def settled(pilot: Pilot[None]) -> None:
     for _ in range(3):  # panels grow with what they say, and the tree has the rest
         app.tick()
         await pilot.pause(0.1)
+    panels = [panel for panel in app.query(Panel) if panel.display]
+    await until(
+        pilot, lambda: all(p.size.height == len(str(p.render()).split("\n")) for p in panels)
+    )
     app.query_one(BeamTree).put_cursor(0)
     for _ in range(FOLLOW_FRAMES):
         app.tick()
