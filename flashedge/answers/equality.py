@@ -29,6 +29,7 @@ import re
 from fractions import Fraction
 
 from flashedge.answers.numbers import parse_number
+from flashedge.answers.options import raise_option
 from flashedge.answers.spelling import normalize
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
@@ -54,7 +55,7 @@ def decide_equal(a: str, b: str) -> bool | None:
     A fraction equals a decimal of six or more decimals that rounds it; else numbers are exact.
     """
     a, b = normalize(a), normalize(b)
-    if a == b:
+    if raise_option(a) == raise_option(b):
         return True
     left, right = parse_number(a), parse_number(b)
     if left is not None and right is not None:

@@ -25,6 +25,9 @@ _LINK = re.compile(
     r"(?:[\s$},;&]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{|and\b|or\b)*+"
 )
 """What links two boxes to a list."""
+_NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w|_\{\w{1,3}\})?)\s?=(?:[\s$]|\\[(\[]){0,4}\Z")
+r"""The name of a box, as in `x = \boxed{3}`."""
+_LONGEST_NAME = 20
 _THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
 
 Box = tuple[int, int, int, int]
@@ -35,24 +38,41 @@ def extract_answer(text: str) -> str | None:
     r"""Contents of the last `\boxed{...}` whose braces balance, stripped; None if there is none.
 
     A box without contents, or with dots in their place, is no answer. Of nested boxes the inner one
-    counts. Boxes that only commas, "and" or "or" link are one list, `3,5,7`; after any other text a
-    box corrects the one before. Linear in the text.
+    counts. Boxes that only commas, "and" or "or" link are one list, `3,5,7`; if each has a name,
+    `x=3,y=5`. After any other text a box corrects the one before. Linear in the text.
     """
     boxes = [box for box in _list_boxes(text) if not _BLANK.fullmatch(text, box[2], box[3])]
     if not boxes:
         return None
     first = len(boxes) - 1
-    while first and _LINK.fullmatch(text, boxes[first - 1][1], boxes[first][0]):
+    name, start = _find_name(text, boxes[first])
+    names = [name]
+    while first and _LINK.fullmatch(text, boxes[first - 1][1], start):
+        name, start = _find_name(text, boxes[first - 1]) if name else ("", boxes[first - 1][0])
+        if names[-1] and not name:
+            break
         first -= 1
+        names.append(name)
+    is_named = len(set(names)) > 1
     parts: dict[object, str] = {}
-    for _, _, start, end in boxes[first:]:
+    for name, (_, _, start, end) in zip(reversed(names), boxes[first:], strict=True):
         content = text[start:end].strip()
         form = normalize(content)
-        parts.setdefault(parse_number(form) or form, content)
+        key = parse_number(form) or form
+        if is_named:
+            parts.setdefault((name, key), f"{name}={content}")
+        else:
+            parts.setdefault(key, content)
     joined = ",".join(parts.values())
     if any(_THREE_DIGITS.match(part) for part in list(parts.values())[1:]):
         return rf"\{{{joined}\}}"  # 2 and 300 are not 2,300
     return joined
+
+
+def _find_name(text: str, box: Box) -> tuple[str, int]:
+    """The name of a box, empty if it has none, and where the box begins with it."""
+    match = _NAME.search(text, max(0, box[0] - _LONGEST_NAME), box[0])
+    return (match[1], match.start()) if match else ("", box[0])
 
 
 def _list_boxes(text: str) -> list[Box]:

@@ -145,10 +145,16 @@ def _unwrap(text: str) -> str:
 
 
 def _write_list(text: str) -> str:
-    r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`, not `2,300`."""
+    r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`, not `2,300`.
+
+    `x = 2 and y = 3` is `x=2,y=3`.
+    """
     parts = (_LISTED if _BRACKET.search(text) else _LISTED_BY_COMMAS).split(text)
     names = [_NAMED.match(part) for part in parts]
-    if len({name and name[0].split("=")[0].strip() for name in names}) == 1:
+    named = {name and name[0].split("=")[0].strip() for name in names}
+    if len(named) == len(parts) > 1 and None not in named and " or " not in text:
+        return ",".join(parts)
+    if len(named) == 1:
         parts = [
             part[name.end() :] if name else part for part, name in zip(parts, names, strict=True)
         ]

@@ -6,10 +6,12 @@ value is rational or algebraic. Its number of digits serves only to show that tw
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import sympy
-from math_verify import grader
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from math_verify import grader, parser
 from sympy.core.function import AppliedUndef
 
 from flashedge.answers.equality import LEAST_DIGIT, LEAST_SHARE
@@ -19,8 +21,13 @@ _APART = sympy.Rational(1, 10**20)
 
 
 def use_exact_values() -> None:
-    """Put these comparisons in the places of math-verify's, also within sets and tuples."""
+    """Put these comparisons in the places of math-verify's, also within sets and tuples.
+
+    `a` and `A` are two symbols, as in a triangle.
+    """
     grader.sympy_numeric_eq = lambda a, b, *_: are_equal_values(a, b)
+    config = ConversionConfig(lowercase_symbols=False)
+    parser.latex2sympy = partial(parser.latex2sympy, conversion_config=config)
     grader.sympy_symbolic_eq = lambda a, b: False  # the function above has tried that
 
 

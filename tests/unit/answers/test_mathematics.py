@@ -85,10 +85,19 @@ def nodes(*answers: str | None) -> dict[NodeId, str | None]:
         (r"\sqrt{x^2}", "x", False),
         # factors and lists in any order
         ("xy", "yx", True),
+        ("2a", "2A", False),
+        ("(a,b)", "(A,B)", False),
         ("2abc+1", "1+2abc", True),
         ("3, 5 and 7", "7,5,3", True),
         ("2 or 3", "6 or 1", False),
         (r"\sin x", r"\sin^{-1} x", False),
+        # names without their backslash
+        ("cos(x)+1", r"1+\cos x", True),
+        ("ln 2", r"\frac{\ln 4}{2}", True),
+        ("2*pi*r", r"2\pi r", True),
+        ("sin x", r"\cos x", False),
+        ("y=5 and x=3", "x=3, y=5", True),
+        ("x=3 and y=5", "x=5, y=3", False),
     ],
 )
 async def test_equal(grader: MathGrader, a: str, b: str, equal: bool) -> None:
