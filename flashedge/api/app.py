@@ -99,7 +99,7 @@ def create_app(
     )
     app.add_middleware(MessagesErrors)  # the last one added is the first that a request meets
     app.include_router(system_router(service))
-    app.include_router(openai_router(servable))
+    app.include_router(openai_router(servable, config.max_running))
     app.include_router(runs_router(service, servable))
     app.include_router(scores_router(service, servable))
     return app

@@ -1,5 +1,5 @@
-"""OpenAI's /v1/models, and in /openapi.json the routes that vLLM's handlers answer
-(`api.protocols.switch`)."""
+"""OpenAI's /v1/models, llama.cpp's /props, and in /openapi.json the routes that vLLM's handlers
+answer (`api.protocols.switch`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from flashedge.api.schemas import ProtocolBody
 from flashedge.api.specs import ModelName
 
 
-def openai_router(pairs: ServablePairs) -> APIRouter:
+def openai_router(pairs: ServablePairs, max_running: int) -> APIRouter:
+    """max_running: most searches of a pair that run at the same time."""
     router = APIRouter()
     since = int(time.time())
 
@@ -33,6 +34,7 @@ def openai_router(pairs: ServablePairs) -> APIRouter:
             "meta": {"n_ctx": defaults.max_model_len},  # of llama.cpp's
         }
 
+    @router.get("/models")
     @router.get("/v1/models")
     def models() -> Response:
         """Each pair by itself, and with each strategy. A number of paths may follow: beam-16.
@@ -49,6 +51,18 @@ def openai_router(pairs: ServablePairs) -> APIRouter:
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
         return Json(model_object(name, pairs.find_defaults(ModelName.parse(name).pair)))
+
+    @router.get("/props")
+    async def props(model: str | None = None) -> Response:
+        """A pair in llama.cpp's form, where some clients look for the size of the context."""
+        defaults = pairs.find_defaults(model and ModelName.parse(model).pair)
+        return Json(
+            {
+                "default_generation_settings": {"n_ctx": defaults.max_model_len},
+                "total_slots": max_running,
+                "model_path": defaults.pair,
+            }
+        )
 
     async def answer() -> Response:
         raise AssertionError("the protocol switch answers before any route")

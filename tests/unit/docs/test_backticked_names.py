@@ -46,6 +46,7 @@ NOT_LOOKED_UP = {
     "flashedge.strategies",  # a group of entry points
     "flashedge.usage",
     "http.response.start",  # of ASGI
+    "default_generation_settings.n_ctx",
     "meta.n_ctx",
     "metadata.user_id",
     "options.mcts",
