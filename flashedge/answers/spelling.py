@@ -37,6 +37,12 @@ _BOLD = re.compile(r"(?<![\w*)}])\*\*(?=[^\s*])([^*]*[^\s*])\*\*(?![\w*({\\])")
 _FRAC_NAME = re.compile(r"\\(?:[dtcs]|nice)frac(?![a-zA-Z])")
 _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*\{([^{}]*)\}|\{([^{}]*)\}\s*(\d))")
 _SHORT_SQRT = re.compile(r"\\sqrt\s*(\d)")
+_EXPONENT = re.compile(
+    r"\^\s?(-\s?(?:\d+|[a-zA-Z])(?![\w.^])|\\sqrt\{[^{}]*\}|\\frac\{[^{}]*\}\{[^{}]*\})"
+)
+"""Exponents without their braces."""
+_EMPTY = re.compile(r"\\varnothing(?![a-zA-Z])|\A\\\{\s*\\\}\Z")
+_OPTIONS = re.compile(r"(?:\([A-J]\)|[A-J])(?:(?:, ?(?:and )?| and )(?:\([A-J]\)|[A-J]))+")
 _INT_FRAC = re.compile(
     r"(?<![\w.})^])(-?)\\frac\s*\{\s*([+-]?\d+)\s*\}\s*\{\s*(\d+)\s*\}"
     r"(?!\s*[\d_.({\\^!]|\s*[a-zA-Z]{1,2}(?![a-zA-Z])|[a-zA-Z])"
@@ -47,7 +53,7 @@ _MIXED = re.compile(
     r"(?=\s*(?:$|[,)\]])|\s+[^\W\d_]{2,}(?:\s[^\W\d_]+)*(?:\^\{?\d\}?)?$)"  # end, or a unit
 )
 _NAMED = re.compile(
-    r"(?:[a-zA-Z]'{0,3}(?:_\{?\w+\}?|\d)?(?:\(\w\))?|[A-Z]{2,3})\s*(?:=|\\approx(?![a-z]))\s*(?=[^=]+\Z)"
+    r"(?:m?\\angle\s?)?(?:[a-zA-Z]'{0,3}(?:_\{?\w+\}?|\d)?(?:\(\w\))?|[A-Z]{2,3})\s*(?:=|\\approx(?![a-z]))\s*(?=[^=]+\Z)"
 )
 _LEAD = re.compile(
     r"(?:\\approx(?![a-z])|\\sim(?=\s?\d)|about |approximately "
@@ -109,8 +115,10 @@ def _normalize_once(text: str) -> str:
         return f"{int(clock[1])}:{clock[2] or '00'}{clock[3].lower()}m"
     text = _FRAC_NAME.sub(lambda _: r"\frac", text)
     text = _SHORT_FRAC.sub(_brace_fraction, text)
-    text = _INT_FRAC.sub(_slash_fraction, text)
     text = _SHORT_SQRT.sub(r"\\sqrt{\1}", text)
+    text = _EXPONENT.sub(r"^{\1}", text)
+    text = _INT_FRAC.sub(_slash_fraction, text)
+    text = _EMPTY.sub(r"\\emptyset", text)
     for lead in (_NAMED, _LEAD):
         if match := lead.match(text):
             text = text[match.end() :]
@@ -147,8 +155,10 @@ def _unwrap(text: str) -> str:
 def _write_list(text: str) -> str:
     r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`, not `2,300`.
 
-    `x = 2 and y = 3` is `x=2,y=3`.
+    `x = 2 and y = 3` is `x=2,y=3`, and `(A) and (C)` is `A,C`.
     """
+    if _OPTIONS.fullmatch(text):
+        return ",".join(filter(str.isupper, text))
     parts = (_LISTED if _BRACKET.search(text) else _LISTED_BY_COMMAS).split(text)
     names = [_NAMED.match(part) for part in parts]
     named = {name and name[0].split("=")[0].strip() for name in names}

@@ -18,8 +18,10 @@ MAX_LENGTH = 200
 _TAG = re.compile(
     r"<(?:final_)?answer>((?:[^<]|<(?!/?(?:final_)?answer>))*+)(?:</|\Z)", re.IGNORECASE
 )
-_IS = r"answer\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
+_IS = r"(?:answer|(?<=correct\s)(?:option|choice))\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
 _LINE = re.compile(rf"[\s>*_#-]{{0,20}}(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
+_WITHIN = re.compile(rf"(?:(?<=\*\*)|(?<=[.!?]\s))(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
+"""Behind a sentence, or in bold."""
 _SENTENCE = re.compile(
     rf"\b(?i:the|my|our)\s(?i:(?:final|correct)\s)?(?i:{_IS})(?=[^a-z]|(?:yes|no|true|false)\b)"
 )
@@ -52,8 +54,8 @@ def find_named_answer(text: str) -> str | None:
 
 def _read_line(line: str, below: str) -> str | None:
     """The answer that a line names, for a heading in the line below it."""
-    named = [*_SENTENCE.finditer(line)]
-    start = named[-1] if named else _LINE.match(line)
+    named = [*_SENTENCE.finditer(line), *_WITHIN.finditer(line)]
+    start = max(named, key=lambda match: match.end()) if named else _LINE.match(line)
     if start and (answer := _clean(line[start.end() :])):
         return answer
     if _HEADING.fullmatch(line):

@@ -35,6 +35,16 @@ SAME = [
     r"B|(B)|\text{(B)}|B: 5|(B) 5|B)|B. 5|B) 5|[B]|**B**|**(B)** 5",
     r"B|\textbf{(B)}\ 5|\text{B: the one}",
     r"C|Option C|\text{Choice (C)}|answer: C|C: x = 5|(C) \text{Paris}|\textbf{C.} \frac{1}{2}",
+    r"A,C|A, C|A and C|(A), (C)|(A) and (C)|\text{(A) and (C)}",
+    r"A,B,D|A, B, and D",
+    # exponents without braces
+    r"x^{-1}|x^-1|x^{- 1}|x⁻¹",
+    r"10^{-20}|10^-20",
+    r"2^{\sqrt{3}}|2^\sqrt3|2^\sqrt{3}|2^sqrt(3)",
+    r"2^{\frac{1}{2}}|2^\frac12|2^{\frac12}",
+    # names of one thing
+    r"\emptyset|\varnothing|∅|\{\}|\{ \}",
+    r"30|\angle ABC = 30^\circ|m\angle A = 30",
     # marks around the answer
     r"73|**73**|*73*|__73__|***73***|`73`|```73```|**73** apples|<b>73</b>",
     r"73|\boldsymbol{73}|\texttt{73}",
@@ -97,8 +107,12 @@ DIFFERENT = [
     r"3:30|4:40|3:30 AM|3:30 PM",
     r"12 noon|12 midnight",
     # what is no option
-    r"B|B+5|b|5|A: B|B(5)|B^2|(B)^2|B!|-B|A, B|A: 5, B: 7|(A)(B)|(A) and (B)|(A) + 5",
+    r"B|B+5|b|5|A: B|B(5)|B^2|(B)^2|B!|-B|A, B|A: 5, B: 7|(A)(B)|(A) + 5",
     r"A|A = 5|A(3,4)",
+    r"(A,C)|A,C|[A,C]|(C,A)",
+    r"A and B|A and C|A",
+    r"e^-2x|e^{-2}",
+    r"\emptyset|0|\{0\}",
     # what is no mark
     r"2**3|23",
     r"a*b|ab*|a_b",
