@@ -4,7 +4,8 @@ The last `\boxed{...}` of a path is compared by these tests, cheapest first:
 
 1. spelling: both have the same normal form (`spelling.normalize`);
 2. number: both are plain numbers, and their exact values decide (`numbers.parse_number`);
-3. name: one of them has words, a clock time or a name such as `AB`, so they differ;
+3. name: one of them has words, a clock time or a name such as `AB`, so they differ; or the values
+   of several names, `x=3,y=5`, which is the pair `(3,5)`;
 4. mathematics: a worker process compares the formulas (`workers.mathematics`).
 
 Where no path has a box, what the paths name as their answers is compared likewise (`unboxed`).
@@ -40,6 +41,9 @@ _FUNCTIONS = re.compile(
 _WORD = re.compile(r"[^\W\d_]{3,}|[^\W\d_]{2,} (?=[^\W\d_]{2,})")
 _UNREAD = re.compile(r"""['"]|\d\)?_|\^\{?(?:T\b|\\top|\\prime)""")
 """What the parser of formulas drops: primes, the base of a number, a transpose."""
+_VALUES = re.compile(r"[a-zA-Z]\w*=[^=,()\[\]]+(?:,[a-zA-Z]\w*=[^=,()\[\]]+)+")
+"""Values of several names, `x=3,y=5`."""
+_PAIR = re.compile(r"(?:\(([a-zA-Z,]+)\)=)?\(?([^()]+)\)?")
 _HOUR = re.compile(r"(\d+):00[ap]m")
 _FRACTIONAL = re.compile(r"/|overline")
 _SPELLED = re.compile(
@@ -60,9 +64,24 @@ def decide_equal(a: str, b: str) -> bool | None:
     left, right = parse_number(a), parse_number(b)
     if left is not None and right is not None:
         return left == right or (_may_round(a, b) and _is_close(left, right))
+    if bool(_VALUES.fullmatch(a)) != bool(_VALUES.fullmatch(b)):
+        return _is_pair(a, b) if _VALUES.fullmatch(a) else _is_pair(b, a)
     if (hour := _HOUR.fullmatch(a) or _HOUR.fullmatch(b)) and hour[1] in (a, b):
         return True
     return False if _is_name(a) or _is_name(b) else None
+
+
+def _is_pair(values: str, form: str) -> bool:
+    """Whether a form has the values of names in the order of these: `(3,5)` and `(x,y)=(3,5)` are
+    `x=3,y=5`."""
+    pair = _PAIR.fullmatch(form)
+    named = sorted(value.split("=") for value in values.split(","))
+    if pair is None or pair[1] not in (None, ",".join(name for name, _ in named)):
+        return False
+    parts = pair[2].split(",")
+    return len(parts) == len(named) and all(
+        decide_equal(value, part) for (_, value), part in zip(named, parts, strict=True)
+    )
 
 
 def _may_round(a: str, b: str) -> bool:

@@ -37,6 +37,10 @@ SAME = [
     r"C|Option C|\text{Choice (C)}|answer: C|C: x = 5|(C) \text{Paris}|\textbf{C.} \frac{1}{2}",
     r"A,C|A, C|A and C|(A), (C)|(A) and (C)|\text{(A) and (C)}",
     r"A,B,D|A, B, and D",
+    # values with names
+    r"x=3,y=5|x = 3 and y = 5|(3,5)",
+    r"y=5,x=3|(3,5)",
+    r"x=\frac12,y=5|(0.5,5)",
     # exponents without braces
     r"x^{-1}|x^-1|x^{- 1}|x⁻¹",
     r"10^{-20}|10^-20",
@@ -113,6 +117,8 @@ DIFFERENT = [
     r"A and B|A and C|A",
     r"e^-2x|e^{-2}",
     r"\emptyset|0|\{0\}",
+    r"x=3,y=5|(5,3)|\{3,5\}|8",
+    r"x=3,y=5|(x,y)=(5,3)|x+y=8|(y,x)=(3,5)",
     # what is no mark
     r"2**3|23",
     r"a*b|ab*|a_b",
