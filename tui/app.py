@@ -40,6 +40,7 @@ from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.filter_line import FilterLine
 from flashedge.tui.widgets.key_bar import COMMANDS, KeyBar
+from flashedge.tui.widgets.latency import LatencyPanel
 from flashedge.tui.widgets.literal import ActingFilter
 from flashedge.tui.widgets.memory import MemoryPanel
 from flashedge.tui.widgets.panel import COMPACT, SHORT, Panel, PanelGroup
@@ -103,7 +104,7 @@ class DashboardApp(App[None]):
         self._problem, self._solution = ProblemPanel(), SolutionPanel()
         self._bar, self._answer = StatusBar(daemon.base_url), AnswerPanel()
         self._votes, self._certainty = VotesPanel(), CertaintyPanel()
-        machine = (RatePanel(), MemoryPanel(), DevicePanel())
+        machine = (RatePanel(), LatencyPanel(), MemoryPanel(), DevicePanel())
         self._panels: tuple[Panel, ...] = (
             *(self._bar, self._answer, self._votes, self._certainty),
             *machine,

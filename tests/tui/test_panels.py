@@ -357,3 +357,31 @@ async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None
         assert notice.message.startswith("Can't remember the theme")
         await asyncio.sleep(0)
         assert app.theme == "nord"
+
+
+class BusyDaemon(FakeDaemon):
+    """One that has answered requests, on a card that another program uses, too."""
+
+    async def status(self) -> dict[str, Any]:
+        told = await super().status()
+        told["engines"]["generator"]["view"]["cache_hits"] = 0.84
+        first, each = {"p50": 0.12, "p90": 0.4}, {"p50": 0.008, "p90": 0.015}
+        found = {"requests": 9, "first_token_s": first, "token_s": each}
+        told["latency"] = {"chat": found, "run": {**found, "requests": 3}}
+        user = {"card": 0, "pid": 7, "name": "ollama", "memory_bytes": 3 << 30}
+        told["pairs"] = {"bundled": {"card_users": [user]}}
+        return told
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_machine_says_how_fast_requests_were(size: tuple[int, int]) -> None:
+    async with watching(stored_items(), size, daemon=BusyDaemon()) as (pilot, app):
+        is_small = size == SIZES[0]
+        words = ("Certainty",) if is_small else ("Cache hits", "Held by")
+        await until(pilot, lambda: all(word in read(app) for word in words))
+        shown = read(app)
+        assert ("1st token chat 0.12, p90 0.4 s" in shown) != is_small
+        assert ("Next token chat 8, p90 15 ms" in shown) != is_small
+        assert ("· search 8, p90 15 ms" in shown) == (size == SIZES[2])
+        assert ("Cache hits gen 84%" in shown) != is_small
+        assert ("Held by ollama 3.0 GiB" in shown) != is_small

@@ -88,6 +88,24 @@ class EngineStatus:
     cards: tuple[str, ...] = ()
     """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU and in a Ray cluster."""
 
+    cache_hits: float | None = None
+    """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None: it had none yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """How fast the last requests of a kind were: the medians and the 90th percentiles."""
+
+    kind: str
+    """chat or run."""
+
+    requests: int
+    first_token_s: tuple[float, float]
+    """Seconds until the first token."""
+
+    token_s: tuple[float, float] | None
+    """Seconds for each token after it. None: no request had another."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
@@ -114,6 +132,11 @@ class DaemonStatus:
 
     generator: EngineStatus
     verifier: EngineStatus
+    latency: tuple[Latency, ...] = ()
+    """Of each kind of request that has finished, the most frequent one first."""
+
+    others: tuple[str, ...] = ()
+    """The other programs that hold memory of the cards, in words."""
 
     @property
     def is_well(self) -> bool:
@@ -149,7 +172,36 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
         boosts=_describe_boosts((status.get("scheduling") or {}).get("boosts") or ()),
         generator=_parse_engine(engines.get("generator") or {}),
         verifier=_parse_engine(engines.get("verifier") or {}),
+        latency=_parse_latency(status.get("latency") or {}),
+        others=_describe_others(status.get("pairs") or {}),
     )
+
+
+def _parse_latency(kinds: Mapping[str, Any]) -> tuple[Latency, ...]:
+    found = [
+        Latency(
+            kind=show_in_line(str(kind)),
+            requests=int(one.get("requests") or 0),
+            first_token_s=(first["p50"], first["p90"]),
+            token_s=(each["p50"], each["p90"]) if (each := one.get("token_s")) else None,
+        )
+        for kind, one in kinds.items()
+        if (first := one.get("first_token_s"))
+    ]
+    return tuple(sorted(found, key=lambda one: -one.requests))
+
+
+def _describe_others(pairs: Mapping[str, Any]) -> tuple[str, ...]:
+    """`ollama 3.2 GiB` of each program, once however many pairs see it."""
+    users = [user for pair in pairs.values() for user in pair.get("card_users") or ()]
+    found = {(user.get("card"), user.get("pid")): user for user in users}
+    return tuple(map(_describe_other, found.values()))
+
+
+def _describe_other(user: Mapping[str, Any]) -> str:
+    name, held = user.get("name") or f"process {user.get('pid')}", user.get("memory_bytes")
+    size = "" if held is None else f" {held / (1 << 30):.1f} GiB"
+    return f"{show_in_line(str(name))}{size}"
 
 
 def _describe_boosts(boosts: Sequence[Mapping[str, Any]]) -> str:
@@ -170,6 +222,7 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
         kv_quota_bytes=int(view.get("quota_blocks") or 0) * block_bytes,
         owns_cards=engine.get("kv_memory") == "own",
         cards=_parse_cards(str(engine.get("cards") or "")),
+        cache_hits=view.get("cache_hits"),
     )
 
 

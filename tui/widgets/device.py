@@ -20,8 +20,9 @@ class DevicePanel(Panel):
         devices = state.devices
         if not devices:
             return label_line("Device", Text("…", style=f"not bold {DIM}"))
+        others = _draw_others(state) if height > 2 else []
         if len(devices) > 1:
-            return _draw_cards(devices, width, height)
+            return stack_lines(_draw_cards(devices, width, height - len(others)), *others)
         (device,) = devices
         power = _format_power(device)
         if height < 2:
@@ -33,7 +34,14 @@ class DevicePanel(Panel):
         return stack_lines(
             label_line("Busy", _plain_meter(device.utilization, room), beside),
             label_line("Memory", _plain_meter(_used_share(device), room), memory),
+            *others,
         )
+
+
+def _draw_others(state: Dashboard) -> list[Text]:
+    """`Held by    ollama 3.2 GiB, Xorg 0.4 GiB`: the other programs on the cards."""
+    others = state.daemon.others if state.daemon is not None else ()
+    return [label_line("Held by", ", ".join(others))] if others else []
 
 
 def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> Text:

@@ -696,6 +696,29 @@ def test_the_engines_cards_are_sampled_or_the_first_one(monkeypatch: pytest.Monk
     assert parse_status({"engines": {"generator": {"cards": "2 of a Ray cluster"}}}).cards == ()
 
 
+def test_the_status_tells_how_fast_requests_were_and_who_holds_the_card() -> None:
+    times = {"p50": 0.1, "p90": 0.4, "p99": 2.0}
+    user = {"card": 0, "pid": 7, "name": "ollama\x1b]0;x", "memory_bytes": 3 << 30}
+    nameless = {"card": 0, "pid": 8, "name": None, "memory_bytes": None}
+    status = parse_status(
+        {
+            "engines": {"generator": {"view": {"cache_hits": 0.75}}},
+            "latency": {
+                "chat": {"requests": 2, "first_token_s": times, "token_s": None},
+                "run": {"requests": 5, "first_token_s": times, "token_s": times},
+                "idle": {"requests": 0, "first_token_s": None, "token_s": None},
+            },
+            "pairs": {"a": {"card_users": [user, nameless]}, "b": {"card_users": [user]}},
+        }
+    )
+    assert [(one.kind, one.first_token_s, one.token_s) for one in status.latency] == [
+        ("run", (0.1, 0.4), (0.1, 0.4)),
+        ("chat", (0.1, 0.4), None),
+    ]
+    assert status.others == ("ollama␛]0;x 3.0 GiB", "process 8")
+    assert (status.generator.cache_hits, status.verifier.cache_hits) == (0.75, None)
+
+
 def test_each_card_has_a_line_as_far_as_there_is_room() -> None:
     cards = tuple(
         DeviceSample(
