@@ -60,7 +60,8 @@ def _count_wanted(first: int, second: int, left: int, least: float) -> int:
 
 
 def _find_chance(first: int, second: int, left: int) -> float:
-    """The chance that `left` more paths let the first answer win. Equal counts do: it is earlier.
+    """The chance that `left` more paths leave the first answer in front, or level: between equal
+    counts the whole vote decides by the paths' numbers, which is no better than to stop before.
 
     The number of them that give the second answer has a Beta-binomial distribution.
     """

@@ -45,7 +45,7 @@ def test_solve_twice_then_look_at_the_runs(shared_daemon: subprocess.Popen[bytes
 def test_strategies_and_early_exit(shared_daemon: subprocess.Popen[bytes]) -> None:
     exits = ("--threshold", "entropy=0", "--detect", "2", "--exit-policy", "every_step")
     for flags, cut_by, completions in (
-        (("--strategy", "self-consistency-6"), None, 6),
+        (("--strategy", "self-consistency-6", "--no-early-exit"), None, 6),
         (("--strategy", "self-consistency-6", *exits), "certainty", 2),
         (("--strategy", "mcts-2", "--set", "c=0.5"), None, 2),
         (("--strategy", "probed_cot", "--no-early-exit", "--set", "probe_tokens=16"), None, 1),

@@ -252,7 +252,7 @@ def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> No
     assert not seen.dropped, "shown by a widget that does not make it visible"
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(acting_texts)
 @example("\u200d")
 def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:

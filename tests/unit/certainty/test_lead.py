@@ -18,7 +18,7 @@ from flashedge.certainty.lead import count_wanted, find_most_wanted, measure_lea
         (["a", "b", "a", "a"], 8, 0.960),
         (["a", "a", "b"], 8, 0.833),
         (["a", "b"], 8, 0.595),
-        (["a", "a", "a", "a", "b", "b"], 8, 1.0),  # with equal counts the earlier answer wins
+        (["a", "a", "a", "a", "b", "b"], 8, 1.0),  # equal counts at the end are no loss
         (["a", None, "a"], 8, 0.929),  # a path without an answer does not vote, but is drawn
         (["a", "b", "c"], 3, 1.0),
         ([None, None], 8, None),

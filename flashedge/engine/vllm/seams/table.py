@@ -202,7 +202,7 @@ FRONT_END = (
          "A prompt of tokens. vLLM prepares any other one in a thread of its own."),
     _use("v1.engine.core_client:MPClient", "resources", _ACCESSED, _LIVE,
          "Leads to the engine's process, which is watched."),
-    _use("v1.engine.core_client:BackgroundResources", "__call__", _CALLED, _LIVE,
+    _use("v1.engine.core_client:BackgroundResources", "__call__", _WORKINGS, _LIVE,
          "Closes the sockets where `shutdown` did not get so far."),
     _use("v1.engine.core_client:BackgroundResources", "engine_manager", _ACCESSED, _LIVE,
          "Leads to the engine's process, which is watched."),
