@@ -3,8 +3,8 @@
 Needs no calibration, since it looks at the counts alone. Of the paths that have ended, some gave
 the most frequent answer (first) and some the next one (second). If all shares between the two were
 equally likely before, the next path is one of the first with the chance
-(first + 1) / (first + second + 2), which is Laplace's rule. Answers rarer than the second are left
-out: they can win nothing soon.
+(first + 1) / (first + second + 2), which is Laplace's rule. Other answers are left out, so the
+chance is a little too high where a third one is as frequent as the second.
 
 The Beta distribution behind it is that of adaptive consistency (arXiv 2305.11860 §3), which asks
 whether the first answer is the likelier one. This asks whether it wins the vote of all paths, which
@@ -45,7 +45,8 @@ def count_wanted(answers: Answers, cap: int, least: float) -> int:
 
 @cache
 def find_most_wanted(cap: int, least: float) -> int:
-    """The most paths that a vote of `cap` wants at once: where two answers have equal counts."""
+    """About the most paths that a vote of `cap` wants at once: where two answers have equal counts.
+    Paths without an answer may raise it by a few."""
     counts = range(0, cap // 2 + 1, 1 + cap // 64)
     return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
 
@@ -65,6 +66,8 @@ def _find_chance(first: int, second: int, left: int) -> float:
 
     The number of them that give the second answer has a Beta-binomial distribution.
     """
+    if second + left <= first:
+        return 1.0
     whole = _log_ways(first + second + left + 1, left)
     logs = (
         _log_ways(second + x, x) + _log_ways(first + left - x, first) - whole

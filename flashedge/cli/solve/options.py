@@ -254,7 +254,7 @@ NoEarlyExit = Annotated[
     bool,
     typer.Option(
         "--no-early-exit",
-        help="Never stop early (votes and probed_cot do by default).",
+        help="Never stop early (self_consistency and probed_cot do).",
         rich_help_panel=EARLY_EXIT,
     ),
 ]

@@ -55,12 +55,12 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
 
 
 def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
-    """Whether such a search ends early unless the request says otherwise: a vote of short answers.
+    """Whether a search ends early unless the request says otherwise: a majority of short answers.
 
-    Whole texts hardly ever agree, and the best path is not chosen by a count. selection, answers:
-    None where the default holds.
+    Whole texts hardly ever agree, and what scores decide no count tells. answers: None where the
+    default holds.
     """
-    return strategy in VOTES and selection != "best" and answers != "whole"
+    return strategy in VOTES and selection == "majority" and answers != "whole"
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:

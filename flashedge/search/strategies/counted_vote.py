@@ -29,7 +29,6 @@ from flashedge.search.base import (
     Allowance,
     Cancel,
     Child,
-    Cluster,
     Clustered,
     Command,
     Expand,
@@ -129,8 +128,6 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         """Vote among the paths that ended, taken or not."""
         if state.phase is Phase.DONE:
             return state, ()
-        if state.phase is Phase.CLUSTER:
-            return state, (Cluster(nodes=state.complete),)
         ended = [node for node in state.starts if state.tree[node].segment is not None]
         complete = tuple(sorted((*state.complete, *ended)))
         unmarked = [node for node in complete if state.tree[node].status is NodeStatus.GENERATED]
@@ -184,7 +181,9 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         """Begin the paths that the count wants beside those that are under way."""
         lead = find_lead(self.policy)
         assert lead is not None, "see `start`"
-        wanted = count_wanted(self._list_answers(state), self.n, lead.least)
+        answers = self._list_answers(state)
+        # Where no path has an answer that counts, none will end the vote early: do not wait.
+        wanted = count_wanted(answers, self.n, lead.least) if any(answers) else self.n
         drawn = len(state.complete) + len(state.starts)
         count = min(self.n - drawn, wanted - len(state.starts))
         state = replace(state, phase=Phase.GENERATE)
@@ -240,7 +239,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedBestOfN(CountedSelfConsistency):
-    """Best of n that stops by its counts; only the paths that ended by then are scored."""
+    """Best of n that stops by its counts; only the paths that ended by then have a vote."""
 
     verifies: ClassVar[bool] = True
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from flashedge.certainty.lead import count_wanted
 from flashedge.certainty.policies import GiveUp, Lead
 from flashedge.errors import RequestError
-from flashedge.search.base import Cancel, Expand, Finish, Score
+from flashedge.search.base import Cancel, Cluster, Expand, Finish, Score
 from flashedge.search.catalog import make_search
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Segment
-from tests.support.search_rig import World, drive
+from tests.support.search_rig import LIMITS, PROBLEM, World, drive
 
 LEAD = Lead(detect=4, least=0.955)
 
@@ -53,8 +53,8 @@ def simulate(paths: Sequence[tuple[str, int]], n: int, lead: Lead) -> tuple[set[
         clock = ends.pop(path)
         counted.add(path)
         answers = [paths[i][0] or None for i in sorted(counted)]
-        wanted = count_wanted(answers, n, lead.least)
-        if not wanted:
+        wanted = count_wanted(answers, n, lead.least) if any(answers) else n
+        if len(counted) == n or not wanted:
             break
         for i in range(begun, min(n, begun + wanted - len(ends))):
             ends[i] = clock + paths[i][1]
@@ -104,6 +104,24 @@ def test_a_vote_that_is_cut_is_not_scored_any_more() -> None:
     for moment in range(1, 6):
         run = drive(CountedBestOfN(n=4, policy=LEAD), world=Script(paths=paths), stop_after=moment)
         assert not [c for c in run.commands if isinstance(c, Score)]
+
+
+def test_a_vote_that_is_cut_while_it_groups_its_answers_is_not_scored() -> None:
+    search = CountedBestOfN(n=1, policy=LEAD)
+    world = Script(paths=[("5", 9)])
+    state, commands = search.start(PROBLEM, 5, LIMITS)
+    (generated,) = world.results(state.tree, commands)
+    state, commands = search.tell(state, generated)
+    assert commands == (Cluster(nodes=(NodeId(1),)),)
+    state, commands = search.conclude(state)
+    (clustered,) = world.results(state.tree, commands)
+    _, commands = search.tell(state, clustered)
+    assert isinstance(commands[-1], Finish)
+
+
+def test_all_begin_where_no_path_has_an_answer() -> None:
+    run = drive(CountedSelfConsistency(n=16, policy=LEAD), world=Script(paths=[("", 5)] * 16))
+    assert [len(c.children) for c in run.commands if isinstance(c, Expand)] == [4, 12]
 
 
 def test_a_budget_ends_the_vote() -> None:

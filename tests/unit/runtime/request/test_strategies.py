@@ -110,8 +110,10 @@ async def test_votes_of_short_answers_end_early_by_themselves(chat: bool) -> Non
 
     assert await ends_early(strategy="self_consistency")
     assert await ends_early(strategy="self_consistency", early_exit=None)
-    assert await ends_early(strategy="best_of_n", answers="text")
-    assert not await ends_early(strategy="best_of_n", answers="whole")
+    assert await ends_early(strategy="self_consistency", answers="text")
+    assert await ends_early(strategy="best_of_n", selection="majority")
+    assert not await ends_early(strategy="self_consistency", answers="whole")
+    assert not await ends_early(strategy="best_of_n")
     assert not await ends_early(strategy="best_of_n", selection="best")
     assert not await ends_early(strategy="mcts")
 
