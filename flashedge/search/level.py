@@ -11,7 +11,6 @@ the decision. The policy is asked between two levels, about finished paths.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from flashedge.search.base import (
     Scored,
 )
 from flashedge.search.level_state import LevelState, Move, Shares
+from flashedge.search.scoring import check_scores
 from flashedge.search.seeds import child_seed
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.search.voting import VotingSearch
@@ -119,10 +119,7 @@ class LevelSearch(VotingSearch[LevelState]):
             return state, ()
         if at.scores is not None:
             return state, ()
-        expected = 1 if self.judges == "answers" else len(at.segment.steps)
-        if len(scores) != expected or not all(map(math.isfinite, scores)):
-            what = "answer" if self.judges == "answers" else "steps"
-            raise ValueError(f"node {node}: {expected} {what}, scores {scores}")
+        check_scores(at, scores, self.judges)
         tree = state.tree.set_scores(node, scores)
         state = replace(state, tree=tree, outstanding=state.outstanding - 1)
         return (state, ()) if state.outstanding else self.decide(state)

@@ -1,4 +1,4 @@
-"""Turns the scores of a path's steps into one score of the path."""
+"""Checks the scores of a path's steps, and turns them into one score of the path."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from flashedge.errors import RequestError
+from flashedge.search.tree import Node
+from flashedge.types import Judges
 
 _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
     {
@@ -30,6 +32,16 @@ def aggregate(scores: Sequence[float], how: str) -> float:
         known = ", ".join(AGGREGATES)
         raise RequestError(f"no aggregate {how!r}; known: {known}", param="aggregate")
     return take(scores) if scores else 0.0
+
+
+def check_scores(node: Node, scores: Sequence[float], judges: Judges) -> None:
+    """Raises ValueError for scores that don't fit a generated node: one for each of its steps, or
+    one for the whole answer where the verifier judges answers. All are finite."""
+    assert node.segment is not None, "a search scores generated nodes only"
+    expected = 1 if judges == "answers" else len(node.segment.steps)
+    if len(scores) != expected or not all(map(math.isfinite, scores)):
+        what = "answer" if judges == "answers" else "steps"
+        raise ValueError(f"node {node.id}: {expected} {what}, scores {scores}")
 
 
 def score_per_step(scores: Sequence[float], how: str) -> float:

@@ -60,7 +60,8 @@ class Growth:
 
     def _is_reached(self, node: NodeId) -> bool:
         """A node is told of once."""
-        if self.count(node) < self._watched.get(node, self.count(node) + 1):
+        asked = self._watched.get(node)
+        if asked is None or self.count(node) < asked:
             return False
         del self._watched[node]
         return True

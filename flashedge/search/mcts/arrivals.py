@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from flashedge.search.base import Generated, Score, Scored
 from flashedge.search.flights import Flight, Stage
 from flashedge.search.mcts.state import MctsState, Move
+from flashedge.search.scoring import check_scores
 from flashedge.search.tree import NodeStatus
 
 
@@ -34,10 +34,8 @@ def receive_scores(state: MctsState, result: Scored) -> Move:
     flight = state.flights[state.find_expander(at.parent)]
     if flight.stage is not Stage.SCORING or at.segment is None:
         return state, ()
-    steps, scores = at.segment.steps, result.scores
-    if len(scores) != len(steps) or not all(map(math.isfinite, scores)):
-        raise ValueError(f"node {result.node}: {len(steps)} steps, scores {scores}")
-    state = replace(state, tree=state.tree.set_scores(result.node, scores))
+    check_scores(at, result.scores, "steps")
+    state = replace(state, tree=state.tree.set_scores(result.node, result.scores))
     left = flight.outstanding - 1
     stage = Stage.SCORING if left else Stage.READY
     return _change(state, replace(flight, stage=stage, outstanding=left)), ()

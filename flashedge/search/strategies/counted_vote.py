@@ -16,7 +16,6 @@ Ours. Ref: arXiv 2305.11860 (one path after the other, by the counts); 2412.2099
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
@@ -24,7 +23,7 @@ from typing import ClassVar, assert_never
 from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.history import ENTROPY, LEAD
 from flashedge.certainty.lead import count_wanted, measure_lead
-from flashedge.certainty.policies import find_lead
+from flashedge.certainty.policies import Lead, find_lead
 from flashedge.search.base import (
     Allowance,
     Cancel,
@@ -42,6 +41,7 @@ from flashedge.search.base import (
     Watch,
 )
 from flashedge.search.no_flights import NoFlights
+from flashedge.search.scoring import check_scores
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import VotingSearch
 from flashedge.search.voting_state import BUDGET, NOTHING, Phase, VotingState
@@ -94,14 +94,18 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
     def name(self) -> str:
         return "self_consistency"
 
+    @property
+    def _lead(self) -> Lead:
+        lead = find_lead(self.policy)
+        assert lead is not None, "the vote stops by its lead"
+        return lead
+
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         """Create the root and begin the first paths. Raises AssertionError without a `Lead`."""
-        lead = find_lead(self.policy)
-        assert lead is not None, "the vote stops by its lead"
         state = CountedState(tree=Tree.from_seed(seed), limits=limits)
-        return self._begin(state, min(self.n, lead.detect))
+        return self._begin(state, min(self.n, self._lead.detect))
 
     def tell(self, state: CountedState, result: Result) -> Move:
         """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
@@ -179,11 +183,9 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
 
     def resume(self, state: CountedState) -> Move:
         """Begin the paths that the count wants beside those that are under way."""
-        lead = find_lead(self.policy)
-        assert lead is not None, "see `start`"
         answers = self._list_answers(state)
         # Where no path has an answer that counts, none will end the vote early: do not wait.
-        wanted = count_wanted(answers, self.n, lead.least) if any(answers) else self.n
+        wanted = count_wanted(answers, self.n, self._lead.least) if any(answers) else self.n
         drawn = len(state.complete) + len(state.starts)
         count = min(self.n - drawn, wanted - len(state.starts))
         state = replace(state, phase=Phase.GENERATE)
@@ -228,10 +230,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
     def _receive_scores(self, state: CountedState, node: NodeId, scores: tuple[float, ...]) -> Move:
         if state.phase is not Phase.SCORE or node not in self._list_unscored(state):
             return state, ()
-        segment = state.tree[node].segment
-        expected = 1 if self.judges == "answers" or segment is None else len(segment.steps)
-        if len(scores) != expected or not all(map(math.isfinite, scores)):
-            raise ValueError(f"node {node}: {expected} scores wanted, not {scores}")
+        check_scores(state.tree[node], scores, self.judges)
         tree = state.tree.set_scores(node, scores).mark({node: NodeStatus.COMPLETE})
         state = replace(state, tree=tree)
         return (state, ()) if self._list_unscored(state) else self.finish(state)
