@@ -133,13 +133,6 @@ class Config:
     verifier_devices: tuple[str, ...] | None = setting(
         None, "Cards of the verifier, written like those of the generator."
     )
-    generator_ray_cards: int | None = setting(
-        None,
-        "Cards of a Ray cluster that vLLM's Ray executor spreads the generator over. Needs both KV "
-        "sizes. Experimental: never run.",
-        at_least=1,
-    )
-    verifier_ray_cards: int | None = setting(None, "The same for the verifier.", at_least=1)
     max_num_seqs: int | None = setting(
         None,
         "Most sequences in one step of an engine. Not set: 256 on a CPU; 128 on a card, or fewer "
@@ -364,6 +357,8 @@ def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
     names = list(known)
     close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
+    if key.endswith("_ray_cards"):
+        hint = "remove it: engines no longer start on a Ray cluster"
     if key.endswith("paths_ahead"):
         hint = "remove it: votes are counted after every path now, and draw no group ahead"
     return ConfigError(f"unknown key {key!r} in {source}", hint=hint, param=key)

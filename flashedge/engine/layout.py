@@ -26,18 +26,15 @@ class EngineCards:
     """The cards of one engine."""
 
     cards: tuple[GpuCard, ...] = ()
-    """Empty on a CPU, and for an engine in a Ray cluster."""
+    """Empty on a CPU."""
 
     is_chosen: bool = False
     """Whether a setting names them. Otherwise vLLM takes the first visible card by itself."""
 
-    ray_cards: int | None = None
-    """Cards of a Ray cluster. None: the engine runs on this machine."""
-
     @property
     def count(self) -> int:
         """How many cards, or CPUs, the engine is spread over."""
-        return self.ray_cards or len(self.cards) or 1
+        return len(self.cards) or 1
 
     @property
     def visible(self) -> str | None:
@@ -46,8 +43,6 @@ class EngineCards:
 
     def describe(self) -> str | None:
         """Name the cards in a few words. None on a CPU."""
-        if self.ray_cards is not None:
-            return f"{self.ray_cards} of a Ray cluster"
         return " + ".join(f"GPU {card.key}" for card in self.cards) or None
 
 
@@ -65,8 +60,6 @@ class Layout:
     @property
     def is_shared(self) -> bool:
         """Whether both engines run on the same device."""
-        if self.generator.ray_cards or self.verifier.ray_cards:
-            return False
         return _list_keys(self.generator) == _list_keys(self.verifier)
 
     @property
@@ -94,10 +87,8 @@ def find_card_layout(config: Config, nvml: Any = None) -> Layout:
     no card, or cards that the engines share in part, and EngineError where no card answers.
     """
     found = Layout(
-        generator=_find_cards(
-            "generator", config.generator_devices, config.generator_ray_cards, nvml
-        ),
-        verifier=_find_cards("verifier", config.verifier_devices, config.verifier_ray_cards, nvml),
+        generator=_find_cards("generator", config.generator_devices, nvml),
+        verifier=_find_cards("verifier", config.verifier_devices, nvml),
     )
     generator, verifier = (set(_list_keys(cards)) for cards in found.each)
     if generator != verifier and generator & verifier:
@@ -114,8 +105,7 @@ def find_card_layout(config: Config, nvml: Any = None) -> Layout:
 
 def warn_on_cpu(config: Config) -> None:
     """Log the settings of cards that have no effect because the engines run on a CPU."""
-    names = ("generator_devices", "verifier_devices", "generator_ray_cards", "verifier_ray_cards")
-    for name in names:
+    for name in ("generator_devices", "verifier_devices"):
         if getattr(config, name) is not None:
             log.warning("%s has no effect on a CPU", name)
 
@@ -124,17 +114,7 @@ def _list_keys(cards: EngineCards) -> list[str]:
     return sorted(card.key for card in cards.cards)
 
 
-def _find_cards(
-    role: str, devices: tuple[str, ...] | None, ray_cards: int | None, nvml: Any
-) -> EngineCards:
-    if ray_cards is not None:
-        if devices is not None:
-            raise ConfigError(
-                f"{role}_devices and {role}_ray_cards are both set",
-                hint="Ray chooses the cards by itself: unset one of them",
-                param=f"{role}_devices",
-            )
-        return EngineCards(ray_cards=ray_cards)
+def _find_cards(role: str, devices: tuple[str, ...] | None, nvml: Any) -> EngineCards:
     try:
         if devices is None:
             return EngineCards(cards=read_cards(nvml)[:1])

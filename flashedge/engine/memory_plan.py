@@ -10,7 +10,7 @@ from flashedge.config import Config
 from flashedge.engine.layout import EngineCards, find_card_layout
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
-from flashedge.errors import ConfigError, FlashEdgeError, StoreError
+from flashedge.errors import FlashEdgeError, StoreError
 from flashedge.models.memory.card_memory import (
     RAM_RESERVE,
     RESERVES,
@@ -56,19 +56,8 @@ def plan_memory_here(pair: Pair, config: Config, nvml: Any = None) -> MemoryPlan
 
 
 def read_place(config: Config, nvml: Any = None) -> Place:
-    """The cards of the engines with their present use.
-
-    Raises as `find_card_layout`, and ConfigError for an engine in a Ray cluster, whose cards can't
-    be read from here.
-    """
+    """The cards of the engines with their present use. Raises as `find_card_layout`."""
     layout = find_card_layout(config, nvml)
-    for role, cards in zip(("generator", "verifier"), layout.each, strict=True):
-        if cards.ray_cards is not None:
-            raise ConfigError(
-                f"the memory of the {role}'s cards can't be read: they belong to a Ray cluster",
-                hint="set generator_kv_bytes and verifier_kv_bytes, for each card",
-                param=f"{role}_kv_bytes",
-            )
     generator, verifier = (_describe_fullest(cards.cards, nvml) for cards in layout.each)
     return generator if layout.is_shared else SeparateCards(generator=generator, verifier=verifier)
 

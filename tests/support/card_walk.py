@@ -362,7 +362,6 @@ def _build_apart() -> dict[str, Any]:
         "engines": engines,
         "three": _refuse({"pair": PAIR, "generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
         "bundled": _refuse({"generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
-        "ray": _refuse({"generator_ray_cards": 2}),
     }
 
 

@@ -86,7 +86,7 @@ class EngineStatus:
     """Whether the other engine runs on other cards, so that no memory is divided between them."""
 
     cards: tuple[str, ...] = ()
-    """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU and in a Ray cluster."""
+    """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU."""
 
     cache_hits: float | None = None
     """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None: it had none yet."""

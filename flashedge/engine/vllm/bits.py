@@ -57,10 +57,9 @@ def _describe_device(kind: str) -> dict[str, str]:
 
 def _describe_model(pair: Pair, config: Config, role: str) -> dict[str, Any]:
     spec = getattr(pair, role)
-    cards = getattr(config, f"{role}_devices") or getattr(config, f"{role}_ray_cards")
     return {
         "source": spec.source,
         "digest": model_digest(spec, config),
         "dtype": spec.dtype,
-        "cards": len(cards) if isinstance(cards, tuple) else cards or 1,
+        "cards": len(getattr(config, f"{role}_devices") or "1"),
     }

@@ -58,8 +58,6 @@ class EngineOptions:
     cards: int = 1
     """How many cards (or CPUs) vLLM spreads the engine over by tensor parallelism. Sizes of memory
     are those of each card."""
-    on_ray: bool = False
-    """Whether the cards belong to a Ray cluster, and vLLM's Ray executor starts the workers."""
     card_names: str | None = None
     """What health calls the cards."""
     owns_cards: bool = False
@@ -129,8 +127,6 @@ class EngineOptions:
 
     def _choose_executor(self) -> str:
         """Choose which of vLLM's executors runs the model."""
-        if self.on_ray:
-            return "ray"
         if self.cards > 1:
             return "mp"
         # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's variables.
@@ -161,7 +157,7 @@ class EngineOptions:
         kv = {
             KV_START: start and start / self.kv_bytes,
             # The memory of several workers' tensors would have to be mapped and unmapped together.
-            KV_FIXED: self.kv_fixed or self.cards > 1 or self.on_ray,
+            KV_FIXED: self.kv_fixed or self.cards > 1,
             KV_GUARDED: self.guarded,
         }
         ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}

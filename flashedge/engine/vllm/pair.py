@@ -112,14 +112,7 @@ class VllmPair:
             return
         shapes = find_pair_shapes(self._pair, self._config)
         for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
-            setting = f"{name}_ray_cards" if cards.ray_cards else f"{name}_devices"
-            check_spread(shape, cards.count, setting)
-            if cards.ray_cards and importlib.util.find_spec("ray") is None:
-                raise ConfigError(
-                    f"{setting} is set, and Ray is not installed",
-                    hint="install Ray here and on the other machines: pip install ray",
-                    param=setting,
-                )
+            check_spread(shape, cards.count, f"{name}_devices")
 
     async def start(self) -> None:
         """Start both engines. If either fails, stop the other and raise EngineError."""
@@ -133,8 +126,7 @@ class VllmPair:
 
     async def _start_engines(self) -> None:
         sequences = count_sequences(self._config)
-        can_measure = not runs_on_cpu() and all(cards.cards for cards in self._layout.each)
-        if can_measure and find_measured(self._pair, self._config, sequences) is None:
+        if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
             await self._start_measured()
             return
         await self._start_both()
@@ -391,9 +383,6 @@ def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOpt
         options,
         visible_cards=cards.visible,
         cards=cards.count,
-        on_ray=cards.ray_cards is not None,
-        # vLLM's Ray executor does not offer it.
-        async_scheduling=options.async_scheduling and cards.ray_cards is None,
         card_names=cards.describe(),
         owns_cards=not layout.is_shared,
     )

@@ -141,8 +141,6 @@ def _find_devices(config: Config) -> tuple[tuple[Device, Device], str]:
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
     """The cards of an engine as one device. What several cards lose by exchanging results is not
     counted."""
-    if not cards.cards:
-        return RTX_4090, "an RTX 4090 (the cards of a Ray cluster are not known)"
     card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:

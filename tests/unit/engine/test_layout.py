@@ -134,18 +134,3 @@ def test_the_card_with_the_least_room_bounds_an_engine_on_several(tmp_path: Path
     assert (place.name, place.count) == ("NVIDIA GeForce RTX 3060", 2)
     found = resolve_memory(find_pair(PAIR, config), config, TWO)
     assert (found.generator_kv_bytes or 0) // MIB == 3_072
-
-
-def test_a_ray_cluster_needs_both_kv_sizes(tmp_path: Path) -> None:
-    pair = find_pair(PAIR, configure())
-    config = configure(home=tmp_path, generator_ray_cards=4)
-    layout = find_layout(config, TWO)
-    assert (layout.generator.count, layout.is_shared) == (4, False)
-    assert layout.generator.describe() == "4 of a Ray cluster"
-    with pytest.raises(ConfigError, match="can't be read: they belong to a Ray cluster"):
-        resolve_memory(pair, config, TWO)
-    sizes = {"generator_kv_bytes": "4GiB", "verifier_kv_bytes": "2GiB"}
-    given = configure(home=tmp_path, generator_ray_cards=4, **sizes)
-    assert resolve_memory(pair, given, TWO).generator_kv_bytes == 4 << 30
-    with pytest.raises(ConfigError, match="both set"):
-        find_layout(configure("0", generator_ray_cards=2), TWO)

@@ -693,7 +693,6 @@ def test_the_engines_cards_are_sampled_or_the_first_one(monkeypatch: pytest.Monk
     engines = dict(zip(("generator", "verifier"), ({"cards": c} for c in cards), strict=True))
     assert parse_status({"engines": engines}).cards == ("0", "1")
     assert [card.name for card in read_devices(("0", "1"))] == ["first", "second"]
-    assert parse_status({"engines": {"generator": {"cards": "2 of a Ray cluster"}}}).cards == ()
 
 
 def test_the_status_tells_how_fast_requests_were_and_who_holds_the_card() -> None:

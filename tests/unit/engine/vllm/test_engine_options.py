@@ -13,12 +13,11 @@ from vllm.model_executor.layers.quantization.online.base import OnlineQuantizati
 
 from flashedge.config import load_config
 from flashedge.engine import platform
-from flashedge.engine.layout import EngineCards, Layout
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
-from flashedge.engine.vllm.pair import build_options, place_engine
+from flashedge.engine.vllm.pair import build_options
 from flashedge.errors import ConfigError
 from flashedge.models.memory.batch_limits import choose_limits
 from flashedge.models.registry import BUNDLED, find_pair
@@ -108,9 +107,7 @@ def test_several_cards_use_vllms_own_executors() -> None:
     assert one.tensor_parallel_size == 1
     assert str(one.distributed_executor_backend).endswith("UniProcExecutor")
     assert (two.tensor_parallel_size, two.distributed_executor_backend) == (2, "mp")
-    far = replace(OPTIONS, cards=4, on_ray=True).build_args()
-    assert (far.tensor_parallel_size, far.distributed_executor_backend) == (4, "ray")
-    for args, is_fixed in ((one, False), (two, True), (far, True)):
+    for args, is_fixed in ((one, False), (two, True)):
         assert args.additional_config[ARGS_KEY][KV_KEY].get(KV_FIXED, False) == is_fixed
 
 
@@ -121,15 +118,10 @@ def test_the_generators_steps_are_scheduled_ahead_on_a_card(
 ) -> None:
     config = replace(load_config(environ={}), async_scheduling=wanted)
     spec = find_pair("bundled", config).generator
-    here, far = EngineCards(), EngineCards(ray_cards=2)
     for name in ("generator", "verifier"):
         options = build_options(name, spec, Path(), 1 << 20, None, config, on_card=on_card)
         expected = name == "generator" and (on_card if wanted is None else wanted)
         assert options.async_scheduling == options.list_args()["async_scheduling"] == expected
-        layout = Layout(generator=here, verifier=here)
-        assert place_engine(options, layout, name).async_scheduling == expected
-        layout = Layout(generator=far, verifier=far)
-        assert not place_engine(options, layout, name).async_scheduling
 
 
 def test_only_a_cpu_compiles_in_one_thread(build: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,8 +141,3 @@ def test_a_model_is_not_spread_over_a_number_of_cards_that_does_not_divide_it(
 ) -> None:
     """The bundled pair has its KV sizes in models.toml, so that nothing is planned."""
     assert "can't be spread over 3 cards" in str(walked["commands"]["apart"][case])
-
-
-def test_rays_executor_needs_ray(walked: Any) -> None:
-    """Where Ray is not installed, as here."""
-    assert "Ray is not installed" in str(walked["commands"]["apart"]["ray"])
