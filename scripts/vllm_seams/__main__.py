@@ -5,7 +5,7 @@ python -m scripts.vllm_seams compare [VLLM] [--diff]
     is gone or has another signature. Members of a class, and with --diff the source of each name,
     are compared with those of the installed vLLM.
 python -m scripts.vllm_seams record VLLM
-    Writes what the names look like in VLLM into the package: from then on it is the checked one.
+    Writes what the names look like in VLLM into record.json: from then on it is the checked one.
 
 VLLM is a wheel (`pip download --no-deps vllm==0.33.0`), a folder that it was unpacked into, or left
 out: the installed vLLM. docs/upgrade-vllm.md says when to use which.
@@ -20,13 +20,10 @@ import zipfile
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from flashedge.engine.vllm.compat import find_vllm_folder
-from flashedge.engine.vllm.seams.changes import find_changes
-from flashedge.engine.vllm.seams.record import RECORD, load_record
-from flashedge.engine.vllm.seams.source import VllmSource
 from scripts.vllm_seams import importers
-from scripts.vllm_seams.difference import diff_source, list_changed_members
-from scripts.vllm_seams.record import make_record, save_record
+from scripts.vllm_seams.changes import diff_source, find_changes, list_changed_members
+from scripts.vllm_seams.record import RECORD, load_record, make_record, save_record
+from scripts.vllm_seams.source import VllmSource, find_installed
 
 CUDA_BUILD = "vllm"
 
@@ -49,7 +46,7 @@ def main() -> int:
 def open_root(path: Path | None) -> Traversable:
     """Open a wheel, a folder, or the folder of the installed vLLM."""
     if path is None:
-        return find_vllm_folder()
+        return find_installed()
     return zipfile.Path(path) if path.suffix == ".whl" else path
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from flashedge.engine.vllm.seams.seam import Use
-from flashedge.engine.vllm.seams.source import VllmSource
-from flashedge.engine.vllm.seams.table import SEAMS
+from scripts.vllm_seams.seam import Use
+from scripts.vllm_seams.source import VllmSource
+from scripts.vllm_seams.table import SEAMS
 
 FILE = Path(__file__).with_name("importers.json")
 """Those of the vLLM that FlashEdge was checked with, by the function's full name."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from flashedge.engine.vllm.compat import find_vllm_folder
-from flashedge.engine.vllm.seams.record import load_record
+from scripts.vllm_seams.record import load_record
+from scripts.vllm_seams.source import find_installed
 
 
 def copy_vllm(target: Path) -> Path:
     """Copy the files that the record names to `target`, and return it."""
-    installed = find_vllm_folder()
+    installed = find_installed()
     for path in load_record().files:
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(installed / path, target / path)

@@ -1,25 +1,21 @@
 """What ties FlashEdge to one version of vLLM: the check at start and the environment.
 
-The names of vLLM that FlashEdge depends on are listed in `seams.table`. Those that it adds to vLLM
-or replaces in it are listed in `inside.patches`.
+The names of vLLM that FlashEdge depends on are listed in scripts/vllm_seams, which compares them
+with another vLLM before an upgrade. Those that it adds to vLLM or replaces in it are listed in
+`inside.patches`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import multiprocessing
 import os
 import platform
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
-from pathlib import Path
 
 from flashedge.engine.platform import find_vllm, runs_on_cpu
 from flashedge.engine.vllm.process.start_reports import report_starts
-from flashedge.engine.vllm.seams.changes import find_changes
-from flashedge.engine.vllm.seams.record import load_record
-from flashedge.engine.vllm.seams.source import VllmSource
 from flashedge.engine.vllm.shown_cards import show_cards_at_start
 from flashedge.errors import ConfigError
 from flashedge.profiler.errors import ProfileError
@@ -30,8 +26,6 @@ log = logging.getLogger(__name__)
 CHECKED = "0.32"
 """The minor version of vLLM that FlashEdge was checked with."""
 ALLOW = "FLASHEDGE_ALLOW_VLLM"
-LISTED_CHANGES = 5
-"""Names that one error lists."""
 _PRELOAD = "flashedge.engine.vllm.inside.preload"
 FORK_ERRORS = (
     "Cannot re-initialize CUDA in forked subprocess",
@@ -43,49 +37,22 @@ _forks_failed = False
 
 
 def check_version() -> None:
-    """Raise ConfigError on a vLLM that FlashEdge was not checked with, and say what moved.
+    """Raise ConfigError on a minor version of vLLM that FlashEdge was not checked with.
 
-    Refused is another minor version, and any vLLM in which a name of `seams.table` is gone or has
-    another signature. FLASHEDGE_ALLOW_VLLM=1 turns that into a warning. A name of which only the
-    body changed is a warning anyway. This reads vLLM's files and takes some 20 ms; it does not
-    import them.
+    FLASHEDGE_ALLOW_VLLM=1 turns that into a warning. Imports nothing of vLLM.
     """
     name, version = find_vllm()
-    record = load_record()
-    changes = find_changes(VllmSource(find_vllm_folder()), record)
-    breaking = [change for change in changes if change.is_breaking]
-    is_checked = version.startswith(CHECKED + ".")
-    if is_checked:
-        for change in changes:
-            if not change.is_breaking:
-                log.warning("%s %s: %s", name, version, change)
-        if not breaking:
-            return
-    if is_checked:
-        problem = (
-            f"{name} {version} is not the vLLM {record.version} that FlashEdge was checked with"
-        )
-    else:
-        problem = f"{name} {version} is installed, but FlashEdge was checked with {CHECKED}.*"
-    problem += f"; of the {len(record.definitions)} names that it depends on, {len(breaking)} moved"
-    problem += f" and {len(changes) - len(breaking)} changed inside"
-    if breaking:
-        problem += ": " + " | ".join(map(str, breaking[:LISTED_CHANGES]))
+    if version.startswith(f"{CHECKED}."):
+        return
+    problem = f"{name} {version} is installed, but FlashEdge was checked with {CHECKED}.*"
     if os.environ.get(ALLOW) == "1":
         log.warning("%s; %s=1 lets it start", problem, ALLOW)
         return
-    hint = f"run scripts/setup.sh, or set {ALLOW}=1 at your own risk"
-    if len(changes) > LISTED_CHANGES:
-        hint += "; `python -m scripts.vllm_seams compare` lists all of them"
-    raise ConfigError(problem, hint=hint)
-
-
-def find_vllm_folder() -> Path:
-    """Find the folder that the installed package `vllm` lies in. It is not imported."""
-    spec = importlib.util.find_spec("vllm")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError("vLLM's files are not installed", hint="run scripts/setup.sh")
-    return Path(spec.submodule_search_locations[0]).parent
+    raise ConfigError(
+        problem,
+        hint=f"run scripts/setup.sh, or set {ALLOW}=1 at your own risk;"
+        " `python -m scripts.vllm_seams compare` lists what differs",
+    )
 
 
 def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> None:

@@ -10,7 +10,7 @@ up:
   name, or from a class, to something that is defined there. Else it must start with a module or a
   class of another library that the project imports. Python's own modules are asked.
 - A name of capitals and small letters (`RunQueue`) must be a class of the project, or a name that
-  the project takes from another library (`seams.table` has those of vLLM).
+  the project takes from another library (`vllm_seams.table` has those of vLLM).
 
 Whatever else stands in backticks is an option, a value or a command, and is not looked up. Neither
 is a file of data, whose place is often a user's.
@@ -35,7 +35,7 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.vllm.seams.table import SEAMS
+from scripts.vllm_seams.table import SEAMS
 from tests.support.paths import ROOT
 
 TOPS = ("docs", "flashedge", "profiler", "scripts", "tests", "tui")

@@ -8,8 +8,8 @@ when vLLM imports the worker extension (`kv.worker`).
 
 What is replaced in a single object is not in the table: our scheduler wraps `allocate_slots` of its
 own KV manager (`scheduler`), and the daemon sets methods of its protocol handlers
-(`serving.search_handlers`) and of its client of an engine (`process.outbox`). `seams.table` has all
-of them.
+(`serving.search_handlers`) and of its client of an engine (`process.outbox`). scripts/vllm_seams
+has all of them.
 
 Checked with vLLM 0.32.0.
 """

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flashedge.engine.vllm.seams.seam import Use
-from flashedge.engine.vllm.seams.seam import describe_use as _use
+from scripts.vllm_seams.seam import Use
+from scripts.vllm_seams.seam import describe_use as _use
 
 _OURS = "inside/determinism"
 _PASSES, _REPLAY = f"{_OURS}/passes.py", f"{_OURS}/replay.py"

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from flashedge.engine.vllm.seams.seam import Use
-from flashedge.engine.vllm.seams.seam import describe_use as _use
+from scripts.vllm_seams.seam import Use
+from scripts.vllm_seams.seam import describe_use as _use
 
 _CHOICE, _EDGE = "inside/model_runner.py", "inside/scheduler.py"
 _NOISE, _STEP_MEMORY = "inside/noise.py", "inside/memory/step_memory.py"

@@ -7,11 +7,11 @@ go to another vLLM with both.
 
 from __future__ import annotations
 
-from flashedge.engine.vllm.seams.determinism_names import DETERMINISM
-from flashedge.engine.vllm.seams.protocol_names import PROTOCOLS
-from flashedge.engine.vllm.seams.seam import Use
-from flashedge.engine.vllm.seams.seam import describe_use as _use
-from flashedge.engine.vllm.seams.second_runner_names import SECOND_RUNNER
+from scripts.vllm_seams.determinism_names import DETERMINISM
+from scripts.vllm_seams.protocol_names import PROTOCOLS
+from scripts.vllm_seams.seam import Use
+from scripts.vllm_seams.seam import describe_use as _use
+from scripts.vllm_seams.second_runner_names import SECOND_RUNNER
 
 _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
 _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.vllm.seams.seam import Use
-from flashedge.engine.vllm.seams.source import Definition, VllmSource
+from scripts.vllm_seams.seam import Use
+from scripts.vllm_seams.source import Definition, VllmSource
 
 ENGINE = '''
 from typing import TYPE_CHECKING, NamedTuple, overload

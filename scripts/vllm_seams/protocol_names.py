@@ -1,9 +1,9 @@
-"""The names of vLLM behind the HTTP protocols and guided decoding. A part of `seams.table`."""
+"""The names of vLLM behind the HTTP protocols and guided decoding. A part of `vllm_seams.table`."""
 
 from __future__ import annotations
 
-from flashedge.engine.vllm.seams.seam import Use
-from flashedge.engine.vllm.seams.seam import describe_use as _use
+from scripts.vllm_seams.seam import Use
+from scripts.vllm_seams.seam import describe_use as _use
 
 _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
 _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT

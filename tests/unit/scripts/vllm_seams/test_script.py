@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.vllm.seams.record import load_record
-from flashedge.engine.vllm.seams.source import VllmSource
 from scripts.vllm_seams import __main__ as vllm_seams
 from scripts.vllm_seams import importers
-from scripts.vllm_seams.difference import list_changed_members
-from scripts.vllm_seams.record import save_record
+from scripts.vllm_seams.changes import list_changed_members
+from scripts.vllm_seams.record import load_record, save_record
+from scripts.vllm_seams.source import VllmSource
 from tests.support.vllm_copy import copy_vllm, edit
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"

@@ -9,12 +9,14 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
+import importlib.util
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from importlib.util import resolve_name
+from pathlib import Path
 
-from flashedge.engine.vllm.seams.seam import Use
+from scripts.vllm_seams.seam import Use
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 _IGNORED_FIELDS = {"ctx", "kind", "type_comment"}
@@ -41,6 +43,14 @@ class Located:
     tree: ast.AST
     modules: tuple[str, ...]
     """The module that has the name, and those that it is imported from in turn."""
+
+
+def find_installed() -> Path:
+    """Find the folder that the installed package `vllm` lies in. It is not imported."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("vLLM's files are not installed: run scripts/setup.sh")
+    return Path(spec.submodule_search_locations[0]).parent
 
 
 class VllmSource:

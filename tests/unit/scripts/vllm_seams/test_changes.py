@@ -1,4 +1,4 @@
-"""A vLLM that is not the checked one: what moved is named, and the start is refused or warned of.
+"""A vLLM that is not the checked one: what moved is named.
 
 The other vLLM is a copy of the installed one with one edit.
 """
@@ -6,16 +6,13 @@ The other vLLM is a copy of the installed one with one edit.
 from __future__ import annotations
 
 import ast
-import logging
 from pathlib import Path
 
 import pytest
 
-from flashedge.engine.vllm import compat
-from flashedge.engine.vllm.seams.changes import SeamChange, find_changes
-from flashedge.engine.vllm.seams.record import load_record
-from flashedge.engine.vllm.seams.source import VllmSource
-from flashedge.errors import ConfigError
+from scripts.vllm_seams.changes import SeamChange, find_changes
+from scripts.vllm_seams.record import load_record
+from scripts.vllm_seams.source import VllmSource
 from tests.support.vllm_copy import copy_vllm, edit
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
@@ -101,53 +98,3 @@ def test_a_file_that_is_gone_takes_its_names_along(other: Path) -> None:
     (other / "vllm/v1/core/block_pool.py").unlink()
     gone = {change.name for change in list_changes(other)}
     assert "vllm.v1.core.block_pool:BlockPool.touch" in gone
-
-
-# ---------------------------------------------------------------- the start
-
-
-@pytest.fixture
-def start(other: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """`compat.check_version` checks the other vLLM."""
-    monkeypatch.setattr(compat, "find_vllm_folder", lambda: other)
-    monkeypatch.delenv(compat.ALLOW, raising=False)
-    return other
-
-
-def test_the_checked_vllm_starts_without_a_word(
-    start: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    compat.check_version()
-    assert not caplog.records
-
-
-def test_a_changed_signature_refuses_to_start_unless_allowed(
-    start: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    edit(start, SCHEDULER, ENQUEUE, ENQUEUE.replace("_enqueue", "_queue"))
-    with pytest.raises(ConfigError, match=r"is not the vLLM .* 1 moved and 1 changed") as raised:
-        compat.check_version()
-    assert "_enqueue_waiting_request is gone" in str(raised.value)
-    assert "FlashEdge calls it (inside/speculation.py)" in str(raised.value)
-    assert "FLASHEDGE_ALLOW_VLLM=1" in (raised.value.hint or "")
-    monkeypatch.setenv(compat.ALLOW, "1")
-    compat.check_version()
-    assert "_enqueue_waiting_request is gone" in caplog.text
-
-
-def test_a_changed_body_is_a_warning(start: Path, caplog: pytest.LogCaptureFixture) -> None:
-    edit(start, SCHEDULER, BODY, BODY.replace("add_request", "prepend_request"))
-    with caplog.at_level(logging.WARNING):
-        compat.check_version()
-    assert "_enqueue_waiting_request changed inside" in caplog.text
-
-
-def test_another_minor_version_is_refused_and_says_what_moved(
-    start: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compat, "find_vllm", lambda: ("vllm", "0.33.0"))
-    with pytest.raises(ConfigError, match=r"checked with 0\.32\.\*; .* 0 moved"):
-        compat.check_version()
-    edit(start, SCHEDULER, ENQUEUE, ENQUEUE.replace("_enqueue", "_queue"))
-    with pytest.raises(ConfigError, match=r"0\.32\.\*; .* 1 moved .* is gone"):
-        compat.check_version()

@@ -14,21 +14,21 @@ import flashedge
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.patches import PATCHES
-from flashedge.engine.vllm.seams.changes import find_changes
-from flashedge.engine.vllm.seams.record import load_record
-from flashedge.engine.vllm.seams.seam import Seam, Use
-from flashedge.engine.vllm.seams.source import VllmSource
-from flashedge.engine.vllm.seams.table import SEAMS
+from scripts.vllm_seams.changes import find_changes
 from scripts.vllm_seams.importers import (
     find_new_importers,
     list_replaced_functions,
     load_importers,
 )
+from scripts.vllm_seams.record import load_record
+from scripts.vllm_seams.seam import Seam, Use
+from scripts.vllm_seams.source import VllmSource, find_installed
+from scripts.vllm_seams.table import SEAMS
 from tests.support.paths import ROOT
 
 PACKAGE = Path(flashedge.__file__).parent
 ROOM = PACKAGE / "engine" / "vllm"
-OURS = [file for file in ROOM.rglob("*.py") if ROOM / "seams" not in file.parents]
+OURS = [*ROOM.rglob("*.py")]
 NAMES = [name for seam in SEAMS for name in seam.list_full_names()]
 OWNERS = {seam.owner for seam in SEAMS}
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
@@ -38,7 +38,7 @@ OF_TORCH = {"_init_amx", "_cdata"}
 
 @pytest.fixture(scope="module")
 def installed() -> VllmSource:
-    return VllmSource(compat.find_vllm_folder())
+    return VllmSource(find_installed())
 
 
 # ---------------------------------------------------------------- the two builds
