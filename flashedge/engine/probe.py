@@ -15,7 +15,7 @@ from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest,
 from flashedge.models.shape import ModelShape
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.roofline import Sample
-from flashedge.scheduling.costs.roofline import count_flops
+from flashedge.scheduling.costs import count_flops
 from flashedge.types import Problem, Sampling
 
 Open = Callable[[ExtendRequest], AsyncGenerator[Chunk]]

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.scheduling.kv.ownership import EngineRole
+from flashedge.scheduling.kv.split import EngineRole
 
 LIMIT_S = 120.0
 """Time of its own that a self-test gets. A small model needs a second."""

@@ -8,7 +8,7 @@ from flashedge.config import Config
 from flashedge.engine.memory_plan import resolve_memory
 from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.registry import find_pair
-from flashedge.runtime.kv.start_split import choose_start_split
+from flashedge.runtime.kv.build import choose_start_split
 from flashedge.runtime.records.store import FILE, RunStore
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service

@@ -55,9 +55,8 @@ async def execute(
     doubts = tools.doubts
     engines = pair.build_engines(tools.grader, tools.texts, baseline=run.spec.baseline)
     engines = replace(engines, program=program)
-    with engines.join_kv(run.emit) as memory:
-        search = memory.watch(search, len(prompt_ids))
-        driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)
+    with engines.join_kv(run.emit, len(prompt_ids)) as memory:
+        driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier, memory.follow)
         waited_since_s = tools.boosting.now_s() - queue_s
         watch = watch_run(run.id, run.spec, prompt_tokens=len(prompt_ids), arrived_s=waited_since_s)
         with tools.boosting.join(watch, pair, driver.allow):

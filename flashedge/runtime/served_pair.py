@@ -32,13 +32,12 @@ from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import set_flat_batch
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
-from flashedge.runtime.kv.counted_requests import CountedRequests
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.kv.manager import CountedRequests, KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.rollouts.cost import build_rollout_cost
 from flashedge.runtime.thinking import Thinking
-from flashedge.scheduling.costs.curves import MeasuredCurve
+from flashedge.scheduling.costs import MeasuredCurve
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.search.steps import MARKER_WORDS, split_steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -19,13 +19,14 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.kv.decide import ForcedSplit
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.kv.split import KvSplit
+from flashedge.scheduling.kv.stages import Workload
 from scripts.bench.flashtts.moving_split import make_moving_split
 from tests.engine.test_driver_on_vllm import HARD
 from tests.support.engine_rig import settle
-from tests.support.runtime_rig import driver_of
+from tests.support.runtime_rig import driver_of, prompt_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -44,7 +45,7 @@ async def engines_of(pair: VllmPair) -> AsyncIterator[Engines]:
 
 @asynccontextmanager
 async def manage(
-    pair: VllmPair, kv_bytes: int, forced: ForcedSplit | None = None
+    pair: VllmPair, kv_bytes: int, forced: Callable[[Workload], KvSplit] | None = None
 ) -> AsyncIterator[KvManager]:
     """Run a KV manager of `kv_bytes` for both engines. Afterwards the budgets are as before."""
     config = load_config(environ={"FLASHEDGE_HOME": "/nonexistent"})
@@ -57,8 +58,9 @@ async def manage(
         max_batch=count_sequences(config),
         offload=True,
         folder_bytes=1 << 30,
-        forced=forced,
     )
+    if forced is not None:
+        manager.choose_split = forced  # type: ignore[method-assign]
     await manager.start()
     try:
         yield manager
@@ -77,8 +79,9 @@ async def drive(engines: Engines, manager: KvManager, spec: RunSpec) -> tuple[Ou
         generator=manager.wrap_generator(engines.generator),
         verifier=manager.wrap_verifier(engines.verifier),
     )
-    with manager.join(events.append, baseline=False) as memory:
-        driver = driver_of(shared, spec, events.append, watch=memory.watch)
+    prompt = prompt_of(shared, spec)
+    with manager.join(events.append, len(prompt), baseline=False) as memory:
+        driver = driver_of(shared, spec, events.append, on_turn=memory.follow)
         return await driver.run(), events
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from flashedge.engine.vllm import compat
 from flashedge.models.shape import QWEN25_7B
-from flashedge.scheduling.costs.roofline import PlainShare, estimate_step_s
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.determinism.card import (
     build_engine,
@@ -22,6 +21,7 @@ from scripts.bench.determinism.card import (
     write_checkpoint,
 )
 from scripts.bench.determinism.priced_engine import EAGER_S, PricedEngine
+from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 
 
 @pytest.fixture

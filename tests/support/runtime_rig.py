@@ -93,10 +93,11 @@ def driver_of(
     emit: Callable[[Event], None],
     earlier: EarlierRun = NO_EARLIER_RUN,
     watch: Callable[[Search[Any], int], Search[Any]] = lambda search, prompt_tokens: search,
+    **options: Any,
 ) -> Driver:
     prompt = prompt_of(engines, spec)
     search = watch(build_search(spec), len(prompt))
-    return Driver(search, spec, prompt, engines, emit, earlier)
+    return Driver(search, spec, prompt, engines, emit, earlier, **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

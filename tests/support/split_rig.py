@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
-from flashedge.scheduling.costs.curves import BatchTime, RooflineCurve
-from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.costs import RTX_4090, BatchTime, RooflineCurve
 from flashedge.scheduling.kv.split import KvSplit, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 

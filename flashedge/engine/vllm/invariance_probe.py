@@ -22,7 +22,7 @@ from typing import Any
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.self_test_turns import LONGEST_S, Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
-from flashedge.scheduling.kv.ownership import EngineRole
+from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Message, Sampling, TokenIds
 
 TOKENS = 24

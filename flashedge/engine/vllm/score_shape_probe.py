@@ -19,7 +19,7 @@ from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.scheduling.kv.ownership import EngineRole
+from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Problem
 
 PATHS = 6

@@ -22,7 +22,7 @@ from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.invariance_probe import draw_tokens
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.scheduling.kv.ownership import EngineRole
+from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Sampling
 
 CPU_WINDOW, CUDA_WINDOW = 32, 64

@@ -7,7 +7,7 @@ open engine request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeVar, assert_never
@@ -74,15 +74,17 @@ class Driver:
         engines: Engines,
         emit: Callable[[Event], None],
         earlier: EarlierRun = NO_EARLIER_RUN,
+        on_turn: Callable[[Tree, Sequence[Command]], None] = lambda tree, commands: None,
     ) -> None:
         """emit: receives the run's events in order. earlier: answers for the engines where it
-        already has the result."""
+        already has the result. on_turn: receives what the search asks for at each turn."""
         self._search = search
         self._spec = spec
         self._call_marks = list_call_marks(spec.guidance)
         self._prompt_ids = prompt_ids
         self._engines = engines
         self._emit = emit
+        self._on_turn = on_turn
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
         self._work = OpenWork()
@@ -158,6 +160,7 @@ class Driver:
         """Start the work that the commands ask for. Returns the Finish among them, if any."""
         tree = state.tree
         if commands:
+            self._on_turn(tree, commands)
             self._emitter.emit_statuses(tree, commands)
         if (unused := self._speculation_client.follow(state, commands)) is not None:
             self._start(self._speculation_client.drop_unused(unused))

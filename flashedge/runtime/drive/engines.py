@@ -65,13 +65,13 @@ class Engines:
         return self.order or by_switch
 
     def join_kv(
-        self, emit: Callable[[Event], None]
+        self, emit: Callable[[Event], None], prompt_tokens: int
     ) -> AbstractContextManager[RunMemory | FixedMemory]:
         """The run's part in the KV memory, for the length of the block. A run without `kv_split`
         gets half of the memory for each engine, and so do the runs beside it."""
         if self.kv_manager is None:
             return nullcontext(FixedMemory())
-        return self.kv_manager.join(emit, baseline=not self.optimizations.kv_split)
+        return self.kv_manager.join(emit, prompt_tokens, baseline=not self.optimizations.kv_split)
 
 
 def build_engines(

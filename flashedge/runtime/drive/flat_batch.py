@@ -10,7 +10,7 @@ import logging
 from flashedge.config import Config
 from flashedge.engine.base import Speculator
 from flashedge.engine.memory_plan import count_sequences
-from flashedge.scheduling.costs.curves import CostCurve, MeasuredCurve
+from flashedge.scheduling.costs import CostCurve, MeasuredCurve
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 
 log = logging.getLogger(__name__)

@@ -24,13 +24,15 @@ from flashedge.profiler.datasheet import find_sheet
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile, Profile
 from flashedge.profiler.roofline import Sample
-from flashedge.scheduling.costs.curves import (
+from flashedge.scheduling.costs import (
+    RTX_4090,
     CostCurve,
+    Device,
     MeasuredCurve,
     RooflineCurve,
+    count_flops,
     interpolate_measurements,
 )
-from flashedge.scheduling.costs.roofline import RTX_4090, Device, count_flops
 
 LINK_BYTES_PER_S = 1e9
 """Assumed speed of the way to host memory, until it is measured. A slow guess."""

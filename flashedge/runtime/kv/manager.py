@@ -4,36 +4,58 @@ One manager serves all runs:
 
 1. When a level begins or a run ends, the run reports its load (`run_memory`). The loads of all runs
    are added up.
-2. `decide` chooses a split for this load. The current one stays unless another is clearly faster.
+2. `scheduling.kv.split` chooses a split for this load. The current one stays unless another is
+   clearly faster.
 3. `mover` sets both engines' budgets, the shrinking engine first. What a budget means for blocks
    and their memory is decided inside the engine: see `engine.vllm.inside.kv.quota`.
-4. If the split lets the engines own the memory alternately, the manager counts open requests
-   (`counted_engines`). When none is open for the owner and some are for the other engine, the owner
-   is offloaded and the other restored (`scheduling.kv.ownership`).
+4. If the split lets the engines own the memory alternately, the manager counts the open requests of
+   each. The memory changes hands at a barrier common to all runs: when no request is open for the
+   owner and one is for the other engine. Then the owner is offloaded and the other restored. Until
+   then requests to the other engine wait inside it.
 
 Steps 2 to 4 run in one background task, one move at a time. None of it changes a token.
 
-Ref: arXiv 2509.00195 §4.3.
+Ref: arXiv 2509.00195 §4.3. The paper has one run; with several no engine becomes idle by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any
 
-from flashedge.engine.base import Generator, Verifier
+from flashedge.engine.base import (
+    Chunk,
+    Codec,
+    ExtendRequest,
+    Generator,
+    ScoreRequest,
+    Speculator,
+    StepScores,
+    Verifier,
+)
+from flashedge.engine.plain_requests import (
+    PlainAsk,
+    PlainRequest,
+    PlainRequests,
+    PlainRequestsProxy,
+)
+from flashedge.engine.proxy import EngineProxy
 from flashedge.events import Event
-from flashedge.runtime.kv.counted_engines import CountedGenerator, CountedVerifier
 from flashedge.runtime.kv.curves import Curves
-from flashedge.runtime.kv.decide import ForcedSplit, SplitDecider
 from flashedge.runtime.kv.mover import KvMover
 from flashedge.runtime.kv.run_memory import RunMemory
-from flashedge.scheduling.kv.loads import combine_loads
-from flashedge.scheduling.kv.ownership import EngineRole, Ownership
-from flashedge.scheduling.kv.split import HostLink, KvSplit
-from flashedge.scheduling.kv.stages import EngineCost, Workload
+from flashedge.scheduling.kv.split import (
+    EngineRole,
+    HostLink,
+    KvSplit,
+    decide_split,
+    split_evenly,
+)
+from flashedge.scheduling.kv.stages import EngineCost, Workload, combine_loads
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +75,20 @@ class KvManager:
         *,
         kv_bytes: int,
         link: HostLink | None,
-        forced: ForcedSplit | None = None,
     ) -> None:
-        """`kv_bytes` is the memory of both engines. Without `link` nothing is offloaded."""
-        self._curves = curves
-        self._decider = SplitDecider(costs, kv_bytes=kv_bytes, link=link, forced=forced)
+        """kv_bytes: the memory of both engines. Without `link` nothing is offloaded."""
+        self._curves, self._kv_bytes, self._link = curves, kv_bytes, link
+        self._costs: dict[str, Any] = {"generator": costs[0], "verifier": costs[1]}
+        block_bytes = [cost.kv_bytes_per_token * cost.block_tokens for cost in costs]
         self._mover = KvMover(
             {EngineRole.GENERATOR: generator, EngineRole.VERIFIER: verifier},
-            {
-                role: cost.kv_bytes_per_token * cost.block_tokens
-                for role, cost in zip(EngineRole, costs, strict=True)
-            },
+            dict(zip(EngineRole, block_bytes, strict=True)),
             self._emit,
         )
         self._runs: dict[RunMemory, None] = {}
-        self._ownership = Ownership()
-        self._split = self._decider.split_evenly()
+        self._open: Counter[EngineRole] = Counter()
+        self._owner = EngineRole.GENERATOR
+        self._split = split_evenly(kv_bytes, **self._costs)
         self._load: Workload | None = NOMINAL
         self._plain_requests = 0  # open requests outside any run
         self._is_stale = False
@@ -77,7 +97,7 @@ class KvManager:
     @property
     def moves(self) -> int:
         """How often the memory was divided anew."""
-        return self._mover.costs.divisions
+        return self._mover.divisions
 
     @property
     def offloads(self) -> int:
@@ -102,35 +122,37 @@ class KvManager:
 
     def wrap_generator(self, engine: Generator) -> Generator:
         """Count the requests that runs send to this engine."""
-        return CountedGenerator(engine, lambda: self._count_request(EngineRole.GENERATOR))
+        return _CountedGenerator(engine, self)
 
     def wrap_verifier(self, engine: Verifier) -> Verifier:
         """Count the requests that runs send to this engine."""
-        return CountedVerifier(engine, lambda: self._count_request(EngineRole.VERIFIER))
+        return _CountedVerifier(engine, self)
 
     @contextmanager
     def count_plain_request(self, role: EngineRole = EngineRole.GENERATOR) -> Iterator[None]:
         """Count a request outside any run, for as long as the context is open.
 
-        While one is open nothing is offloaded: a stream of them could keep a run from being scored
-        for ever.
+        While one is open nothing is offloaded: a stream of them could keep a run from ever being
+        scored.
         """
         self._plain_requests += 1
         if self._split.offload:
             self._request_update()
         try:
-            with self._count_request(role):
+            with self.count_request(role):
                 yield
         finally:
             self._plain_requests -= 1
 
     @contextmanager
-    def join(self, emit: Callable[[Event], None], *, baseline: bool) -> Iterator[RunMemory]:
+    def join(
+        self, emit: Callable[[Event], None], prompt_tokens: int, *, baseline: bool
+    ) -> Iterator[RunMemory]:
         """Register a run for as long as the context is open. It receives the events of all moves.
 
         While a baseline run is registered, the memory is divided evenly for all runs.
         """
-        run = RunMemory(self._update_load, emit, baseline=baseline)
+        run = RunMemory(self._update_load, emit, prompt_tokens, baseline=baseline)
         self._runs[run] = None
         try:
             yield run
@@ -147,18 +169,25 @@ class KvManager:
             self._request_update()
 
     @contextmanager
-    def _count_request(self, role: EngineRole) -> Iterator[None]:
-        self._ownership = self._ownership.open_request(role)
+    def count_request(self, role: EngineRole) -> Iterator[None]:
+        """Count a request to an engine for as long as the context is open."""
+        self._open[role] += 1
         self._check_owner()
         try:
             yield
         finally:
-            self._ownership = self._ownership.close_request(role)
+            self._open[role] -= 1
             self._check_owner()
+
+    @property
+    def next_owner(self) -> EngineRole:
+        """The engine that should own the memory now."""
+        other = self._owner.other
+        return other if self._open[other] and not self._open[self._owner] else self._owner
 
     def _check_owner(self) -> None:
         """Request an update if the engine that should own the memory is offloaded."""
-        if self._mover.offloaded is not None and self._mover.offloaded is self._next_owner:
+        if self._mover.offloaded is not None and self._mover.offloaded is self.next_owner:
             self._request_update()
 
     def _request_update(self) -> None:
@@ -180,7 +209,7 @@ class KvManager:
     async def _update(self) -> None:
         split, mover = self._decide(), self._mover
         if split.offload and mover.offloaded is None:
-            await mover.offload(self._next_owner.other, split)
+            await mover.offload(self.next_owner.other, split)
         last, self._split = self._split, split
         self._split = await mover.divide(last, split)
         for run in self._runs:
@@ -191,26 +220,84 @@ class KvManager:
         if self._load is None:
             return self._split
         if any(run.baseline for run in self._runs):
-            return self._decider.split_evenly()
-        return self._decider.decide(
-            self._load, self._split, self._mover.costs, may_offload=not self._plain_requests
+            return split_evenly(self._kv_bytes, **self._costs)
+        return self.choose_split(self._load)
+
+    def choose_split(self, load: Workload) -> KvSplit:
+        """Choose the split for the load of all runs."""
+        return decide_split(
+            load,
+            self._split,
+            kv_bytes=self._kv_bytes,
+            link=None if self._plain_requests else self._mover.measure_link(self._link),
+            move_s=self._mover.division_s,
+            **self._costs,
         )
 
     async def _hand_over(self) -> None:
         """Restore the engine that should own the memory; offload the other if they alternate."""
-        owner, mover, split = self._next_owner, self._mover, self._split
+        owner, mover, split = self.next_owner, self._mover, self._split
         if split.offload and mover.offloaded is owner:
             await mover.offload(owner.other, split)
             await mover.restore(owner)
         elif not split.offload and mover.offloaded is not None:
             await mover.restore(mover.offloaded)
-        self._ownership = self._ownership.give_to(owner)
+        self._owner = owner
         self._check_owner()  # requests may have opened and closed meanwhile
-
-    @property
-    def _next_owner(self) -> EngineRole:
-        return self._ownership.next_owner
 
     def _emit(self, event: Event) -> None:
         for run in self._runs:
             run.emit(event)
+
+
+# ---------------------------------------------------------------- who counts requests
+
+
+class _CountedGenerator(EngineProxy[Generator]):
+    """Implements `engine.base.Generator`."""
+
+    def __init__(self, engine: Generator, manager: KvManager) -> None:
+        super().__init__(engine)
+        self._manager = manager
+
+    @property
+    def speculator(self) -> Speculator | None:
+        return self._engine.speculator
+
+    @property
+    def codec(self) -> Codec:
+        return self._engine.codec
+
+    async def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        with self._manager.count_request(EngineRole.GENERATOR):
+            async with aclosing(self._engine.extend(request)) as stream:
+                async for chunk in stream:
+                    yield chunk
+
+
+class _CountedVerifier(EngineProxy[Verifier]):
+    """Implements `engine.base.Verifier`."""
+
+    def __init__(self, engine: Verifier, manager: KvManager) -> None:
+        super().__init__(engine)
+        self._manager = manager
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        with self._manager.count_request(EngineRole.VERIFIER):
+            return await self._engine.score(request)
+
+
+class CountedRequests(PlainRequestsProxy):
+    """Requests outside any run (`engine.plain_requests.PlainRequests`), which the KV manager of
+    their pair counts."""
+
+    def __init__(self, plain: PlainRequests, manager: KvManager) -> None:
+        super().__init__(plain)
+        self._manager = manager
+
+    @contextmanager
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
+        """See `engine.plain_requests`."""
+        role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
+        with self._plain.open(ask, abort) as request, self._manager.count_plain_request(role):
+            yield request

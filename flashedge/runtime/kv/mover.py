@@ -16,13 +16,12 @@ from typing import Any
 from flashedge.engine.base import Generator, Verifier
 from flashedge.errors import FlashEdgeError
 from flashedge.events import Event, Offloaded, Restored
-from flashedge.runtime.kv.decide import MoveCosts
-from flashedge.runtime.kv.run_memory import have_equal_bytes
-from flashedge.scheduling.kv.ownership import EngineRole
-from flashedge.scheduling.kv.split import KvSplit
+from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
 
 log = logging.getLogger(__name__)
 
+MEASURED_BYTES = 4 << 20
+"""Bytes that must have moved before the link's measured speed replaces its assumed one."""
 ROUNDED_BLOCKS = 2
 """A grant may lack this many blocks: budgets are whole blocks, and vLLM never uses one block."""
 
@@ -46,7 +45,22 @@ class KvMover:
         self.offloaded: EngineRole | None = None
         """The engine whose KV waits in host memory. Its requests wait too."""
         self.offloads = 0
-        self.costs = MoveCosts()
+        self.divisions = 0
+        """How often the memory was divided anew."""
+        self._dividing_s = 0.0
+        self._moved_bytes = 0
+        self._moving_s = 0.0
+
+    @property
+    def division_s(self) -> float:
+        """Mean seconds of a new division."""
+        return self._dividing_s / max(1, self.divisions)
+
+    def measure_link(self, link: HostLink | None) -> HostLink | None:
+        """Replace the link's assumed speed by the measured one, once enough has moved."""
+        if link is None or self._moved_bytes < MEASURED_BYTES:
+            return link
+        return replace(link, bytes_per_s=self._moved_bytes / self._moving_s)
 
     async def divide(self, last: KvSplit, split: KvSplit) -> KvSplit:
         """Set both budgets. Return the split in effect: `split`, less what was refused."""
@@ -63,9 +77,9 @@ class KvMover:
             generator_bytes=given[EngineRole.GENERATOR],
             verifier_bytes=given[EngineRole.VERIFIER],
         )
-        if not have_equal_bytes(last, split):
-            self.costs.divisions += 1
-            self.costs.dividing_s += clock() - began
+        if not last.has_same_bytes(split):
+            self.divisions += 1
+            self._dividing_s += clock() - began
         return split
 
     async def offload(self, role: EngineRole, split: KvSplit) -> None:
@@ -122,8 +136,8 @@ class KvMover:
         moved = int(await self._request(move) or 0)
         seconds = clock() - began
         if moved:
-            self.costs.moved_bytes += moved
-            self.costs.moving_s += seconds
+            self._moved_bytes += moved
+            self._moving_s += seconds
         return seconds, moved
 
     async def _request(self, request: Awaitable[Any]) -> Any:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from flashedge.events import Event, KvSplitChanged, Offloaded
-from flashedge.runtime.kv.level_watch import LevelWatch
-from flashedge.scheduling.kv.loads import estimate_load
 from flashedge.scheduling.kv.split import KvSplit
-from flashedge.scheduling.kv.stages import Workload
-from flashedge.search.base import Expand, Search
+from flashedge.scheduling.kv.stages import Workload, estimate_load
+from flashedge.search.base import Command, Expand
 from flashedge.search.tree import Tree
 
 
@@ -18,30 +16,34 @@ class RunMemory:
     """What the KV manager and one run know of each other."""
 
     def __init__(
-        self, on_load: Callable[[], None], emit: Callable[[Event], None], *, baseline: bool
+        self,
+        on_load: Callable[[], None],
+        emit: Callable[[Event], None],
+        prompt_tokens: int,
+        *,
+        baseline: bool,
     ) -> None:
-        """`on_load` is called when the run has another load."""
+        """on_load: called when the run has another load."""
         self.baseline = baseline
         self.load: Workload | None = None
         self._on_load = on_load
         self._emit = emit
+        self._prompt_tokens = prompt_tokens
         self._split: KvSplit | None = None
         self._curves: str | None = None
         self._counts = {"split_moves": 0, "offloads": 0}
 
-    def watch(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
-        """Wrap the search so that the run reports the load of each level."""
-
-        def report(tree: Tree, expansions: tuple[Expand, ...]) -> None:
-            self.load = estimate_load(tree, prompt_tokens, expansions[0].granularity)
+    def follow(self, tree: Tree, commands: Sequence[Command]) -> None:
+        """Called with each turn of the search: a level of steps may begin, which is a new load."""
+        steps = [command.granularity for command in commands if isinstance(command, Expand)]
+        if steps:
+            self.load = estimate_load(tree, self._prompt_tokens, steps[0])
             self._on_load()
-
-        return LevelWatch(search, report)
 
     def record_split(self, split: KvSplit, curves: str) -> None:
         """Record the split in effect, and emit an event if its bytes changed."""
         last, self._split, self._curves = self._split, split, curves
-        if last is not None and have_equal_bytes(last, split):
+        if last is not None and last.has_same_bytes(split):
             return
         self._counts["split_moves"] += last is not None
         self._emit(
@@ -76,18 +78,8 @@ class RunMemory:
 class FixedMemory:
     """The same for a run without a KV manager: budgets stay as they were at the engines' start."""
 
-    def watch(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
-        return search
+    def follow(self, tree: Tree, commands: Sequence[Command]) -> None: ...
 
     @property
     def record(self) -> dict[str, Any]:
         return {"curves": None}
-
-
-def have_equal_bytes(a: KvSplit, b: KvSplit) -> bool:
-    """Whether two splits differ only in batches, if at all."""
-    return (a.generator_bytes, a.verifier_bytes, a.offload) == (
-        b.generator_bytes,
-        b.verifier_bytes,
-        b.offload,
-    )

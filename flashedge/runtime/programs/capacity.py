@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flashedge.engine.base import EngineView, Generator, Verifier
 from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS
-from flashedge.scheduling.costs.curves import CostCurve
+from flashedge.scheduling.costs import CostCurve
 from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import exp
 
-from flashedge.scheduling.costs.curves import BatchTime
+from flashedge.scheduling.costs import BatchTime
 
 MEMORY_S = 20.0
 """Tokens count for about so many seconds. Only time in which searches run passes."""

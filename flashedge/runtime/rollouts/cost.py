@@ -5,7 +5,7 @@ from __future__ import annotations
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.platform import has_own_processor, have_own_processors
 from flashedge.runtime.kv.curves import Curves
-from flashedge.scheduling.costs.curves import MeasuredCurve
+from flashedge.scheduling.costs import MeasuredCurve
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 
 OWN_CARDS = "own"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import compress
 from math import inf
 
@@ -19,6 +20,19 @@ from flashedge.scheduling.kv.stages import BatchChoice, EngineCost, Stage, Workl
 
 ROUNDING = 1e-12
 """Times that differ by a smaller share than this are equal."""
+LEAST_GAIN = 0.02
+"""Share of a level that a new division has to gain."""
+
+
+class EngineRole(StrEnum):
+    """One of the two engines of a pair."""
+
+    GENERATOR = "generator"
+    VERIFIER = "verifier"
+
+    @property
+    def other(self) -> EngineRole:
+        return EngineRole.VERIFIER if self is EngineRole.GENERATOR else EngineRole.GENERATOR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +77,14 @@ class KvSplit:
     @property
     def seconds(self) -> float:
         return self.generate_s + self.verify_s + self.transfer_s
+
+    def has_same_bytes(self, other: KvSplit) -> bool:
+        """Whether two splits differ only in batches, if at all."""
+        return (self.generator_bytes, self.verifier_bytes, self.offload) == (
+            other.generator_bytes,
+            other.verifier_bytes,
+            other.offload,
+        )
 
 
 def choose_split(
@@ -110,46 +132,31 @@ def split_evenly(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) 
     )
 
 
-def predict_seconds(
-    split: KvSplit,
+def decide_split(
     load: Workload,
+    current: KvSplit,
     *,
     generator: EngineCost,
     verifier: EngineCost,
+    kv_bytes: int,
     link: HostLink | None = None,
-) -> float | None:
-    """Predict the seconds of a level of `load` under the current split.
-
-    None if a path does not fit, or if the split offloads but `link` is None.
-    """
-    decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
-    prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
-    if not (decode.choices and prefill.choices) or (split.offload and link is None):
-        return None
-    if link is not None and split.offload:
-        return _alternate(decode, prefill, split.generator_bytes, link).seconds
-    return decode.estimate_seconds(split.generator_bytes) + prefill.estimate_seconds(
-        split.verifier_bytes
-    )
-
-
-def keep_unless_faster(
-    last: KvSplit | None,
-    new: KvSplit,
-    *,
-    last_s: float | None,
     move_s: float = 0.0,
-    least_gain: float = 0.02,
 ) -> KvSplit:
-    """Apply hysteresis: keep `last` unless `new` makes a level clearly faster.
+    """Choose a split for `load`. Keep the bytes of `current` unless a level gets clearly faster.
 
-    The gain must be at least `least_gain` (a share of the level) and at least `move_s`, the time
-    of the move. `last_s` is what a level takes under `last` (see `predict_seconds`); None means
-    that the level no longer fits.
+    It has to gain `LEAST_GAIN`, and as many seconds as the move takes (`move_s`). If the memory
+    does not hold one path of each engine, it is divided evenly.
     """
-    if last is None or last_s is None:
+    try:
+        new = choose_split(
+            load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
+        )
+    except ConfigError:
+        return split_evenly(kv_bytes, generator=generator, verifier=verifier)
+    kept = refit_split(current, load, generator=generator, verifier=verifier, link=link)
+    if kept is None or kept.seconds - new.seconds >= max(LEAST_GAIN * new.seconds, move_s):
         return new
-    return new if last_s - new.seconds >= max(least_gain * new.seconds, move_s) else last
+    return kept
 
 
 def refit_split(
@@ -159,15 +166,16 @@ def refit_split(
     generator: EngineCost,
     verifier: EngineCost,
     link: HostLink | None = None,
-) -> KvSplit:
+) -> KvSplit | None:
     """Keep the bytes of `split`, and compute its batches and times for another load.
 
-    One path of `load` must fit, and `link` must be given if the split offloads.
+    None if a path does not fit, or if the split offloads but `link` is None.
     """
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
-    if split.offload:
-        assert link is not None, "the split offloads"
+    if not (decode.choices and prefill.choices) or (split.offload and link is None):
+        return None
+    if link is not None and split.offload:
         return _alternate(decode, prefill, split.generator_bytes, link)
     return replace(
         split,

@@ -14,11 +14,16 @@ Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case without context. Departu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flashedge.scheduling.costs.curves import CostCurve
+from flashedge.scheduling.costs import CostCurve
+from flashedge.search.tree import Node, NodeStatus, Tree
+from flashedge.types import Granularity
+
+FIRST_STEP_TOKENS = 64
+"""Assumed length of a step before the tree has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,55 @@ class Workload:
             raise ValueError(f"not a level of a search: {self}")
         if not self.context_tokens <= self.live_tokens <= self.paths * self.context_tokens:
             raise ValueError(f"{self.paths} contexts can't have these live_tokens: {self}")
+
+
+def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload | None:
+    """Describe what is being generated now. None if nothing is.
+
+    A step is expected to be as long as the mean step of the tree. Before there is one, a path that
+    is generated to its end is expected to take half of its limit.
+    """
+    growing = [node for node in tree.nodes.values() if node.status is NodeStatus.GENERATING]
+    if not growing:
+        return None
+    parents = {node.parent for node in growing if node.parent is not None}
+    contexts = {parent: prompt_tokens + tree[parent].path_tokens for parent in parents}
+    total = sum(contexts[n.parent] for n in growing if n.parent is not None)
+    ancestors = {at.id: at for parent in parents for at in tree.path(parent)}
+    live = prompt_tokens + sum(_count_tokens(node) for node in ancestors.values())
+    steps = [_count_tokens(node) for node in tree.nodes.values() if node.segment is not None]
+    first = step.max_tokens // 2 if step.to_end else FIRST_STEP_TOKENS
+    mean = round(sum(steps) / len(steps)) if steps else first
+    return _build_workload(len(growing), total, live, max(1, min(mean, step.max_tokens)))
+
+
+def combine_loads(loads: Iterable[Workload]) -> Workload | None:
+    """Add up runs that share the engines but no KV. None if there is no run."""
+    found = list(loads)
+    if not found:
+        return None
+    paths = sum(load.paths for load in found)
+    return _build_workload(
+        paths,
+        sum(load.paths * load.context_tokens for load in found),
+        sum(load.live_tokens for load in found),
+        max(1, round(sum(load.paths * load.step_tokens for load in found) / paths)),
+    )
+
+
+def _build_workload(paths: int, total_tokens: int, live_tokens: int, step_tokens: int) -> Workload:
+    """`total_tokens` counts shared tokens once per path, `live_tokens` once in all."""
+    context = total_tokens // paths
+    return Workload(
+        paths=paths,
+        context_tokens=context,
+        live_tokens=max(context, min(live_tokens, paths * context)),
+        step_tokens=step_tokens,
+    )
+
+
+def _count_tokens(node: Node) -> int:
+    return 0 if node.segment is None else len(node.segment.token_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from flashedge.scheduling.costs.curves import BatchTime
+from flashedge.scheduling.costs import BatchTime
 from flashedge.scheduling.programs.program import Program
 from flashedge.scheduling.programs.work import find_figures
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from flashedge.scheduling.costs.curves import CostCurve
+from flashedge.scheduling.costs import CostCurve
 
 LEVEL_TOKENS = 64
 """Decode steps of a level that was never measured: the longest of a few children."""

@@ -104,7 +104,7 @@ def find_flat_batch(step_s: Callable[[int], float], max_batch: int, tolerance: f
     """The largest batch up to `max_batch` whose step is at most `tolerance` slower than a step of
     one sequence.
 
-    step_s: seconds of a step by batch size; it never falls (see `costs.curves`).
+    step_s: seconds of a step by batch size; it never falls (see `costs`).
     """
     low, high, bound_s = 1, max_batch, (1 + tolerance) * step_s(1)
     while low < high:

@@ -17,7 +17,7 @@ from typing import Any
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs.roofline import Device, estimate_sums_s
+from flashedge.scheduling.costs import Device
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.determinism.token_runner import (
     TokenRunner,
@@ -26,6 +26,7 @@ from scripts.bench.determinism.token_runner import (
     make_scheduler,
 )
 from scripts.lab.benchmark.devices import CARDS, OVERHEADS
+from scripts.lab.sim.step_cost import estimate_sums_s
 
 CARD = CARDS["rtx4090"]
 OVERHEAD = "typical"

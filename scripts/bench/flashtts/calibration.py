@@ -36,7 +36,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.models.shape import ModelShape
 from flashedge.optimizations import Optimizations
-from flashedge.scheduling.costs.roofline import Device, make_even_step
+from flashedge.scheduling.costs import Device, make_even_step
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import add_lengths_flag, format_table, save_json, save_tables
 from scripts.lab.benchmark.ladder import Rung

@@ -22,10 +22,11 @@ from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import Curves, load_curves
-from flashedge.runtime.kv.decide import ForcedSplit
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
+from flashedge.scheduling.kv.split import KvSplit
+from flashedge.scheduling.kv.stages import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Rig:
 
     @asynccontextmanager
     async def run_manager(
-        self, forced: ForcedSplit | None = None, *, offload: bool = False
+        self, forced: Callable[[Workload], KvSplit] | None = None, *, offload: bool = False
     ) -> AsyncIterator[KvManager]:
         """Run a KV manager, with the machine's profile (`flashedge profile`) if there is one."""
         manager = await build_manager_with(
@@ -86,8 +87,9 @@ class Rig:
             max_batch=count_sequences(self.config),
             offload=offload,
             folder_bytes=1 << 34,
-            forced=forced,
         )
+        if forced is not None:
+            manager.choose_split = forced  # type: ignore[method-assign,assignment]
         await manager.start()
         yield manager
         await manager.wait_settled()
@@ -128,9 +130,9 @@ async def drive_search(
 ) -> tuple[Outcome, Driver, dict[str, Any]]:
     """Run a search. Returns its driver too, and the record of its KV memory."""
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)
-    with engines.join_kv(emit) as memory:
-        search = memory.watch(build_search(spec), len(prompt))
-        driver = Driver(search, spec, prompt, engines, emit)
+    with engines.join_kv(emit, len(prompt)) as memory:
+        search = build_search(spec)
+        driver = Driver(search, spec, prompt, engines, emit, on_turn=memory.follow)
         outcome = await driver.run()
     return outcome, driver, memory.record
 

@@ -17,8 +17,7 @@ from bisect import bisect_left
 from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
 from flashedge.plots import draw_plot
-from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.costs import Device, RooflineCurve
 from flashedge.scheduling.kv.split import KvSplit, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report

@@ -40,7 +40,7 @@ from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.drive.flat_batch import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.costs import Device
 from flashedge.search.tree import Tree
 from flashedge.types import BLANK_LINE, NodeId, Problem, TokenIds
 from scripts.bench.daemon import DATA, report

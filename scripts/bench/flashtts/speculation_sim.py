@@ -39,7 +39,7 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
-from flashedge.scheduling.costs.roofline import RTX_4090, make_even_step
+from flashedge.scheduling.costs import RTX_4090, make_even_step
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation

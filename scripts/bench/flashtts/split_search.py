@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
-from flashedge.scheduling.costs.curves import CostCurve, RooflineCurve, interpolate_measurements
-from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.costs import RTX_4090, CostCurve, RooflineCurve, interpolate_measurements
 from flashedge.scheduling.kv.split import HostLink, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report

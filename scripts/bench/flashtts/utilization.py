@@ -18,7 +18,7 @@ from statistics import mean
 from typing import Any
 
 from flashedge.plots import draw_plot
-from flashedge.scheduling.costs.roofline import count_flops
+from flashedge.scheduling.costs import count_flops
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     add_lengths_flag,

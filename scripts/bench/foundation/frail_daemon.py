@@ -42,8 +42,10 @@ def make_frail_app(config: Config, load: bool) -> App:
         curves: Any, generator: Any, verifier: Any, **kwargs: Any
     ) -> Any:
         views = await generator.view(), await verifier.view()
+        manager = await build_manager_with(curves, generator, verifier, **kwargs)
         forced = make_moving_split(views, alternates=True, paths=PATHS)
-        return await build_manager_with(curves, generator, verifier, forced=forced, **kwargs)
+        manager.choose_split = forced  # type: ignore[method-assign,assignment]
+        return manager
 
     pair.build_options = build_frail_options
     build.build_manager_with = build_moving_manager

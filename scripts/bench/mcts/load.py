@@ -25,8 +25,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
-from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.costs import Device, RooflineCurve
 from flashedge.scheduling.lengths.families.point import Point
 from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.gate import Gate

@@ -11,7 +11,7 @@ from flashedge.config import load_config
 from flashedge.models.checkpoint_shape import find_shape
 from flashedge.models.memory.batch_limits import CPU_SEQUENCES
 from flashedge.models.registry import find_pair
-from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.costs import Device
 from scripts.bench.mcts.load import Place
 from scripts.lab.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
 from scripts.lab.benchmark.virtual_pair import Setup

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from flashedge.errors import NotFound
 from flashedge.models.memory.known_cards import KNOWN_CARDS, find_known_card
 from flashedge.profiler.datasheet import find_sheet
-from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.costs import Device
 from flashedge.scheduling.kv.split import HostLink
 
 HOST_BYTES = 32 << 30  # RAM for offloaded KV

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import Device, make_even_step
+from flashedge.scheduling.costs import Device, RooflineCurve, make_even_step
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch

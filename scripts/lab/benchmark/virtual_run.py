@@ -121,9 +121,9 @@ async def _run_search(
                 observed.offload_s += seconds
 
     prompt = generator.codec.encode_chat(spec.problem.messages)
-    with engines.join_kv(note) as memory:
-        search = memory.watch(build_search(spec), len(prompt))
-        driver = Driver(search, spec, prompt, engines, note)
+    with engines.join_kv(note, len(prompt)) as memory:
+        search = build_search(spec)
+        driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
         tree = (await driver.run()).tree
     if manager is not None:
         await manager.stop()

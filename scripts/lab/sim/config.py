@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs.roofline import RTX_4090, Device
+from flashedge.scheduling.costs import RTX_4090, Device
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH
 
 

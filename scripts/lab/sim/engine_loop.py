@@ -13,12 +13,12 @@ from typing import Any, Literal
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, GenerationFailed
-from flashedge.scheduling.costs.roofline import estimate_step_s
 from scripts.lab.sim.blocks import BlockCache
 from scripts.lab.sim.config import Faults, SimConfig
 from scripts.lab.sim.jobs import Job
 from scripts.lab.sim.scheduler import SimScheduler
 from scripts.lab.sim.sequence import Slice
+from scripts.lab.sim.step_cost import estimate_step_s
 
 Gate = AbstractAsyncContextManager[Any]
 

@@ -9,7 +9,7 @@
     speculation.py  drafts beside the steps of a level
     generator.py, verifier.py   the two protocols of engine.base
 
-`scheduling/costs/roofline.py` estimates what a step costs. Tokens and scores are made up, but they
+`scheduling/costs.py` estimates what a step costs. Tokens and scores are made up, but they
 are pure functions of the same inputs as a real model's, so exactness can be tested here.
 
 Ref: arXiv 2509.00195 §4.3 for the cost model.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs.roofline import RTX_4090, Device
+from flashedge.scheduling.costs import RTX_4090, Device
 from scripts.lab.sim.config import Faults, SimConfig
 from scripts.lab.sim.generator import SimulatedGenerator
 from scripts.lab.sim.model import SimModel

@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flashedge.models.shape import QWEN25_7B
-from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
+from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.codec import BLANK_LINE, EOS, NEXT, SimCodec
 from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 from scripts.lab.sim.trace import StepTrace
 from tests.support.paths import DATA
 

@@ -11,7 +11,7 @@ import pytest
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
 from flashedge.models.shape import QWEN25_1_5B
-from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
+from flashedge.scheduling.costs import RTX_4090
 from flashedge.types import FinishReason, Problem
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.model import SimModel
@@ -22,6 +22,7 @@ from scripts.lab.sim.pair import (
     SimulatedVerifier,
     simulated_pair,
 )
+from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 from scripts.lab.sim.trace import StepTrace
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.support.engine_rig import (

@@ -14,7 +14,7 @@ from flashedge.models.specs import ModelSpec
 from flashedge.profiler.measure import profile_models
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
-from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.model import SimModel
 from scripts.lab.sim.pair import simulated_pair

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from flashedge.engine.self_test_turns import Turns, never_wait
-from flashedge.scheduling.kv.ownership import EngineRole
+from flashedge.scheduling.kv.split import EngineRole
 from scripts.lab.sim.clock import VirtualTimePolicy
 
 

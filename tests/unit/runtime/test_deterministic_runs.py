@@ -19,7 +19,7 @@ from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.calibrations import pin_early_exit
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.kv.ownership import EngineRole
+from flashedge.scheduling.kv.split import EngineRole
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import SELF_TEST, Rig, log_of

@@ -8,8 +8,8 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.models.shape import QWEN25_7B
-from flashedge.scheduling.costs.curves import RooflineCurve, interpolate_measurements
-from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
+from flashedge.scheduling.costs import RTX_4090, RooflineCurve, interpolate_measurements
+from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 
 POINTS: dict[str, Any] = {
     "batches": (1, 4),

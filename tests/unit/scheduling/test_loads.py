@@ -1,17 +1,12 @@
-"""The load of a level, of one tree and of several runs; which engine owns the memory."""
+"""The load of a level, of one tree and of several runs."""
 
 from __future__ import annotations
 
-import pytest
-
-from flashedge.scheduling.kv.loads import FIRST_STEP_TOKENS, combine_loads, estimate_load
-from flashedge.scheduling.kv.ownership import EngineRole, Ownership
-from flashedge.scheduling.kv.stages import Workload
+from flashedge.scheduling.kv.stages import FIRST_STEP_TOKENS, Workload, combine_loads, estimate_load
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId, Segment
 
 STEP = Granularity(max_tokens=100)
-GENERATOR, VERIFIER = EngineRole.GENERATOR, EngineRole.VERIFIER
 
 
 def grown(tree: Tree, node: int, tokens: int) -> Tree:
@@ -69,21 +64,3 @@ def test_the_loads_of_several_runs_are_added_up() -> None:
     )
     assert combine_loads([a]) == a
     assert combine_loads([]) is None
-
-
-def test_the_memory_changes_hands_at_a_common_barrier() -> None:
-    state = Ownership().open_request(GENERATOR).open_request(GENERATOR)
-    state = state.close_request(GENERATOR).open_request(VERIFIER)  # the first run scores
-    assert state.next_owner is GENERATOR  # the second one still generates
-    state = state.close_request(GENERATOR)
-    assert state.next_owner is VERIFIER
-    state = state.give_to(VERIFIER)
-    assert (state.owner, state.next_owner) == (VERIFIER, VERIFIER)
-    state = state.close_request(VERIFIER)
-    assert state.next_owner is VERIFIER  # no request is open for the other engine
-    assert state.open_request(GENERATOR).next_owner is GENERATOR
-
-
-def test_only_an_open_request_can_be_closed() -> None:
-    with pytest.raises(ValueError, match="no verifier request"):
-        Ownership().open_request(GENERATOR).close_request(VERIFIER)

@@ -25,7 +25,7 @@ from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
-from flashedge.scheduling.costs.curves import RooflineCurve
+from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import TokenIds
@@ -179,9 +179,10 @@ class VirtualServer:
             self._board.note_event(run, event)
 
         engines = replace(self._engines, program=run)
-        with engines.join_kv(note) as memory:
-            search = memory.watch(build_search(spec), len(prompt))
-            outcome = await Driver(search, spec, prompt, engines, note).run()
+        with engines.join_kv(note, len(prompt)) as memory:
+            search = build_search(spec)
+            driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
+            outcome = await driver.run()
         return outcome.tree.committed_tokens
 
     async def _serve_chat(self, program: PlannedProgram) -> Served:

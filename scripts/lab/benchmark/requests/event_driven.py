@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flashedge.scheduling.costs.roofline import estimate_decode_steps_s, estimate_sums_s
 from scripts.lab.benchmark.requests.case import Integers, RequestCase, ServedCase, check_fits
 from scripts.lab.benchmark.requests.orders import WaitingOrder, sort_waiting
 from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.step_cost import estimate_decode_steps_s, estimate_sums_s
 
 _NONE = np.zeros(0, dtype=np.int64)
 

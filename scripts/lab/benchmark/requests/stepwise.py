@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from flashedge.scheduling.costs.roofline import estimate_step_s
 from scripts.lab.benchmark.requests.case import RequestCase, ServedCase, check_fits
 from scripts.lab.benchmark.requests.orders import WaitingOrder, sort_waiting
 from scripts.lab.sim.blocks import BlockCache
 from scripts.lab.sim.config import SimConfig
 from scripts.lab.sim.scheduler import SimScheduler
 from scripts.lab.sim.sequence import SimSequence
+from scripts.lab.sim.step_cost import estimate_step_s
 
 
 def serve_stepwise(case: RequestCase, config: SimConfig, order: WaitingOrder) -> ServedCase:

@@ -20,7 +20,7 @@ from flashedge.events import (
     PromptRead,
 )
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.costs import RTX_4090
 from flashedge.search.tree import NodeStatus
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -17,9 +17,8 @@ from flashedge.runtime.kv.build import build_cost_from_view
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import RTX_4090
-from flashedge.scheduling.kv.split import HostLink, KvSplit
+from flashedge.scheduling.costs import RTX_4090, RooflineCurve
+from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimEngine
@@ -35,9 +34,11 @@ from tests.support.runtime_rig import (
     both,
     drive,
     driver_of,
+    prompt_of,
     sim_engines,
 )
 
+GENERATOR, VERIFIER = EngineRole.GENERATOR, EngineRole.VERIFIER
 DVTS = replace(BEAM, strategy="dvts", n=8, seed=3)
 WIDE = replace(BEAM, n=32)
 LINK = HostLink(bytes_per_s=1e12, capacity_bytes=1 << 30)
@@ -81,8 +82,9 @@ class ManagedEngines:
 
     async def drive(self, spec: RunSpec) -> FinishedRun:
         events: list[Event] = []
-        with self.manager.join(events.append, baseline=spec.baseline) as memory:
-            driver = driver_of(self.shared, spec, events.append, watch=memory.watch)
+        tokens = len(prompt_of(self.engines, spec))
+        with self.manager.join(events.append, tokens, baseline=spec.baseline) as memory:
+            driver = driver_of(self.shared, spec, events.append, on_turn=memory.follow)
             outcome = await driver.run()
         return FinishedRun(outcome=outcome, events=events, record=memory.record)
 
@@ -92,7 +94,7 @@ async def managed_engines(
     *,
     kv_bytes: int = ROOM.kv_bytes,
     link: HostLink | None = None,
-    forced: object = None,
+    forced: Callable[[Workload], KvSplit] | None = None,
     verifier: Faults | None = None,
 ) -> AsyncIterator[ManagedEngines]:
     engines = sim_engines(config=ROOM, verifier=verifier)
@@ -107,8 +109,9 @@ async def managed_engines(
         curves,
         kv_bytes=kv_bytes,
         link=link,
-        forced=forced,  # type: ignore[arg-type]
     )
+    if forced is not None:
+        manager.choose_split = forced  # type: ignore[method-assign]
     await manager.start()
     yield ManagedEngines(engines, manager)
     await manager.wait_settled()
@@ -216,6 +219,26 @@ def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> None:
             moved = sum(e.saved_bytes for e in run[0].events if isinstance(e, Offloaded))
             assert (moved > 0) == saved
             assert run[0].record["offload"] is True
+
+    run_virtual(main())
+
+
+def test_the_memory_changes_hands_at_a_common_barrier() -> None:
+    async def main() -> None:
+        async with managed_engines(forced=alternate) as here:
+            count, manager = here.manager.count_request, here.manager
+            with count(GENERATOR):
+                with count(GENERATOR), count(VERIFIER):
+                    assert manager.next_owner is GENERATOR
+                with count(VERIFIER):
+                    assert manager.next_owner is GENERATOR  # another run still generates
+            with count(VERIFIER):
+                assert manager.next_owner is VERIFIER
+                await manager.wait_settled()
+            assert manager.next_owner is VERIFIER  # no request is open for the other engine
+            with count(GENERATOR):
+                assert manager.next_owner is GENERATOR
+                await manager.wait_settled()
 
     run_virtual(main())
 

@@ -14,10 +14,10 @@ from flashedge.models.registry import find_pair
 from flashedge.models.specs import KvSizes, Pair
 from flashedge.profiler.gpu import read_cards
 from flashedge.runtime.build import build
-from flashedge.runtime.kv import start_split as module
+from flashedge.runtime.kv import build as module
+from flashedge.runtime.kv.build import WIDE, choose_start_split
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.kv.start_split import WIDE, choose_start_split
-from flashedge.scheduling.kv.split import predict_seconds, split_evenly
+from flashedge.scheduling.kv.split import refit_split, split_evenly
 from tests.support.fake_nvml import fake_cards
 
 MIB = 1 << 20
@@ -46,10 +46,10 @@ def test_a_wide_level_is_faster_than_with_half_for_each_engine(environ: dict[str
     }
     half = split_evenly(80 * MIB, **costs)
     split = replace(half, generator_bytes=sizes[0], verifier_bytes=sizes[1])
-    half_s, split_s = (predict_seconds(each, WIDE, **costs) for each in (half, split))
-    assert half_s is not None
-    assert split_s is not None
-    assert split_s < half_s
+    half_fit, split_fit = (refit_split(each, WIDE, **costs) for each in (half, split))
+    assert half_fit is not None
+    assert split_fit is not None
+    assert split_fit.seconds < half_fit.seconds
 
 
 def test_without_the_split_the_plan_or_the_configuration_stands(environ: dict[str, str]) -> None:

@@ -1,4 +1,11 @@
-"""Seconds of an engine's work: from a profile where there is one, from a roofline otherwise."""
+"""Seconds of an engine's work: from a profile where there is one, from a roofline otherwise.
+
+A roofline knows a model's shape and a device's data sheet. A step takes overhead + max(FLOPs /
+peak, bytes / bandwidth) over the whole batch; part of the overhead may grow with the batch.
+
+Ref: arXiv 2509.00195 §4.3. Eq. 1 uses the same two bounds, one each for prefill and decode; here
+one batch may hold both.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +18,29 @@ from typing import Protocol
 
 from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs.roofline import Device, make_even_step
 
 BatchTime = Callable[[int], float]  # batch size -> seconds; it never falls as the batch grows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What of a device decides a step's cost."""
+
+    name: str
+    flops: float
+    """Peak of dense multiply-add, in FLOP/s."""
+    bandwidth: float
+    """Of the memory, in bytes/s."""
+    memory_bytes: int
+    overhead_s: float = 0.002
+    """Launch and scheduling time of one engine step."""
+    sequence_s: float = 0.0
+    """Overhead that each sequence of the batch adds."""
+
+
+RTX_4090 = Device(
+    name="RTX 4090 (bf16 dense)", flops=165e12, bandwidth=1008e9, memory_bytes=24 * 2**30
+)
 
 
 class CostCurve(Protocol):
@@ -29,6 +56,23 @@ class CostCurve(Protocol):
     def prefill_at(self, context: float, new: float) -> BatchTime:
         """Seconds to compute `new` tokens of each path behind `context` tokens of KV."""
         ...
+
+
+def count_flops(shape: ModelShape, context: float, new: float) -> float:
+    """2 per weight and token, and 4 per head dimension, layer and attended token."""
+    attended = new * (context + (new + 1) / 2)
+    return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
+
+
+def make_even_step(device: Device, shape: ModelShape, context: float, new: float) -> BatchTime:
+    """Seconds of a step that computes `new` tokens of each path behind `context` tokens of KV."""
+    flops_s = count_flops(shape, context, new) / device.flops
+    kv_s = shape.kv_bytes_per_token * (context + new) / device.bandwidth
+    weights_s, overhead_s = shape.weights_bytes / device.bandwidth, device.overhead_s
+    sequence_s = device.sequence_s
+    return lambda count: (
+        overhead_s + count * sequence_s + max(count * flops_s, weights_s + count * kv_s)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

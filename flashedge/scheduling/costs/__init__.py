@@ -1,1 +1,0 @@
-"""What an engine step costs: by measured curves, or by a roofline of the device."""
