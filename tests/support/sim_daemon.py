@@ -88,3 +88,7 @@ def make_app(config: Config, load: bool) -> Any:
 
 def run() -> None:
     sys.exit(daemon.main(make=make_app))
+
+
+if __name__ == "__main__":
+    run()

@@ -1,4 +1,4 @@
-"""The guide says what the code does: settings, layers, figures and links."""
+"""The guide says what the code does: settings, layers and links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_setting_stands_in_the_guide() -> None:
     assert "`FLASHEDGE_IDLE_TIMEOUT_S`" in page
 
 
-def test_the_architecture_page_has_the_layers_and_figures_of_today() -> None:
+def test_the_architecture_page_has_the_layers_of_today() -> None:
     page = architecture_page.PAGE.read_text(encoding="utf-8")
     assert architecture_page.fill_page(page) == page, "run python -m scripts.architecture_page"
     assert "\nengine, learned\nscheduling\nsearch\n" in page
