@@ -10,13 +10,12 @@ keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bf
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from flashedge.profiler.errors import ProfileError
@@ -160,18 +159,6 @@ def _wait(kind: str) -> None:
         torch.cuda.synchronize()
 
 
-@contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flashedge.profiler.bench", description=__doc__)
     parser.add_argument("--kind", choices=sorted(DTYPES), required=True)
@@ -183,8 +170,10 @@ def main() -> None:
         print(json.dumps({"progress": progress, "what": what}), flush=True)
 
     report(0.0, "starting")
-    with _threads(given.threads):
-        print(json.dumps({"figures": bench(given.kind, given.limit, report)}), flush=True)
+    import torch
+
+    torch.set_num_threads(given.threads)
+    print(json.dumps({"figures": bench(given.kind, given.limit, report)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The profile on disk: one JSON file with a version and the fingerprint of its device.
+"""What was measured of a pair on this device: two JSON files, valid for one fingerprint.
 
+The profile:
 {"version": 1, "made_at": …, "quick": …, "wall_s": …, "load": …, "kind": "cpu",
  "fingerprint": {"device": …, "driver": …, "vllm": …, "torch": …, "pair": …, …},
  "device": {"gemm": […], "copies": […], "transfers": […], "launch_s": …, "round_trip_s": …},
@@ -7,6 +8,10 @@
              bytes}, …], "fits": {"prefill": {overhead_s, sequence_s, flops_per_s, bytes_per_s,
              median_error, p90_error, samples}, "decode": {…}}}, …],
  "warnings": […]}
+
+What the engines took beside their KV cache when they first started here, by the most sequences of a
+step, for generator and verifier:
+{"version": 1, "fingerprint": {…}, "engines": {"128": [{"weights": …, "context": …, …}, {…}]}}
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,11 +136,52 @@ def load_profile(path: Path, fingerprint: Mapping[str, str]) -> FoundProfile:
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write the file in one step, so that it is never half written. Raises ProfileError."""
+    """Store a profile. Raises ProfileError."""
+    _write(profile.to_json(), path)
+
+
+# ---------------------------------------------------------------- what engines took
+
+
+Parts = Mapping[str, int]
+
+
+def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> tuple[Parts, ...]:
+    """The engines' bytes by part; empty where they were not measured on this device.
+
+    Never raises, because a new measurement fixes whatever is wrong with the file.
+    """
+    found = _read(path, fingerprint).get(str(sequences), ())
+    try:
+        return tuple({str(k): int(v) for k, v in parts.items()} for parts in found)
+    except (AttributeError, TypeError, ValueError):
+        return ()
+
+
+def save_memory(
+    path: Path, fingerprint: Mapping[str, str], sequences: int, engines: Sequence[Parts]
+) -> None:
+    """Add a measurement to the file. Those of another device are dropped. Raises ProfileError."""
+    kept = {**_read(path, fingerprint), str(sequences): [dict(parts) for parts in engines]}
+    _write({"version": VERSION, "fingerprint": dict(fingerprint), "engines": kept}, path)
+
+
+def _read(path: Path, fingerprint: Mapping[str, str]) -> dict[str, list[Parts]]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["version"] == VERSION and data["fingerprint"] == dict(fingerprint):
+            return dict(data["engines"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return {}
+
+
+def _write(data: Mapping[str, Any], path: Path) -> None:
+    """Write a file in one step, so that it is never half written. Raises ProfileError."""
     fresh = path.with_suffix(f".{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fresh.write_text(json.dumps(profile.to_json(), indent=1) + "\n", encoding="utf-8")
+        fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         fresh.replace(path)
     except OSError as error:
         raise ProfileError(f"can't write {path}: {error.strerror}") from error

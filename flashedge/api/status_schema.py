@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flashedge.profiler.card_users import CardUser
+from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.recent_latency import PERCENTILES
 from flashedge.scheduling.programs.standing import Standing
 from flashedge.scheduling.rollouts.standing import BoostStanding

@@ -343,7 +343,7 @@ def _format_percentiles(seconds: Mapping[str, float], scale: int, unit: str) -> 
 
 def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
     """The other programs on the cards. None where there is none."""
-    from flashedge.profiler.card_users import CardUser, describe_user
+    from flashedge.profiler.card_watch import CardUser, describe_user
 
     found = dict.fromkeys(
         describe_user(CardUser(**user))

@@ -29,7 +29,7 @@ from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 
 if TYPE_CHECKING:
-    from flashedge.profiler.probes import Progress
+    from flashedge.profiler.measure import Progress
     from flashedge.profiler.profile import Profile
 
 HEIGHT = 24

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from flashedge import __version__
@@ -35,7 +36,6 @@ from flashedge.daemon.files import (
     state_error,
     write_record,
 )
-from flashedge.daemon.renewal import OPTION, Inherited
 from flashedge.errors import DaemonError, FlashEdgeError
 from flashedge.literal import show_literally
 
@@ -53,10 +53,44 @@ OUTPUT_TICKS = 100
 """Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
 ANSWER_TIMEOUT_S = 1.0
 """How long the program that holds the port may take to say what it is."""
+OPTION = "--inherited"
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 MakeApp = Callable[[Config, bool], App]
 """Makes the application by the configuration, and by whether it loads the pair at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inherited:
+    """What a daemon passes on to the fresh process that replaces it, to give its memory back.
+
+    A process that has imported vLLM keeps some 700 MiB for as long as it lives. The fresh one takes
+    a tenth of that until a request needs a pair. The process id, the lock and the listening sockets
+    stay, so no client is refused: a connection made meanwhile waits for about a second.
+    """
+
+    listening: Sequence[int]
+    """Descriptors of the listening sockets."""
+    lock: int
+    """Descriptor of the lock's file. Closing any descriptor of that file would release the lock."""
+    busy_at: float
+    """When the last run or request ended, in seconds of `time.monotonic`."""
+
+    @classmethod
+    def parse(cls, text: str) -> Inherited:
+        return cls(**json.loads(text))
+
+    def open_sockets(self) -> list[socket.socket]:
+        for descriptor in self.listening:
+            os.set_inheritable(descriptor, False)
+        return [socket.socket(fileno=descriptor) for descriptor in self.listening]
+
+    def replace_process(self) -> NoReturn:
+        """Run the daemon's own command line again, in this process."""
+        for descriptor in (*self.listening, self.lock):
+            os.set_inheritable(descriptor, True)
+        words = [word for word in sys.orig_argv[1:] if not word.startswith(f"{OPTION}=")]
+        os.execv(sys.executable, [sys.executable, *words, f"{OPTION}={json.dumps(asdict(self))}"])
 
 
 def make_app(config: Config, load: bool) -> App:

@@ -15,8 +15,7 @@ from flashedge.config import Config
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ConfigError, EngineError
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import GpuCard, read_cards
-from flashedge.profiler.visible_cards import VARIABLE
+from flashedge.profiler.gpu import VARIABLE, GpuCard, read_cards
 
 log = logging.getLogger(__name__)
 

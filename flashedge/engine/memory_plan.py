@@ -22,11 +22,10 @@ from flashedge.models.memory.engine_memory import EngineMemory
 from flashedge.models.memory.fit import EnginePairMemory, list_sequences
 from flashedge.models.memory.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
 from flashedge.models.specs import Pair
-from flashedge.profiler.card_users import describe_user, find_own_pids, read_card_users
+from flashedge.profiler.card_watch import describe_user, find_own_pids, read_card_users
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import GpuCard
-from flashedge.profiler.memory_record import load_memory, save_memory
-from flashedge.profiler.visible_cards import VARIABLE
+from flashedge.profiler.gpu import VARIABLE, GpuCard
+from flashedge.profiler.profile import load_memory, save_memory
 
 
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:

@@ -1,4 +1,4 @@
-"""Profiles an engine from outside: real requests, timed (`profiler.probes.ModelProbe`).
+"""Profiles an engine from outside: real requests, timed (`profiler.measure.ModelProbe`).
 
 The times include everything a run pays for: the step itself, the request's way into the engine and
 the token's way out. Prompts are random, so no KV is reused.
@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
 from flashedge.models.shape import ModelShape
-from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.roofline import Sample
 from flashedge.scheduling.costs import count_flops
 from flashedge.types import Problem, Sampling

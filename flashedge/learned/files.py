@@ -28,7 +28,7 @@ class ModelRecord:
     """Name of the pair whose lengths it predicts."""
 
     fingerprint: str
-    """The pair's files and settings at the time (`models.fingerprint`)."""
+    """The pair's files and settings at the time (`models.folders`)."""
 
     tokenizer: str
     """SHA-256 of the generator's tokenizer, whose tokens the model reads."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flashedge.errors import CheckpointError
-from flashedge.models.families import VERIFIER_FAMILIES
+from flashedge.models.specs import VERIFIER_FAMILIES
 
 _EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")

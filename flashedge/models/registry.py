@@ -17,10 +17,9 @@ from typing import Any, TypeVar
 from flashedge.config import Config, find_nearest, read_toml, unknown_key
 from flashedge.errors import ConfigError, NotFound
 from flashedge.files.versions import FileVersion
-from flashedge.models.chat_template import find_fault
-from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.models.specs import (
     ONLINE_METHODS,
+    VERIFIER_FAMILIES,
     Architecture,
     EmbedderSpec,
     KvSizes,
@@ -28,6 +27,7 @@ from flashedge.models.specs import (
     Pair,
     Quantized,
     VerifierSpec,
+    find_fault,
 )
 from flashedge.sizes import parse_size
 from flashedge.types import JUDGED, MAX_STEP_ENTROPY, STEP_RULES, Sampling

@@ -1,13 +1,61 @@
-"""What models.toml says about a model and about a pair of models."""
+"""What models.toml says about a model and about a pair, and what is known of verifiers' families.
+
+How a family writes a path as tokens stands in `engine/vllm/prm/`, one file for each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Judges, Sampling
+
+_CAUSAL = ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierFamily:
+    """What is known of a family without loading an engine."""
+
+    architectures: tuple[str, ...]
+    """The architectures in config.json of its checkpoints."""
+
+    judges: Judges = "steps"
+    """"steps": a process reward model. "answers": an outcome reward model."""
+
+    scores_probability: bool = True
+    """Whether a score says how likely the step or the answer is right. Otherwise it only ranks."""
+
+    scores_pairs: bool = False
+    """Whether vLLM's own /score works: for a classifier with one label, of any two texts."""
+
+
+VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = MappingProxyType(
+    {
+        "qwen_prm": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
+        "reasonflux": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
+        "skywork": VerifierFamily(
+            architectures=("Qwen2ForPrmModel", "Qwen2ForCausalLM", "Qwen2ForRewardModel")
+        ),
+        "step_tag": VerifierFamily(architectures=_CAUSAL),
+        "rlhflow": VerifierFamily(architectures=_CAUSAL),
+        "sequence_classification": VerifierFamily(
+            architectures=(
+                "Qwen3ForSequenceClassification",
+                "Qwen2ForSequenceClassification",
+                "LlamaForSequenceClassification",
+                "MistralForSequenceClassification",
+            ),
+            judges="answers",
+            scores_probability=False,
+            scores_pairs=True,
+        ),
+        "yes_no": VerifierFamily(architectures=_CAUSAL, judges="answers"),
+    }
+)
+
 
 STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a weight of a checkpoint that is not quantized."""
@@ -145,16 +193,9 @@ class VerifierSpec(ModelSpec):
     @property
     def options(self) -> Mapping[str, Any]:
         """The options of the family that are set."""
-        names = (
-            "variant",
-            "step_token",
-            "score_at",
-            "good_token",
-            "bad_token",
-            "system_prompt",
-            "prompt",
-        )
-        return {n: getattr(self, n) for n in names if getattr(self, n) is not None}
+        tokens = ("step_token", "score_at", "good_token", "bad_token")
+        found = {n: getattr(self, n) for n in ("variant", *tokens, "system_prompt", "prompt")}
+        return {name: value for name, value in found.items() if value is not None}
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -207,3 +248,34 @@ class Pair:
 
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each strategy, the options (`--set`) that a request may leave out."""
+
+
+RESERVED = frozenset(
+    {
+        *("conversation", "messages", "tools", "documents", "chat_template"),
+        *("add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"),
+        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
+        *("tokenizer_kwargs", "self"),
+    }
+)
+"""Names that mean something else to transformers' `apply_chat_template`."""
+
+
+def find_fault(variables: object) -> str | None:
+    """What is wrong with the variables of a chat template; None if nothing is.
+
+    They must be a mapping of names to texts, numbers and booleans.
+    """
+    if not isinstance(variables, Mapping):
+        return f"is {variables!r}; it must be a table of names and values"
+    for name, value in variables.items():
+        if not isinstance(name, str) or not name.isidentifier() or name in RESERVED:
+            return f"can't set {name!r}"
+        if not isinstance(value, str | int | float):
+            return f"sets {name} to {value!r}; it must be a text, a number, true or false"
+    return None
+
+
+def find_unknown(variables: Mapping[str, Any], template: str) -> str | None:
+    """The first variable that the template does not speak of."""
+    return next((name for name in variables if name not in template), None)

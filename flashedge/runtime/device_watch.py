@@ -8,8 +8,7 @@ import logging
 import os
 
 from flashedge.engine.platform import runs_on_cpu
-from flashedge.profiler.card_users import CardUser, find_own_pids, read_card_users
-from flashedge.profiler.card_watch import CardWatch
+from flashedge.profiler.card_watch import CardUser, CardWatch, find_own_pids, read_card_users
 from flashedge.profiler.errors import ProfileError
 
 log = logging.getLogger(__name__)

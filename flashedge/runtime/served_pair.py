@@ -22,11 +22,10 @@ from flashedge.errors import (
     FlashEdgeError,
     RequestError,
 )
-from flashedge.models.families import VERIFIER_FAMILIES
-from flashedge.models.fingerprint import pair_fingerprint
-from flashedge.models.specs import Pair
+from flashedge.models.folders import pair_fingerprint
+from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations
-from flashedge.profiler.card_users import CardUser
+from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.device_watch import DeviceWatch
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import set_flat_batch

@@ -34,7 +34,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
 from flashedge.engine.vllm.serving.scores import VllmScores
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.models.families import VERIFIER_FAMILIES
+from flashedge.models.specs import VERIFIER_FAMILIES
 from flashedge.types import Problem
 from tests.support.tiny_checkpoints import POSITIONS, make_checkpoint
 from tests.support.uncounted import Uncounted

@@ -9,8 +9,7 @@ from flashedge.config import Config
 from flashedge.engine.memory_plan import find_measured
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.checkpoint_shape import read_shape
-from flashedge.models.memory.batch_limits import choose_limits
-from flashedge.models.memory.engine_memory import estimate_engine
+from flashedge.models.memory.engine_memory import choose_limits, estimate_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOLERANCE = 0.1

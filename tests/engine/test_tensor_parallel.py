@@ -20,8 +20,7 @@ from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.memory.engine_memory import estimate_forward
-from flashedge.models.memory.tensor_parallel import count_kv_bytes
+from flashedge.models.memory.engine_memory import count_kv_bytes, estimate_forward
 from flashedge.types import Problem
 from tests.engine.conftest import PROBLEM
 from tests.support.engine_rig import ask, drawn, generate_all

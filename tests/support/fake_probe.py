@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.roofline import Fit, Sample
 
 TRUTH = Fit(

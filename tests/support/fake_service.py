@@ -25,7 +25,7 @@ from flashedge.events import (
     RunFinished,
     RunStarted,
 )
-from flashedge.profiler.card_users import CardUser
+from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling

@@ -10,7 +10,7 @@ import psutil
 import pynvml
 
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.visible_cards import VARIABLE, VisibleCard, find_visible
+from flashedge.profiler.gpu import VARIABLE, VisibleCard, find_visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,7 +213,7 @@ def _collect_runs(
     Raises RequestError if the daemon serves another pair.
     """
     from flashedge.cli.calibrate.runs import keep_comparable, read_stored_runs, run_problems
-    from flashedge.models.fingerprint import last_change_s, pair_fingerprint
+    from flashedge.models.folders import last_change_s, pair_fingerprint
     from flashedge.models.registry import find_pair
     from flashedge.runtime.request.strategies import find_watched_options
 

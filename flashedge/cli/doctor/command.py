@@ -104,7 +104,7 @@ def run_checks() -> Iterator[Check]:
 def _find_daemon_pids(config: Config) -> frozenset[int]:
     """The daemon's process and its engines. Empty where none runs."""
     from flashedge.daemon.files import find_holder
-    from flashedge.profiler.card_users import find_own_pids
+    from flashedge.profiler.card_watch import find_own_pids
 
     holder = find_holder(config)
     return frozenset() if holder is None else find_own_pids(holder)
@@ -221,7 +221,7 @@ def _check_models(config: Config) -> Check:
 
 
 def _check_calibrations(config: Config) -> Check:
-    from flashedge.models.fingerprint import pair_fingerprint
+    from flashedge.models.folders import pair_fingerprint
     from flashedge.models.registry import load_pairs
     from flashedge.runtime.request.calibrations import load_calibrations
 

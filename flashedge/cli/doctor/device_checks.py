@@ -42,9 +42,9 @@ def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
     """The programs that hold memory of the cards, but those of the pids `own`. No check where no
     card answers.
 
-    `nvml` replaces NVML (see `flashedge.profiler.card_users.read_card_users`).
+    `nvml` replaces NVML (see `flashedge.profiler.card_watch.read_card_users`).
     """
-    from flashedge.profiler.card_users import describe_user, read_card_users
+    from flashedge.profiler.card_watch import describe_user, read_card_users
     from flashedge.profiler.errors import ProfileError
     from flashedge.profiler.gpu import read_cards
 

@@ -8,8 +8,13 @@ from typing import Any
 from flashedge.config import Config
 from flashedge.engine.memory_plan import read_place, read_ram
 from flashedge.errors import ConfigError, EngineError
-from flashedge.models.memory.card_memory import CardMemory, Place, SeparateCards, build_idle_card
-from flashedge.models.memory.known_cards import find_known_card
+from flashedge.models.memory.card_memory import (
+    CardMemory,
+    Place,
+    SeparateCards,
+    build_idle_card,
+    find_known_card,
+)
 from flashedge.sizes import parse_size
 
 

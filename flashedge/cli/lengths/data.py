@@ -28,7 +28,7 @@ def read_finished(
 
     Raises ConfigError, StoreError.
     """
-    from flashedge.models.fingerprint import last_change_s
+    from flashedge.models.folders import last_change_s
     from flashedge.runtime.lengths.examples import read_file
     from flashedge.runtime.lengths.stored_runs import read_newest
     from flashedge.runtime.records.store import FILE, RunStore

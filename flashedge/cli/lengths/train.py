@@ -164,7 +164,7 @@ def _build_predictor(
 ) -> TextPredictor:
     """Say where the model comes from."""
     from flashedge.learned.files import ModelRecord
-    from flashedge.models.fingerprint import pair_fingerprint
+    from flashedge.models.folders import pair_fingerprint
     from flashedge.runtime.lengths.model_folders import hash_tokenizer
     from flashedge.runtime.lengths.text import TextPredictor
 

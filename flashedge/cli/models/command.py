@@ -13,12 +13,12 @@ from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.folders import is_folder, locate_model
 from flashedge.models.memory.card_memory import (
+    KNOWN_CARDS,
     CardMemory,
     build_idle_card,
     describe_count,
 )
 from flashedge.models.memory.fit import PairNeed, find_need
-from flashedge.models.memory.known_cards import KNOWN_CARDS
 from flashedge.models.registry import find_embedder, find_pair, is_bundled, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size

@@ -13,10 +13,10 @@ from typing import Any
 
 from flashedge.config import Config
 from flashedge.engine.platform import detect_device_kind, find_vllm
-from flashedge.models.fingerprint import model_digest
+from flashedge.models.folders import model_digest
 from flashedge.models.specs import Pair
-from flashedge.profiler.device import describe_device
 from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import describe_device
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GenerationConfig
 from flashedge.engine.base import NO_VARIABLES
 from flashedge.engine.vllm.prompts.encoder import PromptEncoder
 from flashedge.errors import CheckpointError
-from flashedge.models.chat_template import find_unknown
+from flashedge.models.specs import find_unknown
 from flashedge.search.steps import BoundaryRule, build_rules
 from flashedge.types import Message, TokenIds
 

@@ -19,7 +19,7 @@ from flashedge.engine.vllm.inside.keys import (
     REPLAY_SHAPE,
     SECOND_RUNNER,
 )
-from flashedge.models.memory.batch_limits import CPU_SEQUENCES, MAX_STEP_TOKENS
+from flashedge.models.memory.engine_memory import CPU_SEQUENCES, MAX_STEP_TOKENS
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 if TYPE_CHECKING:

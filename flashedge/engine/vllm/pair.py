@@ -36,11 +36,10 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import resolve_model
-from flashedge.models.memory.batch_limits import PASS_SIZES, choose_limits
 from flashedge.models.memory.card_memory import CardMemory
+from flashedge.models.memory.engine_memory import PASS_SIZES, check_spread, choose_limits
 from flashedge.models.memory.fit import find_need, list_sequences
 from flashedge.models.memory.kv_plan import find_explicit
-from flashedge.models.memory.tensor_parallel import check_spread
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size

@@ -23,7 +23,7 @@ from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from flashedge.profiler.visible_cards import VARIABLE
+from flashedge.profiler.gpu import VARIABLE
 
 _lock = threading.RLock()
 _shown: ContextVar[str | None] = ContextVar("_shown", default=None)

@@ -1,4 +1,9 @@
-"""The memory that an engine takes beside its KV cache, estimated from the shape of its model.
+"""The memory that an engine takes in addition to its KV cache, estimated from its model's shape.
+
+First the limits of one step, then what each card holds of a model that vLLM spreads over several by
+tensor parallelism (Ref: Megatron-LM, arXiv 1909.08053), then the estimate. Each card has some of
+the attention heads, a part of each feed-forward layer and of the vocabulary, and the whole residual
+stream. Where a model has fewer KV heads than cards, several cards hold the same head.
 
 The figures for a step were found by counting: vLLM's model runs on tensors without data, and a
 dispatch mode adds up what is alive (`engine.vllm.inside.memory.live_bytes`). The tests compare
@@ -11,9 +16,116 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from flashedge.models.memory.batch_limits import BatchLimits
-from flashedge.models.memory.tensor_parallel import count_weights_bytes
+from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
+
+MAX_STEP_TOKENS = 4096
+"""Most tokens of one step of an engine."""
+
+CPU_SEQUENCES = 256
+"""Most sequences in one step of an engine on a CPU, where logits are a small part of the memory."""
+
+CARD_SEQUENCES = (128, 64, 32, 16)
+"""Most sequences in one step of an engine on a card: the first at which a pair fits.
+
+Each sequence costs a row of logits in two types, one of log-probabilities and one of noise: 2 MiB
+with a vocabulary of 151,936 tokens. What 256 sequences would take more than 128 is KV for thousands
+of tokens, which a card of 24 GB lacks first: the 2 GiB that a generator of 7B gets beside a
+verifier hold 128 paths of 290 tokens.
+"""
+
+GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Batch sizes for which CUDA graphs are captured. vLLM rounds a batch up to the next one.
+
+vLLM would capture every multiple of 8 up to twice the batch limit. Each size costs memory and
+start-up time, and a decode step of 33 sequences takes about as long as one of 48, because reading
+the weights takes most of it.
+"""
+
+PASS_SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024)
+"""Tokens of a verifier's pass for which graphs are captured where `verifier_graphs` is set. On an
+H100 a pass of a 1.5B takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The largest step of one engine."""
+
+    sequences: int
+    samples: bool
+    """Whether the engine samples tokens, so that a step holds logits. A verifier's does not."""
+
+    tokens: int = MAX_STEP_TOKENS
+    graph_sizes: tuple[int, ...] = ()
+    """Batch sizes with a CUDA graph. Empty where the engine runs without graphs."""
+
+
+def choose_limits(sequences: int, *, samples: bool, on_card: bool) -> BatchLimits:
+    """Choose the limits of an engine for steps of up to `sequences` sequences.
+
+    Only a generator on a card captures graphs, unless a setting asks for `PASS_SIZES`. Its steps
+    are many and short, so that launching their kernels one by one would take longer than computing
+    them.
+    """
+    graphs = choose_graph_sizes(sequences) if samples and on_card else ()
+    return BatchLimits(
+        sequences=sequences,
+        samples=samples,
+        tokens=max(MAX_STEP_TOKENS, sequences),
+        graph_sizes=graphs,
+    )
+
+
+def choose_graph_sizes(sequences: int) -> tuple[int, ...]:
+    """The sizes of `GRAPH_SIZES` that a decode step can have, the largest step included."""
+    return (*(size for size in GRAPH_SIZES if size < sequences), sequences)
+
+
+VOCAB_PADDING = 64
+"""vLLM pads the vocabulary to a multiple of this before it divides it."""
+
+MOST_CARDS = 16
+"""Most cards that an error proposes."""
+
+
+def check_spread(shape: ModelShape, cards: int, setting: str) -> None:
+    """Raises ConfigError, naming `setting`, where vLLM can't divide the model by `cards`."""
+    if can_spread(shape, cards):
+        return
+    possible = [str(n) for n in range(1, MOST_CARDS + 1) if can_spread(shape, n)]
+    raise ConfigError(
+        f"{shape.name} can't be spread over {cards} cards: they have to share its {shape.heads}"
+        f" attention heads, {shape.kv_heads} KV heads and the width of its layers evenly",
+        hint=f"give {setting} one of these numbers of cards: {', '.join(possible)}",
+        param=setting,
+    )
+
+
+def can_spread(shape: ModelShape, cards: int) -> bool:
+    """Whether vLLM can divide the model by `cards`. Sizes that are not known are not checked."""
+    vocab = -(-(shape.vocab_size or 0) // VOCAB_PADDING) * VOCAB_PADDING
+    divided = (shape.heads, shape.intermediate_size or 0, vocab)
+    kv_heads = shape.kv_heads
+    return not any(size % cards for size in divided) and (
+        kv_heads % cards == 0 or cards % kv_heads == 0
+    )
+
+
+def count_kv_bytes(shape: ModelShape, cards: int) -> int:
+    """KV bytes of a token on each card."""
+    return shape.kv_bytes_per_token // shape.kv_heads * max(1, shape.kv_heads // cards)
+
+
+def count_weights_bytes(shape: ModelShape, cards: int) -> int:
+    """Bytes of the weights on each card. Norms, which every card holds, are too small to count."""
+    whole = shape.weights_bytes
+    if cards <= shape.kv_heads or shape.hidden_size is None:
+        return -(-whole // cards)
+    # Each card holds a whole KV head where an even share would be less than one.
+    number_bytes = whole / shape.params
+    head = 2 * shape.layers * shape.hidden_size * shape.head_dim * number_bytes
+    return round(whole / cards + head * (1 - shape.kv_heads / cards))
+
 
 CONTEXT_BYTES = 512 << 20
 """Assumed memory of CUDA's context, of the loaded kernels and of cuBLAS's workspaces."""

@@ -9,10 +9,16 @@ from itertools import product
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.memory.batch_limits import CARD_SEQUENCES, CPU_SEQUENCES, choose_limits
 from flashedge.models.memory.card_memory import Place, count_cards
-from flashedge.models.memory.engine_memory import EngineMemory, estimate_engine
-from flashedge.models.memory.tensor_parallel import check_spread, count_kv_bytes
+from flashedge.models.memory.engine_memory import (
+    CARD_SEQUENCES,
+    CPU_SEQUENCES,
+    EngineMemory,
+    check_spread,
+    choose_limits,
+    count_kv_bytes,
+    estimate_engine,
+)
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair, Quantized
 

@@ -16,7 +16,7 @@ from flashedge.engine.memory_plan import count_sequences, resolve_memory
 from flashedge.engine.platform import choose_block_tokens
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
-from flashedge.models.memory.tensor_parallel import count_kv_bytes
+from flashedge.models.memory.engine_memory import count_kv_bytes
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.manager import KvManager

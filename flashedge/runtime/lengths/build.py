@@ -11,7 +11,7 @@ from flashedge.config import Config
 from flashedge.errors import FlashEdgeError
 from flashedge.learned.files import read_record
 from flashedge.learned.settings import LOG_T
-from flashedge.models.fingerprint import last_change_s
+from flashedge.models.folders import last_change_s
 from flashedge.models.specs import Pair
 from flashedge.runtime.lengths.base import LengthPredictor
 from flashedge.runtime.lengths.fallback import FallbackPredictor

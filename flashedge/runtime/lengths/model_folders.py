@@ -9,8 +9,7 @@ from urllib.parse import quote
 from flashedge.config import Config
 from flashedge.learned.files import ModelRecord, read_record
 from flashedge.learned.settings import DISTRIBUTION, FAMILIES, OBJECTIVES, ModelSettings
-from flashedge.models.fingerprint import pair_fingerprint
-from flashedge.models.folders import locate_model
+from flashedge.models.folders import locate_model, pair_fingerprint
 from flashedge.models.specs import Pair
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")

@@ -33,7 +33,7 @@ class Calibration:
     pair: str
     strategy: str
     fingerprint: str
-    """The pair's fingerprint at the time (`models.fingerprint`)."""
+    """The pair's fingerprint at the time (`models.folders`)."""
     settings: Mapping[str, Any]
     """The settings of the runs (`collect_settings`)."""
     rule: Rule | None

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from flashedge.errors import RequestError
-from flashedge.models.chat_template import find_fault
+from flashedge.models.specs import find_fault
 from flashedge.runtime.request.ranges import ABOVE, CHOICES, INTEGERS, NUMBERS
 
 

@@ -18,7 +18,7 @@ from flashedge.cli.calibrate.runs import find_right_answers, run_problems
 from flashedge.cli.connection import connect_ready
 from flashedge.config import Config, load_config
 from flashedge.files.problems import LabelledProblem, read_labelled
-from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.folders import pair_fingerprint
 from flashedge.models.registry import find_pair
 from flashedge.runtime.records.recordings import Recording
 from scripts.train_pair.problems import CALIBRATION_SEEDS, make_problem, write_problems

@@ -30,7 +30,7 @@ from statistics import fmean, median
 from typing import Any
 
 from flashedge.cli.progress import show_bar
-from flashedge.models.memory.batch_limits import MAX_STEP_TOKENS
+from flashedge.models.memory.engine_memory import MAX_STEP_TOKENS
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B, ModelShape
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.daemon import report

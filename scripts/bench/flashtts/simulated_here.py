@@ -35,7 +35,7 @@ from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
-from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.drive.flat_batch import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves

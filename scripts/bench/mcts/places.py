@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from flashedge.config import load_config
 from flashedge.models.checkpoint_shape import find_shape
-from flashedge.models.memory.batch_limits import CPU_SEQUENCES
+from flashedge.models.memory.engine_memory import CPU_SEQUENCES
 from flashedge.models.registry import find_pair
 from flashedge.scheduling.costs import Device
 from scripts.bench.mcts.load import Place

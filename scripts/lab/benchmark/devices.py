@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flashedge.errors import NotFound
-from flashedge.models.memory.known_cards import KNOWN_CARDS, find_known_card
+from flashedge.models.memory.card_memory import KNOWN_CARDS, find_known_card
 from flashedge.profiler.datasheet import find_sheet
 from flashedge.scheduling.costs import Device
 from flashedge.scheduling.kv.split import HostLink

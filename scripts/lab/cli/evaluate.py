@@ -63,7 +63,7 @@ def evaluate(
     Every figure comes with a 95 % interval.
     """
     from flashedge.files.problems import file_digest, read_labelled
-    from flashedge.models.fingerprint import pair_fingerprint
+    from flashedge.models.folders import pair_fingerprint
     from scripts.lab.evaluation.figures import build_report
     from scripts.lab.evaluation.records import Settings, open_records
     from scripts.lab.evaluation.step_tokens import step_counter

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from flashedge.events import RunFailed, from_json, to_json
-from flashedge.profiler.card_users import CardUser
+from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.programs.standing import Standing

@@ -11,8 +11,7 @@ from flashedge.errors import CheckpointError
 from flashedge.models.checkpoint_shape import read_shape
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
 from flashedge.models.specs import ModelSpec
-from flashedge.profiler.measure import profile_models
-from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.measure import DECODE, PREFILL, profile_models
 from flashedge.profiler.profile import ModelProfile
 from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.clock import run_virtual

@@ -7,7 +7,7 @@ import inspect
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from flashedge.models.chat_template import RESERVED, find_fault
+from flashedge.models.specs import RESERVED, find_fault
 
 
 @pytest.mark.parametrize("good", [{}, {"enable_thinking": False}, {"effort": "low", "budget": 9}])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flashedge.cli.doctor.device_checks import check_card_users
-from flashedge.profiler.card_users import (
+from flashedge.profiler.card_watch import (
     CardUser,
     describe_user,
     find_own_pids,

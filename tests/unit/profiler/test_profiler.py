@@ -15,11 +15,17 @@ import pytest
 
 from flashedge.profiler import bench, measure
 from flashedge.profiler.datasheet import SHEETS, compare
-from flashedge.profiler.device import describe_device
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import find_warnings, read_cards
-from flashedge.profiler.measure import build_profile, fit_model, profile_models
-from flashedge.profiler.probes import DECODE, PREFILL, build_grid, measure_steps
+from flashedge.profiler.gpu import describe_device, find_warnings, read_cards
+from flashedge.profiler.measure import (
+    DECODE,
+    PREFILL,
+    build_grid,
+    build_profile,
+    fit_model,
+    measure_steps,
+    profile_models,
+)
 from flashedge.profiler.profile import Profile, load_profile, save_profile
 from flashedge.profiler.report import (
     build_roofline,

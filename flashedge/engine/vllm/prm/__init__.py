@@ -1,7 +1,7 @@
 """The families of reward models, one file each: how a path is encoded and how a score is read.
 
 What is known of a family without an engine (its architectures, and whether it judges steps or whole
-answers) stands in `flashedge/models/families.py`.
+answers) stands in `flashedge/models/specs.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.models.memory.batch_limits import choose_graph_sizes
+from flashedge.models.memory.engine_memory import choose_graph_sizes
 
 LEAST_SEQUENCES = 8
 """An engine with so few sequences a step is slow. If it is still short, less would not help."""

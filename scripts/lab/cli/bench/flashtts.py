@@ -244,7 +244,7 @@ def _open_records(
     """
     from flashedge.files.journal import Journal
     from flashedge.files.problems import file_digest
-    from flashedge.models.fingerprint import pair_fingerprint
+    from flashedge.models.folders import pair_fingerprint
     from scripts.lab.benchmark.live_run import LiveRun
 
     settings = {

@@ -19,7 +19,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
 from flashedge.engine.vllm.pair import build_options
 from flashedge.errors import ConfigError
-from flashedge.models.memory.batch_limits import choose_limits
+from flashedge.models.memory.engine_memory import choose_limits
 from flashedge.models.registry import BUNDLED, find_pair
 from flashedge.models.specs import ONLINE_METHODS
 from tests.support.fake_nvml import FakeNvml

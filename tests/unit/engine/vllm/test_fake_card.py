@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.models.memory.batch_limits import PASS_SIZES
-from flashedge.models.memory.engine_memory import estimate_forward
+from flashedge.models.memory.engine_memory import PASS_SIZES, estimate_forward
 from tests.support.fake_cuda import run_on_card
 from tests.support.fake_nvml import CARDS
 

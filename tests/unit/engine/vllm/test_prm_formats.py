@@ -16,7 +16,7 @@ from flashedge.engine.vllm.inside import plugin
 from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.checkpoints import check_checkpoint
-from flashedge.models.families import VERIFIER_FAMILIES
+from flashedge.models.specs import VERIFIER_FAMILIES
 from flashedge.types import Message, Problem
 from tests.support.tiny_checkpoints import KINDS, make_checkpoint
 

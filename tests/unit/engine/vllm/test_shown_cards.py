@@ -9,7 +9,7 @@ import os
 import pytest
 
 from flashedge.engine.vllm.shown_cards import choose_cards, show_cards, show_cards_at_start
-from flashedge.profiler.visible_cards import VARIABLE
+from flashedge.profiler.gpu import VARIABLE
 
 CARDS = ("0", "1,2", None)
 

@@ -8,9 +8,8 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError
-from flashedge.models.memory.batch_limits import choose_limits
 from flashedge.models.memory.card_memory import RESERVES, CardMemory, build_idle_card
-from flashedge.models.memory.engine_memory import EngineMemory, estimate_engine
+from flashedge.models.memory.engine_memory import EngineMemory, choose_limits, estimate_engine
 from flashedge.models.memory.fit import EnginePairMemory
 from flashedge.models.memory.kv_plan import STEP_BYTES, plan_memory
 from flashedge.models.registry import find_pair

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.models.memory.batch_limits import choose_limits
-from flashedge.models.memory.engine_memory import LINK_BYTES, estimate_engine
-from flashedge.models.memory.tensor_parallel import (
+from flashedge.models.memory.engine_memory import (
+    LINK_BYTES,
     can_spread,
     check_spread,
+    choose_limits,
     count_kv_bytes,
     count_weights_bytes,
+    estimate_engine,
 )
 from flashedge.models.shape import QWEN25_7B
 

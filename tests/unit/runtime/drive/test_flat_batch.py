@@ -12,7 +12,7 @@ import pytest
 from flashedge.config import load_config
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.models.registry import find_pair
-from flashedge.profiler.probes import DECODE
+from flashedge.profiler.measure import DECODE
 from flashedge.profiler.profile import save_profile
 from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, set_flat_batch
 from flashedge.runtime.kv.curves import load_curves

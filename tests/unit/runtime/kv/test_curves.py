@@ -13,8 +13,7 @@ from flashedge.errors import ConfigError
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair
-from flashedge.profiler.measure import fit_model
-from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.measure import DECODE, PREFILL, fit_model
 from flashedge.profiler.profile import Profile, save_profile
 from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
 from tests.support.fake_probe import sample

@@ -16,7 +16,7 @@ from flashedge.learned.encoder import SmallEncoder
 from flashedge.learned.files import ModelRecord, save_model
 from flashedge.learned.model import LengthModel
 from flashedge.learned.settings import POINT, EncoderSettings, ModelSettings
-from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.folders import pair_fingerprint
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.lengths.build import build_predictor, load_history

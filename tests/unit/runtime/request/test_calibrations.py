@@ -14,7 +14,7 @@ from flashedge.certainty.rules import Rule
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError, Conflict
 from flashedge.events import RunStarted
-from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.folders import pair_fingerprint
 from flashedge.models.registry import find_pair
 from flashedge.runtime.request.calibrations import (
     Calibration,

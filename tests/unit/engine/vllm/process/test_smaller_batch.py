@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
-from flashedge.models.memory.batch_limits import PASS_SIZES, choose_graph_sizes
+from flashedge.models.memory.engine_memory import PASS_SIZES, choose_graph_sizes
 
 OPTIONS = EngineOptions(
     name="generator",
