@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from flashedge.certainty.history import History
-from flashedge.search.flights import Flight
 from flashedge.search.tree import Tree
 from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 
@@ -30,7 +29,7 @@ class Child:
 
     node: NodeId
     seed: int
-    """Fixes the node's noise. See `seeds.child_seed`."""
+    """Fixes the node's noise. See `tree.child_seed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +82,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Tell when these nodes have been given so many tokens, for a search whose decisions depend on
-    which path ends first. The result is a `Reached` per node, or its `Generated` if it ends before.
+    """Report when these nodes have so many tokens, for a search whose decisions depend on which
+    path ends first. The result is a `Reached` per node, or its `Generated` if it ends before.
     A second watch of a node replaces the first."""
 
     tokens: Mapping[NodeId, int]
@@ -103,7 +102,7 @@ class Finish:
     """What ended the search early: certainty, non_convergence, budget, reward or futility."""
     unlikely: bool = False
     """Whether the search gave up: no path that it could still find is good enough, so the answer
-    is probably wrong. See `search.mcts.exits`."""
+    is probably wrong."""
     unboxed: bool = False
     """Whether the answer is one that a path names without a box, since no path has a box."""
 
@@ -144,25 +143,13 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A node that is watched still generates, and has at least so many tokens."""
+    """A watched node is still generating, and has at least so many tokens."""
 
     node: NodeId
     tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Allowance:
-    """No command asks for this: how many rollouts may be in flight from now on. A search that has
-    more cancels those of least reward. A run with a fixed number never gets one, and every search
-    but MCTS ignores it."""
-
-    rollouts: int
-    """At least 1."""
-    of: int = 0
-    """Rollouts that all runs of the daemon may have together, for display. 0: not known."""
-
-
-Result = Generated | Scored | Clustered | ProbeResult | Reached | Allowance
+Result = Generated | Scored | Clustered | ProbeResult | Reached
 
 # ---------------------------------------------------------------- the contract
 
@@ -191,34 +178,6 @@ class SearchState(Protocol):
         """Checkpoints so far, oldest first."""
         ...
 
-    @property
-    def rollouts(self) -> tuple[NodeId, ...]:
-        """MCTS: the nodes in which rollouts ended, in order. Empty for every other search."""
-        ...
-
-    @property
-    def turn(self) -> int:
-        """MCTS: expansions that were taken so far. What it builds is a function of its seed, the
-        allowances, and the turns at which those came. 0 for every other search."""
-        ...
-
-    @property
-    def num_cancelled(self) -> int:
-        """MCTS: rollouts that a smaller allowance cancelled. 0 for every other search."""
-        ...
-
-    @property
-    def num_futile(self) -> int:
-        """MCTS: rollouts that were cut, since nothing below their node can be good enough. They
-        count among those that the search was asked for. 0 for every other search."""
-        ...
-
-    @property
-    def flights(self) -> tuple[Flight, ...]:
-        """MCTS: the rollouts in flight, the one whose turn is next first. Empty for every other
-        search."""
-        ...
-
 
 S = TypeVar("S")
 
@@ -232,7 +191,7 @@ class Search(Protocol[S]):
 
     @property
     def n(self) -> int:
-        """Paths that the search completes (MCTS: rollouts) unless it is stopped early."""
+        """Paths or rollouts that the search completes unless it is stopped early."""
         ...
 
     @property

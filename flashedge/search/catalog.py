@@ -12,19 +12,16 @@ from typing import Any
 from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
-from flashedge.search.mcts.exits.exits import Exits
+from flashedge.search.mcts.exits import Exits
 from flashedge.search.options import check_options
-from flashedge.search.strategies.beam import BeamSearch
-from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.beam import BeamSearch, DynamicBranching, VaryingGranularity
+from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.strategies.dvts import Dvts
-from flashedge.search.strategies.dynamic_branching import DynamicBranching
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
 from flashedge.search.strategies.rebase import Rebase
-from flashedge.search.strategies.self_consistency import SelfConsistency
-from flashedge.search.strategies.varying_granularity import VaryingGranularity
 from flashedge.types import Judges
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""What searches that work in levels share: generate a level, score it, decide, and finally vote.
+"""What searches share that work in levels: generate a level, score it, decide, and finally vote.
 
     GENERATE --all generated--> SCORE --all scored--> decide: proceed, or vote
     proceed --the policy is due--> CHECK --clustered, continue--> resume: the next level
@@ -14,37 +14,35 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
 
-from flashedge.search.base import (
-    Allowance,
-    Child,
-    Cluster,
-    Clustered,
-    Command,
-    Expand,
-    Generated,
-    Lookahead,
-    ProbeResult,
-    Reached,
-    Result,
-    Score,
-    Scored,
-)
-from flashedge.search.level_state import LevelState, Move, Shares
-from flashedge.search.scoring import check_scores
-from flashedge.search.seeds import child_seed
-from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
-from flashedge.search.voting import VotingSearch
-from flashedge.search.voting_state import NOTHING, Phase
-from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
+from flashedge.search.base import Child, Command, Expand, Score
+from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
+from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
+from flashedge.types import Granularity, Limits, NodeId, Problem
+
+Shares = tuple[tuple[NodeId, int], ...]
+"""Pairs of (parent, number of children), in the order of expansion."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelState(VotingState):
+    level: tuple[NodeId, ...] = ()
+    """Nodes of the current level, ascending ids."""
+    outstanding: int = 0
+    """Results of this phase that have not arrived."""
+    num_ended: int = 0
+    """Nodes of the level whose path is known to end there."""
+    planned: Shares = ()
+    """The next level, while the policy decides whether it runs."""
+
+
+Move = tuple[LevelState, tuple[Command, ...]]
+"""A new state and the commands that follow from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSearch(VotingSearch[LevelState]):
     """A search that works in levels. Subclasses decide what follows a level."""
-
-    # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         """Create the root and expand it."""
@@ -52,108 +50,13 @@ class LevelSearch(VotingSearch[LevelState]):
         state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)
         return self.expand(state, ((ROOT, self.initial_width(state)),))
 
-    def tell(self, state: LevelState, result: Result) -> Move:
-        """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
-        match result:
-            case Generated(node=node, segment=segment):
-                return self._receive_segment(state, node, segment)
-            case Scored(node=node, scores=scores):
-                return self._receive_scores(state, node, scores)
-            case Clustered():
-                return self.receive_clusters(state, result)
-            case ProbeResult() | Reached() | Allowance():
-                return state, ()
-            case _:
-                assert_never(result)
-
-    def conclude(self, state: LevelState) -> Move:
-        """Vote among the paths that ended. If none did, answer with the best unfinished path."""
-        if state.phase is Phase.DONE:
-            return state, ()
-        if state.phase is Phase.CLUSTER:
-            return state, (Cluster(nodes=state.complete),)
-        changes: dict[NodeId, NodeStatus] = {}
-        for node in state.level:
-            status = state.tree[node].status
-            if status is NodeStatus.GENERATING:
-                changes[node] = NodeStatus.CANCELLED
-            elif status is NodeStatus.GENERATED:
-                ended = self.ends_path(state, node)
-                changes[node] = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
-        ended_now = tuple(n for n, s in changes.items() if s is NodeStatus.COMPLETE)
-        tree, complete = state.tree.mark(changes), (*state.complete, *ended_now)
-        return self.vote(replace(state, tree=tree, complete=complete, outstanding=0))
-
-    def lookahead(self, state: LevelState, node: NodeId) -> Lookahead:
-        """See the contract. While `node` generates, its own tokens are not yet subtracted from the
-        granularity. The seeds are those of an even share: a kept node gets a prefix of them, or
-        more when duplicates leave fewer paths than the search wants to keep."""
-        at = state.tree[node]
-        children = state.tree.children(node)
-        if children:
-            seeds = tuple(child.seed for child in children)
-            return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=False)
-        if not self._may_continue(state, at):
-            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
-        seeds = tuple(child_seed(at.seed, at.depth, i) for i in range(self.max_children(state)))
-        return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=not seeds)
-
-    def _receive_segment(self, state: LevelState, node: NodeId, segment: Segment) -> Move:
-        at = state.tree.nodes.get(node)
-        if at is None or at.status is not NodeStatus.GENERATING:
-            return state, ()
-        tree = state.tree.add_segment(node, segment)
-        state = replace(state, tree=tree, outstanding=state.outstanding - 1)
-        if self.ends_path(state, node):
-            state = replace(state, num_ended=state.num_ended + 1)
-        if state.outstanding:
-            return state, ()
-        if not self.verifies:
-            return self.decide(state)
-        scoring = replace(state, phase=Phase.SCORE, outstanding=len(state.level))
-        return scoring, (Score(nodes=state.level),)
-
-    def _receive_scores(self, state: LevelState, node: NodeId, scores: tuple[float, ...]) -> Move:
-        at = state.tree.nodes.get(node)
-        if state.phase is not Phase.SCORE or at is None or at.segment is None:
-            return state, ()
-        if at.scores is not None:
-            return state, ()
-        check_scores(at, scores, self.judges)
-        tree = state.tree.set_scores(node, scores)
-        state = replace(state, tree=tree, outstanding=state.outstanding - 1)
-        return (state, ()) if state.outstanding else self.decide(state)
-
-    # ------------------------------------------------------------ what subclasses define
-
-    @abstractmethod
-    def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        """How far the children of `node` are generated."""
-
-    @abstractmethod
-    def ends_path(self, state: LevelState, node: NodeId) -> bool:
-        """Whether nothing can follow a generated node."""
-
-    @abstractmethod
-    def decide(self, state: LevelState) -> Move:
-        """Continue after a level that is generated and scored."""
-
-    @abstractmethod
-    def max_children(self, state: LevelState) -> int:
-        """Children that a kept node of the current level can expect."""
-
     def initial_width(self, state: LevelState) -> int:
         """Children of the root in the first level."""
         return self.n
 
-    def resume(self, state: LevelState) -> Move:
-        """Start the planned level, after the policy was asked if it was due."""
-        return self.expand(state, state.planned)
-
-    def list_unfinished(self, state: LevelState) -> Sequence[NodeId]:
-        return state.level
-
-    # ------------------------------------------------------------ what subclasses call
+    @abstractmethod
+    def decide(self, state: LevelState) -> Move:
+        """Continue after a level that is generated and scored."""
 
     def expand(self, state: LevelState, shares: Shares) -> Move:
         """Start a level with the given children."""
@@ -177,6 +80,21 @@ class LevelSearch(VotingSearch[LevelState]):
         )
         return state, tuple(commands)
 
+    def take_segment(self, state: LevelState, node: NodeId) -> Move:
+        """Have the level scored once all of it is generated."""
+        ended = state.num_ended + self.ends_path(state, node)
+        state = replace(state, outstanding=state.outstanding - 1, num_ended=ended)
+        if state.outstanding:
+            return state, ()
+        if not self.verifies:
+            return self.decide(state)
+        scoring = replace(state, phase=Phase.SCORE, outstanding=len(state.level))
+        return scoring, (Score(nodes=state.level),)
+
+    def take_scores(self, state: LevelState, node: NodeId) -> Move:
+        state = replace(state, outstanding=state.outstanding - 1)
+        return (state, ()) if state.outstanding else self.decide(state)
+
     def proceed(self, state: LevelState, shares: Shares = ()) -> Move:
         """Plan a level and start it. If the policy is due, ask it first."""
         state = replace(state, planned=shares)
@@ -184,9 +102,98 @@ class LevelSearch(VotingSearch[LevelState]):
             return self.check(state)
         return self.resume(self.remember_checkpoint(state))
 
-    def _may_continue(self, state: LevelState, node: Node) -> bool:
-        if state.phase not in (Phase.GENERATE, Phase.SCORE) or state.is_over_budget:
-            return False
-        if node.status is NodeStatus.GENERATING:
-            return self.granularity(state, node.id) != NOTHING
-        return node.status is NodeStatus.GENERATED and not self.ends_path(state, node.id)
+    def resume(self, state: LevelState) -> Move:
+        """Start the planned level."""
+        return self.expand(state, state.planned)
+
+    def stop(self, state: LevelState) -> Move:
+        changes, ended = self.settle_open(state, state.level)
+        tree, complete = state.tree.mark(changes), (*state.complete, *ended)
+        return self.vote(replace(state, tree=tree, complete=complete, outstanding=0))
+
+    def list_unfinished(self, state: LevelState) -> Sequence[NodeId]:
+        return state.level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepwise(LevelSearch):
+    """A search that prunes and branches after every step. A level is one step long and has one node
+    for each path that is still to be completed.
+
+    Ref: arXiv 2509.00195 §3.1. Departures: a path that ends counts as complete and the others
+    share the remaining width; duplicates are dropped before paths are kept.
+    """
+
+    branching: int = 4
+    """Children per kept path. search-and-learn calls it beam_width."""
+    max_step_tokens: int = 256
+    """Longest step."""
+    max_steps: int = 40
+    """Depth of the last step, which runs to the end of the path."""
+
+    @abstractmethod
+    def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
+        """Choose the paths to continue, with their numbers of children.
+
+        paths: at least one, all different, best first. The shares are at least 1 each and sum to
+        `width`. Paths without a share are pruned; an empty result ends the search.
+        """
+
+    def family(self, state: LevelState, node: NodeId) -> int:
+        """Equal paths are duplicates if they share a family. Here all paths do."""
+        return 0
+
+    def step_tokens(self, depth: int) -> int:
+        """Longest step of the children of a node at `depth`."""
+        return self.max_step_tokens
+
+    def granularity(self, state: LevelState, node: NodeId) -> Granularity:
+        tokens = self.step_tokens(state.tree[node].depth)
+        return state.bound_step(node, max_step_tokens=tokens, max_steps=self.max_steps)
+
+    def ends_path(self, state: LevelState, node: NodeId) -> bool:
+        return state.ends_path(node, max_steps=self.max_steps)
+
+    def max_children(self, state: LevelState) -> int:
+        return min(self.branching, self.n - len(state.complete) - state.num_ended)
+
+    def decide(self, state: LevelState) -> Move:
+        """Settle the level, keep some paths, prune the rest; then start a level or vote."""
+        state, unique = self.settle_level(state)
+        width = self.remaining_width(state)
+        shares = self.keep(state, unique, width) if unique and width else ()
+        if not shares:
+            return self.finish_tree(state)
+        kept = {node for node, _ in shares}
+        pruned = dict.fromkeys((n for n in unique if n not in kept), NodeStatus.PRUNED)
+        state = replace(state, tree=state.tree.mark(pruned))
+        if state.is_over_budget:
+            return self.vote(state, cut_by=BUDGET)
+        return self.proceed(state, shares)
+
+    def remaining_width(self, state: LevelState) -> int:
+        """Paths that the current tree has yet to complete."""
+        return self.n - len(state.complete)
+
+    def finish_tree(self, state: LevelState) -> Move:
+        """Continue when no path of the tree can be continued."""
+        return self.vote(state)
+
+    def settle_level(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
+        """Mark ended paths and duplicates. The second value: the other paths, best first."""
+        ended = tuple(node for node in state.level if self.ends_path(state, node))
+        unfinished = sorted(set(state.level).difference(ended))
+        found = find_unique(state.tree, unfinished, lambda node: self.family(state, node))
+        unique = sorted(found, key=lambda node: (-self.path_score(state, node), node))
+        tree = state.tree.mark(
+            dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
+            | dict.fromkeys(unique, NodeStatus.ACTIVE)
+            | dict.fromkeys(ended, NodeStatus.COMPLETE)
+        )
+        return replace(state, tree=tree, complete=(*state.complete, *ended)), tuple(unique)
+
+
+def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:
+    """Split the width into equal shares. The first paths get what is left over."""
+    each, extra = divmod(width, len(paths))
+    return tuple((node, each + (i < extra)) for i, node in enumerate(paths))

@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
-from flashedge.search.nodes import Nodes
-from flashedge.search.seeds import child_seed
 from flashedge.types import NodeId, Segment, TokenIds
 
 ROOT = NodeId(0)
+T = TypeVar("T")
+_CHUNK = 128
+_MASK64 = (1 << 64) - 1
+
+# ---------------------------------------------------------------- seeds
+
+
+def mix64(*values: int) -> int:
+    """Hash integers to 63 bits (SplitMix64 finalizer, chained). Stable across machines."""
+    h = 0x9E3779B97F4A7C15
+    for value in values:
+        h = (h ^ (value & _MASK64)) & _MASK64
+        h = (h + 0x9E3779B97F4A7C15) & _MASK64
+        h = ((h ^ (h >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+        h = ((h ^ (h >> 27)) * 0x94D049BB133111EB) & _MASK64
+        h ^= h >> 31
+    return h >> 1
+
+
+def child_seed(parent_seed: int, depth: int, index: int) -> int:
+    """Seed of child `index` of a node at `depth`.
+
+    Child 0 keeps its parent's seed. Noise is keyed by (seed, absolute position), so child 0
+    continues exactly as the parent would have without a boundary. This lets a draft continue past
+    the end of a step (arXiv 2509.00195 §4.1).
+    """
+    return parent_seed if index == 0 else mix64(parent_seed, depth, index)
+
+
+# ---------------------------------------------------------------- nodes
 
 
 class NodeStatus(StrEnum):
-    """The life cycle of a node. `_NEXT` holds the legal transitions."""
+    """The life cycle of a node. `_NEXT` has the legal moves; the other statuses are final."""
 
     GENERATING = "generating"
     GENERATED = "generated"
@@ -26,16 +55,16 @@ class NodeStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-_S = NodeStatus
-_NEXT: Mapping[NodeStatus, frozenset[NodeStatus]] = MappingProxyType(
+_NEXT: Mapping[NodeStatus, tuple[NodeStatus, ...]] = MappingProxyType(
     {
-        _S.GENERATING: frozenset({_S.GENERATED, _S.CANCELLED}),
-        _S.GENERATED: frozenset({_S.ACTIVE, _S.COMPLETE, _S.DUPLICATE, _S.CANCELLED}),
-        _S.ACTIVE: frozenset({_S.PRUNED, _S.CANCELLED}),
-        _S.PRUNED: frozenset(),
-        _S.DUPLICATE: frozenset(),
-        _S.COMPLETE: frozenset(),
-        _S.CANCELLED: frozenset(),
+        NodeStatus.GENERATING: (NodeStatus.GENERATED, NodeStatus.CANCELLED),
+        NodeStatus.GENERATED: (
+            NodeStatus.ACTIVE,
+            NodeStatus.COMPLETE,
+            NodeStatus.DUPLICATE,
+            NodeStatus.CANCELLED,
+        ),
+        NodeStatus.ACTIVE: (NodeStatus.PRUNED, NodeStatus.CANCELLED),
     }
 )
 
@@ -58,6 +87,129 @@ class Node:
     """The representative of the path's answer cluster, once answers are grouped."""
     path_tokens: int = 0
     """Generated tokens from the root through this segment. 0 until generated."""
+
+
+# ---------------------------------------------------------------- storage
+
+
+class Vector(Generic[T]):
+    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change.
+
+    With 20,000 items one change copies 128 + 160 references, where a dict would copy 20,000.
+    """
+
+    __slots__ = ("_chunks", "_size")
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        everything = tuple(items)
+        self._size = len(everything)
+        self._chunks: tuple[tuple[T, ...], ...] = tuple(
+            everything[i : i + _CHUNK] for i in range(0, self._size, _CHUNK)
+        )
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, index: int) -> T:
+        """Raises IndexError outside [0, len)."""
+        if not 0 <= index < self._size:
+            raise IndexError(index)
+        return self._chunks[index // _CHUNK][index % _CHUNK]
+
+    def __iter__(self) -> Iterator[T]:
+        for chunk in self._chunks:
+            yield from chunk
+
+    def update(self, changes: Iterable[tuple[int, T]]) -> Vector[T]:
+        """Return a copy with items set. The index `len` appends. Raises IndexError."""
+        changed_chunks: dict[int, list[T]] = {}
+        size = self._size
+        for index, item in changes:
+            if not 0 <= index <= size:
+                raise IndexError(index)
+            at, offset = divmod(index, _CHUNK)
+            chunk = changed_chunks.get(at)
+            if chunk is None:
+                chunk = changed_chunks[at] = (
+                    list(self._chunks[at]) if at < len(self._chunks) else []
+                )
+            if index == size:
+                chunk.append(item)
+                size += 1
+            else:
+                chunk[offset] = item
+        chunks = list(self._chunks)
+        for at in sorted(changed_chunks):
+            chunks[at : at + 1] = [tuple(changed_chunks[at])]
+        made: Vector[T] = Vector()
+        made._chunks, made._size = tuple(chunks), size
+        return made
+
+
+class Nodes(Mapping[NodeId, Node]):
+    """Immutable map of nodes by id. It also indexes children and counts generated tokens.
+
+    Ids are dense: node i is the i-th that was added.
+    """
+
+    __slots__ = ("_children", "_nodes", "_tokens")
+
+    def __init__(self) -> None:
+        self._nodes: Vector[Node] = Vector()
+        self._children: Vector[tuple[NodeId, ...]] = Vector()
+        self._tokens = 0
+
+    def __getitem__(self, node: NodeId) -> Node:
+        try:
+            return self._nodes[node]
+        except (IndexError, TypeError):
+            raise KeyError(node) from None
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[NodeId]:
+        return map(NodeId, range(len(self._nodes)))
+
+    def __repr__(self) -> str:
+        return f"Nodes({list(self._nodes)!r})"
+
+    @property
+    def tokens(self) -> int:
+        """Generated tokens of all nodes."""
+        return self._tokens
+
+    def children(self, node: NodeId) -> tuple[NodeId, ...]:
+        """Ids of a node's children, by index. Raises KeyError."""
+        self[node]
+        return self._children[node]
+
+    def update(self, changed: Iterable[Node]) -> Nodes:
+        """Return a copy with nodes added and replaced. Raises IndexError if an id leaves a gap."""
+        changed = tuple(changed)
+        size, tokens = len(self._nodes), self._tokens
+        family: dict[int, tuple[NodeId, ...]] = {}
+        for node in changed:
+            before = self._nodes[node.id] if node.id < size else None
+            tokens += _length(node) - (_length(before) if before else 0)
+            if before is None:
+                family[node.id] = ()
+                if node.parent is not None:
+                    known = family.get(node.parent)
+                    siblings = self._children[node.parent] if known is None else known
+                    family[node.parent] = (*siblings, node.id)
+        made = Nodes()
+        made._nodes = self._nodes.update((n.id, n) for n in changed)
+        made._children = self._children.update(sorted(family.items())) if family else self._children
+        made._tokens = tokens
+        return made
+
+
+def _length(node: Node) -> int:
+    return len(node.segment.token_ids) if node.segment else 0
+
+
+# ---------------------------------------------------------------- the tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +283,11 @@ class Tree:
     def children(self, node: NodeId) -> tuple[Node, ...]:
         return tuple(self.nodes[child] for child in self.nodes.children(node))
 
+    def list_kept(self, node: NodeId) -> list[Node]:
+        """The children that count: neither duplicates nor cancelled."""
+        gone = (NodeStatus.DUPLICATE, NodeStatus.CANCELLED)
+        return [child for child in self.children(node) if child.status not in gone]
+
     def path_token_ids(self, node: NodeId) -> TokenIds:
         return tuple(t for n in self.path(node) if n.segment for t in n.segment.token_ids)
 
@@ -154,9 +311,22 @@ class Tree:
 
     def _move(self, node: NodeId, to: NodeStatus) -> Node:
         at = self.nodes[node]
-        if to not in _NEXT[at.status]:
+        if to not in _NEXT.get(at.status, ()):
             raise ValueError(f"node {node}: {at.status} -> {to} is not a legal move")
         return replace(at, status=to)
 
     def _replace(self, changed: tuple[Node, ...]) -> Tree:
         return Tree(nodes=self.nodes.update(changed))
+
+
+def find_unique(
+    tree: Tree, nodes: Iterable[NodeId], family: Callable[[NodeId], int] = lambda node: 0
+) -> list[NodeId]:
+    """Return the first node of each text. Equal paths count as duplicates within a family.
+
+    nodes: ascending ids.
+    """
+    first: dict[tuple[int, str], NodeId] = {}
+    for node in nodes:
+        first.setdefault((family(node), tree.path_text(node).strip()), node)
+    return list(first.values())

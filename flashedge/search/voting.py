@@ -1,4 +1,4 @@
-"""What the searches share that vote among finished paths: checkpoints, the policy, the answer.
+"""Votes, and what all searches share that vote among finished paths.
 
 proceed --the policy is due--> CHECK --clustered, continue--> resume
 vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
@@ -6,28 +6,166 @@ vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, TypeVar
+from enum import StrEnum
+from typing import ClassVar, Generic, TypeVar, assert_never
 
 from flashedge.certainty.certainindex import measure_certainty
-from flashedge.certainty.history import ENTROPY, REWARD
+from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import Policy
 from flashedge.certainty.rewards import max_reward
-from flashedge.search.answer_choice import choose_answer
-from flashedge.search.base import Cluster, Clustered, Command, Finish
-from flashedge.search.checkpoints import (
-    remember_checkpoint,
-    take_checkpoint,
-    take_pending_checkpoints,
+from flashedge.search.base import (
+    Cluster,
+    Clustered,
+    Command,
+    Finish,
+    Generated,
+    Lookahead,
+    ProbeResult,
+    Reached,
+    Result,
+    Scored,
 )
-from flashedge.search.scoring import aggregate, score_per_step
-from flashedge.search.tree import ROOT, NodeStatus
-from flashedge.search.voting_state import Phase, VotingState
-from flashedge.types import Judges, NodeId
+from flashedge.search.scoring import aggregate, check_scores, score_per_step
+from flashedge.search.tree import ROOT, Node, NodeStatus, Tree, child_seed
+from flashedge.types import Granularity, Judges, Limits, NodeId, Vote
+
+NOTHING = Granularity(max_tokens=0)
+"""The granularity of a node whose path can't be continued."""
+BUDGET = "budget"
+"""The `cut_by` of a search that its token budget ended."""
+MAX_PENDING = 256
+"""Most checkpoints that a run without a policy remembers."""
+
+# ---------------------------------------------------------------- votes
+
+
+def count_votes(
+    ballots: Iterable[tuple[str | None, float]], by: str = "weighted"
+) -> tuple[Vote, ...]:
+    """Count answers, the winner first. Paths without an answer have no vote.
+
+    ballots: (num_paths, 2), the representative answer of each path's cluster and the path's
+    score, in a fixed order (node ids). by: `weighted` (sum of scores, ties by count) or
+    `majority` (count, ties by sum of scores). What is still tied goes to the earlier ballot.
+    Ref: weighted majority vote, arXiv 2408.03314 §5.1.
+    """
+    scores: dict[str, list[float]] = {}
+    for answer, score in ballots:
+        if answer is not None:
+            scores.setdefault(answer, []).append(score)
+    votes = [Vote(answer=a, weight=math.fsum(s), count=len(s)) for a, s in scores.items()]
+    if by == "majority":
+        return tuple(sorted(votes, key=lambda v: (-v.count, -v.weight)))
+    return tuple(sorted(votes, key=lambda v: (-v.weight, -v.count)))
+
+
+def choose_answer(tree: Tree, nodes: Sequence[NodeId], *, how: str, by: str) -> Finish:
+    """Choose one answer among `nodes`, whose answers in the tree represent their clusters.
+
+    nodes: at least one, in the order that breaks ties (node ids); how: the aggregate of step
+    scores. by: `weighted` takes the cluster with the largest sum of path scores; `majority` the
+    one with most paths, ties by that sum; `best` the cluster of the best path that has an answer.
+    The path shown is the best-scored one of that cluster; without any answer, of all.
+    """
+    scores = {node: aggregate(tree.path_scores(node), how) for node in nodes}
+    ranked = sorted(nodes, key=lambda node: -scores[node])
+    votes = count_votes(((tree[node].answer, scores[node]) for node in nodes), by=by)
+    if not votes:
+        return Finish(choice=ranked[0], answer=None, votes=())
+    if by == "best":
+        choice = next(node for node in ranked if tree[node].answer is not None)
+    else:
+        choice = next(node for node in ranked if tree[node].answer == votes[0].answer)
+    return Finish(choice=choice, answer=tree[choice].answer, votes=votes)
+
+
+# ---------------------------------------------------------------- the state
+
+
+class Phase(StrEnum):
+    GENERATE = "generate"
+    SCORE = "score"
+    CHECK = "check"  # while answers are grouped for the policy
+    CLUSTER = "cluster"  # at the end, while answers are grouped for the vote
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """How far a search had come at a checkpoint."""
+
+    progress: int
+    complete: int
+    """Finished paths."""
+    measured: int
+    """Paths over which certainty is measured."""
+    tokens: int
+    """Committed tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotingState:
+    tree: Tree
+    limits: Limits
+    phase: Phase = Phase.GENERATE
+    complete: tuple[NodeId, ...] = ()
+    """Nodes that ended a path, in the order in which the search took them. In the vote: the nodes
+    that have a ballot."""
+    clustered: tuple[NodeId, ...] = ()
+    """The value of `complete` for which answers were last grouped."""
+    ask_at: int = 0
+    """Progress at which the policy is asked next."""
+    history: History = ()
+    """Checkpoints so far, oldest first."""
+    pending_checkpoints: tuple[Moment, ...] = ()
+    """Where a policy would have been asked in a run that has none. Grouping answers only once costs
+    nothing extra, so these checkpoints are taken at the end; calibration replays policies on
+    them."""
+    cut_by: str | None = None
+    """See `Finish`."""
+    is_unboxed: bool = False
+    """Whether the grouped answers are unboxed. See `Clustered`."""
+
+    @property
+    def tokens(self) -> int:
+        """Committed tokens, as far as the search has decided about them."""
+        return self.tree.committed_tokens
+
+    @property
+    def is_over_budget(self) -> bool:
+        budget = self.limits.token_budget
+        return budget is not None and self.tokens >= budget
+
+    def remaining_tokens(self, node: NodeId) -> int:
+        """Tokens that may still be added to the path of `node`."""
+        at = self.tree[node]
+        if at.segment is None and at.parent is not None:
+            at = self.tree[at.parent]
+        return max(0, self.limits.max_path_tokens - at.path_tokens)
+
+    def bound_step(self, node: NodeId, *, max_step_tokens: int, max_steps: int) -> Granularity:
+        """How far the children of `node` go: one step, and the last one to the path's end."""
+        depth, room = self.tree[node].depth, self.remaining_tokens(node)
+        if depth >= max_steps or room == 0:
+            return NOTHING
+        if depth == max_steps - 1:
+            return Granularity(max_tokens=room, to_end=True)
+        return Granularity(max_tokens=min(max_step_tokens, room))
+
+    def ends_path(self, node: NodeId, *, max_steps: int) -> bool:
+        """Whether the model ended the path, the step is the last one, or no token fits."""
+        at = self.tree[node]
+        stopped = at.segment is not None and at.segment.finish.ends_path
+        return stopped or at.depth >= max_steps or self.remaining_tokens(node) == 0
+
 
 S = TypeVar("S", bound=VotingState)
+
+# ---------------------------------------------------------------- the search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +176,7 @@ class VotingSearch(ABC, Generic[S]):
     """Whether nodes are scored."""
 
     n: int
-    """Paths to complete (MCTS: rollouts)."""
+    """Paths or rollouts to complete."""
     aggregate: str = "last"
     """How step scores become the score of a path: last, min, prod or mean."""
     selection: str = "weighted"
@@ -60,12 +198,39 @@ class VotingSearch(ABC, Generic[S]):
     # ------------------------------------------------------------ what subclasses define
 
     @abstractmethod
+    def granularity(self, state: S, node: NodeId) -> Granularity:
+        """How far the children of `node` are generated."""
+
+    @abstractmethod
+    def ends_path(self, state: S, node: NodeId) -> bool:
+        """Whether nothing can follow a generated node."""
+
+    @abstractmethod
+    def max_children(self, state: S) -> int:
+        """Children that a kept node can expect."""
+
+    @abstractmethod
+    def take_segment(self, state: S, node: NodeId) -> tuple[S, tuple[Command, ...]]:
+        """Go on after the segment of a node was added."""
+
+    @abstractmethod
+    def take_scores(self, state: S, node: NodeId) -> tuple[S, tuple[Command, ...]]:
+        """Go on after the scores of a node were added."""
+
+    @abstractmethod
+    def stop(self, state: S) -> tuple[S, tuple[Command, ...]]:
+        """End a search that is not yet voting with what it has."""
+
+    @abstractmethod
     def resume(self, state: S) -> tuple[S, tuple[Command, ...]]:
         """Go on, after the policy was asked if it was due."""
 
     @abstractmethod
     def list_unfinished(self, state: S) -> Sequence[NodeId]:
         """The nodes among which the answer is sought if no path has ended."""
+
+    def awaits_scores(self, state: S, node: NodeId) -> bool:
+        return state.phase is Phase.SCORE
 
     def progress(self, state: S) -> int:
         """How much of `n` is used up."""
@@ -79,16 +244,76 @@ class VotingSearch(ABC, Generic[S]):
         """Certainty by the scores of the measured paths."""
         return max_reward(rewards)
 
-    def measures(self, state: S) -> dict[str, float]:
-        """Certainty of a state whose finished paths are clustered, by measure."""
-        tree, paths = state.tree, self.measured_paths(state)
+    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+        """Certainty over finished paths whose answers are grouped, by measure."""
         values = {ENTROPY: measure_certainty(tree[n].answer for n in paths)}
         if self.verifies:
             scores = (tree.path_scores(n) for n in paths)
             values[REWARD] = self.reward(score_per_step(s, self.aggregate) for s in scores)
         return {name: value for name, value in values.items() if value is not None}
 
-    # ------------------------------------------------------------ what subclasses call
+    # ------------------------------------------------------------ ask and tell
+
+    def tell(self, state: S, result: Result) -> tuple[S, tuple[Command, ...]]:
+        """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
+        match result:
+            case Generated(node=node, segment=segment):
+                at = state.tree.nodes.get(node)
+                if at is None or at.status is not NodeStatus.GENERATING:
+                    return state, ()
+                return self.take_segment(
+                    replace(state, tree=state.tree.add_segment(node, segment)), node
+                )
+            case Scored(node=node, scores=scores):
+                at = state.tree.nodes.get(node)
+                if at is None or at.status is not NodeStatus.GENERATED or at.scores is not None:
+                    return state, ()
+                if not self.awaits_scores(state, node):
+                    return state, ()
+                check_scores(at, scores, self.judges)
+                return self.take_scores(
+                    replace(state, tree=state.tree.set_scores(node, scores)), node
+                )
+            case Clustered():
+                return self._receive_clusters(state, result)
+            case ProbeResult() | Reached():
+                return state, ()
+            case _:
+                assert_never(result)
+
+    def conclude(self, state: S) -> tuple[S, tuple[Command, ...]]:
+        """Vote among the paths that ended. If none did, answer with the best unfinished path."""
+        if state.phase is Phase.DONE:
+            return state, ()
+        if state.phase is Phase.CLUSTER:
+            return state, (Cluster(nodes=state.complete),)
+        return self.stop(state)
+
+    def lookahead(self, state: S, node: NodeId) -> Lookahead:
+        """See the contract. While `node` generates, its own tokens are not yet subtracted from the
+        granularity. The seeds are those of an even share: a kept node gets a prefix of them, or
+        more when duplicates leave fewer paths than the search wants to keep."""
+        at = state.tree[node]
+        if children := state.tree.list_kept(node):
+            seeds = tuple(child.seed for child in children)
+            return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=False)
+        if not self._may_continue(state, at):
+            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
+        first = len(state.tree.children(node))
+        indices = range(first, first + self.max_children(state))
+        seeds = tuple(child_seed(at.seed, at.depth, i) for i in indices)
+        return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=not seeds)
+
+    def _may_continue(self, state: S, node: Node) -> bool:
+        budget = state.limits.token_budget
+        over = budget is not None and state.tree.committed_tokens >= budget
+        if over or state.phase in (Phase.CLUSTER, Phase.DONE):
+            return False
+        if node.status is NodeStatus.GENERATING:
+            return self.granularity(state, node.id) != NOTHING
+        return node.status is NodeStatus.GENERATED and not self.ends_path(state, node.id)
+
+    # ------------------------------------------------------------ checkpoints
 
     def find_first_ask(self) -> int:
         """The progress at which the policy is asked for the first time."""
@@ -100,46 +325,116 @@ class VotingSearch(ABC, Generic[S]):
 
     def check(self, state: S) -> tuple[S, tuple[Command, ...]]:
         """Ask the policy, which is due, as soon as answers are grouped."""
-        return self.use_clusters(replace(state, phase=Phase.CHECK))
+        return self._use_clusters(replace(state, phase=Phase.CHECK))
 
     def remember_checkpoint(self, state: S) -> S:
         """Without a policy: remember this point for the end of the run."""
-        return remember_checkpoint(self, state)
+        full = len(state.pending_checkpoints) >= MAX_PENDING
+        if self.policy is not None or not state.complete or full:
+            return state
+        pending = (*state.pending_checkpoints, self._note_moment(state))
+        return replace(state, pending_checkpoints=pending)
 
     def consult(self, state: S) -> tuple[S, bool]:
         """Take a checkpoint and ask the policy. The second value: whether the search continues."""
         assert self.policy is not None, "without a policy nothing is checked"
-        state = take_checkpoint(self, state)
+        state = self._take_checkpoints(state)
         allotment = self.policy.allot(state.history, self.n)
         if allotment.more <= 0:
             return replace(state, cut_by=str(allotment.reason)), False
         return replace(state, ask_at=state.history[-1].progress + allotment.more), True
 
+    def _note_moment(self, state: S) -> Moment:
+        return Moment(
+            progress=self.progress(state),
+            complete=len(state.complete),
+            measured=len(self.measured_paths(state)),
+            tokens=state.tokens,
+        )
+
+    def _take_checkpoints(self, state: S) -> S:
+        """Take a checkpoint now, after those that were only remembered, the first at each progress.
+
+        These equal what a policy would have seen: grouping is by order, so the groups of the first
+        paths do not depend on the later ones.
+        """
+        taken: list[Checkpoint] = []
+        for moment in state.pending_checkpoints:
+            if not taken or moment.progress > taken[-1].progress:
+                taken.append(self._measure(state, moment))
+        taken.append(self._measure(state, self._note_moment(state)))
+        return replace(state, history=(*state.history, *taken), pending_checkpoints=())
+
+    def _measure(self, state: S, moment: Moment) -> Checkpoint:
+        """Answers without a box count for nothing here: a later path may have a box, and then they
+        are none."""
+        tree, complete = state.tree, state.complete[: moment.complete]
+        if state.is_unboxed:
+            tree = tree.set_answers(dict.fromkeys(complete))
+        paths = self.measured_paths(state)[: moment.measured]
+        return Checkpoint(
+            progress=moment.progress,
+            tokens=moment.tokens,
+            answers=sum(tree[n].answer is not None for n in paths),
+            measures=self.measures(tree, paths),
+            answer=choose_answer(tree, complete, how=self.aggregate, by=self.selection).answer,
+        )
+
+    # ------------------------------------------------------------ the vote
+
+    def settle_open(
+        self, state: S, nodes: Iterable[NodeId]
+    ) -> tuple[Mapping[NodeId, NodeStatus], tuple[NodeId, ...]]:
+        """What becomes of nodes that are under way when the search has to stop. The second value:
+        those that end a path."""
+        changes: dict[NodeId, NodeStatus] = {}
+        for node in nodes:
+            status = state.tree[node].status
+            if status is NodeStatus.GENERATING:
+                changes[node] = NodeStatus.CANCELLED
+            elif status is NodeStatus.GENERATED:
+                ended = self.ends_path(state, node)
+                changes[node] = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
+        return changes, tuple(n for n, s in changes.items() if s is NodeStatus.COMPLETE)
+
     def vote(self, state: S, cut_by: str | None = None) -> tuple[S, tuple[Command, ...]]:
         """End the search: group the answers of `complete`, or of the best path if none ended."""
         state = replace(state, cut_by=cut_by)
-        nodes = state.complete or state.best_unfinished(
-            self.list_unfinished(state), lambda n: self.path_score(state, n)
-        )
+        nodes = state.complete or self._choose_unfinished(state)
         if not nodes:
             done = replace(state, phase=Phase.DONE)
             return done, (Finish(choice=ROOT, answer=None, votes=(), cut_by=cut_by),)
-        return self.use_clusters(replace(state, phase=Phase.CLUSTER, complete=nodes))
+        return self._use_clusters(replace(state, phase=Phase.CLUSTER, complete=nodes))
 
-    def receive_clusters(self, state: S, result: Clustered) -> tuple[S, tuple[Command, ...]]:
+    def _choose_unfinished(self, state: S) -> tuple[NodeId, ...]:
+        """The best-scored path that has not ended, as one node; empty if there is none.
+
+        It is one of the unfinished nodes, or a parent none of whose children among them has a
+        segment. Ties go to the longer path, then to the lower id.
+        """
+        tree, nodes = state.tree, self.list_unfinished(state)
+        generated = [n for n in nodes if tree[n].segment is not None]
+        dropped = {NodeStatus.PRUNED, NodeStatus.DUPLICATE}
+        live = {n for n in generated if tree[n].status not in dropped}
+        parents = {p for n in nodes if (p := tree[n].parent) is not None and p != ROOT}
+        live |= parents - {p for n in generated if (p := tree[n].parent) is not None}
+        key = {n: (-self.path_score(state, n), -tree[n].depth, n) for n in live}
+        return (min(live, key=key.__getitem__),) if live else ()
+
+    def _receive_clusters(self, state: S, result: Clustered) -> tuple[S, tuple[Command, ...]]:
         expected = state.phase in (Phase.CHECK, Phase.CLUSTER)
         if not expected or result.answers.keys() != set(state.complete):
             return state, ()
         tree = state.tree.set_answers(result.answers)
         state = replace(state, tree=tree, clustered=state.complete)
-        return self.use_clusters(replace(state, is_unboxed=result.is_unboxed))
+        return self._use_clusters(replace(state, is_unboxed=result.is_unboxed))
 
-    def use_clusters(self, state: S) -> tuple[S, tuple[Command, ...]]:
+    def _use_clusters(self, state: S) -> tuple[S, tuple[Command, ...]]:
         """Check or finish, once the answers of `complete` are grouped."""
         if state.clustered != state.complete:
             return state, (Cluster(nodes=state.complete),)
         if state.phase is Phase.CLUSTER:
-            return self.finish(take_checkpoint(self, take_pending_checkpoints(self, state)))
+            return self.finish(self._take_checkpoints(state))
         state, continues = self.consult(state)
         return self.resume(state) if continues else self.finish(state)
 

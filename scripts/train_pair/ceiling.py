@@ -19,7 +19,7 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 from flashedge.types import Problem as Asked
 from flashedge.types import Sampling
 from scripts.train_pair.checker import check_steps, is_correct, split_steps

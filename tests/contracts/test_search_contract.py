@@ -26,19 +26,15 @@ from flashedge.search.base import (
     Watch,
 )
 from flashedge.search.catalog import STRATEGIES
-from flashedge.search.seeds import child_seed
-from flashedge.search.strategies.beam import BeamSearch
-from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.beam import BeamSearch, DynamicBranching, VaryingGranularity
+from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.strategies.dvts import Dvts
-from flashedge.search.strategies.dynamic_branching import DynamicBranching
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
 from flashedge.search.strategies.rebase import Rebase
-from flashedge.search.strategies.self_consistency import SelfConsistency
-from flashedge.search.strategies.varying_granularity import VaryingGranularity
-from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
 from flashedge.types import FinishReason, Limits, NodeId, Segment
 from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive
 

@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.policies import Even, Policy, Threshold
-from flashedge.search.mcts.exits.exits import Exits
+from flashedge.search.mcts.exits import Exits
 from flashedge.search.scoring import AGGREGATES
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.types import Limits

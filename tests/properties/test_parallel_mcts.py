@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.search.mcts.exits.exits import Exits
-from flashedge.search.mcts.state import MctsState
+from flashedge.search.mcts.exits import Exits
+from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.types import Limits
 from tests.properties.test_mcts_twin import draw_search

@@ -13,13 +13,12 @@ from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
-from flashedge.search.answer_choice import count_votes
 from flashedge.search.base import Expand, Score
-from flashedge.search.nodes import Vector
 from flashedge.search.scoring import AGGREGATES, aggregate
 from flashedge.search.steps import BoundaryRule, split_steps
 from flashedge.search.strategies.beam import BeamSearch
-from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector
+from flashedge.search.voting import count_votes
 from flashedge.types import Limits, NodeId
 from tests.support.search_rig import Run, World, drive
 

@@ -22,12 +22,12 @@ from flashedge.certainty.tv_stopping import failure_bound, min_probes, total_var
 from flashedge.search.apportion import apportion, softmax
 from flashedge.search.base import Expand, Probe
 from flashedge.search.scoring import AGGREGATES
+from flashedge.search.strategies.beam import DynamicBranching
+from flashedge.search.strategies.best_of_n import SelfConsistency
 from flashedge.search.strategies.dvts import Dvts
-from flashedge.search.strategies.dynamic_branching import DynamicBranching
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.rebase import Rebase
-from flashedge.search.strategies.self_consistency import SelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Limits
 from tests.support.search_rig import World, drive
@@ -104,12 +104,12 @@ def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
     done: Counter[int] = Counter()
     for node in run.tree.nodes.values():
         if node.status is NodeStatus.COMPLETE:
-            done[search.subtree(state, node.id)] += 1
+            done[search.family(state, node.id)] += 1
     full, rest = divmod(search.n, search.branching)
     assert [done[t] for t in sorted(done)] == [search.branching] * full + [rest] * (rest > 0)
     levels: Counter[tuple[int, int]] = Counter()
     for command in (c for c in run.commands if isinstance(c, Expand) and c.parent != ROOT):
-        levels[search.subtree(state, command.parent), run.tree[command.parent].depth] += 1
+        levels[search.family(state, command.parent), run.tree[command.parent].depth] += 1
     assert all(count == 1 for count in levels.values())  # one path of each goes on
 
 

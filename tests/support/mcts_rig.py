@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from flashedge.search.base import (
-    Allowance,
     Cancel,
     Cluster,
     Command,
@@ -22,9 +21,7 @@ from flashedge.search.base import (
     Score,
     Scored,
 )
-from flashedge.search.flights import Stage
-from flashedge.search.mcts.selection import list_children, list_path
-from flashedge.search.mcts.state import MctsState
+from flashedge.search.mcts.rollouts import Allowance, MctsState, Stage, list_path
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Limits, NodeId
@@ -158,7 +155,7 @@ def count_closed(state: MctsState) -> dict[NodeId, bool]:
     tree, ended = state.tree, set(state.rollouts)
     closed: dict[NodeId, bool] = {}
     for node in reversed(tuple(tree.nodes.values())):
-        children = list_children(tree, node.id)
+        children = tree.list_kept(node.id)
         if node.status is NodeStatus.DUPLICATE:
             closed[node.id] = True
         elif node.status is NodeStatus.COMPLETE:

@@ -6,14 +6,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flashedge.certainty.rewards import mean_reward
-from flashedge.search.level_state import LevelState, Move, Shares
-from flashedge.search.mcts.puct import logprob_priors, puct, uniform_priors
-from flashedge.search.stepwise import Stepwise
-from flashedge.search.tree import ROOT, NodeStatus
-from flashedge.search.voting_state import BUDGET
-from flashedge.types import NodeId
+from flashedge.search.level import LevelState, Move, Shares, Stepwise
+from flashedge.search.strategies.mcts import logprob_priors, puct, uniform_priors
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.voting import BUDGET
+from flashedge.types import Limits, NodeId, Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NaiveState(LevelState):
+    rollouts: tuple[NodeId, ...] = ()
+    """The nodes in which rollouts ended, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +29,7 @@ class NaiveMcts(Stepwise):
     all of its nodes.
 
     A level is the expansion of one node. Visit counts and values are not stored: they follow from
-    `LevelState.rollouts`. The reward of a path is its aggregate (prod in the paper).
+    `NaiveState.rollouts`. The reward of a path is its aggregate (prod in the paper).
     Ref: arXiv 2604.00510 App. A (node-reusing MCTS); arXiv 2412.20993 App. A.
     Departures: an unvisited child has the verifier's reward as its value, not 0; a finished path is
     rolled out at most once; finished siblings of a trajectory take part in the choice; the search
@@ -39,22 +45,24 @@ class NaiveMcts(Stepwise):
     def name(self) -> str:
         return "mcts"
 
-    def initial_width(self, state: LevelState) -> int:
+    def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
+        ask_at = self.find_first_ask()
+        state = NaiveState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)
+        return self.expand(state, ((ROOT, self.branching),))
+
+    def max_children(self, state: Any) -> int:
         return self.branching
 
-    def max_children(self, state: LevelState) -> int:
-        return self.branching
-
-    def family(self, state: LevelState, node: NodeId) -> int:
+    def family(self, state: Any, node: NodeId) -> int:
         parent = state.tree[node].parent
         assert parent is not None, "the root is in no level"
         return parent
 
-    def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
+    def keep(self, state: Any, paths: Sequence[NodeId], width: int) -> Shares:
         """Continue the rollout from the best child. No path is pruned."""
         return ((paths[0], self.branching),)
 
-    def decide(self, state: LevelState) -> Move:
+    def decide(self, state: Any) -> Move:
         """Continue from the best new child. If its path ended, the rollout is over."""
         state, unique = self.settle_level(state)
         best = min(
@@ -70,7 +78,7 @@ class NaiveMcts(Stepwise):
             return self.vote(state, cut_by=BUDGET)
         return self.proceed(state) if ended else self.expand(state, self.keep(state, unique, 0))
 
-    def resume(self, state: LevelState) -> Move:
+    def resume(self, state: Any) -> Move:
         """Start the next rollout. Those that reach a finished path need no work."""
         while len(state.rollouts) < self.n:
             leaf = self.select(state)
@@ -99,10 +107,10 @@ class NaiveMcts(Stepwise):
 
     # ------------------------------------------------------------ certainty
 
-    def progress(self, state: LevelState) -> int:
+    def progress(self, state: Any) -> int:
         return len(state.rollouts)
 
-    def measured_paths(self, state: LevelState) -> Sequence[NodeId]:
+    def measured_paths(self, state: Any) -> Sequence[NodeId]:
         return state.rollouts or state.complete
 
     def reward(self, rewards: Iterable[float]) -> float | None:
@@ -110,13 +118,13 @@ class NaiveMcts(Stepwise):
 
     # ------------------------------------------------------------ selection
 
-    def visits(self, state: LevelState) -> Mapping[NodeId, int]:
+    def visits(self, state: Any) -> Mapping[NodeId, int]:
         """N: rollouts through each node, including the root."""
         visits = Counter(node.id for end in state.rollouts for node in state.tree.path(end))
         visits[ROOT] = len(state.rollouts)
         return visits
 
-    def values(self, state: LevelState) -> Mapping[NodeId, float]:
+    def values(self, state: Any) -> Mapping[NodeId, float]:
         """Sum of the rewards of the rollouts through each node."""
         total: dict[NodeId, float] = {}
         for end in state.rollouts:
@@ -125,7 +133,7 @@ class NaiveMcts(Stepwise):
                 total[node.id] = total.get(node.id, 0.0) + reward
         return total
 
-    def select(self, state: LevelState) -> NodeId | None:
+    def select(self, state: Any) -> NodeId | None:
         """Descend by PUCT to a leaf, ties to the older child. None if no leaf is open."""
         tree, visits, values = state.tree, self.visits(state), self.values(state)
         is_open = self._find_open(state)
@@ -147,7 +155,7 @@ class NaiveMcts(Stepwise):
             node = min(ranked)[1]
         return node
 
-    def _find_open(self, state: LevelState) -> Mapping[NodeId, bool]:
+    def _find_open(self, state: Any) -> Mapping[NodeId, bool]:
         """For each node: whether it is, or leads to, a leaf that a rollout can still reach."""
         rolled_out = set(state.rollouts)
         is_open: dict[NodeId, bool] = {}

@@ -29,8 +29,7 @@ from flashedge.search.base import (
     Search,
     Watch,
 )
-from flashedge.search.seeds import mix64
-from flashedge.search.tree import Tree
+from flashedge.search.tree import Tree, mix64
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment
 
 PROBLEM = Problem.from_text("How many?")

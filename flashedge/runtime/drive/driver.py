@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never, cast
 
 from flashedge import events
 from flashedge.answers.grouping import group_answers
@@ -37,7 +37,6 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.base import (
-    Allowance,
     Cancel,
     Child,
     Cluster,
@@ -56,6 +55,8 @@ from flashedge.search.base import (
     SearchState,
     Watch,
 )
+from flashedge.search.mcts.rollouts import Allowance, MctsState
+from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import Tree
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
@@ -86,7 +87,7 @@ class Driver:
         self._emit = emit
         self._on_turn = on_turn
         self._earlier = earlier
-        self._inbox: asyncio.Queue[Result] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
         self._work = OpenWork()
         self._growth = Growth(engines.generator.codec.decode)
         self.thinking = Thinking.of_prompt(engines.generator.codec, prompt_ids)
@@ -131,12 +132,14 @@ class Driver:
                         self._cancel_work()
                         state, commands = search.conclude(state)
                     else:
-                        new_state, commands = search.tell(state, result)
+                        new_state, commands = _tell(search, state, result)
                         if new_state is not state:  # the same state: the result was too late
-                            turn, state = state.turn, new_state
+                            turn = state.turn if isinstance(state, MctsState) else 0
+                            state = new_state
                             self._emitter.emit_result(result, state.tree, turn)
-                            self._emitter.emit_rollouts(state.rollouts, state.num_futile)
-                            self._emitter.emit_flights(state.flights, state.num_cancelled)
+                            if isinstance(state, MctsState):
+                                self._emitter.emit_rollouts(state.rollouts, state.num_futile)
+                                self._emitter.emit_flights(state.flights, state.num_cancelled)
                             self._emitter.emit_certainty(state.history)
                 self._cancel_work()
                 ticker.cancel()
@@ -299,7 +302,7 @@ class Driver:
 
     # ------------------------------------------------------------ time
 
-    async def _receive(self, cut_at: float | None) -> Result | None:
+    async def _receive(self, cut_at: float | None) -> Result | Allowance | None:
         """Wait for the next result. None when the deadline passes first."""
         try:
             async with asyncio.timeout_at(cut_at):
@@ -312,3 +315,12 @@ class Driver:
             await asyncio.sleep(PROGRESS_S)
             if (progress := self._growth.report()) is not None:
                 self._emit(progress)
+
+
+def _tell(
+    search: Search[Any], state: Any, result: Result | Allowance
+) -> tuple[Any, tuple[Command, ...]]:
+    """Allowances come to runs of MCTS only."""
+    if isinstance(result, Allowance):
+        return cast(Mcts, search).tell(state, result)
+    return search.tell(state, result)

@@ -20,7 +20,6 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.search.base import (
-    Allowance,
     Cancel,
     Clustered,
     Command,
@@ -31,7 +30,7 @@ from flashedge.search.base import (
     Result,
     Scored,
 )
-from flashedge.search.flights import Flight
+from flashedge.search.mcts.rollouts import Allowance, Flight
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
@@ -58,7 +57,7 @@ class EventEmitter:
         self._has_several = self._has_read_prompt = False
         self._flying: set[int] = set()
 
-    def emit_result(self, result: Result, tree: Tree, turn: int) -> None:
+    def emit_result(self, result: Result | Allowance, tree: Tree, turn: int) -> None:
         """turn: of the search, before it was told the result."""
         match result:
             case Generated(node=node, segment=segment):

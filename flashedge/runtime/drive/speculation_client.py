@@ -23,6 +23,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.search.base import Cancel, Command, Expand, Search, SearchState
+from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import ENTROPY, NodeId, Speculation, TokenIds
 
@@ -97,7 +98,8 @@ class SpeculationClient:
         for number in decided:
             for node in self._levels.pop(number):
                 self._continuations.pop(node, None)
-        together = [[e] for e in expansions] if state.flights else [expansions]
+        alone = isinstance(state, MctsState)
+        together = [[e] for e in expansions] if alone else [expansions]
         for level in filter(None, together):
             self._begin_level(state, level)
         seeds = frozenset(child.seed for e in expansions for child in e.children)

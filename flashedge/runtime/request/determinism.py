@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from flashedge.errors import Conflict, EngineDead, RequestError
-from flashedge.search.mcts.rollouts import ARRIVAL
+from flashedge.search.strategies.mcts import ARRIVAL
 
 if TYPE_CHECKING:
     from flashedge.runtime.request.spec import RunSpec

@@ -41,7 +41,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 
 Script = tuple[tuple[int, int], ...]
-"""(turn, rollouts) of each allowance. See `RolloutSearch.script`."""
+"""(turn, rollouts) of each allowance. See `Mcts.script`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

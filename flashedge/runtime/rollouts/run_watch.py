@@ -16,7 +16,7 @@ from flashedge.events import (
 from flashedge.runtime.request.boost import is_boosted
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.rollouts.contender import Contender
-from flashedge.search.mcts.exits.exits import Exits
+from flashedge.search.mcts.exits import Exits
 from flashedge.types import NodeId
 
 MOST = 8

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 
 UNMEASURED_BATCH = 16
 """Batch that drafts may fill where nobody has measured what another sequence costs a step. On a

@@ -1,260 +1,283 @@
-"""How MCTS launches rollouts and takes their results. See `strategies.mcts`.
+"""The state of MCTS: the rollouts in flight, and what is known of the nodes of its tree.
 
-launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts whose node was
-        expanded meanwhile: they find a leaf below it
-take:   settle an expansion -> end the rollout, or expand its best child
+Results of rollouts in flight are noted as they arrive. What follows from them is decided in
+`strategies.mcts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
-from flashedge.search.base import Child, Command, Expand
-from flashedge.search.flights import Flight, Stage
-from flashedge.search.mcts.cancellation import cancel_flights, choose_least
-from flashedge.search.mcts.exits.exits import Exits
-from flashedge.search.mcts.exits.futility import FUTILITY
-from flashedge.search.mcts.selection import close_node, list_path, select_leaf
-from flashedge.search.mcts.settlement import settle_expansion
-from flashedge.search.mcts.state import MctsState, Move
-from flashedge.search.step_bounds import bound_step, ends_path
-from flashedge.search.tree import ROOT, NodeStatus
-from flashedge.search.voting import VotingSearch
-from flashedge.search.voting_state import BUDGET, Phase
-from flashedge.types import Granularity, NodeId
+from flashedge.search.base import Cancel, Command, Score
+from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector
+from flashedge.search.voting import Phase, VotingState
+from flashedge.types import NodeId
 
-LAUNCH, ARRIVAL = "launch", "arrival"
+# ---------------------------------------------------------------- rollouts in flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutSearch(VotingSearch[MctsState]):
-    """The part of MCTS that acts, between two results."""
+class Allowance:
+    """How many rollouts may be in flight from now on; the driver tells it like a result. A search
+    that has more cancels those of least reward. A run with a fixed number never gets one."""
 
-    branching: int = 4
-    """Children of each expanded node."""
-    max_step_tokens: int = 256
-    """Longest step."""
-    max_steps: int = 40
-    """Depth of the last step, which runs to the end of the path."""
-    c: float = 1.0
-    """Weight of exploration."""
-    prior: str = "logprob"
-    """Prior of a child: logprob or uniform."""
-    parallel: int = 1
-    """P: most rollouts in flight, until an `Allowance` says otherwise."""
-    boost: bool = False
-    """Whether the runtime sends allowances. The search does as they say either way."""
-    take: str = LAUNCH
-    """launch, or arrival: take results as they complete. Then the tree depends on the engines."""
-    script: tuple[tuple[int, int], ...] = ()
-    """The `changes` of an earlier run, to be repeated. A run whose allowance changed is a function
-    of its seed, `parallel` and these, unless it takes results by arrival."""
-    exits: Exits = field(default_factory=Exits)
-    """When the search ends before n rollouts, besides the policy."""
+    rollouts: int
+    """At least 1."""
+    of: int = 0
+    """Rollouts that all runs of the daemon may have together, for display. 0: not known."""
 
-    def granularity(self, state: MctsState, node: NodeId) -> Granularity:
-        tokens, steps = self.max_step_tokens, self.max_steps
-        return bound_step(state, node, max_step_tokens=tokens, max_steps=steps)
 
-    def ends_path(self, state: MctsState, node: NodeId) -> bool:
-        return ends_path(state, node, max_steps=self.max_steps)
+class Stage(StrEnum):
+    """What a rollout in flight is doing."""
 
-    def run(self, state: MctsState, commands: Iterable[Command] = ()) -> Move:
-        """Go on until the search has to wait for a result. `commands` come first."""
-        done = list(commands)
-        while (move := self._step(state)) is not None:
-            state, new = move
-            done += new
-        return state, tuple(done)
+    GENERATING = "generating"  # the children of its node
+    SCORING = "scoring"  # the children of its node
+    READY = "ready"  # its children are scored; it waits for its turn
+    WAITING = "waiting"  # another rollout expands its node
 
-    def change_allowance(self, state: MctsState, rollouts: int) -> Move:
-        """See `Allowance`. Raises ValueError, changing nothing, for less than one rollout."""
-        if rollouts < 1:
-            raise ValueError(f"an allowance of {rollouts} rollouts")
-        if not state.is_searching or rollouts == state.allowance:
-            return state, ()
-        least = choose_least(state.flights, len(state.flights) - rollouts)
-        state = replace(
-            state,
-            allowance=rollouts,
-            changes=(*state.changes, (state.turn, rollouts)),
-            num_cancelled=state.num_cancelled + len(least),
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """A rollout that was launched and has not ended."""
+
+    number: int
+    """Rollouts are numbered from 0 in the order of their launch."""
+    node: NodeId
+    """Where its path ends so far: the node that it expands, or waits at."""
+    stage: Stage
+    reward: float
+    """Aggregate of its path's scores so far. 1.0 at the root."""
+    outstanding: int = 0
+    """Results of its stage that have not arrived."""
+
+
+# ---------------------------------------------------------------- statistics of nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatistics:
+    reward: float = 0.0
+    """Aggregate of the scores of the path to the node. 1.0 at the root."""
+    prior: float = 0.0
+    """P(s, a): the node's share before it is visited."""
+    visits: int = 0
+    """N: ended rollouts through the node."""
+    value: float = 0.0
+    """Sum of the rewards of those rollouts."""
+    in_flight: int = 0
+    """O: rollouts in flight whose path holds the node."""
+    is_closed: bool = False
+    """Whether no rollout can reach a leaf through the node any more."""
+
+    @property
+    def expected_visits(self) -> int:
+        """Ñ = N + O."""
+        return self.visits + self.in_flight
+
+    @property
+    def mean(self) -> float:
+        """Q: the mean reward of the rollouts through the node, its own before there is one."""
+        return self.value / self.visits if self.visits else self.reward
+
+
+class Statistics:
+    """Immutable statistics of all nodes, by id. Methods that change something return a copy."""
+
+    __slots__ = ("_nodes",)
+
+    def __init__(self, nodes: Vector[NodeStatistics] | None = None) -> None:
+        self._nodes = nodes or Vector((NodeStatistics(reward=1.0, prior=1.0),))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Statistics) and list(self._nodes) == list(other._nodes)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __getitem__(self, node: NodeId) -> NodeStatistics:
+        return self._nodes[node]
+
+    def add(self, count: int) -> Statistics:
+        """Append nodes of which nothing is known yet."""
+        first = len(self._nodes)
+        return Statistics(self._nodes.update((first + i, NodeStatistics()) for i in range(count)))
+
+    def update(self, changes: Mapping[NodeId, NodeStatistics]) -> Statistics:
+        return Statistics(self._nodes.update(sorted(changes.items())))
+
+    def enter(self, path: Iterable[NodeId], count: int = 1) -> Statistics:
+        """A rollout in flight goes through these nodes. count -1: it does so no more."""
+        return self.update(
+            {
+                node: replace(at, in_flight=at.in_flight + count)
+                for node in path
+                for at in (self[node],)
+            }
         )
-        return cancel_flights(state, least)
 
-    # ------------------------------------------------------------ inner
-
-    def _step(self, state: MctsState) -> Move | None:
-        """Do the next thing. None if there is nothing to do before a result arrives."""
-        if not state.is_searching:
-            return None
-        if state.phase is Phase.GENERATE and (move := self._launch(state)) is not None:
-            return move
-        done = len(state.changes)
-        if done < len(self.script) and self.script[done][0] == state.turn:
-            return self.change_allowance(state, self.script[done][1])
-        if state.phase is not Phase.GENERATE:
-            return None
-        if (ready := self._find_turn(state)) is not None:
-            return self._take(state, ready)
-        return None if state.flights else self._end(state)
-
-    def _launch(self, state: MctsState) -> Move | None:
-        """Let a rollout go on whose node was expanded meanwhile, or launch one. None if there is
-        none."""
-        expanding = state.expanding
-        for flight in state.flights:
-            if flight.stage is Stage.WAITING and flight.node not in expanding:
-                return self._place(self._land(state, flight), flight)
-        if not self._may_launch(state):
-            return None
-        number = state.num_launched
-        flight = Flight(number=number, node=ROOT, stage=Stage.WAITING, reward=1.0)
-        return self._place(replace(state, num_launched=number + 1), flight)
-
-    def _may_launch(self, state: MctsState) -> bool:
-        room = min(state.allowance, self.n - self._count_done(state))
-        return len(state.flights) < room and not state.statistics[ROOT].is_closed
-
-    def _count_done(self, state: MctsState) -> int:
-        return len(state.rollouts) + state.num_futile
-
-    def _find_turn(self, state: MctsState) -> Flight | None:
-        """The rollout whose expansion is to be taken now."""
-        expanders = [f for f in state.flights if f.stage is not Stage.WAITING]
-        turns = expanders[:1] if self.take == LAUNCH else expanders
-        return next((f for f in turns if f.stage is Stage.READY), None)
-
-    def _take(self, state: MctsState, flight: Flight) -> Move:
-        """Take the results of an expansion: its rollout goes on or ends."""
-        state, best = settle_expansion(
-            state,
-            flight.node,
-            ends_path=lambda node: self.ends_path(state, node),
-            path_score=lambda node: self.path_score(state, node),
-            prior=self.prior,
+    def visit(self, path: Iterable[NodeId], reward: float) -> Statistics:
+        """A rollout through these nodes has ended."""
+        return self.update(
+            {
+                node: replace(at, visits=at.visits + 1, value=at.value + reward)
+                for node in path
+                for at in (self[node],)
+            }
         )
-        state = self.exits.count_leaves(self._land(state, flight), flight.node)
-        state, commands = self._cut(state)
-        if state.tree[best].status is NodeStatus.COMPLETE:
-            state, others = self._end_rollout(state, best)
-            return state, (*commands, *others)
-        if self.exits.is_cut(state, best):
-            state = replace(state, num_futile=state.num_futile + 1)
-        if (end := self._exit(state)) is not None:
-            state, others = end
-        elif self.exits.is_cut(state, best):
-            others = ()
-        else:
-            state, others = self._expand(state, replace(flight, node=best))
-        return state, (*commands, *others)
 
-    def _end_rollout(self, state: MctsState, leaf: NodeId) -> Move:
-        """Note a rollout that ended in `leaf`, which no other one enters again. It is not in
-        flight any more."""
-        path, reward = list_path(state.tree, leaf), state.statistics[leaf].reward
-        statistics = close_node(state.tree, state.statistics.visit(path, reward), leaf)
-        state = replace(state, statistics=statistics, rollouts=(*state.rollouts, leaf))
-        if (end := self._exit(state)) is not None:
-            return end
-        if self._count_done(state) < self.n:
-            if self.is_policy_due(state):
-                return self.check(state)
-            state = self.remember_checkpoint(state)
-        return state, ()
 
-    def _exit(self, state: MctsState) -> Move | None:
-        """End the search if its budget or an exit says so, unless it is at its end anyway."""
-        if self._count_done(state) == self.n:
-            return None
-        if state.is_over_budget:
-            return self.vote(state, cut_by=BUDGET)
-        reason = self.exits.find_reason(state)
-        if reason is None:
-            return None
-        return self.vote(replace(state, gave_up=reason == FUTILITY), cut_by=reason)
+# ---------------------------------------------------------------- the state
 
-    def _end(self, state: MctsState) -> Move:
-        """Nothing is in flight and nothing may be launched."""
-        tree = state.tree
-        unopened = [
-            n.id
-            for n in tree.nodes.values()
-            if n.status is NodeStatus.ACTIVE and not tree.children(n.id)
-        ]
-        state = replace(state, tree=tree.mark(dict.fromkeys(unopened, NodeStatus.PRUNED)))
-        if self._count_done(state) == self.n or not state.has_cut_leaves:
-            return self.vote(state)
-        gave_up = state.best_reward < self.exits.futile
-        return self.vote(replace(state, gave_up=gave_up), cut_by=FUTILITY)
 
-    # ------------------------------------------------------------ rollouts in flight
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MctsState(VotingState):
+    statistics: Statistics = field(default_factory=Statistics)
+    """Visits, values and in-flight counts of all nodes."""
+    rollouts: tuple[NodeId, ...] = ()
+    """The nodes in which rollouts ended, in order."""
+    flights: tuple[Flight, ...] = ()
+    """The rollouts in flight, in the order in which they came to their nodes."""
+    allowance: int = 1
+    """Most rollouts in flight."""
+    num_launched: int = 0
+    """Rollouts launched so far, whatever became of them."""
+    turn: int = 0
+    """How often results changed what selection sees: expansions that were taken, and checks. Given
+    the same seed and the same allowances at the same turns, the search builds the same tree."""
+    changes: tuple[tuple[int, int], ...] = ()
+    """(turn, allowance) of each `Allowance` so far. See `Mcts.script`."""
+    taken_tokens: int = 0
+    """Tokens of those expansions. What arrived ahead of its turn does not count yet."""
+    frontier: tuple[NodeId, ...] = ()
+    """Nodes of the expansion that was taken last; at the end of the search also those that were in
+    flight."""
+    num_waits: int = 0
+    """How often a rollout reached a node that another one was expanding."""
+    num_cancelled: int = 0
+    """Rollouts that a smaller allowance cancelled. Others are launched in their place."""
+    num_futile: int = 0
+    """Rollouts that ended because nothing below their node can be good enough. They count among
+    n, but leave no visit."""
+    num_viable: int = 1
+    """Leaves that are not futile, if the search has a negative exit."""
+    best_reward: float = 0.0
+    """Largest reward of a path that ended."""
+    has_cut_leaves: bool = False
+    """Whether a leaf was closed because it is futile."""
+    gave_up: bool = False
+    """See `Finish.unlikely`."""
 
-    def _place(self, state: MctsState, flight: Flight) -> Move:
-        """Let a rollout that is not in flight go on from its node. It is dropped if no leaf is
-        open."""
-        state, leaf = self._find_leaf(state, flight.node)
-        if leaf is None:
-            return state, ()
-        flight = replace(flight, node=leaf)
-        if leaf in state.expanding:
-            waiting = replace(flight, stage=Stage.WAITING)
-            return self._fly(replace(state, num_waits=state.num_waits + 1), waiting), ()
-        if state.tree[leaf].status is NodeStatus.COMPLETE:
-            return self._end_rollout(state, leaf)
-        return self._expand(state, flight)
+    @property
+    def tokens(self) -> int:
+        return self.taken_tokens
 
-    def _find_leaf(self, state: MctsState, start: NodeId) -> tuple[MctsState, NodeId | None]:
-        """Find an open leaf below `start`, or else anywhere. Futile ones are closed if they cut
-        rollouts."""
-        while True:
-            statistics = state.statistics
-            leaf = select_leaf(state.tree, statistics, start, state.expanding, c=self.c)
-            if leaf is None:
-                if start == ROOT:
-                    return state, None
-                start = ROOT
-            elif leaf not in state.expanding and self.exits.is_cut(state, leaf):
-                statistics = close_node(state.tree, statistics, leaf)
-                state = replace(state, statistics=statistics, has_cut_leaves=True)
-            else:
-                return state, leaf
+    @property
+    def is_searching(self) -> bool:
+        """Whether rollouts may be in flight."""
+        return self.phase in (Phase.GENERATE, Phase.CHECK)
 
-    def _expand(self, state: MctsState, flight: Flight) -> Move:
-        """Begin to expand the node of a rollout that is not in flight."""
-        parent = flight.node
-        tree, nodes = state.tree.expand(parent, self.branching)
-        statistics = state.statistics.add(self.branching)
-        state = self._fly(
-            replace(state, tree=tree, statistics=statistics),
-            replace(flight, stage=Stage.GENERATING, outstanding=self.branching),
-        )
-        children = tuple(Child(node=n.id, seed=n.seed) for n in nodes)
-        bound = self.granularity(state, parent)
-        return state, (Expand(parent=parent, children=children, granularity=bound),)
+    @property
+    def expanding(self) -> frozenset[NodeId]:
+        """The nodes that rollouts in flight expand."""
+        return frozenset(f.node for f in self.flights if f.stage is not Stage.WAITING)
 
-    def _fly(self, state: MctsState, flight: Flight) -> MctsState:
+    def find_expander(self, node: NodeId) -> Flight:
+        """The rollout in flight that expands the parent of `node`."""
+        parent = self.tree[node].parent
+        expanders = (f for f in self.flights if f.node == parent and f.stage is not Stage.WAITING)
+        return next(expanders)
+
+    def list_new_children(self, node: NodeId) -> tuple[NodeId, ...]:
+        """The children of a node that is being expanded, as far as they are open."""
+        new = (NodeStatus.GENERATING, NodeStatus.GENERATED)
+        return tuple(c.id for c in self.tree.children(node) if c.status in new)
+
+    def list_flying_nodes(self, flights: Iterable[Flight]) -> tuple[NodeId, ...]:
+        """The nodes that these rollouts generate or score, ascending ids."""
+        expanders = (flight for flight in flights if flight.stage is not Stage.WAITING)
+        return tuple(sorted(n for flight in expanders for n in self.list_new_children(flight.node)))
+
+    def fly(self, flight: Flight) -> MctsState:
         """Put a rollout into flight, behind those that are."""
-        reward = state.statistics[flight.node].reward
+        reward = self.statistics[flight.node].reward
         return replace(
-            state,
-            statistics=state.statistics.enter(list_path(state.tree, flight.node)),
-            flights=(*state.flights, replace(flight, reward=reward)),
+            self,
+            statistics=self.statistics.enter(list_path(self.tree, flight.node)),
+            flights=(*self.flights, replace(flight, reward=reward)),
         )
 
-    def _land(self, state: MctsState, flight: Flight) -> MctsState:
+    def land(self, flight: Flight) -> MctsState:
         """Take a rollout out of flight."""
         return replace(
-            state,
-            statistics=state.statistics.leave(list_path(state.tree, flight.node)),
-            flights=tuple(f for f in state.flights if f.number != flight.number),
+            self,
+            statistics=self.statistics.enter(list_path(self.tree, flight.node), -1),
+            flights=tuple(f for f in self.flights if f.number != flight.number),
         )
 
-    def _cut(self, state: MctsState) -> Move:
-        """Cancel the rollouts in flight that have become futile."""
-        cut = self.exits.list_cut(state)
-        if not cut:
-            return state, ()
-        state = replace(state, num_futile=state.num_futile + len(cut))
-        return cancel_flights(state, cut)
+
+Move = tuple[MctsState, tuple[Command, ...]]
+"""A new state and the commands that follow from it."""
+
+
+def list_path(tree: Tree, node: NodeId) -> tuple[NodeId, ...]:
+    """The nodes from the root to `node`, both included."""
+    return (ROOT, *(at.id for at in tree.path(node)))
+
+
+# ---------------------------------------------------------------- results
+
+
+def note_segment(state: MctsState, node: NodeId) -> Move:
+    """Note that a node is generated. Once its whole expansion is, have it scored."""
+    flight = state.find_expander(node)
+    if flight.outstanding > 1:
+        return _change(state, replace(flight, outstanding=flight.outstanding - 1)), ()
+    nodes = state.list_new_children(flight.node)
+    scoring = replace(flight, stage=Stage.SCORING, outstanding=len(nodes))
+    return _change(state, scoring), (Score(nodes=nodes),)
+
+
+def note_scores(state: MctsState, node: NodeId) -> MctsState:
+    """Note that a node is scored. Once its whole expansion is, the rollout is ready for its
+    turn."""
+    flight = state.find_expander(node)
+    left = flight.outstanding - 1
+    stage = Stage.SCORING if left else Stage.READY
+    return _change(state, replace(flight, stage=stage, outstanding=left))
+
+
+def _change(state: MctsState, flight: Flight) -> MctsState:
+    """Put the flight in the place of the one with its number."""
+    flights = tuple(flight if f.number == flight.number else f for f in state.flights)
+    return replace(state, flights=flights)
+
+
+# ---------------------------------------------------------------- cancellation
+
+
+def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
+    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they expand.
+
+    What had arrived of these nodes is dropped too, so the tree does not depend on it.
+    """
+    nodes = state.list_flying_nodes(flights)
+    for flight in flights:
+        state = state.land(flight)
+    state = replace(state, tree=state.tree.cancel(nodes))
+    return state, (Cancel(nodes=nodes),) if nodes else ()
+
+
+def choose_least(flights: Iterable[Flight], count: int) -> tuple[Flight, ...]:
+    """Choose the rollouts of least reward. Ties: one that waits goes first, then the youngest.
+
+    Ref: arXiv 2604.00510, Algorithm 1, line 14.
+    """
+
+    def rank(flight: Flight) -> tuple[float, bool, int]:
+        return flight.reward, flight.stage is not Stage.WAITING, -flight.number
+
+    return tuple(sorted(flights, key=rank)[: max(0, count)])

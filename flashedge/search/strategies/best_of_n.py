@@ -1,17 +1,17 @@
-"""Best of n: generate n whole answers, score their steps, and vote once."""
+"""Best of n and self-consistency: generate n whole answers and vote once."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import ClassVar
 
 from flashedge.certainty.history import LEAD
 from flashedge.certainty.lead import measure_lead
-from flashedge.search.checkpoints import MAX_PENDING
-from flashedge.search.level import LevelSearch
-from flashedge.search.level_state import LevelState, Move
-from flashedge.search.tree import ROOT, NodeStatus
-from flashedge.search.voting_state import BUDGET, NOTHING, PendingCheckpoint
+from flashedge.search.level import LevelSearch, LevelState, Move
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.voting import BUDGET, MAX_PENDING, NOTHING, Moment
 from flashedge.types import Granularity, NodeId
 
 
@@ -28,11 +28,9 @@ class BestOfN(LevelSearch):
         return "best_of_n"
 
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        return (
-            Granularity(max_tokens=state.remaining_tokens(node), to_end=True)
-            if node == ROOT
-            else NOTHING
-        )
+        if node != ROOT:
+            return NOTHING
+        return Granularity(max_tokens=state.remaining_tokens(node), to_end=True)
 
     def ends_path(self, state: LevelState, node: NodeId) -> bool:
         return True
@@ -52,22 +50,40 @@ class BestOfN(LevelSearch):
             return self.vote(state, cut_by=BUDGET)
         return self.proceed(state)
 
+    def resume(self, state: LevelState) -> Move:
+        """Generate the next group."""
+        return self.expand(state, ((ROOT, min(self.n, state.ask_at) - len(state.complete)),))
+
     def remember_checkpoint(self, state: LevelState) -> LevelState:
         """A policy could have been asked after every path of the level."""
         if self.policy is not None:
             return state
-        tree = state.tree
-        tokens = accumulate(tree[node].path_tokens for node in state.complete[:MAX_PENDING])
+        ended = state.complete[: min(MAX_PENDING, self.n - 1)]
+        tokens = accumulate(state.tree[node].path_tokens for node in ended)
         pending = (
-            PendingCheckpoint(complete=i, rollouts=0, tokens=t) for i, t in enumerate(tokens, 1)
+            Moment(progress=i, complete=i, measured=i, tokens=t) for i, t in enumerate(tokens, 1)
         )
-        return replace(state, pending_checkpoints=tuple(pending)[: self.n - 1])
+        return replace(state, pending_checkpoints=tuple(pending))
 
-    def measures(self, state: LevelState) -> dict[str, float]:
-        values = LevelSearch.measures(self, state)
-        lead = measure_lead([state.tree[n].answer for n in self.measured_paths(state)], self.n)
+    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+        # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
+        values = LevelSearch.measures(self, tree, paths)
+        lead = measure_lead([tree[n].answer for n in paths], self.n)
         return values if lead is None else {**values, LEAD: lead}
 
-    def resume(self, state: LevelState) -> Move:
-        """Generate the next group."""
-        return self.expand(state, ((ROOT, min(self.n, state.ask_at) - len(state.complete)),))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelfConsistency(BestOfN):
+    """Take the most frequent answer. Without a verifier every selection is a majority vote, and
+    ties go to the earlier answer.
+
+    Ref: arXiv 2412.20993 App. A; groups instead of all at once: App. G.4.
+    """
+
+    verifies: ClassVar[bool] = False
+
+    selection: str = "majority"
+
+    @property
+    def name(self) -> str:
+        return "self_consistency"

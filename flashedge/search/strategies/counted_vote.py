@@ -18,38 +18,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, assert_never
+from typing import ClassVar
 
 from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.history import ENTROPY, LEAD
 from flashedge.certainty.lead import count_wanted, measure_lead
 from flashedge.certainty.policies import Lead, find_lead
-from flashedge.search.base import (
-    Allowance,
-    Cancel,
-    Child,
-    Clustered,
-    Command,
-    Expand,
-    Generated,
-    Lookahead,
-    ProbeResult,
-    Reached,
-    Result,
-    Score,
-    Scored,
-    Watch,
-)
-from flashedge.search.no_flights import NoFlights
-from flashedge.search.scoring import check_scores
+from flashedge.search.base import Cancel, Child, Command, Expand, Reached, Result, Score, Watch
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting import VotingSearch
-from flashedge.search.voting_state import BUDGET, NOTHING, Phase, VotingState
+from flashedge.search.voting import BUDGET, NOTHING, Phase, VotingSearch, VotingState
 from flashedge.types import Granularity, Limits, NodeId, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedState(NoFlights, VotingState):
+class CountedState(VotingState):
     clock: int = 0
     """The token at which the last path was taken."""
     starts: Mapping[NodeId, int] = field(default_factory=dict)
@@ -109,29 +91,23 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
 
     def tell(self, state: CountedState, result: Result) -> Move:
         """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
-        match result:
-            case Generated(node=node, segment=segment):
-                at = state.tree.nodes.get(node)
-                if at is None or at.status is not NodeStatus.GENERATING:
-                    return state, ()
-                return self._advance(replace(state, tree=state.tree.add_segment(node, segment)))
-            case Reached(node=node, tokens=tokens):
-                if node not in state.starts or tokens <= state.reached.get(node, 0):
-                    return state, ()
-                return self._advance(replace(state, reached={**state.reached, node: tokens}))
-            case Scored(node=node, scores=scores):
-                return self._receive_scores(state, node, scores)
-            case Clustered():
-                return self.receive_clusters(state, result)
-            case ProbeResult() | Allowance():
-                return state, ()
-            case _:
-                assert_never(result)
+        if not isinstance(result, Reached):
+            # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
+            return VotingSearch.tell(self, state, result)
+        node, tokens = result.node, result.tokens
+        if node not in state.starts or tokens <= state.reached.get(node, 0):
+            return state, ()
+        return self._advance(replace(state, reached={**state.reached, node: tokens}))
+
+    def take_segment(self, state: CountedState, node: NodeId) -> Move:
+        return self._advance(state)
 
     def conclude(self, state: CountedState) -> Move:
+        """Vote at once, also if the answers are already being grouped or scored."""
+        return (state, ()) if state.phase is Phase.DONE else self.stop(state)
+
+    def stop(self, state: CountedState) -> Move:
         """Vote among the paths that ended, taken or not."""
-        if state.phase is Phase.DONE:
-            return state, ()
         ended = [node for node in state.starts if state.tree[node].segment is not None]
         complete = tuple(sorted((*state.complete, *ended)))
         unmarked = [node for node in complete if state.tree[node].status is NodeStatus.GENERATED]
@@ -139,24 +115,25 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         tree = tree.cancel(node for node in state.starts if node not in ended)
         return self.vote(replace(state, tree=tree, complete=complete, starts={}, is_concluded=True))
 
-    def lookahead(self, state: CountedState, node: NodeId) -> Lookahead:
-        """See the contract. Nothing follows a path, and paths begin only when they are wanted."""
-        seeds = tuple(child.seed for child in state.tree.children(node))
-        if not seeds:
-            state.tree[node]  # raises KeyError
-            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
-        return Lookahead(granularity=self.granularity(state), seeds=seeds, terminal=False)
-
     # ------------------------------------------------------------ paths
 
-    def granularity(self, state: CountedState) -> Granularity:
+    def granularity(self, state: CountedState, node: NodeId) -> Granularity:
+        if node != ROOT:
+            return NOTHING
         return Granularity(max_tokens=state.remaining_tokens(ROOT), to_end=True)
+
+    def ends_path(self, state: CountedState, node: NodeId) -> bool:
+        return True
+
+    def max_children(self, state: CountedState) -> int:
+        """Nothing follows a path, and paths begin only when they are wanted."""
+        return 0
 
     def _begin(self, state: CountedState, count: int) -> Move:
         tree, nodes = state.tree.expand(ROOT, count)
         starts = {**state.starts, **{node.id: state.clock for node in nodes}}
         children = tuple(Child(node=node.id, seed=node.seed) for node in nodes)
-        expand = Expand(parent=ROOT, children=children, granularity=self.granularity(state))
+        expand = Expand(parent=ROOT, children=children, granularity=self.granularity(state, ROOT))
         return replace(state, tree=tree, starts=starts), (expand,)
 
     def _advance(self, state: CountedState) -> Move:
@@ -183,7 +160,9 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
 
     def resume(self, state: CountedState) -> Move:
         """Begin the paths that the count wants beside those that are under way."""
-        answers = self._list_answers(state)
+        # Answers without a box count for nothing yet, since a later path may have one.
+        tree, paths = state.tree, state.complete
+        answers = [None if state.is_unboxed else tree[node].answer for node in paths]
         # Where no path has an answer that counts, none will end the vote early: do not wait.
         wanted = count_wanted(answers, self.n, self._lead.least) if any(answers) else self.n
         drawn = len(state.complete) + len(state.starts)
@@ -198,15 +177,10 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
     def progress(self, state: CountedState) -> int:
         return len(state.complete)
 
-    def measures(self, state: CountedState) -> dict[str, float]:
-        answers = self._list_answers(state)
+    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
+        answers = [tree[node].answer for node in paths]
         values = {ENTROPY: measure_certainty(answers), LEAD: measure_lead(answers, self.n)}
         return {name: value for name, value in values.items() if value is not None}
-
-    def _list_answers(self, state: CountedState) -> Sequence[str | None]:
-        """By path. Answers without a box count for nothing yet, since a later path may have one."""
-        tree, paths = state.tree, state.complete
-        return [None if state.is_unboxed else tree[node].answer for node in paths]
 
     def list_unfinished(self, state: CountedState) -> Sequence[NodeId]:
         return tuple(state.starts)
@@ -221,19 +195,15 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         if self.verifies and not state.is_concluded and self._list_unscored(state):
             scoring = replace(state, phase=Phase.SCORE)
             return scoring, (*commands, Score(nodes=state.complete))
-        state, choice = VotingSearch.finish(self, state)  # super() needs a class without slots
+        state, choice = VotingSearch.finish(self, state)
         return state, (*commands, *choice)
+
+    def take_scores(self, state: CountedState, node: NodeId) -> Move:
+        state = replace(state, tree=state.tree.mark({node: NodeStatus.COMPLETE}))
+        return (state, ()) if self._list_unscored(state) else self.finish(state)
 
     def _list_unscored(self, state: CountedState) -> list[NodeId]:
         return [node for node in state.complete if state.tree[node].scores is None]
-
-    def _receive_scores(self, state: CountedState, node: NodeId, scores: tuple[float, ...]) -> Move:
-        if state.phase is not Phase.SCORE or node not in self._list_unscored(state):
-            return state, ()
-        check_scores(state.tree[node], scores, self.judges)
-        tree = state.tree.set_scores(node, scores).mark({node: NodeStatus.COMPLETE})
-        state = replace(state, tree=tree)
-        return (state, ()) if self._list_unscored(state) else self.finish(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

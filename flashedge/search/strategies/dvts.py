@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashedge.search.level_state import LevelState, Shares
-from flashedge.search.stepwise import Stepwise
+from flashedge.search.level import LevelState, Shares, Stepwise
 from flashedge.types import NodeId
 
 
@@ -26,19 +25,14 @@ class Dvts(Stepwise):
     def name(self) -> str:
         return "dvts"
 
-    def subtree(self, state: LevelState, node: NodeId) -> int:
+    def family(self, state: LevelState, node: NodeId) -> int:
         """Index of the subtree of `node`."""
         return state.tree.path(node)[0].index // self.branching
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        done = Counter(self.subtree(state, node) for node in state.complete)
+        done = Counter(self.family(state, node) for node in state.complete)
         best: dict[int, NodeId] = {}
         for node in paths:
-            best.setdefault(self.subtree(state, node), node)
-        return tuple((best[t], self._size(t) - done[t]) for t in sorted(best))
-
-    def family(self, state: LevelState, node: NodeId) -> int:
-        return self.subtree(state, node)
-
-    def _size(self, subtree: int) -> int:
-        return min(self.branching, self.n - subtree * self.branching)
+            best.setdefault(self.family(state, node), node)
+        sizes = {t: min(self.branching, self.n - t * self.branching) for t in best}
+        return tuple((best[t], sizes[t] - done[t]) for t in sorted(best))

@@ -1,38 +1,43 @@
-"""Monte Carlo tree search that keeps the nodes of its simulations, with rollouts in parallel."""
+"""Monte Carlo tree search that keeps the nodes of its simulations, with rollouts in parallel.
+
+launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts whose node was
+        expanded meanwhile: they find a leaf below it
+take:   settle an expansion -> end the rollout, or expand its best child
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import assert_never
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from flashedge.certainty.rewards import mean_reward
-from flashedge.search.base import (
+from flashedge.search.apportion import softmax
+from flashedge.search.base import Child, Command, Expand, Finish, Result
+from flashedge.search.mcts.exits import FUTILITY, Exits
+from flashedge.search.mcts.rollouts import (
     Allowance,
-    Cluster,
-    Clustered,
-    Finish,
-    Generated,
-    Lookahead,
-    ProbeResult,
-    Reached,
-    Result,
-    Scored,
+    Flight,
+    MctsState,
+    Move,
+    NodeStatistics,
+    Stage,
+    Statistics,
+    cancel_flights,
+    choose_least,
+    list_path,
+    note_scores,
+    note_segment,
 )
-from flashedge.search.mcts.arrivals import receive_scores, receive_segment
-from flashedge.search.mcts.cancellation import cancel_flights, list_flying_nodes
-from flashedge.search.mcts.rollouts import RolloutSearch
-from flashedge.search.mcts.selection import list_children
-from flashedge.search.mcts.state import MctsState, Move
-from flashedge.search.seeds import child_seed
-from flashedge.search.tree import NodeStatus, Tree
-from flashedge.search.voting import VotingSearch
-from flashedge.search.voting_state import NOTHING, Phase
-from flashedge.types import Limits, NodeId, Problem
+from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
+from flashedge.search.voting import BUDGET, Phase, VotingSearch
+from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
+
+LAUNCH, ARRIVAL = "launch", "arrival"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mcts(RolloutSearch):
+class Mcts(VotingSearch[MctsState]):
     """A rollout descends from the root to a leaf by WU-PUCT. It gives the leaf `branching` children
     and continues with the child of highest reward until a path ends. The path's reward, its
     aggregate (prod in the paper), counts at all of its nodes.
@@ -56,6 +61,28 @@ class Mcts(RolloutSearch):
     ends before n rollouts if no leaf is open.
     """
 
+    branching: int = 4
+    """Children of each expanded node."""
+    max_step_tokens: int = 256
+    """Longest step."""
+    max_steps: int = 40
+    """Depth of the last step, which runs to the end of the path."""
+    c: float = 1.0
+    """Weight of exploration."""
+    prior: str = "logprob"
+    """Prior of a child: logprob or uniform."""
+    parallel: int = 1
+    """P: most rollouts in flight, until an `Allowance` says otherwise."""
+    boost: bool = False
+    """Whether the runtime sends allowances. The search does as they say either way."""
+    take: str = LAUNCH
+    """launch, or arrival: take results as they complete. Then the tree depends on the engines."""
+    script: tuple[tuple[int, int], ...] = ()
+    """The `changes` of an earlier run, to be repeated. A run whose allowance changed is a function
+    of its seed, `parallel` and these, unless it takes results by arrival."""
+    exits: Exits = field(default_factory=Exits)
+    """When the search ends before n rollouts, besides the policy."""
+
     def __post_init__(self) -> None:
         """Raises RequestError for an exit that is unsound under this aggregate."""
         self.exits.check(self.aggregate)
@@ -76,62 +103,50 @@ class Mcts(RolloutSearch):
         )
         return self.run(state)
 
-    def tell(self, state: MctsState, result: Result) -> Move:
-        """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
-        match result:
-            case Generated():
-                new, commands = receive_segment(state, result)
-            case Scored():
-                new, commands = receive_scores(state, result)
-            case Clustered():
-                new, commands = self.receive_clusters(state, result)
-            case Allowance(rollouts=rollouts):
-                new, commands = self.change_allowance(state, rollouts)
-            case ProbeResult() | Reached():
-                return state, ()
-            case _:
-                assert_never(result)
+    def tell(self, state: MctsState, result: Result | Allowance) -> Move:
+        """Raises ValueError, changing nothing, for scores that don't fit the node's steps, or an
+        allowance of less than one rollout."""
+        if isinstance(result, Allowance):
+            new, commands = self._change_allowance(state, result.rollouts)
+        else:
+            # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
+            new, commands = VotingSearch.tell(self, state, result)
         return (state, ()) if new is state else self.run(new, commands)
 
-    def conclude(self, state: MctsState) -> Move:
-        """Vote among the paths that ended. If none did, answer with the best unfinished path."""
-        if state.phase is Phase.DONE:
-            return state, ()
-        if state.phase is Phase.CLUSTER:
-            return state, (Cluster(nodes=state.complete),)
-        flying = list_flying_nodes(state, state.flights)
-        changes: dict[NodeId, NodeStatus] = {}
-        for node in flying:
-            if state.tree[node].status is NodeStatus.GENERATING:
-                changes[node] = NodeStatus.CANCELLED
-            else:
-                ended = self.ends_path(state, node)
-                changes[node] = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
-        tree = state.tree.mark(changes)
-        ended_now = tuple(n for n, s in changes.items() if s is NodeStatus.COMPLETE)
-        state = replace(
-            state,
-            tree=tree,
-            complete=(*state.complete, *ended_now),
-            taken_tokens=tree.committed_tokens,
-            frontier=flying or state.frontier,
-        )
-        return self.vote(state)
+    def take_segment(self, state: MctsState, node: NodeId) -> Move:
+        return note_segment(state, node)
 
-    def lookahead(self, state: MctsState, node: NodeId) -> Lookahead:
-        """See the contract. The seeds are those of all children that the node would get."""
-        at = state.tree[node]
-        if children := list_children(state.tree, node):
-            seeds = tuple(child.seed for child in children)
-            return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=False)
-        if not self._may_continue(state, node):
-            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
-        first = len(state.tree.children(node))
-        indices = range(first, first + self.branching)
-        seeds = tuple(child_seed(at.seed, at.depth, i) for i in indices)
-        return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=False)
+    def awaits_scores(self, state: MctsState, node: NodeId) -> bool:
+        return state.find_expander(node).stage is Stage.SCORING
+
+    def take_scores(self, state: MctsState, node: NodeId) -> Move:
+        return note_scores(state, node), ()
+
+    def stop(self, state: MctsState) -> Move:
+        flying = state.list_flying_nodes(state.flights)
+        changes, ended = self.settle_open(state, flying)
+        tree = state.tree.mark(changes)
+        return self.vote(
+            replace(
+                state,
+                tree=tree,
+                complete=(*state.complete, *ended),
+                taken_tokens=tree.committed_tokens,
+                frontier=flying or state.frontier,
+            )
+        )
 
     # ------------------------------------------------------------ what a search that votes needs
+
+    def granularity(self, state: MctsState, node: NodeId) -> Granularity:
+        tokens, steps = self.max_step_tokens, self.max_steps
+        return state.bound_step(node, max_step_tokens=tokens, max_steps=steps)
+
+    def ends_path(self, state: MctsState, node: NodeId) -> bool:
+        return state.ends_path(node, max_steps=self.max_steps)
+
+    def max_children(self, state: MctsState) -> int:
+        return self.branching
 
     def resume(self, state: MctsState) -> Move:
         return replace(state, phase=Phase.GENERATE, turn=state.turn + 1), ()
@@ -150,7 +165,7 @@ class Mcts(RolloutSearch):
 
     def vote(self, state: MctsState, cut_by: str | None = None) -> Move:
         """End the search. What is in flight is cancelled."""
-        flying = list_flying_nodes(state, state.flights)
+        flying = state.list_flying_nodes(state.flights)
         state, cancels = cancel_flights(
             replace(state, frontier=(*state.frontier, *flying)), state.flights
         )
@@ -166,12 +181,274 @@ class Mcts(RolloutSearch):
     def choose(self, state: MctsState) -> Finish:
         return replace(VotingSearch.choose(self, state), unlikely=state.gave_up)
 
-    # ------------------------------------------------------------ inner
+    # ------------------------------------------------------------ between two results
 
-    def _may_continue(self, state: MctsState, node: NodeId) -> bool:
-        at, budget = state.tree[node], state.limits.token_budget
-        if not state.is_searching or (budget is not None and state.tree.committed_tokens >= budget):
-            return False
-        if at.status is NodeStatus.GENERATING:
-            return self.granularity(state, node) != NOTHING
-        return at.status is NodeStatus.GENERATED and not self.ends_path(state, node)
+    def run(self, state: MctsState, commands: Iterable[Command] = ()) -> Move:
+        """Go on until the search has to wait for a result. `commands` come first."""
+        done = list(commands)
+        while (move := self._step(state)) is not None:
+            state, new = move
+            done += new
+        return state, tuple(done)
+
+    def _step(self, state: MctsState) -> Move | None:
+        """Do the next thing. None if there is nothing to do before a result arrives."""
+        if not state.is_searching:
+            return None
+        if state.phase is Phase.GENERATE and (move := self._launch(state)) is not None:
+            return move
+        done = len(state.changes)
+        if done < len(self.script) and self.script[done][0] == state.turn:
+            return self._change_allowance(state, self.script[done][1])
+        if state.phase is not Phase.GENERATE:
+            return None
+        if (ready := self._find_turn(state)) is not None:
+            return self._take(state, ready)
+        return None if state.flights else self._end(state)
+
+    def _change_allowance(self, state: MctsState, rollouts: int) -> Move:
+        """See `Allowance`. Raises ValueError, changing nothing, for less than one rollout."""
+        if rollouts < 1:
+            raise ValueError(f"an allowance of {rollouts} rollouts")
+        if not state.is_searching or rollouts == state.allowance:
+            return state, ()
+        least = choose_least(state.flights, len(state.flights) - rollouts)
+        state = replace(
+            state,
+            allowance=rollouts,
+            changes=(*state.changes, (state.turn, rollouts)),
+            num_cancelled=state.num_cancelled + len(least),
+        )
+        return cancel_flights(state, least)
+
+    def _launch(self, state: MctsState) -> Move | None:
+        """Let a rollout go on whose node was expanded meanwhile, or launch one. None if there is
+        none."""
+        expanding = state.expanding
+        for flight in state.flights:
+            if flight.stage is Stage.WAITING and flight.node not in expanding:
+                return self._place(state.land(flight), flight)
+        room = min(state.allowance, self.n - self._count_done(state))
+        if len(state.flights) >= room or state.statistics[ROOT].is_closed:
+            return None
+        number = state.num_launched
+        flight = Flight(number=number, node=ROOT, stage=Stage.WAITING, reward=1.0)
+        return self._place(replace(state, num_launched=number + 1), flight)
+
+    def _count_done(self, state: MctsState) -> int:
+        return len(state.rollouts) + state.num_futile
+
+    def _place(self, state: MctsState, flight: Flight) -> Move:
+        """Let a rollout that is not in flight go on from its node. It is dropped if no leaf is
+        open."""
+        state, leaf = self._find_leaf(state, flight.node)
+        if leaf is None:
+            return state, ()
+        flight = replace(flight, node=leaf)
+        if leaf in state.expanding:
+            waiting = replace(flight, stage=Stage.WAITING)
+            return replace(state, num_waits=state.num_waits + 1).fly(waiting), ()
+        if state.tree[leaf].status is NodeStatus.COMPLETE:
+            return self._end_rollout(state, leaf)
+        return self._expand(state, flight)
+
+    def _find_leaf(self, state: MctsState, start: NodeId) -> tuple[MctsState, NodeId | None]:
+        """Find an open leaf below `start`, or else anywhere. Futile ones are closed if they cut
+        rollouts."""
+        while True:
+            statistics = state.statistics
+            leaf = select_leaf(state.tree, statistics, start, state.expanding, c=self.c)
+            if leaf is None:
+                if start == ROOT:
+                    return state, None
+                start = ROOT
+            elif leaf not in state.expanding and self.exits.is_cut(state, leaf):
+                statistics = close_node(state.tree, statistics, leaf)
+                state = replace(state, statistics=statistics, has_cut_leaves=True)
+            else:
+                return state, leaf
+
+    def _expand(self, state: MctsState, flight: Flight) -> Move:
+        """Begin to expand the node of a rollout that is not in flight."""
+        parent = flight.node
+        tree, nodes = state.tree.expand(parent, self.branching)
+        statistics = state.statistics.add(self.branching)
+        state = replace(state, tree=tree, statistics=statistics).fly(
+            replace(flight, stage=Stage.GENERATING, outstanding=self.branching)
+        )
+        children = tuple(Child(node=n.id, seed=n.seed) for n in nodes)
+        bound = self.granularity(state, parent)
+        return state, (Expand(parent=parent, children=children, granularity=bound),)
+
+    # ------------------------------------------------------------ the turn of an expansion
+
+    def _find_turn(self, state: MctsState) -> Flight | None:
+        """The rollout whose expansion is to be taken now."""
+        expanders = [f for f in state.flights if f.stage is not Stage.WAITING]
+        turns = expanders[:1] if self.take == LAUNCH else expanders
+        return next((f for f in turns if f.stage is Stage.READY), None)
+
+    def _take(self, state: MctsState, flight: Flight) -> Move:
+        """Take the results of an expansion: its rollout goes on or ends."""
+        state, best = self._settle(state, flight.node)
+        state = self.exits.count_leaves(state.land(flight), flight.node)
+        cut = self.exits.list_cut(state)
+        state = replace(state, num_futile=state.num_futile + len(cut))
+        state, commands = cancel_flights(state, cut)
+        if state.tree[best].status is NodeStatus.COMPLETE:
+            state, others = self._end_rollout(state, best)
+            return state, (*commands, *others)
+        is_cut = self.exits.is_cut(state, best)
+        if is_cut:
+            state = replace(state, num_futile=state.num_futile + 1)
+        if (end := self._exit(state)) is not None:
+            state, others = end
+        elif is_cut:
+            others = ()
+        else:
+            state, others = self._expand(state, replace(flight, node=best))
+        return state, (*commands, *others)
+
+    def _settle(self, state: MctsState, node: NodeId) -> tuple[MctsState, NodeId]:
+        """Note what the expansion of `node` found. Returns the best child too.
+
+        Marks ended paths and duplicates, and notes the rewards and priors of the children. Finished
+        siblings take part in the choice of the best, ties to the older one.
+        """
+        nodes = state.list_new_children(node)
+        ended = tuple(child for child in nodes if self.ends_path(state, child))
+        unfinished = [child for child in nodes if child not in ended]
+        tree = state.tree.mark(
+            dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
+            | dict.fromkeys(find_unique(state.tree, unfinished), NodeStatus.ACTIVE)
+            | dict.fromkeys(ended, NodeStatus.COMPLETE)
+        )
+        children = tree.list_kept(node)
+        segments = [child.segment for child in children if child.segment is not None]
+        uniform = self.prior == "uniform"
+        priors = uniform_priors(len(children)) if uniform else logprob_priors(segments)
+        generated = [s for child in nodes if (s := tree[child].segment) is not None]
+        known = state.statistics
+        changes = {child: replace(known[child], is_closed=True) for child in nodes}
+        for child, share in zip(children, priors, strict=True):
+            reward = self.path_score(state, child.id)
+            changes[child.id] = replace(known[child.id], reward=reward, prior=share)
+        state = replace(
+            state,
+            tree=tree,
+            statistics=known.update(changes),
+            complete=(*state.complete, *ended),
+            turn=state.turn + 1,
+            taken_tokens=state.taken_tokens + sum(len(s.token_ids) for s in generated),
+            frontier=nodes,
+            best_reward=max([state.best_reward, *(changes[child].reward for child in ended)]),
+        )
+        ranked = sorted((child.id for child in children), key=lambda c: (-changes[c].reward, c))
+        return state, ranked[0]
+
+    def _end_rollout(self, state: MctsState, leaf: NodeId) -> Move:
+        """Note a rollout that ended in `leaf`, which no other one enters again. It is not in
+        flight any more."""
+        path, reward = list_path(state.tree, leaf), state.statistics[leaf].reward
+        statistics = close_node(state.tree, state.statistics.visit(path, reward), leaf)
+        state = replace(state, statistics=statistics, rollouts=(*state.rollouts, leaf))
+        if (end := self._exit(state)) is not None:
+            return end
+        if self._count_done(state) < self.n:
+            if self.is_policy_due(state):
+                return self.check(state)
+            state = self.remember_checkpoint(state)
+        return state, ()
+
+    def _exit(self, state: MctsState) -> Move | None:
+        """End the search if its budget or an exit says so, unless it is at its end anyway."""
+        if self._count_done(state) == self.n:
+            return None
+        if state.is_over_budget:
+            return self.vote(state, cut_by=BUDGET)
+        reason = self.exits.find_reason(state)
+        if reason is None:
+            return None
+        return self.vote(replace(state, gave_up=reason == FUTILITY), cut_by=reason)
+
+    def _end(self, state: MctsState) -> Move:
+        """Nothing is in flight and nothing may be launched."""
+        tree = state.tree
+        unopened = [
+            n.id
+            for n in tree.nodes.values()
+            if n.status is NodeStatus.ACTIVE and not tree.children(n.id)
+        ]
+        state = replace(state, tree=tree.mark(dict.fromkeys(unopened, NodeStatus.PRUNED)))
+        if self._count_done(state) == self.n or not state.has_cut_leaves:
+            return self.vote(state)
+        gave_up = state.best_reward < self.exits.futile
+        return self.vote(replace(state, gave_up=gave_up), cut_by=FUTILITY)
+
+
+# ---------------------------------------------------------------- selection
+
+
+def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -> float:
+    """Q + c * P * sqrt(Ñ(s)) / (1 + Ñ(s, a)). q, prior in [0, 1].
+
+    visits, parent_visits: ended rollouts and those in flight (WU-PUCT), which makes a child less
+    attractive that others are exploring already.
+
+    Ref: arXiv 2604.00510 §4.2; Liu et al. 2018 (WU-UCT).
+    """
+    return q + c * prior * math.sqrt(parent_visits) / (1 + visits)
+
+
+def logprob_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
+    """Softmax of the mean token log-probability of each child.
+
+    segments: (k,) of the children -> (k,) priors with sum 1.
+
+    Ref: arXiv 2604.00510 App. A ("the network's prior policy"). Departure: the mean, not the
+    sum, which would favour short steps.
+    """
+    means = [math.fsum(s.logprobs) / max(1, len(s.logprobs)) for s in segments]
+    return softmax(means, 1.0)
+
+
+def uniform_priors(count: int) -> tuple[float, ...]:
+    return (1.0 / count,) * count
+
+
+def select_leaf(
+    tree: Tree, statistics: Statistics, start: NodeId, expanding: Collection[NodeId], *, c: float
+) -> NodeId | None:
+    """Descend from `start` by WU-PUCT to a leaf or a node that is being expanded, ties to the older
+    child. None if nothing below `start` is open.
+
+    Ñ(s) is the sum of Ñ(s, a) over the children, so rollouts that wait at s do not count until they
+    have chosen. With one rollout this is N(s).
+    Ref: arXiv 2604.00510 §4.2 (WU-PUCT).
+    """
+    node = start
+    if statistics[node].is_closed:
+        return None
+    while node not in expanding and (children := tree.list_kept(node)):
+        known = [(child.id, statistics[child.id]) for child in children]
+        total = sum(at.expected_visits for _, at in known)
+        ranked = [
+            (-puct(at.mean, at.prior, visits=at.expected_visits, parent_visits=total, c=c), child)
+            for child, at in known
+            if not at.is_closed
+        ]
+        node = min(ranked)[1]
+    return node
+
+
+def close_node(tree: Tree, statistics: Statistics, node: NodeId) -> Statistics:
+    """Close a node that leads to no open leaf, and all nodes above of which that is then true."""
+    changes: dict[NodeId, NodeStatistics] = {node: replace(statistics[node], is_closed=True)}
+    at: NodeId | None = tree[node].parent
+    while at is not None:
+        below = tree.list_kept(at)
+        if not all(child.id in changes or statistics[child.id].is_closed for child in below):
+            break
+        changes[at] = replace(statistics[at], is_closed=True)
+        at = tree[at].parent
+    return statistics.update(changes)

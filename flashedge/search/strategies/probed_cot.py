@@ -14,14 +14,14 @@ from flashedge.certainty.consistency import (
     is_unsettled,
     pick_settled_answer,
 )
-from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint
+from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
 from flashedge.certainty.policies import Policy, Reason
 from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (
-    Allowance,
     Child,
     Cluster,
     Clustered,
+    Command,
     Expand,
     Finish,
     Generated,
@@ -32,14 +32,28 @@ from flashedge.search.base import (
     Result,
     Scored,
 )
-from flashedge.search.seeds import mix64
-from flashedge.search.strategies.probed_state import Move, ProbedState
-from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting_state import BUDGET, NOTHING, Phase
-from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
+from flashedge.search.tree import ROOT, NodeStatus, Tree, mix64
+from flashedge.search.voting import BUDGET, NOTHING, Phase, VotingState
+from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
 _PROBE = 1 << 32  # a seed index that no child has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedState(VotingState):
+    leaf: NodeId = ROOT
+    """The newest node."""
+    probe: NodeId | None = None
+    """The node whose probe is running."""
+    answers: tuple[str | None, ...] = ()
+    """(num_probes,) the first member of each answer's group. None: no answer, or a doubtful one."""
+    asked: History = ()
+    """The checkpoints at which the policy was asked. The history has one for each probe."""
+
+
+Move = tuple[ProbedState, tuple[Command, ...]]
+"""A new state and the commands that follow from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +113,15 @@ class ProbedCot:
     def tell(self, state: ProbedState, result: Result) -> Move:
         match result:
             case Generated(node=node, segment=segment):
-                return self._receive_segment(state, node, segment)
+                at = state.tree.nodes.get(node)
+                if at is None or at.status is not NodeStatus.GENERATING:
+                    return state, ()
+                return self._decide(replace(state, tree=state.tree.add_segment(node, segment)))
             case ProbeResult(node=node, text=text):
                 return self._receive_probe(state, node, text)
             case Clustered():
                 return self._receive_clusters(state, result)
-            case Scored() | Reached() | Allowance():
+            case Scored() | Reached():
                 return state, ()
             case _:
                 assert_never(result)
@@ -141,12 +158,6 @@ class ProbedCot:
         return Lookahead(granularity=self._granularity(above), seeds=(at.seed,), terminal=False)
 
     # ------------------------------------------------------------ inner
-
-    def _receive_segment(self, state: ProbedState, node: NodeId, segment: Segment) -> Move:
-        at = state.tree.nodes.get(node)
-        if at is None or at.status is not NodeStatus.GENERATING:
-            return state, ()
-        return self._decide(replace(state, tree=state.tree.add_segment(node, segment)))
 
     def _receive_probe(self, state: ProbedState, node: NodeId, text: str) -> Move:
         if state.probe is None or state.probe != node:
@@ -221,13 +232,14 @@ class ProbedCot:
     # ------------------------------------------------------------ measures
 
     def _granularity(self, state: ProbedState) -> Granularity:
-        room = state.remaining_tokens
+        room = state.remaining_tokens(state.leaf)
         tokens = min(self.probe_tokens, room) if self.probe_tokens else room
         return Granularity(max_tokens=tokens, to_end=True)
 
     def _ends(self, state: ProbedState) -> bool:
         segment = state.tree[state.leaf].segment
-        return state.remaining_tokens == 0 or (segment is not None and segment.finish.ends_path)
+        stopped = segment is not None and segment.finish.ends_path
+        return stopped or state.remaining_tokens(state.leaf) == 0
 
     def cap(self, limits: Limits) -> int:
         """Most probes that a chain can have."""

@@ -17,8 +17,7 @@ from typing import Protocol
 
 from flashedge.certainty.history import PROGRAM
 from flashedge.errors import RequestError
-from flashedge.search.level_state import LevelState, Shares
-from flashedge.search.stepwise import Stepwise
+from flashedge.search.level import LevelState, Shares, Stepwise
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 
@@ -80,8 +79,8 @@ class ProgramSearch(Stepwise):
         """Remember nothing: asked later, the program would see the whole tree."""
         return state
 
-    def measures(self, state: LevelState) -> dict[str, float]:
+    def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-        values = Stepwise.measures(self, state)
-        own = self.program.update_certainindex(state.tree, tuple(self.measured_paths(state)))
+        values = Stepwise.measures(self, tree, paths)
+        own = self.program.update_certainindex(tree, tuple(paths))
         return values if own is None else {**values, PROGRAM: min(1.0, max(0.0, own))}

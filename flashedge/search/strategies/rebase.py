@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashedge.search.apportion import apportion, softmax
-from flashedge.search.level_state import LevelState, Move, Shares
-from flashedge.search.stepwise import Stepwise
+from flashedge.search.level import LevelState, Move, Shares, Stepwise
 from flashedge.search.tree import ROOT
-from flashedge.search.voting_state import BUDGET
+from flashedge.search.voting import BUDGET
 from flashedge.types import NodeId
 
 

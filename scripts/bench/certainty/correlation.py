@@ -30,7 +30,7 @@ from flashedge.config import load_config
 from flashedge.events import StepCompleted
 from flashedge.files.problems import read_labelled
 from flashedge.plots import draw_plot
-from flashedge.search.answer_choice import count_votes
+from flashedge.search.voting import count_votes
 from flashedge.statistics import bootstrap, kendall, mean
 from scripts.bench.certainty.whole_runs import record_whole_runs
 from scripts.lab.statistics import pearson

@@ -16,7 +16,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
 from flashedge.engine.vllm.inside.determinism.verify import REJECTED, accept
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 
 VOCABULARY = 50
 

@@ -23,12 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.certainty.loss_bound import bound_loss
-from flashedge.search.answer_choice import choose_answer
-from flashedge.search.mcts.exits.exits import Exits
-from flashedge.search.mcts.selection import list_children, list_path
-from flashedge.search.mcts.state import MctsState
+from flashedge.search.mcts.exits import Exits
+from flashedge.search.mcts.rollouts import MctsState, list_path
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.search.voting import choose_answer
 from scripts.bench.daemon import report
 from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_search
 from scripts.bench.mcts.rig import StateWatch, build_spec
@@ -118,7 +117,7 @@ def _note_turn(state: MctsState, tree: RecordedTree, search: Mcts) -> Turn:
     best = [0.0] * len(WEAK)
     flying = (NodeStatus.GENERATING, NodeStatus.GENERATED)
     for node in state.tree.nodes.values():
-        below = [c for c in list_children(state.tree, node.id) if c.status not in flying]
+        below = [c for c in state.tree.list_kept(node.id) if c.status not in flying]
         if node.status in (NodeStatus.DUPLICATE, *flying) or below or node.id == ROOT:
             continue
         reward = state.statistics[node.id].reward

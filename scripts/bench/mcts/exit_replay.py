@@ -23,7 +23,7 @@ from flashedge.search.base import (
     Score,
     Scored,
 )
-from flashedge.search.mcts.state import MctsState
+from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.types import FinishReason, Limits, NodeId, Problem, Segment
 

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from flashedge.search.mcts.exits.exits import Exits
+from flashedge.search.mcts.exits import Exits
 from flashedge.statistics import bootstrap, mean
 from scripts.bench.daemon import report
 from scripts.bench.mcts.choose_thresholds import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 
 LEAST_SCORE = 1e-6
 

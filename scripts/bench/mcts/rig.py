@@ -18,7 +18,7 @@ from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.search.base import Command
-from flashedge.search.mcts.state import MctsState, Move
+from flashedge.search.mcts.rollouts import MctsState, Move
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.types import Problem
 from scripts.bench.real_pair import is_right, open_pair

@@ -12,7 +12,7 @@ from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.drive.task_groups import raise_first_error
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 from flashedge.types import NodeId
 from scripts.lab.evaluation.records import Chain, ProblemRecord, Settings
 from scripts.lab.evaluation.runs import run_to_end

@@ -15,7 +15,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from math import log
 
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 from scripts.lab.sim.codec import (
     ASSISTANT,
     BLANK_LINE,

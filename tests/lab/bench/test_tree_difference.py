@@ -8,8 +8,7 @@ import pytest
 
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.search.base import Finish
-from flashedge.search.nodes import Nodes
-from flashedge.search.tree import Node, NodeStatus, Tree
+from flashedge.search.tree import Node, Nodes, NodeStatus, Tree
 from flashedge.types import FinishReason, Segment
 from scripts.bench.flashtts.tree_difference import compare_outcomes
 

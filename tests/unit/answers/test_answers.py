@@ -9,10 +9,10 @@ from flashedge.answers.extraction import extract_answer
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
 from flashedge.errors import NotFound
-from flashedge.search.answer_choice import count_votes
 from flashedge.search.catalog import make_search, parse_strategy
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.voting import count_votes
 from flashedge.types import Vote
 
 

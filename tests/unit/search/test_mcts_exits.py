@@ -11,8 +11,8 @@ from flashedge.errors import RequestError
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Cancel
-from flashedge.search.mcts.exits.exits import Exits
-from flashedge.search.mcts.state import MctsState
+from flashedge.search.mcts.exits import Exits
+from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId, Problem, Segment

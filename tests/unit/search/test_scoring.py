@@ -6,10 +6,10 @@ import pytest
 
 from flashedge.errors import RequestError
 from flashedge.runtime.request import ranges
-from flashedge.search.answer_choice import choose_answer
 from flashedge.search.base import Finish
 from flashedge.search.scoring import AGGREGATES, aggregate, score_per_step
 from flashedge.search.tree import ROOT, Tree
+from flashedge.search.voting import choose_answer
 from flashedge.types import NodeId
 
 

@@ -17,11 +17,10 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.apportion import apportion, softmax
-from flashedge.search.mcts.puct import logprob_priors, puct, uniform_priors
-from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.strategies.beam import VaryingGranularity
+from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct, uniform_priors
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.rebase import Rebase
-from flashedge.search.strategies.varying_granularity import VaryingGranularity
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import FinishReason, NodeId, Segment
 from scripts.lab.sim.clock import VirtualTimePolicy

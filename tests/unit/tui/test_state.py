@@ -28,7 +28,7 @@ from flashedge.client.run_view import LOG_LINES, RunView
 from flashedge.client.tree_lines import MAX_LEAD, tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.catalog import STRATEGIES as CATALOG
-from flashedge.search.mcts.puct import logprob_priors
+from flashedge.search.strategies.mcts import logprob_priors
 from flashedge.tui import replay
 from flashedge.tui.export import to_json, to_svg
 from flashedge.tui.state import dashboard as state

@@ -18,7 +18,7 @@ from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.base import Search
-from flashedge.search.mcts.state import MctsState
+from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
 from scripts.lab.sim.clock import VirtualTimePolicy

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from flashedge.search.seeds import mix64
+from flashedge.search.tree import mix64
 
 FIELDS = 5
 """Numbers that describe a row to the kernel, see `pack_rows`."""
