@@ -320,7 +320,8 @@ class Driver:
 def _tell(
     search: Search[Any], state: Any, result: Result | Allowance
 ) -> tuple[Any, tuple[Command, ...]]:
-    """Allowances come to runs of MCTS only."""
+    """Only MCTS takes allowances; every other search ignores them."""
     if isinstance(result, Allowance):
-        return cast(Mcts, search).tell(state, result)
+        is_mcts = isinstance(state, MctsState)
+        return cast(Mcts, search).tell(state, result) if is_mcts else (state, ())
     return search.tell(state, result)
