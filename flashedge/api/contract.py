@@ -14,7 +14,8 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling, TokenIds
@@ -44,7 +45,7 @@ class HandlePort(Protocol):
     @property
     def id(self) -> str: ...
     @property
-    def spec(self) -> RunSpec: ...
+    def plan(self) -> Plan: ...
     @property
     def status(self) -> str: ...
     @property
@@ -128,10 +129,10 @@ class ServicePort(Protocol):
         """Note how long the request that now begins wants its pair to stay loaded after it."""
         ...
 
-    async def encode_prompt(self, spec: RunSpec) -> TokenIds: ...
+    async def encode_prompt(self, request: Request) -> TokenIds: ...
     def submit(
         self,
-        spec: RunSpec,
+        request: Request,
         prompt_ids: TokenIds | None = None,
         *,
         run_id: str | None = None,

@@ -31,7 +31,7 @@ from flashedge.api.sse import (
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
 from flashedge.runtime.programs.outlook import Outlook
-from flashedge.runtime.request.calibrations import pin_early_exit
+from flashedge.runtime.request.plan import pin_early_exit
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
 QUEUE_POLL_S = 0.1
@@ -136,7 +136,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
     @router.post("/runs/{run_id}/repeat", status_code=202)
     async def repeat(request: Request, run_id: str) -> Response:
         """Queue a run's request once more, with what was decided for it then, as a new run."""
-        spec = pin_early_exit(service.run(run_id).spec)
+        spec = pin_early_exit(service.run(run_id).plan)
         async with service.use_pair(spec.pair):
             prompt_ids = spec.prompt_ids or await service.encode_prompt(spec)
             handle = service.submit(spec, prompt_ids, asker=read_asker(request, 0))

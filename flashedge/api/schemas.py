@@ -1,6 +1,6 @@
 """Schemas of request bodies. Types are strict; unknown fields and NaN are refused.
 
-`RunSpec` checks the ranges, so that API and command line give the same messages. An explicit null
+`Request` checks the ranges, so that API and command line give the same messages. An explicit null
 counts as not given.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from flashedge.runtime.request.ranges import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
+from flashedge.runtime.request.checks import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
 from flashedge.types import Message
 
 STRATEGY_FIELDS = (
@@ -41,7 +41,7 @@ class Body(BaseModel):
 
 
 def describe_ranges(schema: dict[str, Any]) -> None:
-    """Add to a body's schema what values its fields may have (`request.ranges`)."""
+    """Add to a body's schema what values its fields may have (`request.checks`)."""
     for name, field in schema["properties"].items():
         values = next((kind for kind in field.get("anyOf", ()) if kind["type"] != "null"), field)
         if name in CHOICES:
@@ -53,7 +53,7 @@ def describe_ranges(schema: dict[str, Any]) -> None:
 
 
 class SearchOptions(Body):
-    """How to search. See `RunSpec`."""
+    """How to search. See `Request`."""
 
     model_config = ConfigDict(json_schema_extra=describe_ranges)
 

@@ -1,4 +1,4 @@
-"""Build the runtime's RunSpec from request bodies."""
+"""Build the runtime's Request from request bodies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
 from flashedge.runtime.request.checks import check_field
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import (
     find_defaults,
     find_user_programs,
@@ -65,7 +65,7 @@ def parse_pair(model: str | None) -> str | None:
     return name.pair
 
 
-def build_solve_spec(body: SolveBody, defaults: Defaults) -> RunSpec:
+def build_solve_spec(body: SolveBody, defaults: Defaults) -> Request:
     """Raises RequestError naming the first field that is wrong."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
@@ -99,11 +99,11 @@ def build_run_spec(
     max_tokens: int | None,
     seed: int,
     **fields: Any,
-) -> RunSpec:
+) -> Request:
     """Fill in the defaults of a search. Raises RequestError.
 
     search: options of `SearchOptions`. max_tokens: of a path; None for the pair's default.
-    fields: further fields of RunSpec.
+    fields: further fields of Request.
     """
     if max_tokens is not None:
         check_field("max_tokens", max_tokens)
@@ -129,7 +129,7 @@ def build_run_spec(
         filled["early_exit"] = ExitOptions()
     if filled.get("early_exit") and (watched := find_watched_options(strategy, filled.get("n"))):
         filled["options"] = {**watched, **filled.get("options", {})}
-    return RunSpec(
+    return Request(
         problem=problem,
         pair=defaults.pair,
         seed=seed,

@@ -52,13 +52,14 @@ async def execute(
     program: the key that its requests to the engines carry.
     """
     queue_s, began = run.mark_started(), time.monotonic()
+    request = run.plan.request
     doubts = tools.doubts
-    engines = pair.build_engines(tools.grader, tools.texts, baseline=run.spec.baseline)
+    engines = pair.build_engines(tools.grader, tools.texts, baseline=request.baseline)
     engines = replace(engines, program=program)
     with engines.join_kv(run.emit, len(prompt_ids)) as memory:
-        driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier, memory.follow)
+        driver = Driver(search, request, prompt_ids, engines, run.emit, earlier, memory.follow)
         waited_since_s = tools.boosting.now_s() - queue_s
-        watch = watch_run(run.id, run.spec, prompt_tokens=len(prompt_ids), arrived_s=waited_since_s)
+        watch = watch_run(run.id, request, prompt_tokens=len(prompt_ids), arrived_s=waited_since_s)
         with tools.boosting.join(watch, pair, driver.allow):
             outcome = await driver.run()
     timing = Timing(
@@ -69,7 +70,7 @@ async def execute(
     )
     result = build_result(
         run.id,
-        run.spec,
+        run.plan,
         outcome,
         _build_usage(driver, outcome, len(prompt_ids)),
         timing,

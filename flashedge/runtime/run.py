@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +28,8 @@ from flashedge.events import (
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan
+from flashedge.runtime.request.request import Request
 
 log = logging.getLogger(__name__)
 
@@ -90,13 +92,16 @@ class Run:
     def __init__(
         self,
         run_id: str,
-        spec: RunSpec,
+        request: Request,
+        plan: Plan,
         store: RunStore,
-        outlook: Callable[[Run], Outlook],
+        find_outlook: Callable[[], Outlook],
         observe: Callable[[Event], None],
     ) -> None:
+        """request: as it came. plan: what was decided about it. observe: receives each event."""
         self.id = run_id
-        self.spec = spec
+        self.request = request
+        self.plan = plan
         self.created_at = time.time()
         self.status = RunStatus.QUEUED
         self.error: FlashEdgeError | None = None
@@ -104,7 +109,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self._queued_at = time.monotonic()
         self._store = store
-        self._outlook = outlook
+        self._find_outlook = find_outlook
         self._observe = observe
         self._log = EventLog()
         self._unwritten: list[Event] = []
@@ -114,14 +119,14 @@ class Run:
         self._over = asyncio.Event()
         self._ended_at: float | None = None
         self._cancel_reason: str | None = None
-        self._write(lambda: store.create(run_id, spec.to_json(), self.created_at))
+        self._write(partial(store.create, *self._describe()))
 
     # ------------------------------------------------------------ for clients
 
     @property
     def outlook(self) -> Outlook:
         """Its place in the queue, when it starts, and how long its paths will be."""
-        return self._outlook(self)
+        return self._find_outlook()
 
     @property
     def position(self) -> int | None:
@@ -165,10 +170,10 @@ class Run:
             "id": self.id,
             "status": str(self.status),
             **dataclasses.asdict(self.outlook),
-            "pair": self.spec.pair,
-            "strategy": self.spec.strategy,
-            "n": self.spec.n,
-            "seed": self.spec.seed,
+            "pair": self.request.pair,
+            "strategy": self.request.strategy,
+            "n": self.request.n,
+            "seed": self.request.seed,
             **so_far,
             "error": self._error_object(),
             "stored": self.stored,
@@ -193,7 +198,7 @@ class Run:
         events, self._unwritten = self._unwritten, []
         kept = [event for event in events if not isinstance(event, Progress)]
         if kept:
-            self._write(lambda: self._store.append(self.id, self._log.last + 1, *kept))
+            self._write(partial(self._store.append, self.id, self._log.last + 1, *kept))
         for event in events:
             self._log.append(event)
 
@@ -201,7 +206,7 @@ class Run:
         """Leave the queue. Returns the seconds spent in it."""
         waited = self.queue_s
         self._move(RunStatus.RUNNING)
-        self.emit(RunStarted(config=self.spec.to_json(), queue_s=waited))
+        self.emit(RunStarted(config=self.plan.to_json(), queue_s=waited))
         return waited
 
     def mark_finished(self, result: dict[str, Any]) -> None:
@@ -229,6 +234,9 @@ class Run:
         finally:
             self._over.set()
 
+    def _describe(self) -> tuple[str, dict[str, Any], float, dict[str, Any]]:
+        return self.id, self.request.to_json(), self.created_at, self.plan.list_decisions()
+
     def _store_end(self) -> None:
         error = self._error_object()
         self._store.finish(self.id, str(self.status), self._result, error, self._ended_at)
@@ -238,7 +246,7 @@ class Run:
         if self.stored or not self._over.is_set():
             return
         try:
-            self._store.complete(self.id, self.spec.to_json(), self.created_at, self._log.read())
+            self._store.complete(*self._describe(), self._log.read())
             self._store_end()
         except StoreError:
             return  # its first failure was logged
@@ -260,7 +268,7 @@ class Run:
         age_s = time.monotonic() - self._queued_at
         match event:
             case RunStarted(queue_s=queue_s):
-                search = f"{self.spec.strategy}, n={self.spec.n}"
+                search = f"{self.request.strategy}, n={self.request.n}"
                 log.info("run %s started: %s (waited %.1f s)", self.id, search, queue_s)
             case RunFinished(result=result):
                 tokens, total_s = result["usage"]["tree_tokens"], result["timing"]["total_s"]

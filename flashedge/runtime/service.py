@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from flashedge.answers.grouping import TextGroups, WordGroups
@@ -32,13 +33,18 @@ from flashedge.runtime.programs.outlook import Scheduling
 from flashedge.runtime.programs.pair_scheduler import PairScheduler
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.predictions import Predictions
+from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.boost import check_continuable, resolve_boost
-from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
-from flashedge.runtime.request.determinism import check_same_bits, check_shapes
-from flashedge.runtime.request.spec import RunSpec, check_continues
+from flashedge.runtime.request.plan import (
+    Plan,
+    check_continues,
+    check_same_bits,
+    check_shapes,
+    make_plan,
+)
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
@@ -83,11 +89,11 @@ class Service:
         self._texts = texts or WordGroups()
         self._retention = Retention(store, config)
         self._runs: dict[str, Run] = {}
-        self._plain = PlainRequests(self.metrics)
         self._predictions = Predictions(config, store)
         self._schedulers: dict[str, PairScheduler] = {}
         """By pair. They stay when a pair is unloaded: what was learned of its speed holds later."""
-        plain = ProgramRequests(self._plain, lambda pair: self.scheduler(pair).programs)
+        self._plain = PlainRequests(self.metrics)
+        plain = ProgramRequests(self._plain, self._find_programs)
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._boosting = Boosting(daemon=DaemonTime(self._count_tokens))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -168,12 +174,15 @@ class Service:
             found = PairScheduler(
                 pair,
                 self.config,
-                lambda keys: self._loader.rank_programs(pair, keys),
+                partial(self._loader.rank_programs, pair),
                 self._predictions,
                 note_wait=self.metrics.observe_wait,
             )
             self._schedulers[pair] = found
         return found
+
+    def _find_programs(self, pair: str) -> Programs:
+        return self.scheduler(pair).programs
 
     def pairs(self) -> dict[str, PairState]:
         """The pairs that are loaded or being loaded, by name, the most recently used one last.
@@ -197,19 +206,19 @@ class Service:
         self._check_open()
         self.scheduler(pair).queue.check_room()
 
-    async def encode_prompt(self, spec: RunSpec) -> TokenIds:
-        """The run's prompt for `submit`. A long problem is encoded beside the event loop.
+    async def encode_prompt(self, request: Request) -> TokenIds:
+        """The run's prompt for `submit`. A long problem is encoded in a thread.
 
         Raises ContextOverflow, EngineDead.
         """
-        pair = self._loader.get(spec.pair)
+        encode = self._loader.get(request.pair).encode_prompt
         return await asyncio.to_thread(
-            pair.encode_prompt, spec.problem.messages, spec.chat_template_kwargs
+            encode, request.problem.messages, request.chat_template_kwargs
         )
 
     def submit(
         self,
-        spec: RunSpec,
+        request: Request,
         prompt_ids: TokenIds | None = None,
         *,
         run_id: str | None = None,
@@ -218,7 +227,7 @@ class Service:
     ) -> RunHandle:
         """Queue a run. Its pair must be in use by the caller (`use_pair`); the run keeps it loaded.
 
-        prompt_ids: what `encode_prompt` returned. None: the spec's own, else encoded here.
+        prompt_ids: what `encode_prompt` returned. None: the request's own, else encoded here.
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
         asker: who asks, and how urgently.
@@ -226,45 +235,58 @@ class Service:
         run with this id, or the continued one, was submitted with another request.
         """
         self._check_open()
-        pair = self._loader.get(spec.pair)
-        prompt_ids = (
-            prompt_ids
-            or spec.prompt_ids
-            or pair.encode_prompt(spec.problem.messages, spec.chat_template_kwargs)
-        )
-        room = pair.max_model_len - len(prompt_ids)
-        spec = replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
-        pair.check_step_rule(spec.step_rule)
-        if spec.deterministic and (found := pair.health().self_test) is not None:
-            check_shapes(found)  # else the run waits for it
-        spec = resolve_boost(spec, self.config.scheduling_boost)
-        spec = resolve_early_exit(spec, self.config, pair.fingerprint)
-        if spec.early_exit_note is not None:
-            log.warning("%s", spec.early_exit_note)
-        search = build_search(spec, pair.judges)
-        if run_id is not None and (known := self._find_named(run_id, spec)) is not None:
+        pair = self._loader.get(request.pair)
+        request, prompt_ids = _validate(request, prompt_ids, pair)
+        plan = self._plan(request, pair)
+        search = build_search(plan.request, pair.judges)
+        if run_id is not None and (known := self._find_named(run_id, request)) is not None:
             return known
-        earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, spec)
-        run_id = run_id or create_run_id()
+        earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, plan)
+        run = self._register(run_id or create_run_id(), request, plan, prompt_ids, pair, asker)
+        self._start(run, pair, search, prompt_ids, earlier)
+        return run
+
+    def _plan(self, request: Request, pair: ServedPair) -> Plan:
+        """Decide what the request leaves to the daemon."""
+        plan = make_plan(request, self.config, pair.fingerprint)
+        if plan.early_exit_note is not None:
+            log.warning("%s", plan.early_exit_note)
+        return plan
+
+    def _register(
+        self,
+        run_id: str,
+        request: Request,
+        plan: Plan,
+        prompt_ids: TokenIds,
+        pair: ServedPair,
+        asker: Asker,
+    ) -> Run:
+        """Create the run and let it join the queue of its pair. Raises QueueFull."""
         scheduler = self.scheduler(pair.name)
         scheduler.queue.check_room()  # before the program is known to anybody
         scheduler.programs.set_capacity(pair.capacity)
-        scheduler.programs.add_run(run_id, spec, prompt_ids, asker)
+        scheduler.programs.add_run(run_id, plan.request, prompt_ids, asker)
         scheduler.queue.reserve(run_id)
-        run = Run(
-            run_id,
-            spec,
-            self._store,
-            lambda r: scheduler.outlooks.find(r.id),
-            self._build_observer(run_id, scheduler),
-        )
-        self._runs[run_id] = run
-        self._loader.hold(pair.name)
-        work = self._execute(run, pair, scheduler, search, prompt_ids, earlier)
-        run.task = asyncio.create_task(work, name=run_id)
-        self._tasks.add(run.task)
-        run.task.add_done_callback(lambda task: self._clean_up(run, task))
+        find_outlook = partial(scheduler.outlooks.find, run_id)
+        observe = partial(self._observe, run_id, scheduler)
+        run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_outlook, observe)
         return run
+
+    def _start(
+        self,
+        run: Run,
+        pair: ServedPair,
+        search: Search[Any],
+        prompt_ids: TokenIds,
+        earlier: EarlierRun,
+    ) -> None:
+        """Begin the run's task, which waits for its turn. Until its end it holds its pair."""
+        self._loader.hold(pair.name)
+        work = self._execute(run, pair, search, prompt_ids, earlier)
+        run.task = asyncio.create_task(work, name=run.id)
+        self._tasks.add(run.task)
+        run.task.add_done_callback(partial(self._clean_up, run))
 
     async def score(self, ask: ScoreAsk, asker: Asker = NOBODY) -> tuple[SolutionScores, ...]:
         """Score solutions. Their pair must be in use by the caller. See `score_solutions`."""
@@ -336,24 +358,23 @@ class Service:
             boost_open_s=boosting.open_s,
         )
 
-    def _find_named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
+    def _find_named(self, run_id: str, request: Request) -> RunHandle | None:
         check_run_id(run_id)
         try:
             known = self.run(run_id)
         except NotFound:
             return None
-        if restore_request(known.spec).to_json() != restore_request(spec).to_json():
+        if known.request != request:
             raise Conflict(f"run {run_id} was submitted with another request", param="id")
         return known
 
-    def _load_earlier(self, run_id: str, spec: RunSpec) -> EarlierRun:
+    def _load_earlier(self, run_id: str, plan: Plan) -> EarlierRun:
         earlier, live = self.run(run_id), self._runs.get(run_id)
         if earlier.status != RunStatus.FINISHED or (live is not None and not live.stored):
             raise Conflict(f"run {run_id} is not finished and stored", param="continues")
-        check_continues(earlier.spec, spec, run_id)
-        check_continuable(spec, run_id)
-        if spec.deterministic:
-            found = self._loader.get(spec.pair).health().self_test
+        check_continues(earlier.plan, plan, run_id)
+        if plan.request.deterministic:
+            found = self._loader.get(plan.request.pair).health().self_test
             check_shapes(found)
             check_same_bits(earlier.object(), found)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
@@ -362,22 +383,19 @@ class Service:
         self,
         run: Run,
         pair: ServedPair,
-        scheduler: PairScheduler,
         search: Search[Any],
         prompt_ids: TokenIds,
         earlier: EarlierRun,
     ) -> None:
+        """Wait for the run's turn and run it. All that can end it becomes its terminal event."""
+        scheduler = self.scheduler(pair.name)
+        tools = Tools(grader=self._grader, texts=self._texts, boosting=self._boosting)
         try:
-            if run.spec.deterministic:
+            if run.request.deterministic:
                 await pair.wait_tested()
                 check_shapes(pair.health().self_test)
             async with scheduler.queue.wait_turn(run.id):
                 scheduler.programs.note_start(run.id)
-                tools = Tools(
-                    grader=self._grader,
-                    texts=self._texts,
-                    boosting=self._boosting,
-                )
                 program = scheduler.programs.find_program(run.id)
                 run.mark_finished(
                     await execute(run, pair, search, prompt_ids, earlier, tools, program)
@@ -392,9 +410,9 @@ class Service:
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        scheduler = self.scheduler(run.spec.pair)
+        scheduler = self.scheduler(run.request.pair)
         scheduler.programs.end_run(run.id)
-        self._loader.release(run.spec.pair)
+        self._loader.release(run.request.pair)
         self.idle.note_end()
         self._retention.look()
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
@@ -409,15 +427,12 @@ class Service:
             if run.stored and run.task not in self._tasks:
                 self._runs.pop(run.id, None)
 
-    def _build_observer(self, run_id: str, scheduler: PairScheduler) -> Callable[[Event], None]:
-        def observe(event: Event) -> None:
-            if isinstance(event, StepCompleted) and event.answer is not None:
-                self._grader.expect(event.answer)
-            self.metrics.observe(run_id, event)
-            scheduler.programs.note_event(run_id, event)
-            self._boosting.note_event(run_id, event)
-
-        return observe
+    def _observe(self, run_id: str, scheduler: PairScheduler, event: Event) -> None:
+        if isinstance(event, StepCompleted) and event.answer is not None:
+            self._grader.expect(event.answer)
+        self.metrics.observe(run_id, event)
+        scheduler.programs.note_event(run_id, event)
+        self._boosting.note_event(run_id, event)
 
     def _count_tokens(self) -> int:
         return sum(scheduler.programs.drawn_tokens for scheduler in self._schedulers.values())
@@ -428,3 +443,23 @@ class Service:
 
     def _is_busy(self) -> bool:
         return self._loader.is_used or bool(self._tasks) or self.health().state == "starting"
+
+
+def _validate(
+    request: Request, prompt_ids: TokenIds | None, pair: ServedPair
+) -> tuple[Request, TokenIds]:
+    """The request with paths that fit the context behind its prompt, and the prompt.
+
+    Raises ContextOverflow, and RequestError for what the pair can't do.
+    """
+    prompt_ids = (
+        prompt_ids
+        or request.prompt_ids
+        or pair.encode_prompt(request.problem.messages, request.chat_template_kwargs)
+    )
+    room = pair.max_model_len - len(prompt_ids)
+    request = replace(request, max_path_tokens=min(request.max_path_tokens, room))
+    pair.check_step_rule(request.step_rule)
+    if request.deterministic and (found := pair.health().self_test) is not None:
+        check_shapes(found)  # else the run waits for it
+    return request, prompt_ids

@@ -18,7 +18,7 @@ from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
 from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.request.determinism import check_shapes
+from flashedge.runtime.request.plan import check_shapes
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.search.scoring import aggregate
 from flashedge.types import Problem

@@ -9,6 +9,7 @@ from random import Random
 from flashedge.events import Event, RunFinished, RunStarted
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.records.result import build_result
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
@@ -53,7 +54,7 @@ def run_boosted(spec: RunSpec, seed: int) -> Ran:
         outcome = await driver.run()
         changes.cancel()
         assert folded(events[1:]) == nodes_of(outcome.tree, spec)
-        result = build_result("run-a", spec, outcome, Usage(), Timing())
+        result = build_result("run-a", Plan(request=spec), outcome, Usage(), Timing())
         events.append(RunFinished(result=result))
         return Ran(events=events, tree=outcome.tree)
 

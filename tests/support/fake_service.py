@@ -30,7 +30,8 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
 from flashedge.search import catalog
@@ -51,31 +52,32 @@ VIEW = EngineView(
 )
 
 
-def build_run_result(run_id: str, spec: RunSpec) -> dict[str, Any]:
+def build_run_result(run_id: str, request: Request) -> dict[str, Any]:
     return build_result(
         id=run_id,
-        pair=spec.pair,
-        strategy=spec.strategy,
-        n=spec.n,
-        seed=spec.seed,
-        votes=[{"answer": "2", "weight": 0.9, "count": spec.n}],
+        pair=request.pair,
+        strategy=request.strategy,
+        n=request.n,
+        seed=request.seed,
+        votes=[{"answer": "2", "weight": 0.9, "count": request.n}],
         completions=[{"node": 2, "text": "…", "finish_reason": "stop", "score": 0.9}],
     )
 
 
-def script(spec: RunSpec, run_id: str) -> list[Event]:
+def script(request: Request, run_id: str) -> list[Event]:
     """A small search, from its start to its end."""
     steps = (("1 + 1 = 3.\n\n", 0.125), ("1 + 1 = 2.\n\n", 0.875))
-    finished = RunFinished(result=build_run_result(run_id, spec))
-    return [*build_start(spec.to_json(), steps), finished]
+    finished = RunFinished(result=build_run_result(run_id, request))
+    return [*build_start(Plan(request=request).to_json(), steps), finished]
 
 
 class FakeHandle:
     """A run whose events a test emits one by one, or all at once by `play`."""
 
-    def __init__(self, run_id: str, spec: RunSpec, metrics: Metrics) -> None:
+    def __init__(self, run_id: str, request: Request, metrics: Metrics) -> None:
         self.id = run_id
-        self.spec = spec
+        self.request = request
+        self.plan = Plan(request=request)
         self.status = "queued"
         self.position: int | None = None
         self.starts_in_s: float | None = None
@@ -114,7 +116,7 @@ class FakeHandle:
                 self._over.set()
 
     def play(self) -> None:
-        self.emit(*script(self.spec, self.id))
+        self.emit(*script(self.request, self.id))
 
     async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         self.followers += 1
@@ -148,13 +150,13 @@ class FakeHandle:
 
     def object(self) -> dict[str, Any]:
         if self.status == "finished":
-            return build_run_result(self.id, self.spec)
+            return build_run_result(self.id, self.request)
         error = self.error and {"message": str(self.error), "code": self.error.code}
         return {
             "id": self.id,
             "status": self.status,
             **asdict(self.outlook),
-            "spec": self.spec.to_json(),
+            "spec": self.plan.to_json(),
             "error": error,
         }
 
@@ -247,12 +249,12 @@ class FakeService:
         if self.counts["queued"] >= self.queue_limit:
             raise QueueFull("4 runs wait", retry_after_s=4.2)
 
-    async def encode_prompt(self, spec: RunSpec) -> TokenIds:
+    async def encode_prompt(self, request: Request) -> TokenIds:
         return (1,)
 
     def submit(
         self,
-        spec: RunSpec,
+        request: Request,
         prompt_ids: TokenIds | None = None,
         *,
         run_id: str | None = None,
@@ -266,12 +268,12 @@ class FakeService:
             self.continued.append(continues)
         if self.failure is not None:
             raise self.failure
-        if spec.pair != self.pair:
-            raise NotFound(f"no pair {spec.pair!r}", param="pair")
-        if spec.strategy not in STRATEGIES:
-            raise NotFound(f"there is no strategy {spec.strategy!r}", param="strategy")
-        self.check_queue(spec.pair)
-        handle = FakeHandle(run_id or f"run-{next(self._ids)}", spec, self.metrics)
+        if request.pair != self.pair:
+            raise NotFound(f"no pair {request.pair!r}", param="pair")
+        if request.strategy not in STRATEGIES:
+            raise NotFound(f"there is no strategy {request.strategy!r}", param="strategy")
+        self.check_queue(request.pair)
+        handle = FakeHandle(run_id or f"run-{next(self._ids)}", request, self.metrics)
         self.handles[handle.id] = handle
         if self.autoplay:
             task = asyncio.get_running_loop().create_task(self._play(handle))
@@ -281,7 +283,7 @@ class FakeService:
         return handle
 
     async def _play(self, handle: FakeHandle) -> None:
-        for event in script(handle.spec, handle.id):
+        for event in script(handle.request, handle.id):
             await asyncio.sleep(self.delay_s)
             if handle.status == "cancelled":
                 return
@@ -315,9 +317,11 @@ class FakeService:
 
 
 def _summary(handle: FakeHandle) -> RunSummary:
-    spec = handle.spec
+    request = handle.request
     row = build_row(
-        build_run_result(handle.id, spec), status=handle.status, problem=spec.problem.text[:200]
+        build_run_result(handle.id, request),
+        status=handle.status,
+        problem=request.problem.text[:200],
     )
     if handle.status != "finished":
         row |= dict.fromkeys(("finished_at", "answer", "tree_tokens", "total_s"))

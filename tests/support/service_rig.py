@@ -102,7 +102,7 @@ class Rig:
         )
 
     def engines_for(self, run: Run) -> Engines:
-        return self.served.build_engines(MathGrader(), WordGroups(), baseline=run.spec.baseline)
+        return self.served.build_engines(MathGrader(), WordGroups(), baseline=run.request.baseline)
 
     async def assert_idle(self) -> None:
         assert self.service.counts == {"queued": 0, "running": 0}

@@ -31,7 +31,7 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.request.spec import USUAL_PATHS, RunSpec
+from flashedge.runtime.request.request import USUAL_PATHS, Request
 from flashedge.runtime.request.strategies import find_defaults, find_user_programs
 from flashedge.runtime.run import create_run_id
 from flashedge.search.catalog import parse_strategy
@@ -155,7 +155,7 @@ class ProtocolSearch:
         sampling: Sampling,
         max_tokens: int | None,
         **fields: Any,
-    ) -> RunSpec:
+    ) -> Request:
         """usual: options that the request may change."""
         return build_run_spec(
             problem,

@@ -1,6 +1,6 @@
 """The options of `solve`, in the panels of its help.
 
-Defaults that the help shows are those of `runtime.request.spec.RunSpec`; the daemon fills them in.
+The help shows the defaults of `runtime.request.request.Request`; the daemon fills them in.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from flashedge.runtime.drive.segments import StepTexts, build_segment
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
 from flashedge.runtime.drive.task_groups import raise_first_error
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.base import (
@@ -70,7 +70,7 @@ class Driver:
     def __init__(
         self,
         search: Search[Any],
-        spec: RunSpec,
+        spec: Request,
         prompt_ids: TokenIds,
         engines: Engines,
         emit: Callable[[Event], None],

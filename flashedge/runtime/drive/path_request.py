@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flashedge.engine.base import ExtendRequest
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import Granularity, TokenIds
 
 
 def build_path_request(
-    spec: RunSpec,
+    spec: Request,
     path: TokenIds,
     seed: int,
     granularity: Granularity,

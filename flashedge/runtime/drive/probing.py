@@ -6,13 +6,13 @@ from contextlib import aclosing
 
 from flashedge.engine.base import ExtendRequest, Generator
 from flashedge.runtime.drive.segments import ProbeAnswer
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.base import Probe
 from flashedge.types import TokenIds
 
 
 def build_probe_request(
-    probe: Probe, path: TokenIds, spec: RunSpec, generator: Generator, program: str | None
+    probe: Probe, path: TokenIds, spec: Request, generator: Generator, program: str | None
 ) -> ExtendRequest | None:
     """Build the request that continues path + suffix. None where no token fits after them.
     path: the prompt and the path; program: what the run's requests carry."""

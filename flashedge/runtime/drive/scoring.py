@@ -22,7 +22,7 @@ from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.runtime.drive.speculation_client import DraftedStep, SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import Thinking
 from flashedge.search.base import Scored, Search
 from flashedge.search.scoring import aggregate
@@ -46,7 +46,7 @@ class Scoring:
     def __init__(
         self,
         search: Search[Any],
-        spec: RunSpec,
+        spec: Request,
         engines: Engines,
         speculation_client: SpeculationClient,
         earlier: EarlierRun,

@@ -19,7 +19,7 @@ from flashedge.engine.base import Chunk, ScoreRequest, StepScores, Verifier
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.segments import StepTexts
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.search.base import Cancel, Command, Expand, Search, SearchState
@@ -50,7 +50,7 @@ class SpeculationClient:
     """
 
     def __init__(
-        self, search: Search[Any], spec: RunSpec, engines: Engines, texts: StepTexts
+        self, search: Search[Any], spec: Request, engines: Engines, texts: StepTexts
     ) -> None:
         self._search = search
         self._texts = texts

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.lengths.request import PLAIN, FinishedOutputs, LengthRequest
 from flashedge.types import Message, TokenIds
@@ -46,7 +46,7 @@ def join_turns(messages: Sequence[Message]) -> str:
     return "\n".join(f"{message.role}: {message.content}" for message in messages)
 
 
-def describe_search(spec: RunSpec, prompt_ids: TokenIds = (), client: str = "") -> LengthRequest:
+def describe_search(spec: Request, prompt_ids: TokenIds = (), client: str = "") -> LengthRequest:
     """Describe a search. prompt_ids: its prompt; empty where it has not been encoded."""
     return LengthRequest(
         pair=spec.pair,

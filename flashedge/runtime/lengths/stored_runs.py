@@ -11,7 +11,7 @@ from flashedge.runtime.lengths.base import EncodePrompt, describe_search, encode
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.records.outline import CompletedStep, Level, RunOutline
 from flashedge.runtime.records.store import UNFINISHED, RunStore, StoredRun
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.lengths.observed import OutputLengths
 from flashedge.scheduling.lengths.request import FinishedOutputs
 
@@ -50,7 +50,7 @@ def read_run(
     """Read one run. None without a path, and for the request of another version. Raises
     StoreError."""
     try:
-        spec = RunSpec.from_json(stored.spec)
+        spec = Request.from_json(stored.spec)
     except (KeyError, TypeError, ValueError, RequestError):
         return None
     outline = store.outline(stored.id)

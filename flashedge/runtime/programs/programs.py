@@ -27,7 +27,7 @@ from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.roster import Roster
 from flashedge.runtime.programs.search_speed import SearchSpeed
 from flashedge.runtime.queue import QueueView
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import count_paths_at_once
 from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.lengths.observed import OutputLengths
@@ -72,7 +72,7 @@ def build_rules(config: Config) -> Rules:
 class RunProgress:
     """What is known of a run that is not over."""
 
-    spec: RunSpec
+    spec: Request
     request: LengthRequest
     paths: PathCounter = field(default_factory=lambda: PathCounter(sees_progress=True))
 
@@ -131,7 +131,7 @@ class Programs:
 
     # ------------------------------------------------------------ runs
 
-    def add_run(self, run_id: str, spec: RunSpec, prompt_ids: TokenIds, asker: Asker) -> None:
+    def add_run(self, run_id: str, spec: Request, prompt_ids: TokenIds, asker: Asker) -> None:
         """A run was submitted."""
         request = describe_search(spec, prompt_ids, asker.client)
         self._runs[run_id] = RunProgress(spec=spec, request=request)

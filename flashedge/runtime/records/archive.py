@@ -13,7 +13,8 @@ from flashedge.events import Event
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore, StoredRun
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.run import Cancelled, Run
 
 SUMMARY_CHARS = 200
@@ -75,8 +76,12 @@ class ArchivedRun:
         self._store = store
 
     @property
-    def spec(self) -> RunSpec:
-        return RunSpec.from_json(self._stored.spec)
+    def request(self) -> Request:
+        return Request.from_json(self._stored.spec)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan.from_json({**self._stored.spec, **self._stored.plan})
 
     async def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
         """The stored events. The log of an interrupted run has no terminal event."""

@@ -14,7 +14,7 @@ from flashedge.certainty.history import Checkpoint, History
 from flashedge.certainty.replay import Ending, RunTrace
 from flashedge.events import CertaintyUpdated, Event, Probed, RunFinished, RunStarted
 from flashedge.runtime.request.calibrations import collect_settings
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.strategies.probed_cot import ProbedCot
 
@@ -67,14 +67,14 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
     Returns None for a run that a policy could have stopped, that was cut, or that is so old that
     its checkpoints have no answers: such a run does not show what full compute would have done.
     """
-    spec: RunSpec | None = None
+    plan: Plan | None = None
     result: Mapping[str, Any] | None = None
     checkpoints: list[Checkpoint] = []
     probes: list[int] = []
     for event in log:
         match event:
             case RunStarted(config=config):
-                spec = RunSpec.from_json(config)
+                plan = Plan.from_json(config)
             case CertaintyUpdated():
                 checkpoints.append(
                     Checkpoint(
@@ -91,17 +91,20 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
                 pass
             case _:
                 pass
-    if spec is None or result is None or spec.early_exit is not None or result.get("cut_by"):
+    if plan is None or result is None or result.get("cut_by"):
+        return None
+    request = plan.request
+    if request.early_exit is not None:
         return None
     answer = result.get("answer")
     if answer is not None and checkpoints and all(c.answer is None for c in checkpoints):
         return None
-    search = build_search(spec)
+    search = build_search(request)
     return Recording(
         run=run,
-        problem=spec.problem.messages[-1].content,
-        settings=collect_settings(spec),
-        cap=search.cap(spec.limits) if isinstance(search, ProbedCot) else search.n,
+        problem=request.problem.messages[-1].content,
+        settings=collect_settings(request),
+        cap=search.cap(request.limits) if isinstance(search, ProbedCot) else search.n,
         checkpoints=tuple(checkpoints),
         probe_tokens=tuple(accumulate(probes)),
         answer=answer,

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.runtime.drive.outcome import DEADLINE, Outcome
-from flashedge.runtime.request.boost import is_boosted
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan, is_boosted
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
@@ -19,7 +19,7 @@ TRUST_THRESHOLD = 0.5
 
 def build_result(
     run_id: str,
-    spec: RunSpec,
+    plan: Plan,
     outcome: Outcome,
     usage: Usage,
     timing: Timing,
@@ -29,7 +29,7 @@ def build_result(
     scores_probability: bool = True,
     doubts: int = 0,
 ) -> dict[str, Any]:
-    """Build the result as plain JSON values. `score` is a path's aggregate (`RunSpec.aggregate`),
+    """Build the result as plain JSON values. `score` is a path's aggregate (`Request.aggregate`),
     the `step_scores` are the verifier's.
 
     self_test: what the self-test found. See `engine.vllm.invariance_probe`.
@@ -37,33 +37,35 @@ def build_result(
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
     doubts: comparisons of answers that a time limit decided while the run ran.
     """
-    tree, finish = outcome.tree, outcome.finish
+    request, tree, finish = plan.request, outcome.tree, outcome.finish
     reasoning, text = thinking.split(tree.path_text(finish.choice))
     complete = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     return {
         "id": run_id,
         "status": "finished",
-        "pair": spec.pair,
-        "strategy": spec.strategy,
-        "n": spec.n,
-        "seed": spec.seed,
-        "deterministic": _is_deterministic(spec, outcome, usage.prompt_tokens, self_test, doubts),
-        "fingerprint": (self_test or {}).get("fingerprint") if spec.deterministic else None,
-        "baseline": spec.baseline,
+        "pair": request.pair,
+        "strategy": request.strategy,
+        "n": request.n,
+        "seed": request.seed,
+        "deterministic": _is_deterministic(
+            request, outcome, usage.prompt_tokens, self_test, doubts
+        ),
+        "fingerprint": (self_test or {}).get("fingerprint") if request.deterministic else None,
+        "baseline": request.baseline,
         "answer": finish.answer,
         "text": text,
         "reasoning": reasoning,
         "choice": finish.choice,
         "votes": [{"answer": v.answer, "weight": v.weight, "count": v.count} for v in finish.votes],
-        "completions": [_completion(tree, node, spec, thinking) for node in complete],
-        "tree": {"root": ROOT, "nodes": [_node(tree, n, spec) for n in tree.nodes.values()]},
+        "completions": [_completion(tree, node, request, thinking) for node in complete],
+        "tree": {"root": ROOT, "nodes": [_node(tree, n, request) for n in tree.nodes.values()]},
         "certainty": outcome.certainty,
-        "trusted": _is_trusted(outcome, spec) if scores_probability else None,
+        "trusted": _is_trusted(outcome, request) if scores_probability else None,
         "cut_by": outcome.cut_by,
         "unlikely": finish.unlikely,
         "unboxed": finish.unboxed,
-        "early_exit_source": spec.early_exit_source,
-        "early_exit_note": spec.early_exit_note,
+        "early_exit_source": plan.early_exit_source,
+        "early_exit_note": plan.early_exit_note,
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -90,7 +92,7 @@ def build_result(
 
 
 def _is_deterministic(
-    spec: RunSpec,
+    request: Request,
     outcome: Outcome,
     prompt_tokens: int,
     self_test: Mapping[str, Any] | None,
@@ -104,20 +106,20 @@ def _is_deterministic(
     search took no results by arrival, and it was not boosted. False if one of these does not hold:
     the tree may then still be the same. None without a verdict of the test.
     """
-    if is_boosted(spec):
+    if is_boosted(request):
         return False
-    if spec.deterministic:
+    if request.deterministic:
         return not doubts
     found = self_test or {}
     if not found.get("batch_invariant"):
         return found.get("batch_invariant")
     longest = prompt_tokens + max(node.path_tokens for node in outcome.tree.nodes.values())
-    in_order = spec.options.get("take") != "arrival" or spec.options.get("parallel", 1) == 1
+    in_order = request.options.get("take") != "arrival" or request.options.get("parallel", 1) == 1
     is_known = longest <= found.get("invariant_tokens", 0)
     return is_known and in_order and outcome.cut_by != DEADLINE
 
 
-def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:
+def _is_trusted(outcome: Outcome, request: Request) -> bool | None:
     """Whether the verifier scores the answer's path at least TRUST_THRESHOLD.
 
     None without an answer, and for a strategy without a verifier.
@@ -125,10 +127,10 @@ def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:
     scores = outcome.tree.path_scores(outcome.finish.choice)
     if outcome.finish.answer is None or not scores:
         return None
-    return aggregate(scores, spec.aggregate) >= TRUST_THRESHOLD
+    return aggregate(scores, request.aggregate) >= TRUST_THRESHOLD
 
 
-def _completion(tree: Tree, node: Node, spec: RunSpec, thinking: Thinking) -> dict[str, Any]:
+def _completion(tree: Tree, node: Node, request: Request, thinking: Thinking) -> dict[str, Any]:
     assert node.segment is not None, "a complete node was generated"
     reasoning, text = thinking.split(tree.path_text(node.id))
     scores = tree.path_scores(node.id)
@@ -138,13 +140,13 @@ def _completion(tree: Tree, node: Node, spec: RunSpec, thinking: Thinking) -> di
         "reasoning": reasoning,
         "token_ids": list(tree.path_token_ids(node.id)),
         "step_scores": list(scores),
-        "score": aggregate(scores, spec.aggregate) if scores else None,
+        "score": aggregate(scores, request.aggregate) if scores else None,
         "answer": node.answer,
         "finish_reason": str(node.segment.finish),
     }
 
 
-def _node(tree: Tree, node: Node, spec: RunSpec) -> dict[str, Any]:
+def _node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
     segment = node.segment
     scores = tree.path_scores(node.id) if node.scores is not None else ()
     return {
@@ -154,6 +156,6 @@ def _node(tree: Tree, node: Node, spec: RunSpec) -> dict[str, Any]:
         "tokens": len(segment.token_ids) if segment else 0,
         "token_ids": list(segment.token_ids) if segment else [],
         "text": segment.text if segment else "",
-        "score": aggregate(scores, spec.aggregate) if scores else None,
+        "score": aggregate(scores, request.aggregate) if scores else None,
         "status": str(node.status),
     }

@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 APPLICATION_ID = 0x464C4544  # "FLED": marks the file as ours
 _SCHEMA = """
 CREATE TABLE runs (
-  id TEXT PRIMARY KEY, status TEXT NOT NULL, spec TEXT NOT NULL, created_at REAL NOT NULL,
+  id TEXT PRIMARY KEY, status TEXT NOT NULL, spec TEXT NOT NULL,
+  plan TEXT NOT NULL DEFAULT '{}', created_at REAL NOT NULL,
   finished_at REAL, answer TEXT, tree_tokens INTEGER, total_s REAL, result TEXT, error TEXT
 ) STRICT;
 CREATE INDEX runs_by_age ON runs (created_at, id);

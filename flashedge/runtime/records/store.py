@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,10 @@ class StoredRun:
 
     id: str
     status: str
+
     spec: Mapping[str, Any]
+    """The request as it came."""
+
     created_at: float
     finished_at: float | None
     answer: str | None
@@ -57,8 +60,11 @@ class StoredRun:
     total_s: float | None
     error: Mapping[str, Any] | None
 
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of the request that the daemon decided (`Plan.list_decisions`). Empty in listings,
+    and None the result, since it holds the whole tree. `get` reads both."""
+
     result: Mapping[str, Any] | None = None
-    """None in listings, since it holds the whole tree. `get` reads it."""
 
 
 StoredRuns = list[StoredRun]
@@ -92,11 +98,19 @@ class RunStore:
 
     # ------------------------------------------------------------ writing
 
-    def create(self, run_id: str, spec: Mapping[str, Any], created_at: float) -> None:
+    def create(
+        self,
+        run_id: str,
+        spec: Mapping[str, Any],
+        created_at: float,
+        plan: Mapping[str, Any] | None = None,
+    ) -> None:
+        """spec, plan: see `StoredRun`."""
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO runs (id, status, spec, created_at) VALUES (?, 'queued', ?, ?)",
-                (run_id, json.dumps(spec), created_at),
+                "INSERT INTO runs (id, status, spec, plan, created_at)"
+                " VALUES (?, 'queued', ?, ?, ?)",
+                (run_id, json.dumps(spec), json.dumps(plan or {}), created_at),
             )
 
     def append(self, run_id: str, seq: int, *events: Event) -> None:
@@ -148,11 +162,16 @@ class RunStore:
             raise _no_such_run(run_id)
 
     def complete(
-        self, run_id: str, spec: Mapping[str, Any], created_at: float, events: StoredEvents
+        self,
+        run_id: str,
+        spec: Mapping[str, Any],
+        created_at: float,
+        plan: Mapping[str, Any],
+        events: StoredEvents,
     ) -> None:
         """Create a run that may be there already, and append those of its events that are not."""
         if self.get(run_id) is None:
-            self.create(run_id, spec, created_at)
+            self.create(run_id, spec, created_at, plan)
         missed = events[len(self.events(run_id)) :]
         if missed:
             self.append(run_id, missed[0][0], *(event for _, event in missed))
@@ -206,7 +225,9 @@ class RunStore:
 
     def get(self, run_id: str) -> StoredRun | None:
         with self._open_database() as db:
-            row = db.execute(f"SELECT {_ROW}, result FROM runs WHERE id = ?", (run_id,)).fetchone()
+            row = db.execute(
+                f"SELECT {_ROW}, plan, result FROM runs WHERE id = ?", (run_id,)
+            ).fetchone()
         return None if row is None else _parse_row(row)
 
     def events(self, run_id: str, after: int = 0) -> StoredEvents:
@@ -296,7 +317,7 @@ def _query_runs(
         where.append(MENTIONS)
         values["text"] = fold(text)
     rows = db.execute(
-        f"SELECT {_ROW}, NULL FROM runs WHERE {' AND '.join(where)} ORDER BY rowid DESC"
+        f"SELECT {_ROW}, '{{}}', NULL FROM runs WHERE {' AND '.join(where)} ORDER BY rowid DESC"
         " LIMIT :limit",
         values,
     ).fetchall()
@@ -304,19 +325,10 @@ def _query_runs(
 
 
 def _parse_row(row: tuple[Any, ...]) -> StoredRun:
-    run_id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error, result = row
-    return StoredRun(
-        id=run_id,
-        status=status,
-        spec=json.loads(spec),
-        created_at=created_at,
-        finished_at=finished_at,
-        answer=answer,
-        tree_tokens=tree_tokens,
-        total_s=total_s,
-        error=None if error is None else json.loads(error),
-        result=None if result is None else json.loads(result),
-    )
+    fields = dict(zip((*_ROW.split(", "), "plan", "result"), row, strict=True))
+    for name in ("spec", "error", "plan", "result"):
+        fields[name] = None if fields[name] is None else json.loads(fields[name])
+    return StoredRun(**fields)
 
 
 def _read_ending(

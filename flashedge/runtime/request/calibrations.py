@@ -1,4 +1,4 @@
-"""Calibrations on disk, and the choice of a run's early exit.
+"""Calibrations on disk.
 
 `calibrations.json` lies beside the user's config.toml. `flashedge calibrate` writes it. The daemon
 reads it whenever a request turns on early exit without naming a policy.
@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,10 @@ from flashedge.certainty.rules import Rule
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.versions import FileVersion
-from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.request import Request
 from flashedge.types import BLANK_LINE, STEPS
 
-REQUEST, CALIBRATION, DEFAULTS = "request", "calibration", "defaults"
 VERSION = 1
 
 
@@ -160,47 +159,18 @@ def save_calibration(found: Calibration, config: Config) -> Path:
 # ---------------------------------------------------------------- for a run
 
 
-def collect_settings(spec: RunSpec) -> dict[str, Any]:
+def collect_settings(request: Request) -> dict[str, Any]:
     """Return what a run's answers and measures depend on besides problem, pair, strategy and n."""
     return {
-        "aggregate": spec.aggregate,
-        "selection": spec.selection,
-        "options": dict(spec.options),
-        "answers": spec.answers,
-        "step_rule": spec.step_rule,
-        "entropy_rule": spec.entropy_rule and spec.entropy_rule.to_json(),
-        "judge": spec.judge,
-        "chat_template_kwargs": dict(spec.chat_template_kwargs),
+        "aggregate": request.aggregate,
+        "selection": request.selection,
+        "options": dict(request.options),
+        "answers": request.answers,
+        "step_rule": request.step_rule,
+        "entropy_rule": request.entropy_rule and request.entropy_rule.to_json(),
+        "judge": request.judge,
+        "chat_template_kwargs": dict(request.chat_template_kwargs),
     }
-
-
-def resolve_early_exit(spec: RunSpec, config: Config, fingerprint: Callable[[], str]) -> RunSpec:
-    """Return the run with its final early exit: the request's, a calibration's or the default.
-
-    `early_exit_source` of the result names which one. A calibration that does not fit is ignored
-    and `early_exit_note` says why. fingerprint: computes that of the serving pair; it is only
-    called if there is a calibration. Raises ConfigError.
-    """
-    if spec.early_exit is None:
-        return spec
-    if spec.early_exit.names_policy:
-        return replace(spec, early_exit_source=REQUEST)
-    found = find_calibration(spec.pair, spec.strategy, config)
-    if found is None:
-        return replace(spec, early_exit_source=DEFAULTS)
-    changed = find_mismatch(found, collect_settings(spec), fingerprint())
-    if changed is not None:
-        note = f"the calibration of {found.date} is not used: {changed}; calibrate again"
-        return replace(spec, early_exit_source=DEFAULTS, early_exit_note=note)
-    if found.rule is None:
-        note = f"the calibration of {found.date} found no early exit that pays: the run is whole"
-        return replace(spec, early_exit=None, early_exit_source=CALIBRATION, early_exit_note=note)
-    calibrated = replace(
-        ExitOptions.from_rule(found.rule),
-        give_up_after=spec.early_exit.give_up_after,
-        give_up_below=spec.early_exit.give_up_below,
-    )
-    return replace(spec, early_exit=calibrated, early_exit_source=CALIBRATION)
 
 
 def find_mismatch(found: Calibration, settings: Mapping[str, Any], fingerprint: str) -> str | None:
@@ -210,26 +180,3 @@ def find_mismatch(found: Calibration, settings: Mapping[str, Any], fingerprint: 
     made_with = {**_EARLIER, **found.settings}
     differing = [name for name, value in settings.items() if made_with.get(name) != value]
     return f"it was made with other {', '.join(differing)}" if differing else None
-
-
-def restore_request(spec: RunSpec) -> RunSpec:
-    """Undo `resolve_early_exit`, so that runs with and without a calibration compare as equal."""
-    if spec.early_exit_source not in (CALIBRATION, DEFAULTS):
-        return spec
-    given = spec.early_exit or ExitOptions()
-    unresolved = ExitOptions(give_up_after=given.give_up_after, give_up_below=given.give_up_below)
-    return replace(spec, early_exit=unresolved, early_exit_source=DEFAULTS, early_exit_note=None)
-
-
-def pin_early_exit(spec: RunSpec) -> RunSpec:
-    """The request of an earlier run with its early exit as it was, so that neither a calibration
-    nor another default changes it when it runs again."""
-    if spec.early_exit is None:
-        return spec
-    rule = build_exit_rule(spec.early_exit, spec.strategy)
-    pinned = replace(
-        ExitOptions.from_rule(rule),
-        give_up_after=spec.early_exit.give_up_after,
-        give_up_below=spec.early_exit.give_up_below,
-    )
-    return replace(spec, early_exit=pinned, early_exit_note=None)

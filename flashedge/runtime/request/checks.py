@@ -1,13 +1,66 @@
-"""Checks single values of a request. All raise RequestError that names the field."""
+"""The values that the fields of a request may have, for the API's document too, and their checks.
+
+All checks raise RequestError that names the field.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+from flashedge.answers.equality import ANSWER_KINDS
 from flashedge.errors import RequestError
 from flashedge.models.specs import find_fault
-from flashedge.runtime.request.ranges import ABOVE, CHOICES, INTEGERS, NUMBERS
+from flashedge.types import JUDGED, MAX_SEED, MAX_STEP_ENTROPY, STEP_RULES
+
+AGGREGATES = ("last", "min", "prod", "mean")
+SELECTIONS = ("weighted", "majority", "best")
+ROLES = ("system", "user", "assistant")
+"""Roles of the messages of a problem."""
+
+INTEGERS: Mapping[str, tuple[int, int]] = {
+    "n": (1, 1024),
+    "branching": (1, 1024),
+    "seed": (0, MAX_SEED),
+    "max_step_tokens": (1, 1 << 20),
+    "max_steps": (1, 10_000),
+    "min_step_tokens": (1, 1 << 20),
+    "max_path_tokens": (1, 1 << 20),
+    "max_tokens": (1, 1 << 20),
+    "token_budget": (1, 1 << 40),
+    "top_k": (0, 1 << 20),
+}
+"""Least and largest value."""
+
+NUMBERS: Mapping[str, tuple[float, float]] = {
+    "deadline_s": (0.001, 1e6),
+    "step_entropy": (0.0, MAX_STEP_ENTROPY),
+    "temperature": (0.0, 2.0),
+    "top_p": (0.0, 1.0),
+}
+"""Least and largest value."""
+
+ABOVE = frozenset({"top_p"})
+"""Numbers whose least value is itself too small."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "aggregate": AGGREGATES,
+    "selection": SELECTIONS,
+    "answers": ANSWER_KINDS,
+    "step_rule": STEP_RULES,
+    "judge": JUDGED,
+}
+
+
+def check_field(name: str, value: Any) -> None:
+    """Check a field by the tables above."""
+    if name in INTEGERS:
+        check_int(name, value, *INTEGERS[name])
+    elif name in NUMBERS:
+        check_float(name, value, *NUMBERS[name], open_low=name in ABOVE)
+    else:
+        check_choice(name, value, CHOICES[name])
 
 
 def check_int(name: str, value: int, low: int, high: int) -> None:
@@ -20,9 +73,9 @@ def check_int(name: str, value: int, low: int, high: int) -> None:
 def check_float(
     name: str, value: float, low: float, high: float, *, open_low: bool = False
 ) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if (
-        not number
+        not is_number
         or not math.isfinite(value)
         or not low <= value <= high
         or (open_low and value <= low)
@@ -31,16 +84,6 @@ def check_float(
         raise RequestError(
             f"{name} is {value!r}; it must be a number in {bracket}{low:g}, {high:g}]", param=name
         )
-
-
-def check_field(name: str, value: Any) -> None:
-    """Check a field by `ranges`."""
-    if name in INTEGERS:
-        check_int(name, value, *INTEGERS[name])
-    elif name in NUMBERS:
-        check_float(name, value, *NUMBERS[name], open_low=name in ABOVE)
-    else:
-        check_choice(name, value, CHOICES[name])
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:

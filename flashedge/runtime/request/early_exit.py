@@ -1,4 +1,4 @@
-"""Early exit: the options of a request, and the policy that they make."""
+"""Early exit: the options of a request, and the rule and policy that they make."""
 
 from __future__ import annotations
 
@@ -70,7 +70,12 @@ class ExitOptions:
 
     @classmethod
     def from_rule(cls, rule: Rule) -> ExitOptions:
-        return cls(
+        return cls().take_rule(rule)
+
+    def take_rule(self, rule: Rule) -> ExitOptions:
+        """A rule's policy, with what these options say of giving up."""
+        return replace(
+            self,
             policy=rule.policy,
             detect=rule.detect,
             thresholds=dict(rule.thresholds),
@@ -87,50 +92,36 @@ class ExitOptions:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ExitOptions:
         """Invert `dataclasses.asdict`; lists stand for tuples. Raises RequestError."""
-        unknown = set(data) - set(cls.__dataclass_fields__)
-        if unknown:
+        if unknown := set(data) - set(cls.__dataclass_fields__):
             names = ", ".join(sorted(unknown))
             raise RequestError(f"early_exit has no field {names}", param="early_exit")
-        fields = dict(data)
         try:
-            fields["curve"] = tuple((at, need) for at, need in data.get("curve") or ())
+            curve = tuple((at, need) for at, need in data.get("curve") or ())
         except (TypeError, ValueError) as error:
             raise RequestError(
                 "early_exit.curve must be a list of [certainty, progress]", param="early_exit"
             ) from error
-        return cls(**fields)
+        return cls(**{**data, "curve": curve})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Defaults:
-    """The early exit of a strategy unless a request or calibration gives another.
+VOTES = ("self_consistency", "best_of_n")
+_BY_COUNTS = Rule(policy=LEAD, detect=4, thresholds=((LEAD, 0.955),))
+"""Of votes, whatever the models: see docs/results/certainty.md."""
 
-    The threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper,
-    whatever the run's aggregate is (see `certainty.rewards`). Its value suits the paper's reward
-    model; other verifiers need calibration.
-    """
-
-    detect: int
-    thresholds: Mapping[str, float]
-    """The first measure is the strategy's own: curves and `give_up_below` use it."""
-    policy: str = "static"
-
-
-_VOTES = _Defaults(detect=5, thresholds={ENTROPY: 0.7})
-_TREES = _Defaults(detect=16, thresholds={ENTROPY: 0.85, REWARD: 0.99})
-_DEFAULTS: Mapping[str, _Defaults] = MappingProxyType(
+_PAPER_VOTES = Rule(policy="static", detect=5, thresholds=((ENTROPY, 0.7),))
+_PAPER_TREES = Rule(policy="static", detect=16, thresholds=((ENTROPY, 0.85), (REWARD, 0.99)))
+_PAPER: Mapping[str, Rule] = MappingProxyType(
     {
-        "self_consistency": _VOTES,
-        "best_of_n": _VOTES,
-        "mcts": _Defaults(detect=3, thresholds={ENTROPY: 0.99, REWARD: 0.4}),
-        "probed_cot": _Defaults(detect=1, thresholds={CONSISTENCY: 1.0}, policy="every_step"),
+        "self_consistency": _PAPER_VOTES,
+        "best_of_n": _PAPER_VOTES,
+        "mcts": Rule(policy="static", detect=3, thresholds=((ENTROPY, 0.99), (REWARD, 0.4))),
+        "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
     }
 )
-
-
-_BY_COUNTS = Rule(policy=LEAD, detect=4, thresholds=((LEAD, 0.955),))
-"""For votes, whatever the models: see docs/results/certainty.md."""
-VOTES = ("self_consistency", "best_of_n")
+"""The rules of Table 3 of arXiv 2412.20993 for GSM8K. Curves and `give_up_below` use the first
+measure. The threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper,
+whatever the run's aggregate is (see `certainty.rewards`). It suits the paper's reward model; other
+verifiers need calibration."""
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
@@ -149,16 +140,13 @@ def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
 
 
 def build_paper_rule(strategy: str, options: ExitOptions = ExitOptions()) -> Rule:
-    """Complete `options` by the thresholds of Table 3 of arXiv 2412.20993 for GSM8K.
-
-    Strategies that the paper does not cover use those of REBASE. They suit the paper's models;
-    other models need calibration.
-    """
-    defaults = _DEFAULTS.get(strategy, _TREES)
+    """Complete `options` by the paper's rule. Strategies that the paper does not cover use that of
+    REBASE. It suits the paper's models; other models need calibration."""
+    usual = _PAPER.get(strategy, _PAPER_TREES)
     return Rule(
-        policy=options.policy or defaults.policy,
-        detect=defaults.detect if options.detect is None else options.detect,
-        thresholds=tuple((options.thresholds or defaults.thresholds).items()),
+        policy=options.policy or usual.policy,
+        detect=options.detect or usual.detect,
+        thresholds=tuple(options.thresholds.items()) or usual.thresholds,
         max_tokens=options.max_tokens or 0,
         curve=options.curve,
     )

@@ -15,7 +15,7 @@ from flashedge.runtime.request.early_exit import (
     build_exit_policy,
     build_exit_rule,
 )
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.base import Search
 from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram
@@ -41,12 +41,12 @@ def list_strategies(judges: Judges) -> tuple[str, ...]:
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:
     """Find the strategy of a request that names none. judges: see `build_search`; judge: see
-    `RunSpec`."""
+    `Request`."""
     return "beam" if judges == "steps" and judge == STEPS else "best_of_n"
 
 
 def find_defaults(strategy: str) -> Mapping[str, Any]:
-    """Find the fields of RunSpec whose default depends on the strategy.
+    """Find the fields of Request whose default depends on the strategy.
 
     Ref: arXiv 2412.20993 App. F (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3
     (cumulative product of rewards).
@@ -74,52 +74,55 @@ def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
     return {"width": REBASE_TREE} if several else {}
 
 
-def count_paths_at_once(spec: RunSpec) -> int:
+def count_paths_at_once(request: Request) -> int:
     """The most paths that the search draws at once.
 
     Those that draw whole answers draw them in groups where they may exit early: the next group
     begins once the policy has seen the last one. MCTS draws the children of the rollouts in flight;
     what boosting adds takes only room that is free, and is not counted.
     """
-    if spec.strategy == "mcts":
-        return min(spec.n, int(spec.options.get("parallel", 1))) * spec.branching
-    if spec.early_exit is None or spec.strategy not in WITHOUT_STEP_SCORES:
-        return spec.n
-    return build_exit_rule(spec.early_exit, spec.strategy).find_largest_group(spec.n)
+    if request.strategy == "mcts":
+        return min(request.n, int(request.options.get("parallel", 1))) * request.branching
+    if request.early_exit is None or request.strategy not in WITHOUT_STEP_SCORES:
+        return request.n
+    return build_exit_rule(request.early_exit, request.strategy).find_largest_group(request.n)
 
 
-def build_search(spec: RunSpec, judges: Judges = "steps") -> Search[Any]:
+def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
     """Build the search. judges: what one score of the pair's verifier is about.
 
     Raises NotFound, RequestError, ConfigError (a program can't be loaded).
     """
-    if spec.strategy == "probed_cot" and spec.n != 1:
-        raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
-    if spec.step_rule == ENTROPY and spec.strategy in WITHOUT_STEP_SCORES:
+    strategy = request.strategy
+    if strategy == "probed_cot" and request.n != 1:
         raise RequestError(
-            f"strategy {spec.strategy!r} generates whole answers, so it has no steps that the rule"
+            f"n is {request.n}; probed_cot is one chain", hint="leave n out", param="n"
+        )
+    if request.step_rule == ENTROPY and strategy in WITHOUT_STEP_SCORES:
+        raise RequestError(
+            f"strategy {strategy!r} generates whole answers, so it has no steps that the rule"
             f" {ENTROPY!r} could end",
             hint=f"choose a strategy with steps, such as beam, or the step rule {BLANK_LINE}",
             param="step_rule",
         )
-    if spec.judge == ANSWER:
-        if spec.strategy not in WITHOUT_STEP_SCORES:
+    if request.judge == ANSWER:
+        if strategy not in WITHOUT_STEP_SCORES:
             raise RequestError(
-                f"strategy {spec.strategy!r} needs scores of single steps, but judge is {ANSWER!r}",
+                f"strategy {strategy!r} needs scores of single steps, but judge is {ANSWER!r}",
                 hint=f"use {' or '.join(WITHOUT_STEP_SCORES)}, or set judge to {STEPS!r}",
                 param="judge",
             )
         judges = "answers"
     return make_search(
-        spec.strategy,
-        n=spec.n,
-        branching=spec.branching,
-        max_step_tokens=spec.max_step_tokens,
-        max_steps=spec.max_steps,
-        aggregate=spec.aggregate,
-        selection=spec.selection,
-        options=spec.options,
-        policy=build_exit_policy(spec.early_exit, spec.strategy),
+        strategy,
+        n=request.n,
+        branching=request.branching,
+        max_step_tokens=request.max_step_tokens,
+        max_steps=request.max_steps,
+        aggregate=request.aggregate,
+        selection=request.selection,
+        options=request.options,
+        policy=build_exit_policy(request.early_exit, strategy),
         programs=find_user_programs(),
         judges=judges,
     )

@@ -18,8 +18,8 @@ from flashedge.errors import Conflict, NotFound
 from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.outcome import DEADLINE
-from flashedge.runtime.request.boost import asks_for_boost
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan, is_boosted
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import (
     Cancel,
@@ -48,7 +48,7 @@ Script = tuple[tuple[int, int], ...]
 class RunLog:
     """What the events of a finished boosted run say of it."""
 
-    spec: RunSpec
+    spec: Request
     script: Script
     known: EarlierRun
     answers: Mapping[NodeId, str | None]
@@ -68,7 +68,8 @@ class RunLog:
         if config is None:
             raise NotFound(f"the log of run {run_id} has no start, so it can't be replayed")
         result = next((e.result for e in log if isinstance(e, RunFinished)), None)
-        if not asks_for_boost(config.get("strategy"), config.get("options") or {}):
+        request = Plan.from_json(config).request
+        if not is_boosted(request):
             raise Conflict(
                 f"run {run_id} was not boosted: its seed alone repeats it",
                 hint="replay a run of `flashedge solve --strategy mcts --set boost=true`",
@@ -78,7 +79,7 @@ class RunLog:
         if result.get("cut_by") == DEADLINE:
             raise Conflict(f"run {run_id} was cut by its deadline, which no log can repeat")
         return cls(
-            spec=RunSpec.from_json(config),
+            spec=request,
             script=tuple((e.turn, e.rollouts) for e in log if isinstance(e, RolloutsAllowed)),
             known=EarlierRun.from_events(log),
             answers={e.node: e.answer for e in log if isinstance(e, StepCompleted)},
@@ -120,7 +121,7 @@ class Replayed:
         return None
 
 
-def build_replay_search(spec: RunSpec, script: Script) -> Mcts:
+def build_replay_search(spec: Request, script: Script) -> Mcts:
     """The search of a boosted run, which changes its allowance by itself as the script says."""
     search = build_search(spec)
     assert isinstance(search, Mcts), "only MCTS is boosted"

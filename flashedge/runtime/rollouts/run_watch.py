@@ -13,8 +13,8 @@ from flashedge.events import (
     RolloutsEnded,
     StepCompleted,
 )
-from flashedge.runtime.request.boost import is_boosted
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import is_boosted
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.rollouts.contender import Contender
 from flashedge.search.mcts.exits import Exits
 from flashedge.types import NodeId
@@ -24,7 +24,7 @@ MOST = 8
 
 
 def watch_run(
-    run_id: str, spec: RunSpec, *, prompt_tokens: int, arrived_s: float
+    run_id: str, spec: Request, *, prompt_tokens: int, arrived_s: float
 ) -> RunWatch | None:
     """What boosting follows of a run. None for a run that is not boosted."""
     if not is_boosted(spec):
@@ -39,7 +39,7 @@ def watch_run(
     )
 
 
-def find_accept(spec: RunSpec) -> float | None:
+def find_accept(spec: Request) -> float | None:
     """The reward at which a run ends early. None where no reward ends it."""
     if not spec.options.get("positive_exit"):
         return None

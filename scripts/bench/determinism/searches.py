@@ -34,6 +34,7 @@ from flashedge.runtime.drive.engines import build_engines
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -218,7 +219,7 @@ async def run_search(pair: SteppedPair, spec: RunSpec, safety: str) -> tuple[Rec
     prompt = pair.generator.codec.encode_chat(spec.problem.messages)
     driver = Driver(build_search(spec), spec, prompt, engines, events.append)
     outcome = await driver.run()
-    result = build_result("run", spec, outcome, Usage(), Timing())
+    result = build_result("run", Plan(request=spec), outcome, Usage(), Timing())
     return RecordedRun.from_log(result, events), driver.speculation.kept_tokens
 
 

@@ -176,7 +176,7 @@ async def test_half_a_character_does_not_end_a_session(written: bytes, text: str
         async with client_of(service) as client:
             body = b'{"problem": %b}' % written
             assert (await client.post(path, content=body, headers=JSON)).status_code < 300
-        assert service.last.spec.problem.text == text
+        assert service.last.request.problem.text == text
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])

@@ -111,7 +111,7 @@ def test_events_arrive_at_once_and_resume_after_a_disconnect(live: Live) -> None
     run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
     handle = live.service.last
     url = f"{live.base_url}/v1/runs/{run}/events"
-    script_events = script(handle.spec, run)
+    script_events = script(handle.request, run)
     with httpx.stream("GET", url) as response:
         lines = response.iter_lines()
         for event in script_events[:4]:
@@ -164,7 +164,7 @@ def test_a_search_shows_its_steps_while_it_runs(live: Live) -> None:
         for node in range(1, 4):
             live.call(lambda n=node: handle.emit(build_step(n, f"step {n}\n\n")))
             assert f"step {node}" in next(lines)
-        end = build_run_result(handle.id, handle.spec)
+        end = build_run_result(handle.id, handle.request)
         live.call(lambda: handle.emit(RunFinished(result=end)))
         assert json.loads(next(lines)[6:])["choices"][0]["delta"]["content"] == "step 2\n\n"
 

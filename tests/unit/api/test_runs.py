@@ -41,8 +41,8 @@ async def test_a_pair_chooses_the_strategy_that_its_verifier_serves(
     async with client_of(service, judges) as client:
         for given, chosen in (({}, "weighted"), ({"answers": "whole"}, "best")):
             await client.post("/v1/solve", json={**ASK, **given})
-            assert service.last.spec.strategy == strategy
-            assert service.last.spec.selection == chosen
+            assert service.last.request.strategy == strategy
+            assert service.last.request.selection == chosen
 
 
 async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> None:
@@ -72,7 +72,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
     async with client_of(service) as client:
         body = {**given, **sampling, "messages": messages, "max_tokens": 14, "pair": "bundled"}
         assert (await client.post("/v1/solve", json=body)).status_code == 200
-        assert service.last.spec == RunSpec(
+        assert service.last.request == RunSpec(
             problem=Problem(
                 messages=(
                     Message(role="system", content="Be brief."),
@@ -86,7 +86,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         )
         nulls = dict.fromkeys([*given, *sampling, "messages", "max_tokens", "pair", "stream"])
         assert (await client.post("/v1/solve", json={**nulls, "problem": "p"})).status_code == 200
-        assert service.last.spec == RunSpec(
+        assert service.last.request == RunSpec(
             problem=Problem.from_text("p"),
             pair="bundled",
             sampling=Sampling(temperature=0.7, top_p=0.95),
@@ -120,7 +120,7 @@ async def test_rebase_with_early_exit_is_split_into_trees(
     async with client_of(service) as client:
         body = {"problem": "p", "strategy": "rebase", **asked}
         assert (await client.post("/v1/solve", json=body)).status_code == 200
-    assert service.last.spec.options == options
+    assert service.last.request.options == options
 
 
 async def test_solve_streams_numbered_events() -> None:
@@ -132,7 +132,7 @@ async def test_solve_streams_numbered_events() -> None:
     assert "content-length" not in response.headers
     first, *rest = frames(response.text)
     assert first == {"event": "queued", "data": {"id": "run-1", **asdict(Outlook())}}
-    expected = script(service.last.spec, "run-1")
+    expected = script(service.last.request, "run-1")
     assert [f["event"] for f in rest] == [type(e).__name__ for e in expected]
     assert [int(f["id"]) for f in rest] == [1, 2, 2, 3, 4, 5, 6, 7]  # Progress has no own number
     assert [f["data"] for f in rest] == [json.loads(json.dumps(to_json(e))) for e in expected]
@@ -313,12 +313,12 @@ async def test_a_run_is_repeated_with_what_was_decided_for_it() -> None:
     async with client_of(service) as client:
         body = {**ASK, "deterministic": True, "early_exit": True}
         await client.post("/v1/solve", json=body)
-        first = service.last.spec
+        first = service.last.request
         response = await client.post("/v1/runs/run-1/repeat")
         assert response.status_code == 202
         assert response.json()["id"] == "run-2" == response.headers["x-flashedge-run"]
         assert (await client.post("/v1/runs/run-9/repeat")).status_code == 404
-    again = service.last.spec
+    again = service.last.request
     assert again.deterministic
     assert again.early_exit is not None
     assert again.early_exit.policy == "static", "the rule is in the request now"

@@ -15,6 +15,7 @@ from flashedge.certainty.rules import Rule
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.types import Timing, Usage
@@ -44,7 +45,7 @@ def spec_of(strategy: str, **fields: Any) -> RunSpec:
 def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
     """The events as the run store has them."""
     usage = Usage(tree_tokens=story.outcome.tree.committed_tokens)
-    result = build_result("run-1", spec, story.outcome, usage, Timing())
+    result = build_result("run-1", Plan(request=spec), story.outcome, usage, Timing())
     return [
         events.RunStarted(config=spec.to_json(), queue_s=0.0),
         *story.events,

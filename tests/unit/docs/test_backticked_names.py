@@ -269,7 +269,7 @@ def test_every_name_in_backticks_exists() -> None:
         "asyncio.sleep",
         "torch.zeros",
         "RequestOutput.add",
-        "RunSpec",
+        "RunStarted",
         "AsyncLLM",
         "runs/mcts/",
         "1/2",

@@ -16,8 +16,8 @@ from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
-from flashedge.runtime.request.calibrations import pin_early_exit
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.plan import pin_early_exit
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.kv.split import EngineRole
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -81,7 +81,7 @@ async def test_the_record_tells_it_and_a_repetition_is_identical(rig: Rig) -> No
     result = rig.service.run(name).object()
     assert result["deterministic"] is True
     assert result["fingerprint"] == SELF_TEST["fingerprint"] == stored.fingerprint
-    pinned = pin_early_exit(rig.service.run(name).spec)
+    pinned = pin_early_exit(rig.service.run(name).plan)
     assert pinned.early_exit is not None
     assert pinned.early_exit.names_policy, "no calibration changes it"
     _, again = await record(rig, pinned)

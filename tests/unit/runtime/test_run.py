@@ -23,6 +23,7 @@ from flashedge.events import (
 )
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.run import Cancelled, Run, RunStatus
 from flashedge.types import NodeId
 from tests.support.made_run import build_step
@@ -65,13 +66,13 @@ class FailingStore(RunStore):
         if self.writes >= self.fails_at:
             raise StoreError("the disk is full", hint="free some space")
 
-    def create(self, run_id: str, spec: Mapping[str, Any], created_at: float) -> None:
+    def create(self, *args: Any) -> None:
         self._write()
-        super().create(run_id, spec, created_at)
+        super().create(*args)
 
-    def append(self, run_id: str, seq: int, *events: Event) -> None:
+    def append(self, *args: Any) -> None:
         self._write()
-        super().append(run_id, seq, *events)
+        super().append(*args)
 
     def finish(self, *args: Any, **kwargs: Any) -> None:
         self._write()
@@ -87,7 +88,7 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 def make(store: RunStore, seen: list[Event] | None = None) -> Run:
     observe = (lambda event: None) if seen is None else seen.append
-    return Run("r", BEAM, store, lambda run: OUTLOOK, observe)
+    return Run("r", BEAM, Plan(request=BEAM), store, lambda: OUTLOOK, observe)
 
 
 def in_state(store: RunStore, status: RunStatus) -> Run:
@@ -234,7 +235,7 @@ async def test_a_run_ends_even_if_a_listener_raises(store: RunStore, status: Run
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
             raise ZeroDivisionError
 
-    run = Run("r", BEAM, store, lambda run: Outlook(), observe)
+    run = Run("r", BEAM, Plan(request=BEAM), store, lambda: Outlook(), observe)
     *before, last = WAY_TO[status]
     for move in before:
         MOVES[move](run)

@@ -187,7 +187,7 @@ async def test_an_outcome_model_scores_each_whole_answer_once(tmp_path: Path) ->
 async def test_a_path_gets_the_room_that_the_problem_leaves(rig: Rig) -> None:
     run = rig.service.submit(BEAM)
     prompt = len(rig.engines.generator.codec.encode_chat(BEAM.problem.messages))
-    assert 0 < run.spec.max_path_tokens <= 256 - prompt
+    assert 0 < run.request.max_path_tokens <= 256 - prompt
     await ended(run)
 
 
@@ -273,7 +273,12 @@ async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
         archived = rig.service.run(run.id)
         assert isinstance(archived, ArchivedRun)
         assert archived.object() == run.object()
-        assert (archived.status, archived.spec, archived.position) == (run.status, run.spec, None)
+        assert (archived.status, archived.request, archived.position) == (
+            run.status,
+            run.request,
+            None,
+        )
+        assert archived.plan == run.plan
         whole = await log_of(run)
         assert await log_of(archived) == whole
         for after in (1, len(whole) - 1, len(whole), 99):

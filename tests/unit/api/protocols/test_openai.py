@@ -48,7 +48,7 @@ async def test_model_name_and_search_object_choose_a_search(
     async with client_of(service) as client:
         response = await client.post(URL, json={**CHAT, **change, "seed": 3, "max_tokens": 99})
     assert response.status_code == 200, response.text
-    spec = service.last.spec
+    spec = service.last.request
     assert (spec.strategy, spec.n, spec.seed, spec.max_path_tokens) == (strategy, n, 3, 99)
     assert spec.max_step_tokens == 96
     assert spec.prompt_ids == (1, 2, 3)
@@ -59,7 +59,7 @@ async def test_a_path_is_as_long_as_the_pair_says_unless_the_client_limits_it() 
     service = FakeService()
     async with client_of(service) as client:
         await client.post(URL, json={**CHAT, "search": {}})
-    assert service.last.spec.max_path_tokens == 512
+    assert service.last.request.max_path_tokens == 512
 
 
 async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
@@ -69,7 +69,7 @@ async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
             (await client.post(URL, json={**CHAT, "search": {}})).json()["flashedge"]["seed"]
             for _ in range(2)
         ]
-    assert seeds == [h.spec.seed for h in service.handles.values()]
+    assert seeds == [h.request.seed for h in service.handles.values()]
     assert seeds[0] != seeds[1]
 
 
@@ -135,7 +135,7 @@ async def test_numbers_that_json_does_not_have_become_null() -> None:
     async with client_of(service) as client:
         asked = asyncio.create_task(client.post("/v1/solve", json={"problem": "x", "stream": True}))
         await asyncio.sleep(0.02)
-        started, *_, finished = script(service.last.spec, "run-1")
+        started, *_, finished = script(service.last.request, "run-1")
         odd = NodeScored(node=NodeId(1), scores=(float("nan"), 0.5), score=float("inf"))
         service.last.emit(started, odd, finished)
         sent = frames((await asked).text)
@@ -181,7 +181,7 @@ async def test_a_vote_of_several_choices_completes_all_paths(
     search.take_conversation(Problem.from_text("?"))
     prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5, choices=choices)
     await search.start(prompt).aclose()
-    assert (service.last.spec.early_exit is not None) == ends_early
+    assert (service.last.request.early_exit is not None) == ends_early
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ async def test_a_search_starts_a_run_in_each_protocol_of_conversations(path: str
     async with client_of(service) as client:
         for body in ({**CHAT, "model": "bundled:beam-4"}, {**CHAT, "search": {"n": 2}}):
             assert (await client.post(path, json=body)).status_code == 200
-    assert [h.spec.n for h in service.handles.values()] == [4, 2]
+    assert [h.request.n for h in service.handles.values()] == [4, 2]
 
 
 async def test_a_text_completion_by_a_search_is_refused_with_the_way_to_go() -> None:

@@ -21,7 +21,7 @@ from flashedge.engine.vllm.inside.model_runner import RunnerKind, check_runner, 
 from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
 from flashedge.engine.vllm.translate import NO_PASSES
 from flashedge.errors import ConfigError, EngineError, RequestError
-from flashedge.runtime.request.determinism import check_shapes
+from flashedge.runtime.request.plan import check_shapes
 
 VOCAB = 300
 CPU = torch.device("cpu")

@@ -12,6 +12,7 @@ from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.history import ENTROPY
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import STRATEGIES
@@ -138,7 +139,7 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
     ]
     for node, seen in folded(story.events).items():  # a stopped run is the beginning of a whole one
         assert seen.token_ids == folded(whole.events)[node].token_ids
-    result = build_result("run-1", spec, outcome, Usage(), Timing())
+    result = build_result("run-1", Plan(request=spec), outcome, Usage(), Timing())
     assert result["cut_by"] == "certainty"
     assert result["certainty"] == outcome.certainty
     await assert_nothing_left(engines)

@@ -21,6 +21,8 @@ from flashedge.events import CertaintyUpdated, RunFailed
 from flashedge.runtime.records.archive import ArchivedRun, build_summary
 from flashedge.runtime.records.migrations import SCHEMA_VERSION
 from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.plan import Plan
 from tests.support.paths import DATA
 
 
@@ -42,7 +44,7 @@ def test_all_runs_of_an_old_store_can_be_shown_and_replayed(old: Path) -> None:
         assert stored is not None
         assert build_summary(stored, None).problem == "How many are left?"
         archived = ArchivedRun(stored, store)
-        assert archived.spec.problem.messages[0].content == "How many are left?"
+        assert archived.plan.request.problem.messages[0].content == "How many are left?"
         assert archived.object()["status"] == run.status
         view = fold(RunView(id=run.id), tuple(store.events(run.id)))
         if run.status == "finished":
@@ -82,6 +84,37 @@ def test_renamed_fields_keep_their_values(old: Path) -> None:
     cancelled = store.list(status="cancelled")[0]
     assert cancelled.error is not None
     assert cancelled.error["hint"] is None
+    store.close()
+
+
+def test_what_was_asked_is_told_from_what_was_decided(old: Path) -> None:
+    """Of an early exit that the daemon chose, a request had said at most when to give up."""
+    chosen = {"policy": "static", "detect": 2, "thresholds": {"entropy": 0.5}, "curve": []}
+    with sqlite3.connect(old) as db:
+        rows = [(i, json.loads(spec)) for i, spec in db.execute("SELECT id, spec FROM runs")]
+        (first, *_), (second, whole) = rows[0], rows[1]
+        for run_id, exits, source in (
+            (first, {**chosen, "give_up_after": 9, "give_up_below": 0.2}, "calibration"),
+            (second, None, "calibration"),
+        ):
+            spec = {**whole, "early_exit": exits, "early_exit_source": source}
+            db.execute("UPDATE runs SET spec = ? WHERE id = ?", (json.dumps(spec), run_id))
+    store = RunStore(old)
+    runs = {}
+    for run_id, _ in rows:
+        stored = store.get(run_id)
+        assert stored is not None
+        runs[run_id] = ArchivedRun(stored, store)
+    assert runs[first].request.early_exit == ExitOptions(give_up_after=9, give_up_below=0.2)
+    assert runs[first].plan.request.early_exit == ExitOptions.from_json(
+        {**chosen, "give_up_after": 9, "give_up_below": 0.2}
+    )
+    assert runs[second].request.early_exit == ExitOptions()
+    assert runs[second].plan.request.early_exit is None
+    for run_id, spec in rows[2:]:
+        assert runs[run_id].plan == Plan.from_json(spec)
+        by_request = spec["early_exit_source"] == "request"
+        assert by_request == bool(getattr(runs[run_id].request.early_exit, "policy", None))
     store.close()
 
 

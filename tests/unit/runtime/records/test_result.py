@@ -11,6 +11,7 @@ from flashedge.answers import grouping
 from flashedge.certainty.history import ENTROPY
 from flashedge.runtime.records import result
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.thinking import Thinking
 from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -26,7 +27,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 async def solve(**fields: Any) -> dict[str, Any]:
     spec = replace(BEAM, **fields)
     outcome = (await drive(sim_engines(), spec)).outcome
-    return result.build_result("run-1", spec, outcome, Usage(), Timing())
+    return result.build_result("run-1", Plan(request=spec), outcome, Usage(), Timing())
 
 
 @pytest.mark.parametrize("strategy", ["beam", "best_of_n", "mcts"])
@@ -101,7 +102,7 @@ async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved
         self_test = {"batch_invariant": invariant, "invariant_tokens": tokens}
         found = result.build_result(
             "run-1",
-            replace(BEAM, options=options),
+            Plan(request=replace(BEAM, options=options)),
             replace(outcome, cut_by=cut_by),
             Usage(prompt_tokens=prompt),
             Timing(),
@@ -123,9 +124,10 @@ async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved
 async def test_the_thinking_is_apart_from_the_text() -> None:
     outcome = (await drive(sim_engines(), BEAM)).outcome
     opened = Thinking.of_prompt(ThinkingCodec(), tuple(b"<think>"))
-    found = result.build_result("run-1", BEAM, outcome, Usage(), Timing(), thinking=opened)
+    plan = Plan(request=BEAM)
+    found = result.build_result("run-1", plan, outcome, Usage(), Timing(), thinking=opened)
     assert found["text"] == "", "no simulated path ends its thinking"
-    whole = result.build_result("run-1", BEAM, outcome, Usage(), Timing())
+    whole = result.build_result("run-1", plan, outcome, Usage(), Timing())
     assert (whole["reasoning"], found["reasoning"]) == (None, whole["text"].strip())
     for apart, plain in zip(found["completions"], whole["completions"], strict=True):
         assert (apart["text"], apart["reasoning"]) == ("", plain["text"].strip())

@@ -22,11 +22,11 @@ from flashedge.runtime.request.calibrations import (
     collect_settings,
     load_calibrations,
     parse_calibrations,
-    resolve_early_exit,
     save_calibration,
 )
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.plan import Plan, decide_exit
+from flashedge.runtime.request.request import Request
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig, log_of
@@ -57,8 +57,8 @@ def calibration(**fields: Any) -> Calibration:
     return replace(made, **fields)
 
 
-def settled(spec: RunSpec, config: Config, fingerprint: str = "f" * 16) -> RunSpec:
-    return resolve_early_exit(spec, config, lambda: fingerprint)
+def settled(request: Request, config: Config, fingerprint: str = "f" * 16) -> Plan:
+    return decide_exit(request, config, lambda: fingerprint)
 
 
 def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
@@ -91,19 +91,21 @@ def test_a_broken_file_is_named(config: Config, text: str) -> None:
         with pytest.raises(ConfigError, match=r"calibrations\.json"):
             use()
     assert calibrations_file(config).read_text() == text
-    assert settled(replace(SC, early_exit=None), config).early_exit is None  # it isn't asked
+    assert (
+        settled(replace(SC, early_exit=None), config).request.early_exit is None
+    )  # it isn't asked
 
 
 def test_request_then_calibration_then_defaults(config: Config) -> None:
     assert settled(SC, config).early_exit_source == "defaults"
     save_calibration(calibration(), config)
     found = settled(SC, config)
-    assert found.early_exit == ExitOptions.from_rule(RULE)
+    assert found.request.early_exit == ExitOptions.from_rule(RULE)
     assert (found.early_exit_source, found.early_exit_note) == ("calibration", None)
     asked = replace(SC, early_exit=ExitOptions(detect=4))
-    assert settled(asked, config) == replace(asked, early_exit_source="request")
+    assert settled(asked, config) == Plan(request=asked, early_exit_source="request")
     patient = settled(replace(SC, early_exit=ExitOptions(give_up_after=9)), config)
-    assert patient.early_exit == replace(ExitOptions.from_rule(RULE), give_up_after=9)
+    assert patient.request.early_exit == replace(ExitOptions.from_rule(RULE), give_up_after=9)
     for other in (replace(SC, strategy="best_of_n"), replace(SC, pair="other")):
         assert settled(other, config).early_exit_source == "defaults"
 
@@ -111,7 +113,7 @@ def test_request_then_calibration_then_defaults(config: Config) -> None:
 def test_a_calibration_that_does_not_fit_is_left_aside(config: Config) -> None:
     save_calibration(calibration(), config)
     found = settled(SC, config, fingerprint="another")
-    assert (found.early_exit, found.early_exit_source) == (ExitOptions(), "defaults")
+    assert (found.request.early_exit, found.early_exit_source) == (ExitOptions(), "defaults")
     assert "2026-01-02 is not used: the pair bundled has changed" in (found.early_exit_note or "")
     found = settled(replace(SC, aggregate="min"), config)
     assert found.early_exit_source == "defaults"
@@ -121,7 +123,7 @@ def test_a_calibration_that_does_not_fit_is_left_aside(config: Config) -> None:
 def test_a_calibration_may_say_never(config: Config) -> None:
     save_calibration(calibration(rule=None), config)
     found = settled(SC, config)
-    assert (found.early_exit, found.early_exit_source) == (None, "calibration")
+    assert (found.request.early_exit, found.early_exit_source) == (None, "calibration")
     assert "no early exit that pays" in (found.early_exit_note or "")
 
 

@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 
 from flashedge.errors import Conflict, EngineDead, RequestError
-from flashedge.runtime.request.boost import ALL, is_boosted, resolve_boost
-from flashedge.runtime.request.determinism import check_same_bits, check_shapes
+from flashedge.runtime.request.plan import (
+    ALL,
+    check_same_bits,
+    check_shapes,
+    decide_boost,
+    is_boosted,
+)
 from tests.support.runtime_rig import BEAM
 
 FLAGGED = replace(BEAM, deterministic=True)
@@ -50,8 +55,8 @@ def test_token_budgets_and_a_fixed_number_of_rollouts_are_allowed(fields: dict[s
 
 
 def test_no_setting_boosts_it() -> None:
-    assert not is_boosted(resolve_boost(MCTS, ALL))
-    assert is_boosted(resolve_boost(replace(MCTS, deterministic=False), ALL))
+    assert not is_boosted(decide_boost(MCTS, ALL))
+    assert is_boosted(decide_boost(replace(MCTS, deterministic=False), ALL))
 
 
 def test_both_engines_need_a_shape() -> None:

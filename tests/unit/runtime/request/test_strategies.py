@@ -86,7 +86,7 @@ async def spec_of(body: dict[str, Any], *, chat: bool = False) -> Any:
             response = await client.post("/v1/chat/completions", json=told)
         else:
             response = await client.post("/v1/solve", json={"problem": "p", **body})
-    return service.last.spec if response.status_code == 200 else response
+    return service.last.request if response.status_code == 200 else response
 
 
 @pytest.mark.parametrize("chat", [False, True])

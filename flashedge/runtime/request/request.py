@@ -1,0 +1,224 @@
+"""The request of a search run, as it came: checked, with every default filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.errors import RequestError
+from flashedge.runtime.request.checks import (
+    CHOICES,
+    ROLES,
+    check_choice,
+    check_field,
+    check_template_variables,
+)
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.search.entropy import EntropyRule
+from flashedge.search.strategies.mcts import ARRIVAL
+from flashedge.types import (
+    BLANK_LINE,
+    ENTROPY,
+    MIN_STEP_TOKENS,
+    STEP_ENTROPY,
+    STEPS,
+    Limits,
+    Message,
+    Problem,
+    Sampling,
+    TokenIds,
+)
+
+USUAL_PATHS = 16
+_INTEGERS = ("n", "branching", "seed", "max_step_tokens", "max_steps", "max_path_tokens")
+_LIMITS = ("token_budget", "deadline_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a client asks for. What the daemon decides about it is a `Plan`."""
+
+    problem: Problem
+    pair: str
+    strategy: str = "beam"
+
+    n: int = USUAL_PATHS
+    """Paths to complete."""
+
+    branching: int = 4
+    """Children of each kept path."""
+
+    aggregate: str = "last"
+    """How step scores become the score of a path: one of `checks.AGGREGATES`."""
+
+    selection: str = "weighted"
+    """How the answer is chosen among the completed paths: one of `checks.SELECTIONS`."""
+
+    seed: int = 0
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+
+    max_step_tokens: int = 256
+    max_steps: int = 40
+    """Depth at which the last step runs to the end of the path."""
+
+    max_path_tokens: int = 2048
+
+    step_rule: str = BLANK_LINE
+    """Where a step ends: one of STEP_RULES."""
+
+    step_entropy: float = STEP_ENTROPY
+    """Nats. By the rule entropy a step ends before a token with more than this."""
+
+    min_step_tokens: int = MIN_STEP_TOKENS
+    """Least tokens of a step by the rule entropy."""
+
+    judge: str = STEPS
+    """What of a path the verifier sees: one of JUDGED. Of an answer it gives one score, by
+    `aggregate` over the answer's steps if it judges steps."""
+
+    token_budget: int | None = None
+    """Most generated tokens of the whole tree."""
+
+    deadline_s: float | None = None
+    """Wall-clock seconds from the start of the run to its end."""
+
+    baseline: bool = False
+    """Run the stock loop: boundaries by stop string, whole-path scoring, no optimization."""
+
+    deterministic: bool = False
+    """Whether tokens, scores and choices must not depend on what else the engines compute."""
+
+    early_exit: ExitOptions | None = None
+    """When the run may stop before its end. None: never."""
+
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the strategy (`search.options`) or of a user's program, as plain JSON values."""
+
+    answers: str = "boxed"
+    """boxed; text or whole for open-ended problems; json. See `answers.equality`."""
+
+    chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Variables of the generator's chat template, in place of those of its entry in models.toml. A
+    variable that the template does not know changes nothing."""
+
+    prompt_ids: TokenIds | None = None
+    """The prompt, where a protocol's handler has encoded it with the conversation's tools. None:
+    the problem's messages by the chat template."""
+
+    guidance: Mapping[str, Any] | None = None
+    """What every path must match. See `ExtendRequest.guidance`."""
+
+    def __post_init__(self) -> None:
+        """Raises RequestError that names the first wrong field (`param`)."""
+        _check_messages(self.problem.messages)
+        for name in (*CHOICES, "step_entropy", "min_step_tokens"):
+            check_field(name, getattr(self, name))
+        if self.step_rule == ENTROPY and self.min_step_tokens >= self.max_step_tokens:
+            raise RequestError(
+                f"min_step_tokens is {self.min_step_tokens}, but a step has at most"
+                f" {self.max_step_tokens} tokens (max_step_tokens)",
+                hint="choose fewer than max_step_tokens",
+                param="min_step_tokens",
+            )
+        for name in _INTEGERS:
+            check_field(name, getattr(self, name))
+        for name in _LIMITS:
+            if (limit := getattr(self, name)) is not None:
+                check_field(name, limit)
+        for name, value in dataclasses.asdict(self.sampling).items():
+            check_field(name, value)
+        check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
+        if self.deterministic:
+            _check_deterministic(self)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(max_path_tokens=self.max_path_tokens, token_budget=self.token_budget)
+
+    @property
+    def entropy_rule(self) -> EntropyRule | None:
+        """None where entropies end no step."""
+        if self.step_rule != ENTROPY:
+            return None
+        return EntropyRule(threshold=self.step_entropy, min_tokens=self.min_step_tokens)
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to plain JSON values, with lists for tuples."""
+        fields = dataclasses.asdict(self)
+        fields["problem"]["messages"] = list(fields["problem"]["messages"])
+        if self.prompt_ids is not None:
+            fields["prompt_ids"] = list(self.prompt_ids)
+        if self.early_exit is not None:
+            fields["early_exit"]["curve"] = [list(point) for point in self.early_exit.curve]
+        return fields
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Request:
+        """The inverse of `to_json`. Raises RequestError."""
+        fields = dict(data)
+        fields["problem"] = Problem(
+            messages=tuple(Message(**m) for m in data["problem"]["messages"])
+        )
+        fields["sampling"] = Sampling(**data["sampling"])
+        if data.get("prompt_ids") is not None:
+            fields["prompt_ids"] = tuple(data["prompt_ids"])
+        if data.get("early_exit") is not None:
+            fields["early_exit"] = ExitOptions.from_json(data["early_exit"])
+        return cls(**fields)
+
+
+def _check_messages(messages: tuple[Message, ...]) -> None:
+    if not messages:
+        raise RequestError("messages is empty; give at least one user message", param="messages")
+    for i, message in enumerate(messages):
+        check_choice(f"messages[{i}].role", message.role, ROLES)
+    if messages[-1].role != "user":
+        raise RequestError("the last message must be the user's", param="messages")
+    if not messages[-1].content.strip():
+        raise RequestError("the problem is empty; give some text", param="problem")
+
+
+def _check_deterministic(request: Request) -> None:
+    """Refuse what lets a clock, the order of arrival or the load of the engines change what a
+    deterministic search explores."""
+    options = request.options
+    for param, is_asked, what, instead in (
+        (
+            "deadline_s",
+            request.deadline_s is not None,
+            "a deadline, which cuts by the clock",
+            "limit it by token_budget",
+        ),
+        (
+            "options.boost",
+            options.get("boost"),
+            "boosted rollouts, whose number follows the load",
+            "set a fixed number of rollouts by the option parallel",
+        ),
+        (
+            "options.take",
+            options.get("take") == ARRIVAL,
+            "results taken by arrival",
+            "take them in the order of launch",
+        ),
+        (
+            "deterministic",
+            request.guidance is not None,
+            "a grammar (response_format, tools), which no pass verifies",
+            "leave out what the answer has to match",
+        ),
+        (
+            "baseline",
+            request.baseline,
+            "the stock loop, which ends steps behind the engine",
+            "leave out baseline",
+        ),
+    ):
+        if is_asked:
+            raise RequestError(
+                f"a deterministic search can't have {what}",
+                hint=f"{instead}, or leave out deterministic",
+                param=param,
+            )
