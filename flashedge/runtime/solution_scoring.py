@@ -47,7 +47,7 @@ class ScoreAsk:
     solutions: tuple[Solution, ...]
 
     aggregate: str
-    """How step scores become the score of the whole: one of `ranges.AGGREGATES`."""
+    """How step scores become the score of the whole: one of `checks.AGGREGATES`."""
 
     deterministic: bool = False
     """Whether the scores must not depend on what else the verifier computes."""
