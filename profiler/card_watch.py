@@ -129,13 +129,10 @@ class CardUser:
 
     card: int
     """The card's number by the driver."""
-
     pid: int
     """As the driver counts: in a container it may be another program's number here."""
-
     name: str | None
     """The program's name. None where it can't be read."""
-
     memory_bytes: int | None
     """None where the driver does not tell, as under WSL and of parts of a card (MIG)."""
 

@@ -18,7 +18,6 @@ class DataSheet:
 
     tflops: float
     """10^12 FLOP/s in bf16 without sparsity."""
-
     gb_per_s: float
     """10^9 bytes/s of memory."""
 

@@ -41,7 +41,6 @@ class VisibleCard:
 
     index: int
     """The card's number by the driver."""
-
     device: str
     """What CUDA_VISIBLE_DEVICES calls it."""
 

@@ -35,16 +35,12 @@ class ModelProbe(Protocol):
     name: str
     max_context: int
     """Most tokens of one sequence."""
-
     max_sequences: int
     """Most sequences of one engine step."""
-
     max_step_tokens: int
     """Most tokens of one engine step."""
-
     kv_tokens: int
     """Tokens that the KV cache holds."""
-
     decodes: bool
     """False for a model that only scores."""
 

@@ -37,7 +37,6 @@ class ModelProfile:
     name: str
     samples: tuple[Sample, ...]
     """The median sample of each point."""
-
     fits: Mapping[str, Fit]
     """The fit of each phase (prefill, decode)."""
 
@@ -51,12 +50,10 @@ class Profile:
     wall_s: float
     load: float
     """The load average of the machine over the last minute of the measurement."""
-
     fingerprint: Mapping[str, str]
     kind: str
     device: Mapping[str, Any]
     """The figures of `bench`."""
-
     models: tuple[ModelProfile, ...]
     warnings: tuple[str, ...]
     """What slowed the device during the measurement."""

@@ -31,17 +31,13 @@ class Sample:
     phase: str
     sequences: int
     """Sequences in the batch."""
-
     context: float
     """Tokens of KV before the step, per sequence."""
-
     new: float
     """Tokens computed in the step, per sequence."""
-
     seconds: float
     flops: float
     """FLOPs of the whole step."""
-
     bytes: float
     """Bytes that the whole step reads and writes."""
 
@@ -54,16 +50,12 @@ class Fit:
     sequence_s: float
     flops_per_s: float | None
     """None when no sample was bound by compute."""
-
     bytes_per_s: float | None
     """None when no sample was bound by memory."""
-
     median_error: float
     """The median of |predicted / measured - 1| over the samples."""
-
     p90_error: float
     """The 90th percentile of |predicted / measured - 1| over the samples."""
-
     samples: int
 
     def seconds(self, *, sequences: float, flops: float, bytes: float) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flashedge.engine.base import Health
-from flashedge.engine.plain_requests import AsgiApp
+from flashedge.engine.http_requests import AsgiApp
 from flashedge.events import Event
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker

@@ -41,7 +41,6 @@ class DaemonRecord:
     pair: str
     started_at: float
     """Unix seconds."""
-
     version: str
 
     @property

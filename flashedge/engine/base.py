@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.entropy import EntropyRule
@@ -248,30 +248,17 @@ class Speculator(Protocol):
         ...
 
 
-class Generator(Protocol):
-    """The engine that writes steps."""
+class Engine(Protocol):
+    """What a generator and a verifier have in common: their life, their load and their memory."""
 
     @property
     def suspects(self) -> asyncio.Lock:
-        """Held while a request is done alone that may be what ends the engine."""
+        """Held while a request suspected of crashing the engine is retried alone."""
         ...
-
-    @property
-    def speculator(self) -> Speculator | None:
-        """None where the generator does not speculate and ignores `continuation`."""
-        ...
-
-    @property
-    def codec(self) -> Codec: ...
 
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and path together."""
-        ...
-
-    def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        """Stream the step's tokens. Closing the stream (or cancelling its task) cancels the
-        request and frees its KV blocks at once."""
         ...
 
     async def view(self) -> EngineView: ...
@@ -309,14 +296,25 @@ class Generator(Protocol):
         ...
 
 
-class Verifier(Protocol):
-    """The engine that scores steps. Its memory and health work like the Generator's."""
+class Generator(Engine, Protocol):
+    """The engine that writes steps."""
 
     @property
-    def suspects(self) -> asyncio.Lock: ...
+    def speculator(self) -> Speculator | None:
+        """None where the generator does not speculate and ignores `continuation`."""
+        ...
 
     @property
-    def max_model_len(self) -> int: ...
+    def codec(self) -> Codec: ...
+
+    def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        """Stream the step's tokens. Closing the stream (or cancelling its task) cancels the
+        request and frees its KV blocks at once."""
+        ...
+
+
+class Verifier(Engine, Protocol):
+    """The engine that scores steps."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
         """Scores of the steps that have none. Cancelling the task cancels the request.
@@ -325,16 +323,41 @@ class Verifier(Protocol):
         """
         ...
 
-    async def view(self) -> EngineView: ...
 
-    async def budget(self, kv_bytes: int) -> int: ...
+E = TypeVar("E", bound=Engine)
 
-    async def offload(self, *, keep: bool = True) -> int: ...
 
-    async def restore(self) -> int: ...
+class EngineProxy(Generic[E]):
+    """The base of engines in front of another one, which pass on what they do not change."""
 
-    async def rank_programs(self, keys: Sequence[str]) -> None: ...
+    def __init__(self, engine: E) -> None:
+        self._engine = engine
 
-    def health(self) -> Health: ...
+    @property
+    def suspects(self) -> asyncio.Lock:
+        return self._engine.suspects
 
-    async def wait_ready(self, timeout_s: float) -> None: ...
+    @property
+    def max_model_len(self) -> int:
+        return self._engine.max_model_len
+
+    async def view(self) -> EngineView:
+        return await self._engine.view()
+
+    async def budget(self, kv_bytes: int) -> int:
+        return await self._engine.budget(kv_bytes)
+
+    async def offload(self, *, keep: bool = True) -> int:
+        return await self._engine.offload(keep=keep)
+
+    async def restore(self) -> int:
+        return await self._engine.restore()
+
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        await self._engine.rank_programs(keys)
+
+    def health(self) -> Health:
+        return self._engine.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self._engine.wait_ready(timeout_s)

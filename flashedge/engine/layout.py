@@ -26,7 +26,6 @@ class EngineCards:
 
     cards: tuple[GpuCard, ...] = ()
     """Empty on a CPU."""
-
     is_chosen: bool = False
     """Whether a setting names them. Otherwise vLLM takes the first visible card by itself."""
 

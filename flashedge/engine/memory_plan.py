@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,8 @@ from flashedge.profiler.card_watch import describe_user, find_own_pids, read_car
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import VARIABLE, GpuCard
 from flashedge.profiler.profile import load_memory, save_memory
+
+log = logging.getLogger(__name__)
 
 
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
@@ -121,3 +126,14 @@ def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePai
 
 def _locate(pair: Pair, config: Config) -> Path:
     return locate_profile(pair, config).with_suffix(".memory.json")
+
+
+def build_memory(parts: Mapping[str, int]) -> EngineMemory:
+    """What an engine holds in addition to its KV, and for what.
+
+    `parts` are those of `inside.memory.step_memory`. What they don't explain is the context: the
+    memory of CUDA, of libraries and of CUDA graphs, and what torch keeps for later.
+    """
+    own = {name: parts[name] for name in ("weights", "forward", "logits", "logprobs", "noise")}
+    found = EngineMemory(**own, context=0, graphs=0, is_estimate=False)
+    return replace(found, context=max(0, parts["resident"] - found.total))

@@ -8,6 +8,8 @@ import os
 
 from flashedge.errors import ConfigError
 
+CHECKED = "0.32"
+"""The minor version of vLLM that FlashEdge was checked with."""
 BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
 """Tokens of a KV block: the fewest that a build's attention kernels accept."""
 

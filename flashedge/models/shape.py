@@ -12,23 +12,18 @@ class ModelShape:
     name: str
     params: int
     """Weights that each step reads."""
-
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
     dtype_bytes: int = 2
     """Bytes of an activation, and of a number in the KV cache."""
-
     stored_bytes: int | None = None
     """Bytes of the weights where they do not have `dtype_bytes` each: they are quantized."""
-
     hidden_size: int | None = None
     """Width of the residual stream. None where nobody needs it."""
-
     intermediate_size: int | None = None
     """Width of the feed-forward layers. None where nobody needs it."""
-
     vocab_size: int | None = None
     """Tokens of the vocabulary. None where nobody needs it."""
 

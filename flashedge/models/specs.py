@@ -21,13 +21,10 @@ class VerifierFamily:
 
     architectures: tuple[str, ...]
     """The architectures in config.json of its checkpoints."""
-
     judges: Judges = "steps"
     """"steps": a process reward model. "answers": an outcome reward model."""
-
     scores_probability: bool = True
     """Whether a score says how likely the step or the answer is right. Otherwise it only ranks."""
-
     scores_pairs: bool = False
     """Whether vLLM's own /score works: for a classifier with one label, of any two texts."""
 
@@ -71,14 +68,11 @@ class Architecture:
     heads: int
     kv_heads: int
     head_dim: int
-
     hidden: int | None = None
     """Width of the residual stream. Without it the memory of a step is assumed to be a large
     model's (`engine_memory`)."""
-
     intermediate: int | None = None
     """Width of the feed-forward layers. As `hidden`."""
-
     vocab: int | None = None
     """Tokens of the vocabulary. As `hidden`."""
 
@@ -90,7 +84,6 @@ class Quantized:
     source: str
     method: str
     """The quantization method for users, such as "AWQ, 4 bits"."""
-
     weights_bytes: int
 
 
@@ -100,43 +93,31 @@ class ModelSpec:
 
     source: str
     """A folder or a Hugging Face id."""
-
     revision: str | None = None
     dtype: str
     max_model_len: int
     """Most tokens of the prompt and the path together."""
-
     weights_bytes: int | None = None
     """Bytes of the loaded weights. None until the files are here."""
-
     parameters: int | None = None
     """Weights of a quantized model. None: `weights_bytes` holds them all in `dtype`."""
-
     architecture: Architecture | None = None
     """None until the files are here."""
-
     quantization: str | None = None
     """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. None loads
     them as they are; a checkpoint that is quantized says so in its config.json."""
-
     license: str | None = None
     """The name of its licence by its card. None where that is not known."""
-
     quantized: tuple[Quantized, ...] = ()
     """Checkpoints that can replace this one on a smaller card, largest first."""
-
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Further variables of a generator's chat template, such as `enable_thinking`."""
-
     thinking: bool = False
     """Whether a generator can write its thinking in <think> tags before its answer."""
-
     tool_parser: str | None = None
     """vLLM's parser of a generator's tool calls, such as hermes. None: no tools."""
-
     reasoning_parser: str | None = None
     """vLLM's parser of a generator's thinking, such as qwen3, for requests outside any run."""
-
     compact_json: bool = False
     """Whether JSON by guided decoding has no free whitespace, which a small generator would go on
     writing."""
@@ -163,19 +144,14 @@ class VerifierSpec(ModelSpec):
     family: str
     variant: str | None = None
     """Which published form of a family's text: of step_tag or yes_no."""
-
     step_token: str | None = None
     """The token at whose position the model outputs a step's score."""
-
     score_at: str | None = None
     """tag, or before_tag: where a step-tag PRM outputs the score."""
-
     good_token: str | None = None
     """The label of a good step or a right answer, in the verifier's vocabulary."""
-
     bad_token: str | None = None
     """The label of a bad step or a wrong answer."""
-
     system_prompt: str | None = None
     prompt: str | None = None
     """The text that asks a yes_no verifier, with {problem} and {answer}."""
@@ -230,22 +206,17 @@ class Pair:
     max_path_tokens: int
     step_rule: str = BLANK_LINE
     """Where a step ends: one of STEP_RULES."""
-
     step_entropy: float = STEP_ENTROPY
     """Nats that end a step by the rule entropy."""
-
     min_step_tokens: int = MIN_STEP_TOKENS
     """Least tokens of a step by the rule entropy."""
-
     judge: str = STEPS
     """What of a path the verifier sees: one of JUDGED."""
     memory: KvSizes | None = None
     """None plans the KV cache from the memory that the device has free. See `models.memory`."""
-
     system_prompt: str | None = None
     single_turn: bool = False
     """Whether the generator knows only single problems, so that a chat can't have a second turn."""
-
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each strategy, the options (`--set`) that a request may leave out."""
 

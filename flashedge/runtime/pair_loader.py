@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.http_requests import PlainRequests
 from flashedge.errors import ConfigError, DaemonStopping, EngineDead, FlashEdgeError
 from flashedge.runtime.served_pair import LOADING, UNLOADED, ServedPair, ServiceHealth
 

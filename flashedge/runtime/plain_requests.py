@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S
@@ -19,7 +19,7 @@ STOP_TIMEOUT_S = 2.0
 
 
 class PlainTally:
-    """The cost of one request. Implements `engine.plain_requests.PlainRequest`."""
+    """The cost of one request. Implements `engine.http_requests.PlainRequest`."""
 
     def __init__(self, choices: int) -> None:
         self._choices = choices
@@ -30,7 +30,7 @@ class PlainTally:
         self._finishes: list[str] = []
 
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
-        """See `engine.plain_requests`."""
+        """See `engine.http_requests`."""
         self._prompt_tokens = max(self._prompt_tokens, prompt_tokens)
         self._completion_tokens += new_tokens
         self._finishes += finishes
@@ -53,7 +53,7 @@ class PlainTally:
 
 
 class PlainRequests:
-    """All open requests outside any run. Implements `engine.plain_requests.PlainRequests`."""
+    """All open requests outside any run. Implements `engine.http_requests.PlainRequests`."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -89,7 +89,7 @@ class PlainRequests:
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainTally]:
-        """See `engine.plain_requests`. Raises QueueFull."""
+        """See `engine.http_requests`. Raises QueueFull."""
         choices = ask.choices
         self.check_admission(ask.pair, choices)
         self._aborts.add(abort)

@@ -12,8 +12,8 @@ from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
+from flashedge.engine.http_requests import AsgiApp, PlainRequests
 from flashedge.engine.memory_plan import count_sequences
-from flashedge.engine.plain_requests import AsgiApp, PlainRequests
 from flashedge.engine.platform import have_own_processors
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import (
@@ -81,7 +81,7 @@ class ServiceHealth:
 
     self_test: Mapping[str, Any] | None
     """What the self-test found, which goes on while the pair serves; None before. See
-    `engine.vllm.invariance_probe`."""
+    `engine.vllm.batch_invariance`."""
 
     card_users: tuple[CardUser, ...] = ()
     """Other programs that hold memory of this machine's cards, the largest first."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.plain_requests import PlainAsk, PlainRequest
+from flashedge.engine.http_requests import PlainAsk, PlainRequest
 from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
 from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.runtime.metrics import Metrics

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.cli.progress import show_bar
 from flashedge.config import Config
-from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.driver import Driver

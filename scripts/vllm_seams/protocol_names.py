@@ -12,10 +12,10 @@ _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 _CLIENT, _PROTOCOLS = "serving/tagged_client.py", "serving/protocols.py"
 _SCORES = "serving/scores.py"
 _ENTRY = "entrypoints"
-_SEARCH, _HANDLERS = "serving/search_client.py", "serving/search_handlers.py"
+_SEARCH, _HANDLERS = "serving/search_client.py", "serving/conversation.py"
 _OUTSIDE = "serving/outside_text.py"
 _TWIN, _STOPS = "serving/twin_parser.py", "serving/stop_strings.py"
-_OUTPUTS, _GUIDED = "serving/path_outputs.py", "inside/guided_steps.py"
+_GUIDED = "inside/guided_steps.py"
 
 PROTOCOLS = (
     _use("parser.engine.incremental_lexer", "IncrementalLexer LexToken", _NAMED,
@@ -113,24 +113,24 @@ PROTOCOLS = (
          "Whether a search's paths must match anything."),
     _use("v1.engine.input_processor:InputProcessor", "process_inputs", _CALLED, _SEARCH,
          "Checks prompt and parameters of a request that a search answers."),
-    _use("v1.engine.detokenizer", "IncrementalDetokenizer", _NAMED, f"{_OUTPUTS} {_STOPS}",
+    _use("v1.engine.detokenizer", "IncrementalDetokenizer", _NAMED, f"{_SEARCH} {_STOPS}",
          "Decodes a search's path as if it were generated."),
     _use("v1.engine.detokenizer:IncrementalDetokenizer",
-         "update get_next_output_text num_output_tokens", _CALLED, f"{_OUTPUTS} {_STOPS}",
+         "update get_next_output_text num_output_tokens", _CALLED, f"{_SEARCH} {_STOPS}",
          "Decodes a search's path, and ends it at a stop string."),
     _use("v1.engine.detokenizer:IncrementalDetokenizer", "from_new_request", _REPLACED,
-         f"{_OUTPUTS} {_STOPS}", "Stop strings count behind the model's thinking."),
+         f"{_SEARCH} {_STOPS}", "Stop strings count behind the model's thinking."),
     _use("v1.engine.detokenizer:BaseIncrementalDetokenizer",
          "stop stop_buffer_length output_text include_stop_str_in_output min_tokens", _ACCESSED,
          _STOPS, "Stop strings count behind the model's thinking."),
     _use("v1.engine", "EngineCoreRequest", _NAMED,
-         f"{_OUTPUTS} process/outbox.py inside/arrivals.py",
+         f"{_SEARCH} process/outbox.py inside/arrivals.py",
          "What the detokenizer is made for, and what is sent to an engine."),
-    _use("outputs", "CompletionOutput RequestOutput", _EXACT, _OUTPUTS,
+    _use("outputs", "CompletionOutput RequestOutput", _EXACT, _SEARCH,
          "A search's paths come in the outputs of an engine."),
-    _use("logprobs", "Logprob", _EXACT, _OUTPUTS, "The log-probabilities of a search's path."),
+    _use("logprobs", "Logprob", _EXACT, _SEARCH, "The log-probabilities of a search's path."),
     _use("parser.abstract_parser", "DelegatingParser Parser", _SUBCLASSED,
-         f"serving/search_parser.py {_TWIN}",
+         _TWIN,
          "What a search does is shown as reasoning, and a stream says what a whole answer says."),
     _use("parser.abstract_parser:Parser", "parse set_prompt_token_ids", _OVERRIDDEN, _TWIN,
          "A whole answer is read as a stream of one piece."),
@@ -146,10 +146,10 @@ PROTOCOLS = (
     _use(f"{_ENTRY}.generate.base.protocol:DeltaToolCall", "index id type function", _ACCESSED,
          _TWIN, "A call in a stream."),
     _use("parser.abstract_parser:Parser", "parse_delta", _OVERRIDDEN,
-         f"serving/search_parser.py {_TWIN}",
+         _TWIN,
          "What a search does is shown as reasoning."),
     _use(f"{_ENTRY}.generate.base.protocol", "DeltaMessage", _NAMED,
-         f"serving/search_parser.py {_TWIN}",
+         _TWIN,
          "A piece of a stream."),
     _use("renderers.online_renderer:OnlineRenderer", "preprocess_chat", _REPLACED, _HANDLERS,
          "The verifier sees the conversation, and prompts are free of searches' notes."),

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.self_test_turns import Turns, never_wait
-from flashedge.engine.vllm.score_shape_probe import choose_score_shape
+from flashedge.engine.vllm.shape_probe import choose_score_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.types import Problem

@@ -19,6 +19,7 @@ from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.stock import StockGenerator
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, FinishReason, Problem
@@ -43,7 +44,7 @@ class Codec(HFCodec):
 @pytest_asyncio.fixture(loop_scope="session", scope="module")
 async def model(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmGenerator]:
     compat.prepare_environment()
-    compat.start_fork_server()
+    start_fork_server()
     folder = make_checkpoint("qwen3_generator", tmp_path_factory.mktemp("model") / "qwen3")
     options = EngineOptions(
         name="generator",

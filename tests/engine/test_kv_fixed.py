@@ -13,11 +13,11 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.prm import find_family
+from flashedge.engine.vllm.process import start
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
 from tests.support.commands import wait_for
@@ -62,7 +62,7 @@ async def spawned(
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compat, "choose_start_method", lambda: "spawn")
+        patch.setattr(start, "choose_start_method", lambda: "spawn")
         await asyncio.gather(generator.start(), verifier.start())
     logger.removeHandler(handler)
     logger.setLevel(logging.NOTSET)

@@ -10,8 +10,7 @@ import pytest_asyncio
 import torch
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.prm import find_family

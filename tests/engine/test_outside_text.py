@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.request_tags import RequestTags, tag_requests
+from flashedge.engine.http_requests import RequestTags, tag_requests
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
 from tests.support.uncounted import Uncounted

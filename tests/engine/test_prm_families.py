@@ -27,11 +27,11 @@ from transformers import (
 )
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.plain_requests import ProtocolOptions
-from flashedge.engine.request_tags import RequestTags, tag_requests
+from flashedge.engine.http_requests import ProtocolOptions, RequestTags, tag_requests
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
+from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.serving.scores import VllmScores
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.specs import VERIFIER_FAMILIES
@@ -186,7 +186,7 @@ async def rig(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
     compat.prepare_environment()
-    compat.start_fork_server()
+    start_fork_server()
     case = CASES[request.param]
     folder = make_checkpoint(case.kind, tmp_path_factory.mktemp("prm") / case.kind)
     prm = find_family(case.family)(folder, {})

@@ -15,6 +15,7 @@ from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.process.live_process import LiveProcess
+from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.errors import EngineError
 from flashedge.models.registry import BUNDLED
 
@@ -33,7 +34,7 @@ async def test_a_process_that_is_killed_while_it_starts_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compat.prepare_environment()
-    compat.start_fork_server()
+    start_fork_server()
 
     async def do_nothing() -> None: ...
 
@@ -57,7 +58,7 @@ async def test_a_process_that_is_killed_while_it_starts_raises(
 async def test_a_start_that_is_given_up_leaves_no_process() -> None:
     """The thread that starts it can't be cancelled."""
     compat.prepare_environment()
-    compat.start_fork_server()
+    start_fork_server()
 
     async def do_nothing() -> None: ...
 

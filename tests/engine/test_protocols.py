@@ -16,8 +16,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
-from flashedge.engine.plain_requests import PlainAsk
-from flashedge.engine.request_tags import RequestTags, tag_requests
+from flashedge.engine.http_requests import PlainAsk, RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.serving.tagged_client import UNTAGGED, TaggedClient

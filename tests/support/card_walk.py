@@ -91,7 +91,7 @@ def walk_layouts(folder: str) -> dict[str, Any]:
     from flashedge.engine.layout import find_layout
     from flashedge.engine.memory_plan import resolve_memory
     from flashedge.engine.vllm.pair import place_engine
-    from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
+    from flashedge.engine.vllm.process.start import ProcessGifts, give, show_cards
     from flashedge.models.registry import find_pair
 
     found: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def walk_layouts(folder: str) -> dict[str, Any]:
         for role in ROLES:
             options = _build_options(role, "bfloat16", config, pair, Path(folder))
             options = place_engine(options, layout, role)
-            with choose_cards(options.visible_cards), show_cards():
+            with give(ProcessGifts(cards=options.visible_cards)), show_cards():
                 own = options.build_args().create_engine_config()
                 seen = _list_seen(options.cards)
             parallel = own.parallel_config

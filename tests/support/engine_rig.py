@@ -30,7 +30,7 @@ class Close(tuple[float, ...]):
     """Log-probabilities or scores that equal others within a rounding error.
 
     Some CPU kernels choose their tiles by the length of a chunk, so that long prompts which are
-    computed again in other chunks differ in the last bits (`engine.vllm.invariance_probe`). KV
+    computed again in other chunks differ in the last bits (`engine.vllm.batch_invariance`). KV
     that is lost or mixed up differs by far more.
     """
 

@@ -16,9 +16,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from flashedge.api.sse import ClientGone, run_while_connected
-from flashedge.engine.plain_requests import PlainAsk, PlainRequests
-from flashedge.engine.request_tags import RequestTags, end_with_request, find_searcher, get_tags
-from flashedge.engine.searches import Found, FoundPath, Note, Searcher, SearchItem, SearchPrompt
+from flashedge.engine.http_requests import (
+    Found,
+    FoundPath,
+    Note,
+    PlainAsk,
+    PlainRequests,
+    RequestTags,
+    Searcher,
+    SearchItem,
+    SearchPrompt,
+    end_with_request,
+    find_searcher,
+    get_tags,
+)
 from flashedge.engine.vllm.serving.conversation import build_problem
 from flashedge.errors import DaemonStopping, FlashEdgeError
 from flashedge.types import Sampling

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
-from flashedge.engine.vllm.speculator import pack_continuation
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import Granularity
@@ -181,7 +180,7 @@ class SearchMachine:
             BOUNDARY: RULE,
             LOGPROBS: True,
             DETERMINISTIC: search.deterministic,
-            "continuation": pack_continuation(after),
+            "continuation": after.to_json(),
         }
         room = self.scheduler.max_model_len - len(step.path)
         params = SamplingParams(

@@ -11,7 +11,7 @@ from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.base import Health
-from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.self_test_turns import Turns
 from flashedge.events import Event
 from flashedge.models.registry import find_pair

@@ -14,7 +14,7 @@ from flashedge.api.app import create_app
 from flashedge.config import Config
 from flashedge.daemon import process as daemon
 from flashedge.engine.base import Health
-from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.self_test_turns import Turns
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 
 
 class Uncounted:
-    """Implements `engine.plain_requests.PlainRequests`, and PlainRequest too."""
+    """Implements `engine.http_requests.PlainRequests`, and PlainRequest too."""
 
     def check_admission(self, pair: str, choices: int) -> None: ...
 

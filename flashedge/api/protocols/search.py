@@ -1,5 +1,5 @@
 """The search that a request of one of vLLM's protocols asks for. Implements
-`engine.searches.Searcher`.
+`engine.http_requests.Searcher`.
 
 vLLM's handler makes prompt and sampling of the body; how to search is read here.
 """
@@ -18,8 +18,14 @@ from flashedge.api.protocols.client_habits import LIMITS, read_int
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED
-from flashedge.engine.request_tags import RequestTags
-from flashedge.engine.searches import Found, FoundPath, Note, SearchItem, SearchPrompt
+from flashedge.engine.http_requests import (
+    Found,
+    FoundPath,
+    Note,
+    RequestTags,
+    SearchItem,
+    SearchPrompt,
+)
 from flashedge.errors import RequestError
 from flashedge.events import (
     NodeScored,
@@ -107,15 +113,15 @@ class ProtocolSearch:
         return self._model
 
     def check_admission(self) -> None:
-        """See `engine.searches`."""
+        """See `engine.http_requests`."""
         self._service.check_queue(self._defaults.pair)
 
     def take_conversation(self, problem: Problem) -> None:
-        """See `engine.searches`."""
+        """See `engine.http_requests`."""
         self._problem = problem
 
     def start(self, prompt: SearchPrompt) -> AsyncGenerator[SearchItem]:
-        """See `engine.searches`."""
+        """See `engine.http_requests`."""
         if self._problem is None:  # gpt-oss: its handler does not use the chat template
             raise RequestError(
                 "a search can't follow this model's conversations",

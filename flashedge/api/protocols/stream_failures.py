@@ -15,7 +15,7 @@ from flashedge.api.asgi import begins_stream
 from flashedge.api.failures import build_error, dump_json
 from flashedge.api.protocols.error_bodies import build_messages_error, build_protocol_error
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from flashedge.engine.request_tags import TaggedRequest
+from flashedge.engine.http_requests import TaggedRequest
 from flashedge.errors import FlashEdgeError
 
 _ERROR_EVENT = b"event: error\n"

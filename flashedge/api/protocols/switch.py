@@ -2,7 +2,7 @@
 guard.
 
 What a request asks of the scheduler, and which search it asks for, is read here before the handlers
-see it: see `engine.request_tags`.
+see it: see `engine.http_requests`.
 
 | tag | where it stands |
 |---|---|
@@ -53,7 +53,7 @@ from flashedge.api.protocols.search_result import add_result
 from flashedge.api.protocols.steady_prompts import steady_prompt
 from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.api.specs import ModelName, parse_pair
-from flashedge.engine.request_tags import RequestTags, TaggedRequest, tag_requests
+from flashedge.engine.http_requests import RequestTags, TaggedRequest, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
 

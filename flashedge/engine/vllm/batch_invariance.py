@@ -14,21 +14,30 @@ vLLM 0.32 replaces them:
 
 vLLM takes all of this from one variable. It needs no option of the engine from us: CUDA graphs,
 prefix caching, and blocks of 16 tokens go with it. The noise that draws tokens never depends on the
-batch (`inside.sampling`). The self-test says whether it worked (`invariance_probe`).
+batch (`inside.sampling`). The self-test says whether it worked below.
 
 Checked with vLLM 0.32.0 by reading; no card has run it under FlashEdge.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
+import time
+from contextlib import aclosing
 from typing import Any
 
 from flashedge.config import Config
+from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.platform import runs_on_cpu
+from flashedge.engine.self_test_turns import LONGEST_S, Turns
+from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.errors import ConfigError
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import read_cards
+from flashedge.scheduling.kv.split import EngineRole
+from flashedge.types import Message, Sampling, TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -59,3 +68,116 @@ def check_batch_invariance(config: Config, nvml: Any = None) -> bool:
                 param="batch_invariant",
             )
     return True
+
+
+TOKENS = 24
+"""Tokens that each request of the batch test draws."""
+BATCH = 8
+LEAST_CONTEXT, MOST_CONTEXT = 128, 4096
+"""Range of the lengths at which prefill in one chunk is compared with prefill behind a cached
+prefix."""
+PREFIX_PARTS = (16, 8)
+"""The cached prefix is the context divided by one of these."""
+_PROMPT = (Message(role="user", content="What is 12 + 7?"),)
+
+
+async def check_invariance(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
+    """Run the self-test. It takes well under a second for a small model. Raises TimeoutError.
+
+    Returns:
+        `batch_invariant`: whether every short comparison was bit-equal.
+        `invariant_tokens`: the longest context up to which prefill was bit-equal too; 0 if none.
+        `compared`, `max_logprob_difference`: of the short comparisons.
+    """
+    comparison = await _compare_batches(generator, turns)
+    longest = await _measure_invariant_context(generator, turns)
+    return {**comparison, "invariant_tokens": longest}
+
+
+async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
+    """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
+    prompt = generator.codec.encode_chat(_PROMPT)
+    requests = [_build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
+    async with turns.take(EngineRole.GENERATOR):
+        together = await asyncio.gather(*(draw_tokens(generator, r) for r in requests))
+    pairs: list[tuple[float, float]] = []
+    is_same = True
+    for request, (ids, logprobs) in zip(requests[:2], together, strict=False):
+        async with turns.take(EngineRole.GENERATOR):
+            alone_ids, alone = await draw_tokens(generator, request)
+        is_same &= alone_ids == ids
+        pairs += zip(logprobs, alone, strict=False)
+        for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
+            again = _build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
+            async with turns.take(EngineRole.GENERATOR):
+                again_ids, again_logprobs = await draw_tokens(generator, again)
+            is_same &= again_ids == ids[cut : cut + 1]
+            pairs.append((logprobs[cut], again_logprobs[0]))
+    difference = max(abs(a - b) for a, b in pairs)
+    return {
+        "batch_invariant": is_same and difference == 0.0,
+        "compared": len(pairs),
+        "max_logprob_difference": difference,
+    }
+
+
+def list_contexts(max_model_len: int) -> tuple[int, ...]:
+    """List the lengths to test, ascending: each twice the one before, up to the longest that leaves
+    room for a token or `MOST_CONTEXT`."""
+    length, lengths = min(MOST_CONTEXT, max_model_len - 2), []
+    while length >= LEAST_CONTEXT:
+        lengths.append(length)
+        length //= 2
+    return tuple(reversed(lengths))
+
+
+async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> int:
+    """Find the longest tested context whose logits do not depend on the chunks of its prefill."""
+    draw, longest = random.Random(0), 0
+    vocabulary = generator.codec.encode("0123456789+-=. ")
+    for length in list_contexts(generator.max_model_len):
+        for part in PREFIX_PARTS:
+            tokens = tuple(
+                draw.choice(vocabulary) for _ in range(length)
+            )  # nothing of it is cached
+            prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
+            request = _build_request(tokens, seed=0, max_tokens=1)
+            async with turns.take(EngineRole.GENERATOR):
+                began = time.monotonic()
+                await draw_tokens(generator, prefix)
+                behind = await draw_tokens(generator, request, use_cache=True)
+                if behind != await draw_tokens(generator, request):
+                    return longest
+                took_s = time.monotonic() - began
+        longest = length
+        if 2 * took_s > LONGEST_S:
+            return longest
+    return longest
+
+
+def _build_request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendRequest:
+    return ExtendRequest(
+        token_ids=tokens,
+        seed=seed,
+        sampling=Sampling(temperature=1.0),
+        max_tokens=max_tokens,
+        to_boundary=False,
+    )
+
+
+async def draw_tokens(
+    generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
+) -> tuple[TokenIds, tuple[float, ...]]:
+    """Draw the tokens of a request. All KV is computed anew unless `use_cache`.
+
+    Returns the token ids and their log-probabilities.
+    """
+    params = build_params(
+        request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=not use_cache
+    )
+    chunks: list[Chunk] = []
+    async with aclosing(generator.stream(request, params)) as stream:
+        async for chunk in stream:
+            chunks.append(chunk)
+    ids = tuple(i for c in chunks for i in c.token_ids)
+    return ids, tuple(p for c in chunks for p in c.logprobs)

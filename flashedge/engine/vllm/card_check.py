@@ -8,9 +8,11 @@ after an installation, `flashedge doctor` whenever it is asked.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -21,8 +23,11 @@ from typing import Any
 
 from flashedge.engine.card_needs import COMPILER_HINTS, DRIVER_HINTS
 
+log = logging.getLogger(__name__)
+
 LIMIT_S = 180
 """The first import of torch and of 79 MB of kernels from a slow disk takes its time."""
+TRIAL_LIMIT_S = 60
 _SIZE = 64
 _REINSTALL = "delete the environment and run bash scripts/setup.sh --cuda again"
 
@@ -118,6 +123,32 @@ def _choose_cuda_hint(error: str) -> str:
     if "No CUDA GPUs" in error and shown is not None:
         return f"CUDA_VISIBLE_DEVICES is {shown!r} and hides every card: unset it"
     return "if nvidia-smi works, reboot; CUDA can't start after a driver update until then"
+
+
+@functools.cache
+def card_maps_memory() -> bool:
+    """Whether a trial process (`cuda_pages`) could map and unmap memory of the card.
+
+    If not, the log says why. The trial takes seconds and runs once in a process.
+    """
+    try:
+        trial = subprocess.run(
+            [sys.executable, "-m", "flashedge.engine.vllm.inside.kv.cuda_pages"],
+            capture_output=True,
+            text=True,
+            timeout=TRIAL_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        log.warning(
+            "the KV memory is fixed: the trial of mapping took more than %d s", TRIAL_LIMIT_S
+        )
+        return False
+    if trial.returncode:
+        lines = trial.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"the trial of mapping exited with {trial.returncode}"
+        log.warning("the KV memory is fixed: %s", reason)
+    return trial.returncode == 0
 
 
 def main() -> int:

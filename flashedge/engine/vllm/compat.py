@@ -8,32 +8,14 @@ with another vLLM before an upgrade. Those that it adds to vLLM or replaces in i
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import platform
-from multiprocessing import forkserver
-from multiprocessing.context import BaseContext
 
-from flashedge.engine.platform import find_vllm, runs_on_cpu
-from flashedge.engine.vllm.process.start_reports import report_starts
-from flashedge.engine.vllm.shown_cards import show_cards_at_start
+from flashedge.engine.platform import CHECKED, find_vllm, runs_on_cpu
 from flashedge.errors import ConfigError
-from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import read_cards
 
 log = logging.getLogger(__name__)
 
-CHECKED = "0.32"
-"""The minor version of vLLM that FlashEdge was checked with."""
 ALLOW = "FLASHEDGE_ALLOW_VLLM"
-_PRELOAD = "flashedge.engine.vllm.inside.preload"
-FORK_ERRORS = (
-    "Cannot re-initialize CUDA in forked subprocess",
-    "initialization error",
-    "CUDA driver initialization failed",
-)
-"""What torch says where something in the fork server has used CUDA."""
-_forks_failed = False
 
 
 def check_version() -> None:
@@ -98,54 +80,6 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
         os.environ.setdefault("VLLM_USE_BREAKABLE_CUDAGRAPH", "0")
     os.environ.update(settings)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-
-
-def start_fork_server() -> None:
-    """Start the process that imports vLLM once and from which engines are forked.
-
-    A fork from it takes seconds less than a fresh import, on a card some 25 for each engine. It is
-    safe where a fork of the daemon is not, because the server has one thread, no event loop and no
-    sockets, and never uses CUDA. Call this first in the daemon: the server imports while the
-    daemon goes on.
-    """
-    if choose_start_method() == "forkserver":
-        multiprocessing.set_forkserver_preload([_PRELOAD])
-        forkserver.ensure_running()
-
-
-def choose_start_method() -> str:
-    """Choose how engine processes start: from the fork server, or by a spawn, which imports vLLM
-    anew.
-
-    A spawn is needed under WSL, whose CUDA does not work behind a fork, and where the machine has
-    cards of several kinds: vLLM's modules remember the compute capability of the first card that
-    they see, and in the server that may be another engine's.
-    """
-    if runs_on_cpu():
-        return "forkserver"
-    if _forks_failed or "microsoft" in platform.uname().release.lower():
-        return "spawn"
-    try:
-        kinds = {card.capability for card in read_cards()}
-    except ProfileError:
-        return "spawn"
-    return "forkserver" if len(kinds) == 1 else "spawn"
-
-
-def give_up_forks(error: str) -> bool:
-    """Start engines by a spawn from now on if this error of a forked one says that CUDA does not
-    work behind a fork here. Returns whether it says so."""
-    global _forks_failed
-    fails = not runs_on_cpu() and any(text in error for text in FORK_ERRORS)
-    _forks_failed |= fails
-    return fails
-
-
-def get_mp_context() -> BaseContext:
-    """Return the context whose processes start that way, see their engine's cards, and report to
-    `start_reports`."""
-    context = report_starts(multiprocessing.get_context(choose_start_method()))
-    return show_cards_at_start(context)
 
 
 def prepare_decoders() -> None:

@@ -20,8 +20,8 @@ class VllmEngine:
     """
 
     def __init__(self, options: EngineOptions) -> None:
-        self._options = options
-        self._process = EngineProcess(options, self._configure_restarted)
+        self.options = options
+        self.process = EngineProcess(options, self._configure_restarted)
         self._budget: int | None = None
         self._is_offloaded = False
         self._order: tuple[str, ...] = ()
@@ -30,32 +30,23 @@ class VllmEngine:
         """See `engine.base`."""
 
     @property
-    def options(self) -> EngineOptions:
-        return self._options
-
-    @property
-    def process(self) -> EngineProcess:
-        """For what speaks to vLLM directly."""
-        return self._process
-
-    @property
     def max_model_len(self) -> int:
-        return self._options.max_model_len
+        return self.options.max_model_len
 
     async def start(self, *, shrinks: bool = True) -> None:
         """Start the process and load the model. Raises EngineError when that fails.
 
         shrinks: whether it starts with a smaller batch where memory is short.
         """
-        await self._process.start(shrinks=shrinks)
+        await self.process.start(shrinks=shrinks)
 
     @property
     def has_smaller_batch(self) -> bool:
         """Whether memory was short for the batch that it was configured with."""
-        return self._process.options.max_num_seqs != self._options.max_num_seqs
+        return self.process.options.max_num_seqs != self.options.max_num_seqs
 
     async def stop(self) -> None:
-        await self._process.stop()
+        await self.process.stop()
 
     async def measure_memory(self) -> dict[str, int]:
         """Measure the memory of the largest step (`inside.memory.step_memory`), before any request.
@@ -63,16 +54,16 @@ class VllmEngine:
         Raises EngineDead, and EngineError where the step does not fit the memory.
         """
         kv_bytes = self.options.kv_start_bytes or self.options.kv_bytes
-        found: dict[str, int] = await self._process.call("measure_memory", kv_bytes)
+        found: dict[str, int] = await self.process.call("measure_memory", kv_bytes)
         return found
 
     async def view(self) -> EngineView:
-        return await self._process.view()
+        return await self.process.view()
 
     async def budget(self, kv_bytes: int) -> int:
         """See `engine.base`. At least one request of full length always fits."""
         self._note_budget(kv_bytes)  # if the engine is down, the next process gets it
-        granted = await self._process.budget(kv_bytes)
+        granted = await self.process.budget(kv_bytes)
         self._note_budget(granted)  # not what was refused: the other engine may have that memory
         return granted
 
@@ -82,27 +73,26 @@ class VllmEngine:
 
     def _limit_start(self) -> None:
         """A restarted process claims its budget at its start, and next to nothing if offloaded."""
-        self._process.start_limit_bytes = 0 if self._is_offloaded else self._budget
+        self.process.start_limit_bytes = 0 if self._is_offloaded else self._budget
 
     async def offload(self, *, keep: bool = True) -> int:
         """See `engine.base`."""
         self._is_offloaded = True
         self._limit_start()
-        options = self._options
-        folder = str(options.offload_folder)
-        return int(await self._process.call("offload", keep, folder, options.offload_to_file))
+        folder, to_file = str(self.options.offload_folder), self.options.offload_to_file
+        return int(await self.process.call("offload", keep, folder, to_file))
 
     async def restore(self) -> int:
         """See `engine.base`."""
         self._is_offloaded = False
         self._limit_start()
-        return int(await self._process.call("restore"))
+        return int(await self.process.call("restore"))
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         """See `engine.base`."""
         self._order = tuple(keys)
         with suppress(EngineDead):  # the next process gets it
-            await self._process.call("rank_programs", list(keys))
+            await self.process.call("rank_programs", list(keys))
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
         """Compute deterministic requests in this shape from now on. None may be open.
@@ -110,12 +100,12 @@ class VllmEngine:
         Raises EngineDead.
         """
         self._replay_shape = shape
-        await self._process.call("set_replay_shape", shape.to_json())
+        await self.process.call("set_replay_shape", shape.to_json())
 
     async def count_replays(self) -> Mapping[str, int]:
         """What deterministic requests cost since the process started: see
         `inside.determinism.passes.COUNTERS`. Raises EngineDead."""
-        counters: Mapping[str, int] = await self._process.call("count_replays")
+        counters: Mapping[str, int] = await self.process.call("count_replays")
         return counters
 
     async def _configure_restarted(self) -> None:
@@ -127,14 +117,14 @@ class VllmEngine:
         if self._is_offloaded:
             await self.offload(keep=False)
         if self._budget is not None:
-            await self._process.budget(self._budget)
+            await self.process.budget(self._budget)
         if self._order:
-            await self._process.call("rank_programs", list(self._order))
+            await self.process.call("rank_programs", list(self._order))
         if self._replay_shape is not None:
-            await self._process.call("set_replay_shape", self._replay_shape.to_json())
+            await self.process.call("set_replay_shape", self._replay_shape.to_json())
 
     def health(self) -> Health:
-        return self._process.health()
+        return self.process.health()
 
     async def wait_ready(self, timeout_s: float) -> None:
-        await self._process.wait_ready(timeout_s)
+        await self.process.wait_ready(timeout_s)

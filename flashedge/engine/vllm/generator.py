@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
@@ -24,9 +24,9 @@ from flashedge.engine.vllm.inside.keys import (
     LOGPROBS,
     PROGRAM,
 )
-from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
+from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
-from flashedge.errors import ContextOverflow
+from flashedge.errors import ContextOverflow, EngineDead
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
 
@@ -54,19 +54,11 @@ class VllmGenerator(VllmEngine):
                 extra=extra,
             )
         )
-        self._codec = codec
-        self._speculator = VllmSpeculator(self._process)
-
-    @property
-    def speculator(self) -> VllmSpeculator:
-        return self._speculator
-
-    @property
-    def codec(self) -> HFCodec:
-        return self._codec
+        self.codec = codec
+        self.speculator = VllmSpeculator(self.process)
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        return self.stream(request, build_params(request, self._codec, self.max_model_len))
+        return self.stream(request, build_params(request, self.codec, self.max_model_len))
 
     async def stream(self, request: ExtendRequest, params: SamplingParams) -> AsyncGenerator[Chunk]:
         """Run `request` with vLLM's parameters `params`, which the caller builds from it."""
@@ -78,11 +70,11 @@ class VllmGenerator(VllmEngine):
                 param="messages",
             )
         if request.deterministic:
-            check_passes(self._options)
+            check_passes(self.options)
         from vllm.inputs import tokens_input
 
         name = f"gen-{next(_ids)}"
-        with self._process.open_request(name) as llm:
+        with self.process.open_request(name) as llm:
             prompt = tokens_input(list(request.token_ids))
             outputs = llm.generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
@@ -90,7 +82,7 @@ class VllmGenerator(VllmEngine):
                 async for output in stream:
                     chunk = self._make_chunk(output, request, start)
                     if is_first:
-                        self._process.note_prompt(len(request.token_ids), chunk.cached_tokens)
+                        self.process.note_prompt(len(request.token_ids), chunk.cached_tokens)
                         is_first = False
                     start += len(chunk.token_ids)
                     yield chunk
@@ -114,7 +106,7 @@ class VllmGenerator(VllmEngine):
 
     def _read_finish(self, part: Any, request: ExtendRequest) -> FinishReason:
         if part.finish_reason == "stop":
-            markers = self._codec.rules[MARKERS].holds if request.to_boundary else frozenset()
+            markers = self.codec.rules[MARKERS].holds if request.to_boundary else frozenset()
             at_boundary = part.stop_reason in (BOUNDARY, STEP_STOP, *markers)
             return FinishReason.BOUNDARY if at_boundary else FinishReason.STOP
         if part.finish_reason == "length":
@@ -144,7 +136,7 @@ def build_params(
         LOGPROBS: True,
         PROGRAM: request.program,
         ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
-        "continuation": request.continuation and pack_continuation(request.continuation),
+        "continuation": request.continuation and request.continuation.to_json(),
     }
     if request.deterministic:
         noise[DETERMINISTIC] = True
@@ -168,3 +160,46 @@ def build_params(
         "extra_args": {ARGS_KEY: noise},
     }
     return SamplingParams(**{**fields, **changes})
+
+
+class VllmSpeculator:
+    """Implements `engine.base.Speculator`."""
+
+    def __init__(self, process: EngineProcess) -> None:
+        self.flat_batch = 0
+        """Sent to the engine with each level, so that it survives a restart."""
+        self._process = process
+        self._drawn: dict[str, dict[int | None, int]] = {}  # by run and process, last reported
+
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+        found = await self._call("list_complete_drafts", run) or ()
+        return tuple(CompleteDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
+
+    async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
+        args = (run, list(levels), list(seeds), self.flat_batch)
+        await self._call_and_count(run, "drop_unused_drafts", *args)
+
+    async def end_run(self, run: str) -> int:
+        """See `engine.base`. Of a process that died, only the tokens that it had drawn when the
+        last level began are counted."""
+        await self._call_and_count(run, "end_run", run)
+        return sum(self._drawn.pop(run, {}).values())
+
+    async def counters(self) -> Mapping[str, int]:
+        """Of the current process; see `inside.paused_requests.COUNTERS`. Raises EngineDead."""
+        counters: Mapping[str, int] = await self._process.call("speculation")
+        return counters
+
+    async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
+        """Call a method that returns the draft tokens drawn for the run, and keep their count."""
+        process = self._process.pid
+        drawn = await self._call(method, *args)
+        if drawn is not None:
+            self._drawn.setdefault(run, {})[process] = drawn
+
+    async def _call(self, method: str, *args: Any) -> Any:
+        """None when the engine is dead."""
+        try:
+            return await self._process.call(method, *args)
+        except EngineDead:
+            return None

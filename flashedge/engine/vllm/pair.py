@@ -15,29 +15,34 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.first_start import measure_engine, measure_started
+from flashedge.engine.http_requests import AsgiApp, PlainRequests, ProtocolOptions
 from flashedge.engine.layout import EngineCards, Layout, find_layout, warn_on_cpu
 from flashedge.engine.memory_plan import (
+    build_memory,
     count_sequences,
     find_measured,
     keep_measured,
     read_engine_card,
     resolve_memory,
 )
-from flashedge.engine.plain_requests import AsgiApp, PlainRequests, ProtocolOptions
 from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.bits import describe_bits
-from flashedge.engine.vllm.card_trial import card_maps_memory
+from flashedge.engine.vllm.card_check import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import resolve_model
-from flashedge.models.memory.card_memory import CardMemory
-from flashedge.models.memory.engine_memory import PASS_SIZES, check_spread, choose_limits
+from flashedge.models.memory.engine_memory import (
+    PASS_SIZES,
+    EngineMemory,
+    check_spread,
+    choose_limits,
+)
 from flashedge.models.memory.fit import find_need, list_sequences
 from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.shape import ModelShape
@@ -46,6 +51,7 @@ from flashedge.sizes import format_size
 from flashedge.types import Sampling
 
 if TYPE_CHECKING:
+    from flashedge.engine.vllm.engine import VllmEngine
     from flashedge.engine.vllm.generator import VllmGenerator
     from flashedge.engine.vllm.verifier import VllmVerifier
 
@@ -101,7 +107,7 @@ class VllmPair:
         self._check_spread()
         check_second_runner(config)
         self._kv_bytes = kv_bytes or (config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0)
-        compat.start_fork_server()
+        start_fork_server()
         self._built = False
 
     def _check_spread(self) -> None:
@@ -127,8 +133,8 @@ class VllmPair:
         sequences = count_sequences(self._config)
         if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
             await self._start_measured()
-            return
-        await self._start_both()
+        else:
+            await self._start_both()
 
     async def _start_both(self, *, shrinks: bool = True) -> None:
         try:
@@ -139,12 +145,25 @@ class VllmPair:
             raise errors.exceptions[0] from None
 
     async def _start_measured(self) -> None:
-        """Start both engines, and keep what each takes for later plans."""
+        """Start both engines, and keep what each takes for later plans.
+
+        On a card both start at once, with the memory that was estimated. If they take more than
+        that and the reserve together, they start again one after the other, and the verifier gets
+        less KV.
+        """
         log.info("this pair starts here for the first time: its memory is measured")
-        if not await self._start_at_once():
+        try:
+            # What exceeds the estimate comes out of the card's reserve until the next start.
+            await self._start_both(shrinks=not self._layout.is_shared)
+        except EngineError as error:
+            if not self._layout.is_shared:
+                raise
+            log.warning("the engines start one after the other: %s", error.line)
+            await self.stop()
+            await asyncio.to_thread(self._build)
             await self._start_in_turn()
-        generator = await measure_engine(self.generator)
-        verifier = await measure_engine(self.verifier)
+        generator = await self._measure(self.generator)
+        verifier = await self._measure(self.verifier)
         is_smaller = self.generator.has_smaller_batch or self.verifier.has_smaller_batch
         if generator is None or verifier is None or is_smaller:
             return
@@ -154,37 +173,20 @@ class VllmPair:
         except StoreError as error:
             log.warning("the measured memory is not kept: %s", error.line)
 
-    async def _start_at_once(self) -> bool:
-        """Start both engines at once, by the estimate. False where they share a card and that
-        fails: neither of them is started then.
-
-        What they take more than estimated comes out of the card's reserve until the next start.
-        """
+    async def _measure(self, engine: VllmEngine) -> EngineMemory | None:
+        """None if it could not be measured, which does not stop it from serving."""
         try:
-            await self._start_both(shrinks=not self._layout.is_shared)
+            return await measure_engine(engine)
         except EngineError as error:
-            if not self._layout.is_shared:
-                raise
-            log.warning("the engines start one after the other: %s", error.line)
-            await self.stop()
-            await asyncio.to_thread(self._build)
-            return False
-        return True
+            log.warning("the %s could not be measured: %s", engine.options.name, error.line)
+            return None
 
     async def _start_in_turn(self) -> None:
         """Start both engines one after the other on one card: if the first takes more than was
-        estimated, the other gets less KV."""
+        estimated, the other gets less KV, unless its size was set."""
         await self.generator.start()
-        await measure_engine(self.generator)  # it keeps the memory of its largest step
+        await self._measure(self.generator)  # it keeps the memory of its largest step
         card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
-        self._lower_verifier_kv(card)
-        await self.verifier.start()
-
-    def _lower_verifier_kv(self, card: CardMemory) -> None:
-        """Give the verifier less KV than planned where the generator took more than estimated.
-
-        `card` is the card with the generator on it. Sizes that were set stay.
-        """
         options = self.verifier.options
         need = find_need(self._pair, self._config, card)
         room = max(card.free_bytes - need.engines[1].total, need.least_kv_bytes[1])
@@ -194,6 +196,7 @@ class VllmPair:
                 format_size(room),
             )
             self._set_verifier(replace(options, kv_bytes=room))
+        await self.verifier.start()
 
     async def measure_memory(self) -> None:
         """Measure and keep what the started engines take on a CPU. Raises EngineError, StoreError.
@@ -203,8 +206,8 @@ class VllmPair:
         if runs_on_cpu():
             shapes = find_pair_shapes(self._pair, self._config)
             found = (
-                await measure_started(self.generator, shapes[0].weights_bytes),
-                await measure_started(self.verifier, shapes[1].weights_bytes),
+                await measure_engine(self.generator, shapes[0].weights_bytes),
+                await measure_engine(self.verifier, shapes[1].weights_bytes),
             )
             keep_measured(self._pair, self._config, count_sequences(self._config), found)
 
@@ -220,14 +223,13 @@ class VllmPair:
 
     async def self_test(self, turns: Turns) -> dict[str, Any]:
         """Test whether the generator's kernels are batch-invariant here, and choose the shapes in
-        which both engines compute what is deterministic. See `invariance_probe`, `shape_probe` and
-        `score_shape_probe`. `fingerprint` says what such bits depend on besides the request.
+        which both engines compute what is deterministic. See `batch_invariance` and
+        `shape_probe`. `fingerprint` says what such bits depend on besides the request.
 
         A test that uses up its time says so as its `failure`, beside what it has found. Raises
         EngineDead."""
-        from flashedge.engine.vllm.invariance_probe import check_invariance
-        from flashedge.engine.vllm.score_shape_probe import choose_score_shape
-        from flashedge.engine.vllm.shape_probe import choose_shape
+        from flashedge.engine.vllm.batch_invariance import check_invariance
+        from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
         from flashedge.engine.vllm.translate import NO_PASSES
 
         found = dict(UNTESTED)
@@ -343,6 +345,23 @@ class VllmPair:
         )
         options = replace(options, slowest_token_s=slowest_s)
         return place_engine(options, self._layout, name)
+
+
+async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -> EngineMemory:
+    """Measure what an engine takes in addition to its KV; of several cards on the first.
+
+    Its process counts what it holds itself, so other programs on the card change nothing. It runs
+    the largest step that the batch limit allows, before the first request. weights_bytes: those of
+    its model's files, for an engine on a CPU, which does not know them. Raises EngineError.
+    """
+    parts = await engine.measure_memory()
+    found = build_memory(parts if weights_bytes is None else {**parts, "weights": weights_bytes})
+    log.info(
+        "the %s takes %s beside its KV: weights %s, a step %s, the rest %s",
+        engine.options.name,
+        *map(format_size, (found.total, found.weights, found.step, found.context)),
+    )
+    return found
 
 
 def _list_sampling(sampling: Sampling) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Finds, when the generator starts, the shape of a pass whose results are the same bits again.
+"""Finds, when an engine starts, the shape of a pass whose results are the same bits again.
 
 What a shape needs of the kernels is less than batch invariance. With one window a pass, the same
 pass must give the same bits twice. With several, a row's bits must not depend on its place in the
@@ -12,25 +12,39 @@ Ref: arXiv 2601.17768 §3, O2. ADR 20.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
+from operator import eq
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-from flashedge.engine.base import ExtendRequest
+import torch
+
+from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.vllm.batch_invariance import draw_tokens
 from flashedge.engine.vllm.generator import VllmGenerator
-from flashedge.engine.vllm.invariance_probe import draw_tokens
+from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.scheduling.kv.split import EngineRole
-from flashedge.types import Sampling
+from flashedge.types import Problem, Sampling
 
 CPU_WINDOW, CUDA_WINDOW = 32, 64
 """Tokens of a window. A card needs many rows to be busy; a CPU is so with few."""
 GROUP = 4
 """Most windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
-REQUESTS = 6
+ITEMS = 6
+"""Requests or paths that are compared."""
 TOKENS = 12
+_SCORED = ScoreRequest(
+    problem=Problem.from_text("What is 12 + 7?"),
+    steps=("12 + 7 = 19, since 2 + 7 = 9.\n\n", "The answer is 19."),
+    deterministic=True,
+)
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
@@ -51,7 +65,7 @@ def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
 
 
 async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) -> dict[str, Any]:
-    """Find the first shape that holds, and let the engine use it.
+    """Find the first shape that holds, and let the generator use it.
 
     Returns `replay_shape`, the shape as JSON, or None if not even one window a pass gives the same
     bits twice; and `position_invariant`, whether several windows share a pass. Raises EngineDead
@@ -59,46 +73,94 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
     """
     shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
+
+    def draw(request: ExtendRequest) -> Awaitable[object]:
+        return draw_tokens(generator, request)
+
     for shape in shapes:
-        await generator.set_replay_shape(shape)
-        if await _holds(generator, requests, shape, turns):
+        take = partial(turns.take, EngineRole.GENERATOR)
+        if await _compute_same(generator, requests, draw, eq, shape, take):
             return {"replay_shape": shape.to_json(), "position_invariant": shape.group > 1}
     return {"replay_shape": None, "position_invariant": False}
 
 
-async def _holds(
-    generator: VllmGenerator, requests: Sequence[ExtendRequest], shape: ReplayShape, turns: Turns
-) -> bool:
-    """Whether requests give the same bits alone, beside each other, and beside them in another
-    order; and, with several windows of prompt a pass, as with one."""
-    alone = []
-    for request in requests:
-        async with turns.take(EngineRole.GENERATOR):
-            alone.append(await draw_tokens(generator, request))
-    for order in (requests, requests[::-1]):
-        async with turns.take(EngineRole.GENERATOR):
-            together = await asyncio.gather(*(draw_tokens(generator, r) for r in order))
-        if together != (alone if order is requests else alone[::-1]):
-            return False
-    if shape.prefill_windows == 1:
+async def choose_score_shape(
+    verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
+) -> dict[str, Any]:
+    """Find the first shape that holds, and let the verifier use it.
+
+    The logits of a path must also be the same behind a prefix from the cache. Returns
+    `score_shape`, the shape as JSON, or None if none gives the same bits twice. Raises EngineDead
+    and TimeoutError.
+    """
+
+    async def compute(path: list[int]) -> torch.Tensor:
+        """The logits of all of the path's tokens. All KV is computed again."""
+        return (await verifier.compute_rows(path, _SCORED, reuse=False))[0]
+
+    async def hold_behind_prefix(alone: Sequence[torch.Tensor]) -> bool:
+        for path, rows in zip(paths, alone, strict=True):
+            async with turns.take(EngineRole.VERIFIER):
+                await compute(path[: len(path) // 2 + 1])
+                behind, cached = await verifier.compute_rows(path, _SCORED, reuse=True)
+            if not torch.equal(behind, rows[cached:]):
+                return False
         return True
-    await generator.set_replay_shape(replace(shape, prefill_windows=1))
-    one_by_one = []
-    for request in requests:
-        async with turns.take(EngineRole.GENERATOR):
-            one_by_one.append(await draw_tokens(generator, request))
-    await generator.set_replay_shape(shape)
-    return one_by_one == alone
+
+    shapes = list_shapes(verifier.options.max_num_seqs, on_cpu=on_cpu)
+    paths = _build_paths(verifier, shapes[0])
+    for shape in shapes:
+        take = partial(turns.take, EngineRole.VERIFIER)
+        alone = await _compute_same(verifier, paths, compute, torch.equal, shape, take)
+        if alone and await hold_behind_prefix(alone):
+            return {"score_shape": shape.to_json()}
+    return {"score_shape": None}
+
+
+async def _compute_same(
+    engine: VllmGenerator | VllmVerifier,
+    items: Sequence[Item],
+    compute: Callable[[Item], Awaitable[Result]],
+    is_same: Callable[[Result, Result], bool],
+    shape: ReplayShape,
+    take: Callable[[], AbstractAsyncContextManager[None]],
+) -> list[Result]:
+    """Compute each item alone in a shape. Empty unless all have the same bits beside each other, in
+    another order too, and, with several windows of prompt a pass, as with one.
+
+    take: waits for a turn.
+    """
+
+    async def compute_alone() -> list[Result]:
+        found = []
+        for item in items:
+            async with take():
+                found.append(await compute(item))
+        return found
+
+    await engine.set_replay_shape(shape)
+    alone = await compute_alone()
+    for order in (range(len(items)), range(len(items))[::-1]):
+        async with take():
+            together = await asyncio.gather(*(compute(items[i]) for i in order))
+        if not all(is_same(alone[i], found) for i, found in zip(order, together, strict=True)):
+            return []
+    if shape.prefill_windows > 1:
+        await engine.set_replay_shape(replace(shape, prefill_windows=1))
+        one_by_one = await compute_alone()
+        await engine.set_replay_shape(shape)
+        if not all(map(is_same, alone, one_by_one)):
+            return []
+    return alone
 
 
 def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[ExtendRequest]:
-    """Prompts of less than a window up to more than a pass, as far as the context allows."""
+    """Prompts of less than a window up to more than a pass, within the context."""
     draw = Random(0)
     vocabulary = generator.codec.encode("0123456789+-=. ")
     longest = generator.max_model_len - TOKENS - 1
     lengths = [
-        min(longest, 5 + number * (shape.rows + shape.window) // REQUESTS)
-        for number in range(REQUESTS)
+        min(longest, 5 + number * (shape.rows + shape.window) // ITEMS) for number in range(ITEMS)
     ]
     return [
         ExtendRequest(
@@ -111,3 +173,12 @@ def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[Extend
         )
         for seed, length in enumerate(lengths)
     ]
+
+
+def _build_paths(verifier: VllmVerifier, shape: ReplayShape) -> list[list[int]]:
+    """Paths of less than a window up to more than two passes, within the context."""
+    draw = Random(0)
+    vocabulary = sorted(set(verifier.encode(_SCORED)))
+    longest = min(verifier.max_model_len, 2 * shape.rows + shape.window)
+    lengths = [5 + number * (longest - 5) // (ITEMS - 1) for number in range(ITEMS)]
+    return [draw.choices(vocabulary, k=length) for length in lengths]

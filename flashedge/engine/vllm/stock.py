@@ -13,8 +13,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import Chunk, EngineProxy, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, build_params
 from flashedge.engine.vllm.verifier import VllmVerifier

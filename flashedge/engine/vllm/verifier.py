@@ -181,7 +181,7 @@ class VllmVerifier(VllmEngine):
         )
         result: Any = None
         name = f"prm-{next(_ids)}"
-        with self._process.open_request(name) as llm:
+        with self.process.open_request(name) as llm:
             async for output in llm.encode(tokens_input(token_ids), params, name):
                 result = output
         if result is None:
@@ -192,7 +192,7 @@ class VllmVerifier(VllmEngine):
             raise GenerationFailed(
                 f"the verifier engine returned {len(rows)} rows for {len(token_ids)} tokens"
             )
-        self._process.note_prompt(len(token_ids), cached)
+        self.process.note_prompt(len(token_ids), cached)
         return rows, cached
 
 

@@ -31,23 +31,17 @@ class CardMemory:
 
     name: str
     memory_bytes: int
-
     held_bytes: int
     """Memory that the driver, the display and other programs hold."""
-
     reserve_bytes: int
     """Memory that stays free. See `RESERVES`."""
-
     is_measured: bool
     """Whether `held_bytes` was measured here. Otherwise it is what an idle card's driver keeps."""
-
     held_by: tuple[str, ...] = ()
     """The programs that hold memory of it, in words, the largest first. Empty where the driver
     does not tell."""
-
     is_card: bool = True
     """False for RAM."""
-
     count: int = 1
     """How many such cards each engine on it is spread over. The other figures are those of one of
     them, the one with the least free memory."""
@@ -69,7 +63,6 @@ class SeparateCards:
 
     generator: CardMemory
     verifier: CardMemory
-
     is_card: bool = True
     """Engines that share no device run on cards."""
 
@@ -120,7 +113,6 @@ class KnownCard:
 
     sheet: str
     """NVML's name of the card. `profiler.datasheet` has its peak and bandwidth by this name."""
-
     memory_bytes: int
     """As the driver reports it."""
 

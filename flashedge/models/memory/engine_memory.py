@@ -54,7 +54,6 @@ class BatchLimits:
     sequences: int
     samples: bool
     """Whether the engine samples tokens, so that a step holds logits. A verifier's does not."""
-
     tokens: int = MAX_STEP_TOKENS
     graph_sizes: tuple[int, ...] = ()
     """Batch sizes with a CUDA graph. Empty where the engine runs without graphs."""
@@ -166,17 +165,13 @@ class EngineMemory:
     weights: int
     context: int
     """What the device's driver and libraries keep for the process."""
-
     forward: int
     """Most that the forward pass of one step holds at once."""
-
     logits: int
     """Logits of the largest step, in the model's type and in float32. 0 for a verifier."""
-
     logprobs: int
     noise: int
     """What sampling needs beside logits and log-probabilities."""
-
     graphs: int
     is_estimate: bool
 

@@ -38,19 +38,14 @@ class PairNeed:
 
     engines: EnginePairMemory
     """What each engine takes beside its KV."""
-
     sequences: int
     """Most sequences of one step."""
-
     path_bytes: tuple[int, int]
     """KV bytes of one path of full length."""
-
     limits: tuple[int, int]
     """Tokens of a path of full length."""
-
     cards: tuple[int, int] = (1, 1)
     """How many cards each engine is spread over."""
-
     replacements: tuple[tuple[str, Quantized], ...] = ()
     """Quantized checkpoints that replace the pair's own, by role."""
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 
 
 class ScoreOnce(EngineProxy[Verifier]):

@@ -30,6 +30,7 @@ from typing import Any
 from flashedge.engine.base import (
     Chunk,
     Codec,
+    EngineProxy,
     ExtendRequest,
     Generator,
     ScoreRequest,
@@ -37,13 +38,12 @@ from flashedge.engine.base import (
     StepScores,
     Verifier,
 )
-from flashedge.engine.plain_requests import (
+from flashedge.engine.http_requests import (
     PlainAsk,
     PlainRequest,
     PlainRequests,
     PlainRequestsProxy,
 )
-from flashedge.engine.proxy import EngineProxy
 from flashedge.events import Event
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.mover import KvMover
@@ -288,7 +288,7 @@ class _CountedVerifier(EngineProxy[Verifier]):
 
 
 class CountedRequests(PlainRequestsProxy):
-    """Requests outside any run (`engine.plain_requests.PlainRequests`), which the KV manager of
+    """Requests outside any run (`engine.http_requests.PlainRequests`), which the KV manager of
     their pair counts."""
 
     def __init__(self, plain: PlainRequests, manager: KvManager) -> None:
@@ -297,7 +297,7 @@ class CountedRequests(PlainRequestsProxy):
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
-        """See `engine.plain_requests`."""
+        """See `engine.http_requests`."""
         role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
         with self._plain.open(ask, abort) as request, self._manager.count_plain_request(role):
             yield request

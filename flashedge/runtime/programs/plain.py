@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from flashedge.engine.plain_requests import (
+from flashedge.engine.http_requests import (
     PlainAsk,
     PlainRequest,
     PlainRequests,
@@ -17,7 +17,7 @@ from flashedge.scheduling.lengths.observed import OutputLengths
 
 
 class ProgramRequests(PlainRequestsProxy):
-    """Implements `engine.plain_requests.PlainRequests` by those of the daemon."""
+    """Implements `engine.http_requests.PlainRequests` by those of the daemon."""
 
     def __init__(self, plain: PlainRequests, find_programs: Callable[[str], Programs]) -> None:
         """find_programs: gives the programs of the pair of this name."""
@@ -26,7 +26,7 @@ class ProgramRequests(PlainRequestsProxy):
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
-        """See `engine.plain_requests`."""
+        """See `engine.http_requests`."""
         programs = self._find_programs(ask.pair)
         with self._plain.open(ask, abort) as request:
             asker = Asker(client=ask.client, program=ask.program, priority=ask.priority)
@@ -50,7 +50,7 @@ class _ProgramRequest:
         self._finishes: list[str] = []
 
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
-        """See `engine.plain_requests`."""
+        """See `engine.http_requests`."""
         self._request.note(prompt_tokens=prompt_tokens, new_tokens=new_tokens, finishes=finishes)
         self._finishes += finishes
         self._tokens += new_tokens

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import count
 
 from flashedge.config import Config
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
 from flashedge.runtime.lengths.base import describe_plain, describe_search
 from flashedge.runtime.lengths.path_counter import PathCounter

@@ -32,7 +32,7 @@ def build_result(
     """Build the result as plain JSON values. `score` is a path's aggregate (`Request.aggregate`),
     the `step_scores` are the verifier's.
 
-    self_test: what the self-test found. See `engine.vllm.invariance_probe`.
+    self_test: what the self-test found. See `engine.vllm.batch_invariance`.
     thinking: separates `reasoning` from `text`. The tree's nodes have the text as it was generated.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
     doubts: comparisons of answers that a time limit decided while the run ran.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flashedge.types import BLANK_LINE, Granularity
 
@@ -30,3 +32,16 @@ class Continuation:
     def boundary(self) -> str | None:
         """Name of the rule that ends a child's segment. None if it goes on to the answer's end."""
         return None if self.granularity.to_end else self.step_rule
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in which a request's parameters carry it."""
+        names = ("run", "level", "seeds", "max_drafts", "step_rule", "deterministic")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "granularity": (self.granularity.max_tokens, self.granularity.to_end)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Continuation:
+        """The inverse of `to_json`."""
+        max_tokens, to_end = data["granularity"]
+        granularity = Granularity(max_tokens=max_tokens, to_end=to_end)
+        return cls(**{**data, "seeds": tuple(data["seeds"]), "granularity": granularity})

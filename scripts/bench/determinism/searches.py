@@ -24,8 +24,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flashedge.certainty.history import ENTROPY
-from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations

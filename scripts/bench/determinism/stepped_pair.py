@@ -19,8 +19,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.generator import VllmGenerator
-from flashedge.engine.vllm.speculator import VllmSpeculator
+from flashedge.engine.vllm.generator import VllmGenerator, VllmSpeculator
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.folders import resolve_model
 from flashedge.models.registry import find_pair
@@ -173,8 +172,8 @@ class SteppedPair:
         self.processes = {}
         for engine in (self.generator, self.verifier):
             process: Any = SteppedProcess(engine.options)
-            engine._process = self.processes[engine.options.name] = process
-        self.generator._speculator = VllmSpeculator(self.generator.process)
+            engine.process = self.processes[engine.options.name] = process
+        self.generator.speculator = VllmSpeculator(self.generator.process)
         self.stock_generator, self.stock_verifier = self.generator, self.verifier
 
     def count_preemptions(self) -> int:

@@ -131,10 +131,10 @@ async def save_to_file(here: Rig, to_file: bool) -> AsyncIterator[None]:
     engines: tuple[VllmEngine, ...] = (here.pair.generator, here.pair.verifier)
     before = [engine.options for engine in engines]
     for engine in engines:
-        engine._options = replace(engine.options, offload_to_file=to_file)
+        engine.options = replace(engine.options, offload_to_file=to_file)
     yield
     for engine, options in zip(engines, before, strict=True):
-        engine._options = options
+        engine.options = options
 
 
 def main() -> None:

@@ -31,8 +31,7 @@ from typing import Any
 
 import psutil
 
-from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import Tree

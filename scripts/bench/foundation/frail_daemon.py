@@ -26,10 +26,10 @@ PATHS = (4, 8, 16)
 
 def make_frail_app(config: Config, load: bool) -> App:
     from flashedge.engine.vllm import pair
-    from flashedge.engine.vllm.process import restarts
+    from flashedge.engine.vllm.process import engine_process
     from flashedge.runtime.kv import build
 
-    restarts.STABLE_S = STABLE_S
+    engine_process.STABLE_S = STABLE_S
     build_options, build_manager_with = pair.build_options, build.build_manager_with
 
     def build_frail_options(name: str, *args: Any, **kwargs: Any) -> Any:

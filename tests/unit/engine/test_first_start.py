@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flashedge.config import Config, load_config
-from flashedge.engine import first_start, memory_plan, platform
+from flashedge.engine import memory_plan, platform
 from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import find_measured, keep_measured, resolve_memory
 from flashedge.engine.vllm import pair as pair_module
@@ -242,7 +242,7 @@ async def test_an_engine_that_cant_be_measured_serves(
 
 def test_a_kept_measurement_of_other_limits_does_not_count(tmp_path: Path, card: Card) -> None:
     pair = start(tmp_path, card, (0, 0))
-    engine = first_start.build_memory({**PARTS, "resident": 5 * GIB})
+    engine = memory_plan.build_memory({**PARTS, "resident": 5 * GIB})
     keep_measured(pair._pair, pair._config, 64, (engine, engine))
     assert find_measured(pair._pair, pair._config, 128) is None
     assert replace(engine, is_estimate=True).overhead > engine.overhead

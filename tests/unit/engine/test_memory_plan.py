@@ -9,8 +9,8 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.engine import memory_plan, platform
-from flashedge.engine.first_start import build_memory
 from flashedge.engine.memory_plan import (
+    build_memory,
     find_measured,
     keep_measured,
     plan_memory_here,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import generate_latest
 
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import MAX_CHOICES, PlainRequests

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.errors import QueueFull
 from flashedge.runtime.run import Run, RunStatus
 from flashedge.runtime.served_pair import ServedPair

@@ -8,7 +8,7 @@ when vLLM imports the worker extension (`kv.worker`).
 
 What is replaced in a single object is not in the table: our scheduler wraps `allocate_slots` of its
 own KV manager (`scheduler`), and the daemon sets methods of its protocol handlers
-(`serving.search_handlers`) and of its client of an engine (`process.outbox`). scripts/vllm_seams
+(`serving.conversation`) and of its client of an engine (`process.outbox`). scripts/vllm_seams
 has all of them.
 
 Checked with vLLM 0.32.0.
@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from flashedge.engine.platform import find_vllm
-from flashedge.engine.vllm.compat import CHECKED
+from flashedge.engine.platform import CHECKED, find_vllm
 from flashedge.errors import ConfigError
 
 _INSIDE = "flashedge.engine.vllm.inside"
@@ -79,7 +78,7 @@ PATCHES = (
     Patch(
         process=ProcessKind.DAEMON,
         target="vllm.v1.engine.utils:get_mp_context",
-        replacement="flashedge.engine.vllm.compat:get_mp_context",
+        replacement="flashedge.engine.vllm.process.start:get_mp_context",
         reason="Engine processes are forked from a server that has imported vLLM already.",
     ),
     Patch(

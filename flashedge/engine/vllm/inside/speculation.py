@@ -33,7 +33,7 @@ from flashedge.engine.vllm.inside.draft_requests import (
 )
 from flashedge.engine.vllm.inside.keys import BOUNDARY
 from flashedge.engine.vllm.inside.paused_requests import DraftJobs
-from flashedge.engine.vllm.speculator import unpack_continuation
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
@@ -80,7 +80,7 @@ class Speculation:
         if not args.get("continuation"):
             return False
         self._like = request
-        continuation, sampling = unpack_continuation(args["continuation"]), read_sampling(args)
+        continuation, sampling = Continuation.from_json(args["continuation"]), read_sampling(args)
         path = tuple(request.prompt_token_ids)
         draft = self._board.adopt(continuation, path, args["seed"], sampling)
         beam = self._board.add_beam(continuation, sampling)

@@ -7,8 +7,7 @@ answers) stands in `flashedge/models/specs.py`.
 from __future__ import annotations
 
 from flashedge.engine.vllm.prm.base import AnswerFormat, FormatBuilder, PrmFormat
-from flashedge.engine.vllm.prm.qwen import QwenPrm
-from flashedge.engine.vllm.prm.reasonflux import ReasonfluxPrm
+from flashedge.engine.vllm.prm.qwen import QwenPrm, ReasonfluxPrm
 from flashedge.engine.vllm.prm.rlhflow import RlhflowPrm
 from flashedge.engine.vllm.prm.sequence_classification import SequenceClassification
 from flashedge.engine.vllm.prm.skywork import SkyworkPrm

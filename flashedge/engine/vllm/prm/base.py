@@ -1,23 +1,34 @@
-"""The interface of a verifier family: one form for judges of steps, one for judges of answers."""
+"""What a verifier family is, and what the families share.
+
+There is one form for judges of steps and one for judges of answers. Shared are a checkpoint's
+tokenizer, a problem's plain text and a logit's score.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from transformers import AutoTokenizer
+from vllm.config import PoolerConfig
 
+from flashedge.engine.vllm.prompts.encoder import PromptEncoder
+from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
+
+_LETTER = "a"  # no tokenizer joins it with white space that follows
+THINKING_TAGS = ("<think>", "</think>")
+"""Verifiers read a generator's thinking with its tags, as they were trained to."""
 
 
 class VerifierFormat(Protocol):
     """What both forms share: how the checkpoint is loaded and how a score is read."""
 
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        """Fields of vLLM's AsyncEngineArgs that load this family."""
-        ...
+    engine_extra: Mapping[str, Any]
+    """Fields of vLLM's AsyncEngineArgs that load this family."""
 
     def read_score(self, row: torch.Tensor) -> float:
         """Convert the model's output row at the scored token to a score in [0, 1]."""
@@ -62,3 +73,123 @@ class AnswerFormat(VerifierFormat, Protocol):
 
 FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]
 """Builds a format from a checkpoint folder and the options of its models.toml entry."""
+
+
+class PrmTokenizer:
+    """A verifier's own tokenizer. Raises CheckpointError when it can't be loaded.
+
+    In the texts that it encodes only what `spell` and `render_chat` gave can be a control token.
+    """
+
+    def __init__(self, path: Path, own: Iterable[str] = ()) -> None:
+        """own: see `prompts.encoder.PromptEncoder`."""
+        self._path = path
+        try:
+            self.hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
+        self._prompts = PromptEncoder(self.hf, own=own, words=THINKING_TAGS)
+        self._letter = self.encode_plain(_LETTER)
+
+    def spell(self, text: str) -> str:
+        """A text of ours, whose control tokens are to act."""
+        return self._prompts.spelling.spell(text)
+
+    def encode_plain(self, text: str) -> TokenIds:
+        """Encode without BOS or EOS. A SentencePiece tokenizer puts a space before the text."""
+        return self._prompts.encode(text)
+
+    def encode_beginning(self, text: str) -> TokenIds:
+        """Encode the beginning of a prompt: with BOS if the tokenizer adds one, without EOS."""
+        ids = self._prompts.encode(text, begins=True)
+        return ids[:-1] if ids and ids[-1] == self.hf.eos_token_id else ids
+
+    def encode_continuation(self, text: str) -> TokenIds:
+        """Encode text that follows other text, without the space that SentencePiece would add.
+
+        The text must begin with white space. Joined with the ids before it, the ids are then those
+        of the whole text. Raises CheckpointError if this tokenizer does not work that way.
+        """
+        ids = self.encode_plain(_LETTER + text)
+        if ids[: len(self._letter)] != self._letter:
+            raise CheckpointError(
+                f"{self._path}: the tokenizer merges white space with the word before it",
+                hint="text for this verifier can't be encoded step by step",
+            )
+        return ids[len(self._letter) :]
+
+    def require_chat_template(self) -> None:
+        """Raises CheckpointError when the tokenizer has none."""
+        if self.hf.chat_template is None:
+            raise CheckpointError(
+                f"{self._path}: the tokenizer has no chat template",
+                hint="pull the model again; its template may stand in chat_template.jinja",
+            )
+
+    def render_chat(self, turns: Sequence[tuple[str, str]], reply: str | None = None) -> str:
+        """Render (role, content) turns by the checkpoint's own template.
+
+        reply: opens the assistant's turn, and is how it begins; a template that knows thinking is
+        told that there is none. None opens no turn.
+        """
+        messages = [{"role": role, "content": content} for role, content in turns]
+        opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
+        return self._prompts.render_chat(messages, refuses=False, **opening) + (reply or "")
+
+    def encode_rendered(self, text: str) -> TokenIds:
+        """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once.
+
+        An end token that the template wrote stays, since a reward model may be read there.
+        """
+        if self.hf.bos_token is not None:
+            text = text.removeprefix(self.spell(self.hf.bos_token))
+        return self._prompts.encode(text, begins=True)
+
+    def require_single_id(self, ids: TokenIds, token: str) -> int:
+        """Return the only id in `ids`, those of `token`. Raises CheckpointError for any other."""
+        # Qwen's tokenizers also use <|endoftext|> as their unknown token.
+        unknown = self.hf.unk_token_id if token != self.hf.unk_token else None
+        if len(ids) != 1 or ids[0] == unknown:
+            raise CheckpointError(
+                f"{self._path}: {token!r} is not one token of the verifier's vocabulary",
+                hint="the checkpoint is of another family, or its tokenizer is another model's",
+            )
+        return ids[0]
+
+
+def render_chat_turns(problem: Problem, system: str | None) -> list[tuple[str, str]]:
+    """Render a conversation as (role, content). system: a system prompt if it has none."""
+    turns = [(m.role, m.content) for m in problem.messages]
+    return [("system", system), *turns] if system and turns[0][0] != "system" else turns
+
+
+def render_plain_text(problem: Problem) -> str:
+    """Render a conversation for a PRM that knows no roles: its messages, one after another.
+
+    A system message is left out, since it instructs the generator.
+    """
+    messages = (m.content.strip() for m in problem.messages if m.role != "system")
+    return "\n".join(text for text in messages if text)
+
+
+def build_token_pooler() -> PoolerConfig:
+    """Build the config of a pooler that returns the head's logit at every token.
+
+    `sigmoid` below is applied outside the engine. Torch's own, over a column of rows, rounds
+    differently in its vectorized and its scalar part, so that one bit of a score would depend on
+    how many tokens follow it in the request.
+    """
+    return PoolerConfig(task="token_classify", tok_pooling_type="ALL", use_activation=False)
+
+
+def sigmoid(logit: float) -> float:
+    """In double precision, so that it depends on nothing but the logit."""
+    small = math.exp(-abs(logit))
+    return (1.0 if logit >= 0 else small) / (1.0 + small)
+
+
+class LogitScore:
+    """The part of a format whose model outputs one logit."""
+
+    def read_score(self, row: torch.Tensor) -> float:
+        return sigmoid(float(row[0]))

@@ -10,7 +10,7 @@ import torch
 from vllm.config import PoolerConfig
 
 from flashedge.engine.vllm.codec import HFCodec
-from flashedge.engine.vllm.prm.text import THINKING_TAGS
+from flashedge.engine.vllm.prm.base import THINKING_TAGS
 from flashedge.errors import CheckpointError
 from flashedge.types import Message, Problem, TokenIds
 
@@ -34,10 +34,7 @@ class QwenPrm:
                 hint="the checkpoint is of another family, or its tokenizer is another model's",
             )
         self._separator = ids[0]
-
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        return {
+        self.engine_extra: Mapping[str, Any] = {
             "runner": "pooling",
             "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
         }
@@ -54,3 +51,20 @@ class QwenPrm:
 
     def read_score(self, row: torch.Tensor) -> float:
         return float(row[1])
+
+
+class ReasonfluxPrm(QwenPrm):
+    """chat(problem), then step <extra_0> step <extra_0> …; the score is softmax(logits)[1].
+
+    The form and the head are those of Qwen2.5-Math-PRM. What differs is what the model was trained
+    on: the steps of a trajectory (`<think>` … `</think>`, split at blank lines) before those of the
+    final answer. So there is no system prompt beyond the chat template's own.
+
+    The paper also rates the whole trajectory, by one separator behind all of it. That is not done
+    here: a path's score is the aggregate of its steps' scores.
+
+    Not checked, since the published files were not at hand: that config.json names the architecture
+    Qwen2ForProcessRewardModel, which vLLM needs. ReasonFlux-PRM-1.5B is of another kind: one score
+    for problem and answer, from a head in a file `reward_head.pt` that vLLM does not read.
+    Ref: arXiv 2506.18896; Gen-Verse/ReasonFlux, ReasonFlux_PRM/README.md and utils/rm_utils.py.
+    """

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from flashedge.engine.vllm.prm.base import LogitScore, PrmTokenizer, render_plain_text
 from flashedge.engine.vllm.prm.step_tag import build_two_label_extra
-from flashedge.engine.vllm.prm.text import PrmTokenizer, render_plain_text, sigmoid
 from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
 _PROBLEM, _STEP = "the-problem-stands-here", "the-step-stands-here"
 
 
-class RlhflowPrm:
+class RlhflowPrm(LogitScore):
     """user: problem step 1, assistant: +, user: step 2, assistant: +, …
 
     The score is P("+") against P("-") at the last token before the assistant's answer. The text
@@ -29,7 +27,7 @@ class RlhflowPrm:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer = PrmTokenizer(path)
         good, bad = options.get("good_token", "+"), options.get("bad_token", "-")
-        self._extra = build_two_label_extra(
+        self.engine_extra = build_two_label_extra(
             path,
             tokenizer,
             good=tokenizer.require_single_id(tokenizer.encode_plain(good), good),
@@ -41,10 +39,6 @@ class RlhflowPrm:
         )
         self._ask = tokenizer.encode_plain(ask)
         self._between = tokenizer.encode_plain(between)
-
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        return self._extra
 
     def encode_problem(self, problem: Problem) -> TokenIds:
         return self._tokenizer.encode_plain(self._head + render_plain_text(problem))
@@ -58,9 +52,6 @@ class RlhflowPrm:
         )
         ids = (*start, *self._ask)
         return ids, len(ids)
-
-    def read_score(self, row: torch.Tensor) -> float:
-        return sigmoid(float(row[0]))
 
 
 def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:

@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoConfig
 
-from flashedge.engine.vllm.prm.text import (
+from flashedge.engine.vllm.prm.base import (
+    LogitScore,
     PrmTokenizer,
     build_token_pooler,
     render_chat_turns,
-    sigmoid,
 )
 from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
 
-class SequenceClassification:
+class SequenceClassification(LogitScore):
     """Skywork-Reward-V2 and its kind: `…ForSequenceClassification` with one label.
 
     The text is the chat template's, with the answer as the assistant's turn, and the logit is read
@@ -44,10 +43,10 @@ class SequenceClassification:
                 hint="choose a reward model, such as Skywork/Skywork-Reward-V2-Qwen3-4B",
             )
         self._padding: int | None = config.pad_token_id
-
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        return {"runner": "pooling", "pooler_config": build_token_pooler()}
+        self.engine_extra: Mapping[str, Any] = {
+            "runner": "pooling",
+            "pooler_config": build_token_pooler(),
+        }
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
         turns = [*render_chat_turns(problem, self._system), ("assistant", answer)]
@@ -56,6 +55,3 @@ class SequenceClassification:
         while last > 1 and ids[last - 1] == self._padding:
             last -= 1
         return ids, last
-
-    def read_score(self, row: torch.Tensor) -> float:
-        return sigmoid(float(row[0]))

@@ -6,19 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from flashedge.engine.vllm.inside.plugin import SKYWORK
-from flashedge.engine.vllm.prm.text import (
+from flashedge.engine.vllm.prm.base import (
+    LogitScore,
     PrmTokenizer,
     build_token_pooler,
     render_plain_text,
-    sigmoid,
 )
 from flashedge.types import Problem, TokenIds
 
 
-class SkyworkPrm:
+class SkyworkPrm(LogitScore):
     r"""`Qwen2ForPrmModel`: bos problem \n, then line \n line \n …; score = sigmoid(value at \n).
 
     Skywork's own `prepare_input` splits an answer at every newline, encodes each line by itself
@@ -30,18 +28,15 @@ class SkyworkPrm:
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
+
         self._tokenizer = tokenizer = PrmTokenizer(path)
         # Qwen's tokenizers name no BOS token. Skywork's does: this one.
         bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
         self._bos = tokenizer.spell(bos)
         tokenizer.require_single_id(tokenizer.encode_plain(self._bos), bos)
         self._newline = tokenizer.require_single_id(tokenizer.encode_plain("\n"), "\n")
-
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
-
-        return {
+        self.engine_extra: Mapping[str, Any] = {
             "runner": "pooling",
             "hf_overrides": {"architectures": [SKYWORK]},
             "pooler_config": build_token_pooler(),
@@ -57,6 +52,3 @@ class SkyworkPrm:
             ids += self._tokenizer.encode_plain(line)
             ids.append(self._newline)
         return tuple(ids), len(ids)
-
-    def read_score(self, row: torch.Tensor) -> float:
-        return sigmoid(float(row[0]))

@@ -10,13 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
-from flashedge.engine.vllm.prm.text import (
+from flashedge.engine.vllm.prm.base import (
+    LogitScore,
     PrmTokenizer,
     build_token_pooler,
     render_plain_text,
-    sigmoid,
 )
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.types import Problem, TokenIds
@@ -31,17 +29,13 @@ class StepTagVariant:
 
     tag: str
     """The token behind a step, with the space that it follows."""
-
     good: str
     """The label of a good step, with the space that it follows, if it follows one."""
-
     bad: str
     before_steps: str
     """The text between the problem and the first step."""
-
     between_steps: str
     """The text between a tag and the next step."""
-
     is_numbered: bool = False
     """Whether a step is one line that begins with "Step k:"."""
 
@@ -66,7 +60,7 @@ VARIANTS: Mapping[str, StepTagVariant] = MappingProxyType(
 )
 
 
-class StepTagPrm:
+class StepTagPrm(LogitScore):
     r"""bos problem, then step tag step tag …; the score is P("+") against P("-") at the tag.
 
     Variants (`variant` in models.toml):
@@ -104,7 +98,7 @@ class StepTagPrm:
         self._tag = self._find_token(options.get("step_token"), variant.tag)
         good = self._find_token(options.get("good_token"), variant.good)
         bad = self._find_token(options.get("bad_token"), variant.bad)
-        self._extra = build_two_label_extra(path, self._tokenizer, good=good, bad=bad)
+        self.engine_extra = build_two_label_extra(path, self._tokenizer, good=good, bad=bad)
 
     def _find_token(self, given: str | None, usual: str) -> int:
         """The id of a token, the user's or the variant's."""
@@ -119,10 +113,6 @@ class StepTagPrm:
         newline = self._tokenizer.encode_continuation("\n")
         return self._tokenizer.encode_continuation("\n" + text)[len(newline) :]
 
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        return self._extra
-
     def encode_problem(self, problem: Problem) -> TokenIds:
         return self._tokenizer.encode_beginning(render_plain_text(problem))
 
@@ -136,9 +126,6 @@ class StepTagPrm:
         encode = self._tokenizer.encode_continuation if lead else self._encode_bare
         ids = (*encode(lead + step), self._tag)
         return ids, len(ids) if self._reads_tag else max(1, len(ids) - 1)
-
-    def read_score(self, row: torch.Tensor) -> float:
-        return sigmoid(float(row[0]))
 
 
 def build_two_label_extra(

@@ -9,10 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import torch
-
+from flashedge.engine.vllm.prm.base import LogitScore, PrmTokenizer, render_plain_text
 from flashedge.engine.vllm.prm.step_tag import build_two_label_extra
-from flashedge.engine.vllm.prm.text import PrmTokenizer, render_plain_text, sigmoid
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.types import Problem, TokenIds
 
@@ -26,10 +24,8 @@ class YesNoVariant:
 
     prompt: str
     """The text with `{problem}` and `{answer}`."""
-
     reply: str = ""
     """How the assistant's turn begins. The label follows it."""
-
     is_chat: bool = True
     """Whether the prompt is a user's turn of the chat template. Otherwise it is plain text."""
 
@@ -56,7 +52,7 @@ VARIANTS: Mapping[str, YesNoVariant] = MappingProxyType(
 )
 
 
-class YesNoVerifier:
+class YesNoVerifier(LogitScore):
     """A causal model that answers "Is the answer correct (Yes/No)?" in one token.
 
     Variants: `gorm` is the prompt of the generative outcome reward models, whose reply begins with
@@ -87,23 +83,16 @@ class YesNoVerifier:
         self._prompt = self._tokenizer.spell(self._prompt)
         if self._variant.is_chat:
             self._tokenizer.require_chat_template()
-        self._extra = build_two_label_extra(
+        self.engine_extra = build_two_label_extra(
             path,
             self._tokenizer,
             good=self._find_label(path, options.get("good_token", "Yes")),
             bad=self._find_label(path, options.get("bad_token", "No")),
         )
 
-    @property
-    def engine_extra(self) -> Mapping[str, Any]:
-        return self._extra
-
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
         ids = self._encode(self._render(problem, answer))
         return ids, len(ids)
-
-    def read_score(self, row: torch.Tensor) -> float:
-        return sigmoid(float(row[0]))
 
     def _render(self, problem: Problem, answer: str) -> str:
         values = {"problem": render_plain_text(problem), "answer": answer.strip()}

@@ -11,19 +11,59 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import find_root, is_memory_short
 from flashedge.engine.vllm.process.live_process import LiveProcess, ProcessEnded
-from flashedge.engine.vllm.process.restarts import RestartRow
-from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
+from flashedge.engine.vllm.process.start import choose_start_method, give_up_forks
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import EngineDead, EngineError
+from flashedge.models.memory.engine_memory import choose_graph_sizes
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 log = logging.getLogger(__name__)
+
+BACKOFF_S = (0.1, 1.0, 3.0, 10.0, 30.0, 60.0)
+"""Waits before the first, second, … restart in a row. The last one repeats.
+
+A driver that was reset or a card that another program filled may be well again after minutes, and
+a user who comes back to a machine finds an engine that serves."""
+STABLE_S = 30.0
+"""A process that serves for longer than this starts the count of restarts in a row again."""
+LEAST_SEQUENCES = 8
+"""An engine with so few sequences a step is slow. If it is still short, less would not help."""
+LEAST_TOKENS = 512
+
+
+def halve_batch(options: EngineOptions) -> EngineOptions | None:
+    """Halve the sequences and tokens of a step. None if both are as small as they get.
+
+    A step's memory grows with both: activations with the tokens, logits and graphs with the
+    sequences. What a step computes for a request does not depend on either.
+    """
+    now = options.max_num_seqs, options.max_batched_tokens
+    sequences, tokens = (
+        max(count // 2, min(count, least))
+        for count, least in zip(now, (LEAST_SEQUENCES, LEAST_TOKENS), strict=True)
+    )
+    if (sequences, tokens) == now:
+        return None
+    # A generator's graphs are of decode steps, a verifier's of passes of so many tokens.
+    graphs = tuple(size for size in options.graph_sizes if size <= tokens)
+    if options.graph_sizes and options.name == "generator":
+        graphs = choose_graph_sizes(sequences)
+    return replace(options, max_num_seqs=sequences, max_batched_tokens=tokens, graph_sizes=graphs)
+
+
+def describe_batch(now: EngineOptions, configured: EngineOptions) -> str | None:
+    """Say that the batch is smaller than configured. None if it is not."""
+    if now.max_num_seqs == configured.max_num_seqs:
+        return None
+    return (
+        f"it ran out of memory, so a step holds {now.max_num_seqs} sequences instead of"
+        f" {configured.max_num_seqs}, until the daemon starts anew"
+    )
 
 
 class EngineProcess:
@@ -49,7 +89,10 @@ class EngineProcess:
         self._detail: str | None = None
         self._stage: str | None = None
         self._restarts = 0
-        self._row = RestartRow()
+        self._attempt = 0
+        """Number of the restart that is under way or comes next. 0 before the first death."""
+        self._restart_at: float | None = None
+        """When the next process starts. None: no restart is planned, or it is under way."""
         self._ready = asyncio.Event()
         """Set when the engine is ready or has failed, so that nobody waits for a failed one."""
         self._started_at = 0.0
@@ -82,14 +125,14 @@ class EngineProcess:
 
     def health(self) -> Health:
         retry_in_s = None
-        if self._state == "dead":
-            retry_in_s = self._row.count_down(asyncio.get_running_loop().time())
+        if self._state == "dead" and self._restart_at is not None:
+            retry_in_s = max(0.0, self._restart_at - asyncio.get_running_loop().time())
         return Health(
             state=self._state,
             pid=self.pid,
             restarts=self._restarts,
             detail=self._detail,
-            attempt=0 if self._state == "ready" else self._row.attempt,
+            attempt=0 if self._state == "ready" else self._attempt,
             retry_in_s=retry_in_s,
             notice=describe_batch(self.options, self._configured),
             stage=self._stage,
@@ -134,14 +177,14 @@ class EngineProcess:
         when that fails.
         """
         while True:
-            options, is_forked = self.options, compat.choose_start_method() == "forkserver"
+            options, is_forked = self.options, choose_start_method() == "forkserver"
             try:
                 await self._start_process(options, shrinks=shrinks)
                 return
             except EngineError as error:
                 if self.options is not options:
                     continue  # its batch is smaller now
-                if is_forked and compat.give_up_forks(str(error)):
+                if is_forked and give_up_forks(str(error)):
                     log.warning("CUDA does not work behind a fork here: engines import vLLM anew")
                     continue
                 self._state, self._detail = "failed", str(error)
@@ -219,23 +262,29 @@ class EngineProcess:
         live.fail_requests()
         if live.record.is_memory_short:
             self._shrink_batch()
-        now = asyncio.get_running_loop().time()
-        self._row.begin(now - self._started_at)
-        restart = self._restart(live, self._row.plan(now))
+        if asyncio.get_running_loop().time() - self._started_at > STABLE_S:
+            self._attempt = 0
+        restart = self._restart(live, self._plan_restart())
         self._restarting = asyncio.create_task(restart, name="engine-restart")
+
+    def _plan_restart(self) -> float:
+        """Plan the next restart. Returns the seconds until then."""
+        wait_s = BACKOFF_S[min(self._attempt, len(BACKOFF_S) - 1)]
+        self._attempt += 1
+        self._restart_at = asyncio.get_running_loop().time() + wait_s
+        return wait_s
 
     async def _restart(self, dead: LiveProcess, wait_s: float) -> None:
         """Start processes until one serves, the first one in `wait_s`."""
-        clock, row = asyncio.get_running_loop().time, self._row
         await dead.shut_down()
         while True:
             await asyncio.sleep(wait_s)
-            row.start()
+            self._restart_at = None
             try:
                 await self._start_process(self._choose_options(), self._on_restart)
             except EngineError as error:
                 self._detail = str(error)
-                wait_s = row.plan(clock())
+                wait_s = self._plan_restart()
                 log.error("%s; again in %g s", error, wait_s)
                 continue
             self._restarts += 1

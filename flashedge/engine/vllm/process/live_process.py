@@ -11,17 +11,62 @@ from multiprocessing import sharedctypes
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import STEP_RECORD
+from flashedge.engine.vllm.inside.keys import STAGES_PIPE, STEP_RECORD
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, find_root
-from flashedge.engine.vllm.process.heartbeat import watch_heart
 from flashedge.engine.vllm.process.outbox import Outbox
-from flashedge.engine.vllm.process.start_reports import carry, receive_process, receive_stages
-from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
+from flashedge.engine.vllm.process.start import ProcessGifts, give, receive_stages, show_cards
 from flashedge.errors import EngineError
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
+
+PERIOD_S = 5.0
+"""Most seconds between two questions."""
+MOST_STEP_S = 1800.0
+"""Longest step that is meant: half an hour."""
+PERIODS = 8
+"""A short deadline is divided into so many periods."""
+
+
+async def watch_heart(
+    beat: Callable[[], Awaitable[object]],
+    read_progress: Callable[[], int],
+    hang_s: float,
+    read_step_s: Callable[[], float] = lambda: 0.0,
+) -> float:
+    """Wait until the process gave no sign of life for `hang_s`. Returns for how long it gave none.
+
+    beat: asks the process. It may fail: then the process has ended, which is noticed elsewhere.
+    read_progress: reads how many signs of life the process has written. read_step_s: how long its
+    present step may take, if that is more than `hang_s`.
+
+    A daemon that was stopped itself, or could not run for a while, does not count that time.
+    """
+    period_s = min(PERIOD_S, hang_s / PERIODS)
+    clock = asyncio.get_running_loop().time
+    answer: asyncio.Future[object] | None = None
+    seen, silent_s = read_progress(), 0.0
+    try:
+        limit_s = hang_s
+        while silent_s < limit_s:
+            limit_s = max(hang_s, min(read_step_s(), MOST_STEP_S))
+            if answer is None:
+                answer = asyncio.ensure_future(beat())
+            began = clock()
+            await asyncio.sleep(period_s)
+            silent_s += min(clock() - began, 2 * period_s)
+            if answer.done():
+                if not answer.cancelled() and answer.exception() is None:
+                    silent_s = 0.0
+                answer = None
+            if (progress := read_progress()) != seen:
+                seen, silent_s = progress, 0.0
+    finally:
+        if answer is not None:
+            answer.cancel()
+    return silent_s
+
 
 STOP_S = 1.0
 """Time that an engine gets to end by itself. It has nothing to save."""
@@ -80,10 +125,14 @@ class LiveProcess:
         on_stage: receives what the process does meanwhile. Raises EngineError if it ends meanwhile,
         and whatever vLLM raises.
         """
-        cards = choose_cards(self._options.visible_cards)
-        carried, received = carry(**{STEP_RECORD: self._memory}), receive_process(self._receive)
-        with receive_stages(on_stage), carried, received, cards:
-            self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
+        with receive_stages(on_stage) as pipe:
+            gifts = ProcessGifts(
+                cards=self._options.visible_cards,
+                attributes={STEP_RECORD: self._memory, STAGES_PIPE: pipe},
+                receive=self._receive,
+            )
+            with give(gifts):
+                self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
             await asyncio.shield(self._building)
             self._ended = asyncio.get_running_loop().create_future()
             assert self.llm is not None, "it was built"

@@ -21,8 +21,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.utils.mistral import is_mistral_tokenizer
 
-from flashedge.engine.vllm.prompts.encoder import GuardedTemplate, PromptEncoder
-from flashedge.engine.vllm.prompts.refusal import refuse_tokens
+from flashedge.engine.vllm.prompts.encoder import GuardedTemplate, PromptEncoder, refuse_tokens
 from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 from flashedge.errors import RequestError
 from flashedge.types import TokenIds

@@ -10,36 +10,42 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import traceback
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import JSONResponse, Response
 from vllm.entrypoints.generate.api_router import register_generate_api_routers
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
 from vllm.entrypoints.serve.tokenize.api_router import router as tokenize_router
+from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from flashedge.engine.plain_requests import PlainRequests, ProtocolOptions
-from flashedge.engine.request_tags import find_searcher
+from flashedge.engine.http_requests import (
+    PlainRequests,
+    ProtocolOptions,
+    find_failure,
+    find_searcher,
+)
 from flashedge.engine.vllm.process.engine_process import EngineProcess
-from flashedge.engine.vllm.serving.refusal_log import shorten_refusals
-from flashedge.engine.vllm.serving.search_client import SearchClient
-from flashedge.engine.vllm.serving.search_handlers import (
+from flashedge.engine.vllm.serving.conversation import (
     adapt_handlers,
     join_twins,
     prepare_conversations,
 )
+from flashedge.engine.vllm.serving.search_client import SearchClient
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient
-from flashedge.engine.vllm.serving.unreadable import refuse_unreadable
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
 class VllmProtocols:
-    """An ASGI application. Requests must be tagged (`engine.request_tags`).
+    """An ASGI application. Requests must be tagged (`engine.http_requests`).
 
     Those that ask for a search are answered by handlers of their own, whose engine client starts
     runs: see `search_client`.
@@ -131,3 +137,55 @@ def begin_with_system_prompt(template: str, prompt: str) -> str:
 def _find_template(llm: AsyncLLM) -> str | None:
     template = getattr(llm.renderer.tokenizer, "chat_template", None)
     return template if isinstance(template, str) else None
+
+
+REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
+"""What vLLM's handlers answer with 4xx or 503."""
+
+
+class RefusalFilter(logging.Filter):
+    """Replaces the traceback of a refusal by its reason. It keeps that of a bug."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return True
+        reason: BaseException | None = error if isinstance(error, REFUSALS) else find_failure()
+        if reason is not None:
+            said = record.getMessage()
+            text = said if str(reason) in said else f"{said} {reason}"
+            record.msg, record.args = " ".join(text.split()), ()
+            record.exc_info = record.exc_text = None
+        return True
+
+
+def shorten_refusals() -> None:
+    """Shorten what vLLM logs of refusals in this process. Again, this does nothing."""
+    for handler in logging.getLogger("vllm").handlers:
+        if not any(isinstance(each, RefusalFilter) for each in handler.filters):
+            handler.addFilter(RefusalFilter())
+
+
+READS = "fastapi.dependencies.utils"
+"""The module that parses a request's body before its route is called."""
+
+
+def refuse_unreadable(app: FastAPI) -> None:
+    """Let an application of vLLM's routes answer 400 to what it can't read."""
+    for kind in (LookupError, AttributeError, RecursionError):
+        app.add_exception_handler(kind, answer_unreadable)
+
+
+async def answer_unreadable(request: Request, error: Exception) -> Response:
+    """400 for an error of a request's reading. Raises every other error again: it is a bug."""
+    if not is_raised_by_reading(error):
+        raise error
+    what = f"{type(error).__name__}: {error}"
+    message = f"a part of the request is missing or of a wrong type ({what})"
+    told = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    return JSONResponse({"error": told}, status_code=400)
+
+
+def is_raised_by_reading(error: BaseException) -> bool:
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__") == READS for frame, _ in frames)

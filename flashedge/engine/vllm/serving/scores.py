@@ -20,8 +20,14 @@ from vllm import PoolingParams
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.pooling.scoring.api_router import router
 
-from flashedge.engine.plain_requests import AsgiApp, PlainAsk, PlainRequests, ProtocolOptions
-from flashedge.engine.request_tags import end_with_request, get_tags
+from flashedge.engine.http_requests import (
+    AsgiApp,
+    PlainAsk,
+    PlainRequests,
+    ProtocolOptions,
+    end_with_request,
+    get_tags,
+)
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.protocols import build_app, build_args
@@ -91,7 +97,7 @@ class ScoringClient(TaggedClient):
 
 
 class VllmScores:
-    """An ASGI application. Requests must be tagged (`engine.request_tags`)."""
+    """An ASGI application. Requests must be tagged (`engine.http_requests`)."""
 
     def __init__(
         self, process: EngineProcess, options: ProtocolOptions, plain: PlainRequests

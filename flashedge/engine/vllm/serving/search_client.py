@@ -2,7 +2,8 @@
 
 Where a handler asks for text, a run starts, and what it finds comes back in the form of an engine's
 outputs. So everything around it, such as tool calls, choices, stop strings, streams and usage, is
-the handler's own.
+the handler's own. vLLM's detokenizer decodes each path again, token by token, so that stop strings,
+special tokens and the parsers of tool calls see what they would see of a generation.
 
 Checked with vLLM 0.32.0.
 """
@@ -10,30 +11,41 @@ Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
+from vllm.logprobs import Logprob
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
-from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
-from flashedge.engine.searches import Found, SearchItem, SearchPrompt
+from flashedge.engine.http_requests import (
+    Found,
+    FoundPath,
+    SearchItem,
+    SearchPrompt,
+    end_with_request,
+    get_searcher,
+    note_failure,
+)
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
 from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
-from flashedge.engine.vllm.serving.path_outputs import PathOutputs
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient, fail_request
+from flashedge.engine.vllm.serving.twin_parser import NoteText
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import PromptRead
-from flashedge.types import Sampling
+from flashedge.types import FinishReason, Sampling
 
 if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
+    from vllm.v1.engine import EngineCoreRequest
 
 
 class SearchClient(TaggedClient):
-    """Answers by the search of the HTTP request (`request_tags.get_searcher`)."""
+    """Answers by the search of the HTTP request (`get_searcher`)."""
 
     def _admit(self, choices: int) -> None:
         """Raises QueueFull, DaemonStopping."""
@@ -104,3 +116,85 @@ def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
     fields = dataclasses.asdict(given)
     kept = {name: v for name, v in fields.items() if not name.startswith("_")}
     return {name: v for name, v in kept.items() if v is not None and v is not False}
+
+
+class PathOutputs:
+    """The outputs of one request for a search."""
+
+    def __init__(self, request: EngineCoreRequest, tokenizer: Any) -> None:
+        """request: as vLLM's input processor made it of the handler's prompt and parameters."""
+        assert request.sampling_params is not None
+        self._request = request
+        self._params = request.sampling_params
+        self._tokenizer = tokenizer
+        self.streams = self._params.output_kind is RequestOutputKind.DELTA
+        """Whether the client sees the answer in pieces, and so can see notes before it."""
+        self.cached_tokens = 0
+        """Of the prompt. Streams report what the first output says."""
+
+    def build_note(self, text: str) -> RequestOutput:
+        logprobs: Any = [] if self._params.logprobs is not None else None
+        return self._build([CompletionOutput(0, NoteText(text), [], None, logprobs)])
+
+    def build_answer(self, paths: tuple[FoundPath, ...]) -> Iterator[RequestOutput]:
+        """Each choice token by token, or all of them at once, as the handler asks for."""
+        if self.streams:
+            for index, path in enumerate(paths):
+                is_last = index == len(paths) - 1
+                for part in self._replay(index, path):
+                    yield self._build([part], is_last and part.finished())
+        else:
+            whole = [_join(list(self._replay(i, path))) for i, path in enumerate(paths)]
+            yield self._build(whole, True)
+
+    def _build(self, parts: list[CompletionOutput], finished: bool = False) -> RequestOutput:
+        ids = self._request.prompt_token_ids
+        name, cached = self._request.request_id, self.cached_tokens
+        return RequestOutput(name, None, ids, None, parts, finished, num_cached_tokens=cached)
+
+    def _replay(self, index: int, path: FoundPath) -> Iterator[CompletionOutput]:
+        """Outputs of one token each. The last one has the finish reason."""
+        detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, self._request)
+        ended = path.finish is FinishReason.STOP
+        if not path.token_ids:
+            logprobs = self._list_logprobs(())
+            yield CompletionOutput(index, "", [], None, logprobs, finish_reason="length")
+        for at, (token, logprob) in enumerate(zip(path.token_ids, path.logprobs, strict=True), 1):
+            is_last = at == len(path.token_ids)
+            stop = detokenizer.update([token], stop_terminated=is_last and ended)
+            reason = "stop" if stop is not None or (is_last and ended) else None
+            if is_last and reason is None:
+                reason = "length"
+            yield CompletionOutput(
+                index,
+                detokenizer.get_next_output_text(reason is not None, delta=True),
+                [token],
+                None,
+                self._list_logprobs(((token, logprob),)),
+                finish_reason=reason,
+                stop_reason=stop,
+            )
+            if stop is not None:
+                return
+
+    def _list_logprobs(self, drawn: tuple[tuple[int, float], ...]) -> Any:
+        if self._params.logprobs is None:
+            return None
+        return [
+            {token: Logprob(logprob, decoded_token=self._tokenizer.decode([token]))}
+            for token, logprob in drawn
+        ]
+
+
+def _join(parts: list[CompletionOutput]) -> CompletionOutput:
+    last = parts[-1]
+    logprobs = None if last.logprobs is None else [p for part in parts for p in part.logprobs or ()]
+    return CompletionOutput(
+        last.index,
+        "".join(part.text for part in parts),
+        [token for part in parts for token in part.token_ids],
+        None,
+        logprobs,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+    )

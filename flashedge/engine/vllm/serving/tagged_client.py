@@ -25,8 +25,9 @@ from vllm.exceptions import (
 )
 from vllm.sampling_params import RequestOutputKind
 
-from flashedge.engine.plain_requests import PlainAsk, PlainRequests
-from flashedge.engine.request_tags import (
+from flashedge.engine.http_requests import (
+    PlainAsk,
+    PlainRequests,
     RequestTags,
     end_with_request,
     get_tags,

@@ -1,11 +1,11 @@
-"""Lets a stream and a whole answer say the same, whatever the model writes.
+"""The parsers of vLLM's handlers, by which a stream and a whole answer say the same.
 
 vLLM's parsers read a text in two ways. For a stream they guess from the beginning of a tool call
 what it will be, and lose the text of one that is none: one that is cut, broken, or only begins.
 What has been sent can't be taken back. So a stream sends thinking and text as they come and holds
 calls back. At its end the whole text is read as well, and the stream sends what that reading has
 more. If the two contradict each other, what the stream has said stands. A whole answer is read as a
-stream of one piece.
+stream of one piece. What a search does is shown as reasoning, before its answer.
 
 Checked with vLLM 0.32.0.
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from vllm.entrypoints.generate.base.protocol import DeltaMessage
-from vllm.parser.abstract_parser import Parser
+from vllm.parser.abstract_parser import DelegatingParser, Parser
 
 _Read = tuple[str, str, list[Any]]
 """Thinking, text and calls."""
@@ -177,3 +177,32 @@ def _build_call(index: int, call: Any) -> dict[str, Any]:
     name = call.id or f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
     function = {"name": call.name, "arguments": call.arguments}
     return {"index": index, "id": name, "type": "function", "function": function}
+
+
+class NoteText(str):
+    """The text of an output that is no part of the answer. `SearchParser` knows it by its type."""
+
+    __slots__ = ()
+
+
+def build_search_parser(base: type[Parser] | None) -> type[Parser]:
+    """The parser class of a handler that answers by searches.
+
+    base: the handler's own. None: the model has parsers neither of tool calls nor of thinking.
+    """
+
+    class SearchParser(base or DelegatingParser):  # type: ignore[misc]
+        """Streams notes as reasoning."""
+
+        def parse_delta(
+            self, delta_text: str, delta_token_ids: Any, request: Any, *args: Any, **options: Any
+        ) -> DeltaMessage | None:
+            if isinstance(delta_text, NoteText):
+                shown = getattr(request, "include_reasoning", True)
+                return DeltaMessage(reasoning=str(delta_text)) if shown else None
+            delta: DeltaMessage | None = super().parse_delta(
+                delta_text, delta_token_ids, request, *args, **options
+            )
+            return delta
+
+    return SearchParser

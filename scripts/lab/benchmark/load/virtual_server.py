@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from flashedge.config import Config
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver

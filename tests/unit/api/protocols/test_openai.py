@@ -17,8 +17,7 @@ from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.config import load_config
-from flashedge.engine.request_tags import RequestTags
-from flashedge.engine.searches import SearchPrompt
+from flashedge.engine.http_requests import RequestTags, SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.models.registry import load_pairs, parse_pairs

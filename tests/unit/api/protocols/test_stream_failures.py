@@ -10,7 +10,7 @@ import pytest
 from flashedge.api.failures import dump_json
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.api.protocols.stream_failures import StreamFailures
-from flashedge.engine.request_tags import RequestTags, TaggedRequest
+from flashedge.engine.http_requests import RequestTags, TaggedRequest
 from flashedge.errors import DaemonStopping, FlashEdgeError, GenerationFailed
 
 STREAM = {

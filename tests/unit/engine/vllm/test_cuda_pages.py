@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from flashedge.engine.vllm.card_trial import card_maps_memory
+from flashedge.engine.vllm.card_check import card_maps_memory
 from flashedge.engine.vllm.inside.kv import cuda_pages
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages

@@ -43,14 +43,14 @@ class FakeProcess:
 @pytest.fixture
 def engine() -> VllmEngine:
     engine = VllmEngine(OPTIONS)
-    engine._process = FakeProcess(free=16 * MIB)  # type: ignore[assignment]
+    engine.process = FakeProcess(free=16 * MIB)  # type: ignore[assignment]
     return engine
 
 
 async def restart(engine: VllmEngine) -> FakeProcess:
     """A new process in the engine's place, prepared as after a death."""
     fresh = FakeProcess(free=64 * MIB)
-    engine._process = fresh  # type: ignore[assignment]
+    engine.process = fresh  # type: ignore[assignment]
     await engine._configure_restarted()
     return fresh
 
@@ -58,7 +58,7 @@ async def restart(engine: VllmEngine) -> FakeProcess:
 async def test_a_refused_budget_is_not_given_to_the_next_process(engine: VllmEngine) -> None:
     assert await engine.budget(12 * MIB) == 12 * MIB
     assert await engine.budget(48 * MIB) == 12 * MIB
-    assert engine._process.start_limit_bytes == 12 * MIB
+    assert engine.process.start_limit_bytes == 12 * MIB
     assert (await restart(engine)).calls == [("budget", 12 * MIB)]
 
 
@@ -66,10 +66,10 @@ async def test_a_budget_for_an_engine_that_is_down_is_for_the_next_process(
     engine: VllmEngine,
 ) -> None:
     await engine.budget(12 * MIB)
-    engine._process.is_dead = True  # type: ignore[attr-defined]
+    engine.process.is_dead = True  # type: ignore[attr-defined]
     with pytest.raises(EngineDead):
         await engine.budget(6 * MIB)
-    assert engine._process.start_limit_bytes == 6 * MIB
+    assert engine.process.start_limit_bytes == 6 * MIB
     assert (await restart(engine)).calls == [("budget", 6 * MIB)]
 
 
@@ -78,10 +78,10 @@ async def test_an_offloaded_engine_restarts_offloaded_before_it_claims_anything(
 ) -> None:
     await engine.budget(12 * MIB)
     await engine.offload()
-    assert engine._process.start_limit_bytes == 0
+    assert engine.process.start_limit_bytes == 0
     assert (await restart(engine)).calls == [("offload", False), ("budget", 12 * MIB)]
     await engine.restore()
-    assert engine._process.start_limit_bytes == 12 * MIB
+    assert engine.process.start_limit_bytes == 12 * MIB
 
 
 async def test_a_restarted_engine_gets_the_order_of_programs_again(engine: VllmEngine) -> None:
@@ -92,6 +92,6 @@ async def test_a_restarted_engine_gets_the_order_of_programs_again(engine: VllmE
 async def test_an_order_for_an_engine_that_is_down_is_for_the_next_process(
     engine: VllmEngine,
 ) -> None:
-    engine._process.is_dead = True  # type: ignore[attr-defined]
+    engine.process.is_dead = True  # type: ignore[attr-defined]
     await engine.rank_programs(["b", "a"])
     assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]

@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.self_test_turns import Turns, never_wait
-from flashedge.engine.vllm import invariance_probe
+from flashedge.engine.vllm import batch_invariance
 from flashedge.types import TokenIds
 
 
@@ -36,9 +36,9 @@ async def measure(monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine) -> int
     async def draw(of: Any, request: ExtendRequest, *, use_cache: bool = False) -> object:
         return await of.draw(request, use_cache)
 
-    monkeypatch.setattr(invariance_probe, "draw_tokens", draw)
+    monkeypatch.setattr(batch_invariance, "draw_tokens", draw)
     turns = Turns(never_wait)
-    return await invariance_probe._measure_invariant_context(engine, turns)  # type: ignore[arg-type]
+    return await batch_invariance._measure_invariant_context(engine, turns)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ async def test_the_longest_equal_context_is_found_and_nothing_longer_than_the_fi
     assert engine.computed_tokens <= 8 * contexts
 
 
-@pytest.mark.parametrize("part", invariance_probe.PREFIX_PARTS)
+@pytest.mark.parametrize("part", batch_invariance.PREFIX_PARTS)
 async def test_a_difference_behind_one_size_of_prefix_is_enough(
     monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
@@ -78,5 +78,5 @@ async def test_a_difference_behind_one_size_of_prefix_is_enough(
 async def test_a_slow_machine_tests_no_longer_context(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next context would take more than a turn may."""
     clock = iter(range(100))
-    monkeypatch.setattr(invariance_probe.time, "monotonic", lambda: 2.0 * next(clock))
+    monkeypatch.setattr(batch_invariance.time, "monotonic", lambda: 2.0 * next(clock))
     assert await measure(monkeypatch, FormulaEngine(16384, 10**6)) == 128

@@ -7,8 +7,8 @@ import logging
 import pytest
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
-from flashedge.engine.request_tags import RequestTags, note_failure, tag_requests
-from flashedge.engine.vllm.serving.refusal_log import RefusalFilter, shorten_refusals
+from flashedge.engine.http_requests import RequestTags, note_failure, tag_requests
+from flashedge.engine.vllm.serving.protocols import RefusalFilter, shorten_refusals
 from flashedge.errors import RequestError
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.request_tags import RequestTags, tag_requests
-from flashedge.engine.vllm.serving.search_handlers import prepare_conversations
+from flashedge.engine.http_requests import RequestTags, tag_requests
+from flashedge.engine.vllm.serving.conversation import prepare_conversations
 
 USER = {"role": "user", "content": "u"}
 LATE = {"role": "system", "content": "late"}

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser import ParserManager
 
-from flashedge.engine.vllm.serving.path_outputs import NoteText
-from flashedge.engine.vllm.serving.search_parser import build_search_parser
-from flashedge.engine.vllm.serving.twin_parser import build_twin_parser
+from flashedge.engine.vllm.serving.twin_parser import (
+    NoteText,
+    build_search_parser,
+    build_twin_parser,
+)
 
 MARKS = {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 OTHER = 100

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, model_validator
 from starlette.testclient import TestClient
 
-from flashedge.engine.vllm.serving.unreadable import refuse_unreadable
+from flashedge.engine.vllm.serving.protocols import refuse_unreadable
 
 
 class Body(BaseModel):

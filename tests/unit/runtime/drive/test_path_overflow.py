@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow, PathOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.search.catalog import STRATEGIES

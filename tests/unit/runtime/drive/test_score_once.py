@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 from flashedge.errors import GenerationFailed
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.score_once import ScoreOnce

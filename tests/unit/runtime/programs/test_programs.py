@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flashedge.config import load_config
-from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Progress, StepCompleted
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests

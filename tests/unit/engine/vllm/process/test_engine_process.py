@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord
 from flashedge.engine.vllm.process import engine_process
-from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.engine_process import BACKOFF_S, STABLE_S, EngineProcess
 from flashedge.engine.vllm.process.live_process import ProcessEnded
 from flashedge.errors import EngineDead, EngineError
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -49,6 +50,7 @@ class FakeProcess:
         self.failed_requests = False
         self.calls: list[tuple[Any, ...]] = []
         self.answer: Any = 7
+        self.made_at = asyncio.get_running_loop().time()
         FakeProcess.all.append(self)
 
     @property
@@ -167,6 +169,22 @@ async def test_restarts_that_fail_go_on_and_who_waits_is_not_disturbed() -> None
     assert engine.health().state == "ready"
 
 
+async def test_restarts_wait_longer_and_longer_until_a_process_has_served_for_long() -> None:
+    engine = await start_engine()
+    FakeProcess.failures = [RuntimeError("no card")] * 8
+    FakeProcess.all[0].die()
+    await engine.wait_ready(1e6)
+    made = [process.made_at for process in FakeProcess.all[1:]]
+    waits = [later - before - 2.0 for before, later in pairwise(made)]
+    assert waits == pytest.approx([*BACKOFF_S[1:], 60.0, 60.0, 60.0])
+    FakeProcess.all[-1].die()
+    assert engine.health().attempt == 10
+    await engine.wait_ready(1e6)
+    await asyncio.sleep(STABLE_S + 1)
+    FakeProcess.all[-1].die()
+    assert engine.health().attempt == 1
+
+
 async def test_who_waits_too_long_is_told_why() -> None:
     engine = await start_engine()
     FakeProcess.failures = [RuntimeError("no card")] * 50
@@ -207,7 +225,7 @@ async def test_where_cuda_does_not_work_behind_a_fork_the_next_try_imports_anew(
         tried.append(error)
         return "forked subprocess" in error and len(tried) == 1
 
-    monkeypatch.setattr(engine_process.compat, "give_up_forks", give_up_forks)
+    monkeypatch.setattr(engine_process, "give_up_forks", give_up_forks)
     failure = RuntimeError("Cannot re-initialize CUDA in forked subprocess")
     FakeProcess.failures = [failure, None]
     engine = await start_engine()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from flashedge.engine.vllm.process.heartbeat import watch_heart
+from flashedge.engine.vllm.process.live_process import watch_heart
 from scripts.lab.sim.clock import VirtualTimePolicy
 
 HANG_S = 60.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
+from flashedge.engine.vllm.process.engine_process import halve_batch
 from flashedge.models.memory.engine_memory import PASS_SIZES, choose_graph_sizes
 
 OPTIONS = EngineOptions(
@@ -46,12 +46,3 @@ def test_nothing_else_changes() -> None:
 
 def test_a_batch_that_is_configured_below_the_floor_stays() -> None:
     assert halve_batch(replace(OPTIONS, max_num_seqs=4, max_batched_tokens=256)) is None
-
-
-def test_users_are_told() -> None:
-    smaller = halve_batch(OPTIONS)
-    assert smaller is not None
-    told = describe_batch(smaller, OPTIONS)
-    assert told is not None
-    assert "64 sequences instead of 128" in told
-    assert describe_batch(OPTIONS, OPTIONS) is None

@@ -1,0 +1,202 @@
+"""How engine processes start, and what they get from the daemon and send to it meanwhile.
+
+An engine is forked from a server that has imported vLLM, or spawned where that does not work. vLLM
+makes the process deep inside a call, so what the daemon gives it is set in the context of the call
+and travels with the process's object. A start on a card can take minutes, most of them inside vLLM:
+its process writes a line into a pipe whenever it begins another stage (`inside.start_stages`).
+
+Cards are shown by CUDA_VISIBLE_DEVICES. A process that is spawned gets the environment of the
+daemon at that moment. Two engines start at once in two threads of the daemon, so the variable is
+changed under a lock and only for a moment: while vLLM reads an engine's options, and while its
+process is spawned. A process that is forked gets the environment of the fork server, and sets the
+variable itself before it uses CUDA. It also sets vLLM's variables as they are then, since vLLM sets
+some while it reads an engine's options.
+
+We do not use vLLM's own option `device_ids`. It leaves all cards visible to the engine, and vLLM
+0.32 then takes the compute capability of the first visible card for that of the engine's card, so
+that the wrong kernels are chosen on a machine with two kinds of cards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import multiprocessing
+import os
+import platform
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from flashedge.engine.platform import runs_on_cpu
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import VARIABLE, read_cards
+
+_PRELOAD = "flashedge.engine.vllm.inside.preload"
+FORK_ERRORS = (
+    "Cannot re-initialize CUDA in forked subprocess",
+    "initialization error",
+    "CUDA driver initialization failed",
+)
+"""What torch says where something in the fork server has used CUDA."""
+_forks_failed = False
+_cards_lock = threading.RLock()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessGifts:
+    """What a process that starts in this context gets from the daemon."""
+
+    cards: str | None = None
+    """CUDA_VISIBLE_DEVICES. None: that of the daemon."""
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Sent with the process's other attributes."""
+    receive: Callable[[Any], None] = lambda process: None
+    """Called with the process before it starts. What it raises ends the start."""
+
+
+_gifts: ContextVar[ProcessGifts] = ContextVar("_gifts", default=ProcessGifts())  # noqa: B039 - frozen
+
+
+@contextlib.contextmanager
+def give(gifts: ProcessGifts) -> Iterator[None]:
+    """Give them to the processes that start within the block, also in a thread that runs in this
+    context, as `asyncio.to_thread` lets it."""
+    token = _gifts.set(gifts)
+    try:
+        yield
+    finally:
+        _gifts.reset(token)
+
+
+@contextlib.contextmanager
+def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
+    """Call `on_stage` with each line that comes through the pipe. Yields the end to write into."""
+    loop = asyncio.get_running_loop()
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    os.set_blocking(writer.fileno(), False)  # a full pipe must not stop an engine
+
+    def receive() -> None:
+        try:
+            while reader.poll():
+                on_stage(reader.recv_bytes().decode())
+        except (EOFError, OSError):
+            loop.remove_reader(reader.fileno())
+
+    loop.add_reader(reader.fileno(), receive)
+    try:
+        yield writer
+    finally:
+        receive()
+        loop.remove_reader(reader.fileno())
+        reader.close()
+        writer.close()
+
+
+@contextlib.contextmanager
+def show_cards() -> Iterator[None]:
+    """Set CUDA_VISIBLE_DEVICES in the block as a process of this context gets it. Other threads
+    wait."""
+    value = _gifts.get().cards
+    with _cards_lock:
+        before = os.environ.get(VARIABLE)
+        if value is not None:
+            os.environ[VARIABLE] = value
+        try:
+            yield
+        finally:
+            if value is not None and before is None:
+                del os.environ[VARIABLE]
+            elif value is not None:
+                os.environ[VARIABLE] = str(before)
+
+
+def give_at_start(context: BaseContext) -> BaseContext:
+    """Let the processes of `context` start with the gifts of the context in which they are made."""
+    giving: Any = copy.copy(context)
+
+    def make_process(**options: Any) -> Any:
+        gifts = _gifts.get()
+        values = {k: v for k, v in os.environ.items() if k.startswith("VLLM_")}
+        if gifts.cards is not None:
+            values[VARIABLE] = gifts.cards
+        options["target"] = partial(_run_with_variables, values, options["target"])
+        process = context.Process(**options)  # type: ignore[attr-defined]
+        for name, value in gifts.attributes.items():
+            setattr(process, name, value)
+        gifts.receive(process)
+
+        def start() -> None:
+            del process.start  # it must not travel with the process's other attributes
+            with show_cards():
+                process.start()
+
+        process.start = start
+        return process
+
+    giving.Process = make_process
+    return giving  # type: ignore[no-any-return]
+
+
+def _run_with_variables(
+    values: Mapping[str, str], target: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What a process runs."""
+    os.environ.update(values)
+    return target(*args, **kwargs)
+
+
+# ---------------------------------------------------------------- fork or spawn
+
+
+def start_fork_server() -> None:
+    """Start the process that imports vLLM once and from which engines are forked.
+
+    A fork from it takes seconds less than a fresh import, on a card some 25 for each engine. It is
+    safe where a fork of the daemon is not, because the server has one thread, no event loop and no
+    sockets, and never uses CUDA. Call this first in the daemon: the server imports while the
+    daemon goes on.
+    """
+    if choose_start_method() == "forkserver":
+        multiprocessing.set_forkserver_preload([_PRELOAD])
+        forkserver.ensure_running()
+
+
+def choose_start_method() -> str:
+    """Choose how engine processes start: from the fork server, or by a spawn, which imports vLLM
+    again.
+
+    A spawn is needed under WSL, whose CUDA does not work behind a fork, and where the machine has
+    cards of several kinds: vLLM's modules remember the compute capability of the first card that
+    they see, and in the server that may be another engine's.
+    """
+    if runs_on_cpu():
+        return "forkserver"
+    if _forks_failed or "microsoft" in platform.uname().release.lower():
+        return "spawn"
+    try:
+        kinds = {card.capability for card in read_cards()}
+    except ProfileError:
+        return "spawn"
+    return "forkserver" if len(kinds) == 1 else "spawn"
+
+
+def give_up_forks(error: str) -> bool:
+    """Start engines by a spawn from now on if this error of a forked one says that CUDA does not
+    work behind a fork here. Returns whether it says so."""
+    global _forks_failed
+    fails = not runs_on_cpu() and any(text in error for text in FORK_ERRORS)
+    _forks_failed |= fails
+    return fails
+
+
+def get_mp_context() -> BaseContext:
+    """Stand for vLLM's function in the daemon: the context that its engine process starts from."""
+    return give_at_start(multiprocessing.get_context(choose_start_method()))

@@ -1,0 +1,169 @@
+"""How engine processes start, and what they get from the daemon and send to it."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import platform
+import signal
+from collections.abc import Callable
+from multiprocessing import sharedctypes
+from types import SimpleNamespace
+
+import pytest
+
+from flashedge.engine import platform as engine_platform
+from flashedge.engine.vllm.inside.keys import STAGES_PIPE, STEP_RECORD
+from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, get_step_record
+from flashedge.engine.vllm.process import start
+from flashedge.engine.vllm.process.start import (
+    ProcessGifts,
+    give,
+    give_at_start,
+    receive_stages,
+    show_cards,
+)
+from flashedge.profiler.gpu import VARIABLE, read_cards
+from tests.support.fake_nvml import FakeNvml
+
+CARDS = ("0", "1,2", None)
+ADA, HOPPER = {"CudaComputeCapability": (8, 9)}, {"CudaComputeCapability": (9, 0)}
+
+
+def start_process(
+    target: Callable[..., None], *args: object, method: str = "spawn"
+) -> multiprocessing.Process:
+    context = give_at_start(multiprocessing.get_context(method))
+    process: multiprocessing.Process = context.Process(target=target, args=args)  # type: ignore[attr-defined]
+    process.start()
+    return process
+
+
+# ---------------------------------------------------------------- gifts, with real processes
+
+
+def send_stages() -> None:
+    pipe = getattr(multiprocessing.current_process(), STAGES_PIPE)
+    for stage in ("loading", "compiling"):
+        pipe.send_bytes(stage.encode())
+
+
+async def test_a_spawned_process_reports_to_the_daemons_loop() -> None:
+    stages: list[str] = []
+    arrived = asyncio.Event()
+
+    def receive(stage: str) -> None:
+        stages.append(stage)
+        arrived.set()
+
+    with (
+        receive_stages(receive) as pipe,
+        give(ProcessGifts(attributes={STAGES_PIPE: pipe})),
+    ):
+        process = await asyncio.to_thread(start_process, send_stages)
+        async with asyncio.timeout(30):
+            await arrived.wait()
+        await asyncio.to_thread(process.join)
+    assert stages == ["loading", "compiling"]
+    assert process.exitcode == 0
+
+
+def die_in_step() -> None:
+    get_step_record().begin_step(["gen-1-0a1b2c3d"])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_the_record_outlives_its_process() -> None:
+    memory = sharedctypes.RawArray("B", RECORD_BYTES)
+    with give(ProcessGifts(attributes={STEP_RECORD: memory})):
+        process = start_process(die_in_step)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert StepRecord(memory).holds("gen-1")
+
+
+def tell_cards(answers: multiprocessing.Queue[str | None]) -> None:
+    answers.put(os.environ.get(VARIABLE))
+
+
+def find_shown_cards(method: str) -> str | None:
+    answers = multiprocessing.get_context(method).Queue()
+    process = start_process(tell_cards, answers, method=method)
+    seen: str | None = answers.get(timeout=60)
+    process.join()
+    return seen
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+async def test_processes_that_start_at_once_see_their_own_cards(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, "7")
+
+    async def see(cards: str | None) -> str | None:
+        with give(ProcessGifts(cards=cards)):
+            return await asyncio.to_thread(find_shown_cards, method)
+
+    seen = await asyncio.gather(*map(see, CARDS))
+    assert seen[:2] == ["0", "1,2"]
+    if method == "spawn":  # a fork server that runs already has the environment of its own start
+        assert seen[2] == "7"
+    assert os.environ[VARIABLE] == "7"
+
+
+@pytest.mark.parametrize("before", ["3", None])
+def test_the_daemons_own_variable_comes_back(
+    monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(VARIABLE, before)
+    with give(ProcessGifts(cards="1")), show_cards():
+        assert os.environ[VARIABLE] == "1"
+    assert os.environ.get(VARIABLE) == before
+
+
+# ---------------------------------------------------------------- fork or spawn
+
+
+@pytest.fixture
+def have_cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    monkeypatch.setattr(engine_platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(start, "_forks_failed", False)
+    return lambda *each: monkeypatch.setattr(
+        start, "read_cards", lambda: read_cards(FakeNvml(each=each), {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("cards", "method"),
+    [((ADA,), "forkserver"), ((ADA, ADA), "forkserver"), ((ADA, HOPPER), "spawn")],
+)
+def test_cards_of_one_kind_fork(
+    have_cards: Callable[..., None], cards: tuple[dict[str, object], ...], method: str
+) -> None:
+    have_cards(*cards)
+    assert start.choose_start_method() == method
+
+
+def test_wsl_spawns(have_cards: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    have_cards(ADA)
+    wsl = SimpleNamespace(release="5.15.153.1-microsoft-standard-WSL2")
+    monkeypatch.setattr(platform, "uname", lambda: wsl)
+    assert start.choose_start_method() == "spawn"
+
+
+def test_forks_end_where_cuda_does_not_work_behind_one(have_cards: Callable[..., None]) -> None:
+    have_cards(ADA)
+    assert not start.give_up_forks("the generator engine did not start: no such model")
+    assert start.choose_start_method() == "forkserver"
+    fault = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with …"
+    assert start.give_up_forks(fault)
+    assert start.choose_start_method() == "spawn"
+
+
+def test_a_cpu_forks_and_never_gives_it_up() -> None:
+    assert start.choose_start_method() == "forkserver"
+    assert not start.give_up_forks("RuntimeError: initialization error")
+    assert start.choose_start_method() == "forkserver"
