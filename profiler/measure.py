@@ -62,8 +62,6 @@ class ModelProbe(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridPoint:
-    """One point to measure."""
-
     phase: str
     sequences: int
     tokens: int

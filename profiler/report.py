@@ -37,22 +37,6 @@ def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
             )
 
 
-def list_sample_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
-    """Yield (what, sequences, context, new, measured, predicted) of each point."""
-    for model in profile.models:
-        for s in model.samples:
-            fit = model.fits[s.phase]
-            predicted = fit.seconds(sequences=s.sequences, flops=s.flops, bytes=s.bytes)
-            yield (
-                f"{model.name} {s.phase}",
-                str(s.sequences),
-                f"{s.context:.0f}",
-                f"{s.new:.0f}",
-                format_duration(s.seconds),
-                format_duration(predicted),
-            )
-
-
 def build_roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
     """Build the plot of FLOP/s against FLOP per byte: (lines, names of those that are points).
 

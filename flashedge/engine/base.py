@@ -101,7 +101,6 @@ class ScoreRequest:
     steps: tuple[str, ...]
     num_scored: int = 0
     program: str | None = None
-    """See ExtendRequest."""
     deterministic: bool = False
     """Whether the scores must not depend on what else the engine computes, nor on which KV it
     finds, even where its kernels do."""

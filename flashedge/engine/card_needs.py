@@ -128,7 +128,6 @@ def check_driver(driver: str, cuda: int) -> UnmetNeed | None:
 
 
 def check_card(found: DriverReport | str, cuda: int) -> Iterator[UnmetNeed]:
-    """Check the driver and the first card."""
     if isinstance(found, str):
         yield UnmetNeed(what=f"the NVIDIA driver does not answer: {found}", hints=DRIVER_HINTS)
         return

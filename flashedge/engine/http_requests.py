@@ -55,8 +55,6 @@ class PlainAsk:
 
 
 class PlainRequest(Protocol):
-    """One open request."""
-
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
         """An output has come. finishes: why choices ended with it."""
         ...
@@ -186,8 +184,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTags:
-    """The tags of one HTTP request."""
-
     client: str
     """Who asks: the name that the client gives itself, else its address."""
     seed: int

@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCards:
-    """The cards of one engine."""
-
     cards: tuple[GpuCard, ...] = ()
     """Empty on a CPU."""
     is_chosen: bool = False

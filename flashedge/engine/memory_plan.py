@@ -22,8 +22,14 @@ from flashedge.models.memory.card_memory import (
     SeparateCards,
 )
 from flashedge.models.memory.engine_memory import EngineMemory
-from flashedge.models.memory.fit import EnginePairMemory, list_sequences
-from flashedge.models.memory.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
+from flashedge.models.memory.fit import (
+    EnginePairMemory,
+    MemoryPlan,
+    find_explicit,
+    list_sequences,
+    plan_memory,
+    set_sizes,
+)
 from flashedge.models.specs import Pair
 from flashedge.profiler.card_watch import describe_user, find_own_pids, read_card_users
 from flashedge.profiler.errors import ProfileError

@@ -64,5 +64,4 @@ def detect_device_kind() -> str:
 
 
 def choose_block_tokens() -> int:
-    """Choose the tokens of a KV block on this device."""
     return BLOCK_TOKENS[detect_device_kind()]

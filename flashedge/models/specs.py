@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Judges, Sampling
@@ -29,29 +28,27 @@ class VerifierFamily:
     """Whether vLLM's own /score works: for a classifier with one label, of any two texts."""
 
 
-VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = MappingProxyType(
-    {
-        "qwen_prm": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
-        "reasonflux": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
-        "skywork": VerifierFamily(
-            architectures=("Qwen2ForPrmModel", "Qwen2ForCausalLM", "Qwen2ForRewardModel")
+VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = {
+    "qwen_prm": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
+    "reasonflux": VerifierFamily(architectures=("Qwen2ForProcessRewardModel",)),
+    "skywork": VerifierFamily(
+        architectures=("Qwen2ForPrmModel", "Qwen2ForCausalLM", "Qwen2ForRewardModel")
+    ),
+    "step_tag": VerifierFamily(architectures=_CAUSAL),
+    "rlhflow": VerifierFamily(architectures=_CAUSAL),
+    "sequence_classification": VerifierFamily(
+        architectures=(
+            "Qwen3ForSequenceClassification",
+            "Qwen2ForSequenceClassification",
+            "LlamaForSequenceClassification",
+            "MistralForSequenceClassification",
         ),
-        "step_tag": VerifierFamily(architectures=_CAUSAL),
-        "rlhflow": VerifierFamily(architectures=_CAUSAL),
-        "sequence_classification": VerifierFamily(
-            architectures=(
-                "Qwen3ForSequenceClassification",
-                "Qwen2ForSequenceClassification",
-                "LlamaForSequenceClassification",
-                "MistralForSequenceClassification",
-            ),
-            judges="answers",
-            scores_probability=False,
-            scores_pairs=True,
-        ),
-        "yes_no": VerifierFamily(architectures=_CAUSAL, judges="answers"),
-    }
-)
+        judges="answers",
+        scores_probability=False,
+        scores_pairs=True,
+    ),
+    "yes_no": VerifierFamily(architectures=_CAUSAL, judges="answers"),
+}
 
 
 STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -6,7 +6,7 @@ from flashedge.answers.workers.embedding_groups import build_embedding_groups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.memory_plan import resolve_memory
-from flashedge.models.memory.kv_plan import find_explicit
+from flashedge.models.memory.fit import find_explicit
 from flashedge.models.registry import find_pair
 from flashedge.runtime.kv.build import choose_start_split
 from flashedge.runtime.records.store import FILE, RunStore

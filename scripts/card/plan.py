@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.config import Config, load_config
-from flashedge.engine.vllm.pair import build_options
+from flashedge.engine.vllm.engine_options import build_options
 from flashedge.errors import ConfigError
 from flashedge.models.memory.card_memory import CardMemory, build_idle_card
-from flashedge.models.memory.fit import find_need
-from flashedge.models.memory.kv_plan import MemoryPlan, plan_memory, set_sizes
+from flashedge.models.memory.fit import MemoryPlan, find_need, plan_memory, set_sizes
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
 from scripts.lab.benchmark.devices import find_card

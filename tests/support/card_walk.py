@@ -90,8 +90,8 @@ def walk_layouts(folder: str) -> dict[str, Any]:
     from flashedge.config import load_config
     from flashedge.engine.layout import find_layout
     from flashedge.engine.memory_plan import resolve_memory
-    from flashedge.engine.vllm.pair import place_engine
-    from flashedge.engine.vllm.process.start import ProcessGifts, give, show_cards
+    from flashedge.engine.vllm.engine_options import place_engine
+    from flashedge.engine.vllm.process.start import ProcessSetup, set_up, show_cards
     from flashedge.models.registry import find_pair
 
     found: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def walk_layouts(folder: str) -> dict[str, Any]:
         for role in ROLES:
             options = _build_options(role, "bfloat16", config, pair, Path(folder))
             options = place_engine(options, layout, role)
-            with give(ProcessGifts(cards=options.visible_cards)), show_cards():
+            with set_up(ProcessSetup(cards=options.visible_cards)), show_cards():
                 own = options.build_args().create_engine_config()
                 seen = _list_seen(options.cards)
             parallel = own.parallel_config
@@ -158,7 +158,7 @@ def _build_config(role: str, dtype: str, config: Any, pair: Any, folder: Path) -
 def _build_options(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> Any:
     from vllm.config import PoolerConfig
 
-    from flashedge.engine.vllm.pair import build_options
+    from flashedge.engine.vllm.engine_options import build_options
 
     is_generator = role == "generator"
     spec = pair.generator if is_generator else pair.verifier

@@ -17,8 +17,15 @@ from flashedge.models.memory.card_memory import (
     describe_count,
 )
 from flashedge.models.memory.engine_memory import MARGIN, EngineMemory
-from flashedge.models.memory.fit import FindMeasured, PairNeed, find_need, suggest
-from flashedge.models.memory.kv_plan import describe_holders, describe_lack, find_explicit
+from flashedge.models.memory.fit import (
+    FindMeasured,
+    PairNeed,
+    describe_holders,
+    describe_lack,
+    find_explicit,
+    find_need,
+    suggest,
+)
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
 from flashedge.sizes import format_size

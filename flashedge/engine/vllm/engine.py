@@ -76,20 +76,17 @@ class VllmEngine:
         self.process.start_limit_bytes = 0 if self._is_offloaded else self._budget
 
     async def offload(self, *, keep: bool = True) -> int:
-        """See `engine.base`."""
         self._is_offloaded = True
         self._limit_start()
         folder, to_file = str(self.options.offload_folder), self.options.offload_to_file
         return int(await self.process.call("offload", keep, folder, to_file))
 
     async def restore(self) -> int:
-        """See `engine.base`."""
         self._is_offloaded = False
         self._limit_start()
         return int(await self.process.call("restore"))
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
-        """See `engine.base`."""
         self._order = tuple(keys)
         with suppress(EngineDead):  # the next process gets it
             await self.process.call("rank_programs", list(keys))

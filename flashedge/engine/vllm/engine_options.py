@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flashedge.config import Config
+from flashedge.engine.layout import EngineCards, Layout
+from flashedge.engine.platform import BLOCK_TOKENS
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     BOUNDARIES,
@@ -19,16 +22,26 @@ from flashedge.engine.vllm.inside.keys import (
     REPLAY_SHAPE,
     SECOND_RUNNER,
 )
-from flashedge.models.memory.engine_memory import CPU_SEQUENCES, MAX_STEP_TOKENS
+from flashedge.models.memory.engine_memory import (
+    CPU_SEQUENCES,
+    MAX_STEP_TOKENS,
+    PASS_SIZES,
+    choose_limits,
+)
+from flashedge.models.memory.fit import list_sequences
+from flashedge.models.shape import ModelShape
+from flashedge.models.specs import ModelSpec
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 
+SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
+"""Operations a second that even a slow card, and a CPU's thread, does in a step."""
 LEAST_FREE = 0.01
 """Share of the device's memory that vLLM checks to be free before it starts. Its default of 0.92
-would refuse the second engine on a card. The memory plan bounds both (`models.memory.kv_plan`)."""
+would refuse the second engine on a card. The memory plan bounds both (`models.memory.fit`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,3 +181,68 @@ class EngineOptions:
         if self.replay_shape is not None:
             ours[REPLAY_SHAPE] = self.replay_shape.to_json()
         return {**ours, BOUNDARIES: self.boundaries} if self.boundaries else ours
+
+
+def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:
+    """The options of the engine `name`, generator or verifier, on its cards."""
+    cards: EngineCards = getattr(layout, name)
+    return replace(
+        options,
+        visible_cards=cards.visible,
+        cards=cards.count,
+        card_names=cards.describe(),
+        owns_cards=not layout.is_shared,
+    )
+
+
+def build_options(
+    name: str,
+    spec: ModelSpec,
+    path: Path,
+    kv_bytes: int,
+    room: int | None,
+    config: Config,
+    *,
+    on_card: bool,
+) -> EngineOptions:
+    """Build the options of the engine `name`, generator or verifier.
+
+    Args:
+        kv_bytes: KV memory by the plan.
+        room: KV memory that the engine can grow to. None fixes it to the plan.
+    """
+    sequences = list_sequences(config, on_card=on_card)[0]
+    limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
+    graphs = limits.graph_sizes
+    if name == "verifier" and on_card and config.verifier_graphs:
+        graphs = PASS_SIZES
+    is_async = on_card if config.async_scheduling is None else config.async_scheduling
+    return EngineOptions(
+        name=name,
+        model=path,
+        dtype=spec.dtype,
+        quantization=spec.quantization,
+        max_model_len=spec.max_model_len,
+        kv_bytes=room or kv_bytes,
+        kv_start_bytes=kv_bytes if room and on_card else None,
+        kv_fixed=room is None and on_card,
+        plain_sampling=not config.fused_sampling,
+        max_num_seqs=limits.sequences,
+        max_batched_tokens=limits.tokens,
+        async_scheduling=is_async and name == "generator",
+        second_runner=config.second_runner and name == "generator",
+        graph_sizes=graphs,
+        block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
+        offload_folder=config.state_dir / "offload",
+        offload_to_file=config.scheduling_offload_to_file,
+        hang_s=config.engine_hang_s,
+    )
+
+
+def estimate_slowest_token_s(shape: ModelShape, threads: int, *, on_card: bool) -> float:
+    """Seconds of a token in a step of an engine that works, on the slowest device that is meant.
+
+    No device that runs language models at all is below `SLOWEST_CARD` or `SLOWEST_THREAD`. A token
+    takes two operations for each weight.
+    """
+    return 2 * shape.params / (SLOWEST_CARD if on_card else threads * SLOWEST_THREAD)

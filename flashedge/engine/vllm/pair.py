@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
 from flashedge.engine.http_requests import AsgiApp, PlainRequests, ProtocolOptions
-from flashedge.engine.layout import EngineCards, Layout, find_layout, warn_on_cpu
+from flashedge.engine.layout import find_layout, warn_on_cpu
 from flashedge.engine.memory_plan import (
     build_memory,
     count_sequences,
@@ -25,27 +25,28 @@ from flashedge.engine.memory_plan import (
     read_engine_card,
     resolve_memory,
 )
-from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
+from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.bits import describe_bits
 from flashedge.engine.vllm.card_check import card_maps_memory
-from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.engine_options import (
+    EngineOptions,
+    build_options,
+    estimate_slowest_token_s,
+    place_engine,
+)
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import resolve_model
 from flashedge.models.memory.engine_memory import (
-    PASS_SIZES,
     EngineMemory,
     check_spread,
-    choose_limits,
 )
-from flashedge.models.memory.fit import find_need, list_sequences
-from flashedge.models.memory.kv_plan import find_explicit
-from flashedge.models.shape import ModelShape
+from flashedge.models.memory.fit import find_explicit, find_need
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
 from flashedge.types import Sampling
@@ -60,8 +61,6 @@ ROLES = ("generator", "verifier")
 _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
 TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
 """The entry point by which vLLM, too, looks for Triton on a CPU."""
-SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
-"""Operations a second that even a slow card, and a CPU's thread, does in a step."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -335,7 +334,6 @@ class VllmPair:
     def _build_options(
         self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
     ) -> EngineOptions:
-        """See `build_options`."""
         options = build_options(
             name, spec, path, kv_bytes, room, self._config, on_card=not runs_on_cpu()
         )
@@ -373,15 +371,6 @@ def _list_sampling(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-def estimate_slowest_token_s(shape: ModelShape, threads: int, *, on_card: bool) -> float:
-    """Seconds of a token in a step of an engine that works, on the slowest device that is meant.
-
-    No device that runs language models at all is below `SLOWEST_CARD` or `SLOWEST_THREAD`. A token
-    takes two operations for each weight.
-    """
-    return 2 * shape.params / (SLOWEST_CARD if on_card else threads * SLOWEST_THREAD)
-
-
 def check_second_runner(config: Config) -> None:
     """Raise ConfigError where vLLM's second model runner is asked for and can't run. vLLM itself
     finds out while an engine starts."""
@@ -392,59 +381,3 @@ def check_second_runner(config: Config) -> None:
             hint="leave it out on a CPU",
             param="second_runner",
         )
-
-
-def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:
-    """The options of the engine `name`, generator or verifier, on its cards."""
-    cards: EngineCards = getattr(layout, name)
-    return replace(
-        options,
-        visible_cards=cards.visible,
-        cards=cards.count,
-        card_names=cards.describe(),
-        owns_cards=not layout.is_shared,
-    )
-
-
-def build_options(
-    name: str,
-    spec: ModelSpec,
-    path: Path,
-    kv_bytes: int,
-    room: int | None,
-    config: Config,
-    *,
-    on_card: bool,
-) -> EngineOptions:
-    """Build the options of the engine `name`, generator or verifier.
-
-    Args:
-        kv_bytes: KV memory by the plan.
-        room: KV memory that the engine can grow to. None fixes it to the plan.
-    """
-    sequences = list_sequences(config, on_card=on_card)[0]
-    limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
-    graphs = limits.graph_sizes
-    if name == "verifier" and on_card and config.verifier_graphs:
-        graphs = PASS_SIZES
-    is_async = on_card if config.async_scheduling is None else config.async_scheduling
-    return EngineOptions(
-        name=name,
-        model=path,
-        dtype=spec.dtype,
-        quantization=spec.quantization,
-        max_model_len=spec.max_model_len,
-        kv_bytes=room or kv_bytes,
-        kv_start_bytes=kv_bytes if room and on_card else None,
-        kv_fixed=room is None and on_card,
-        plain_sampling=not config.fused_sampling,
-        max_num_seqs=limits.sequences,
-        max_batched_tokens=limits.tokens,
-        async_scheduling=is_async and name == "generator",
-        second_runner=config.second_runner and name == "generator",
-        graph_sizes=graphs,
-        block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
-        offload_folder=config.state_dir / "offload",
-        offload_to_file=config.scheduling_offload_to_file,
-        hang_s=config.engine_hang_s,
-    )

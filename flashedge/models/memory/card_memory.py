@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from flashedge.errors import NotFound
 
@@ -117,14 +116,12 @@ class KnownCard:
     """As the driver reports it."""
 
 
-KNOWN_CARDS: Mapping[str, KnownCard] = MappingProxyType(
-    {
-        "rtx4090": KnownCard("GeForce RTX 4090", 24_564 << 20),
-        "rtx4080": KnownCard("GeForce RTX 4080", 16_376 << 20),
-        "rtx3090": KnownCard("GeForce RTX 3090", 24_576 << 20),
-        "rtx5090": KnownCard("GeForce RTX 5090", 32_607 << 20),
-    }
-)
+KNOWN_CARDS: Mapping[str, KnownCard] = {
+    "rtx4090": KnownCard("GeForce RTX 4090", 24_564 << 20),
+    "rtx4080": KnownCard("GeForce RTX 4080", 16_376 << 20),
+    "rtx3090": KnownCard("GeForce RTX 3090", 24_576 << 20),
+    "rtx5090": KnownCard("GeForce RTX 5090", 32_607 << 20),
+}
 
 
 def find_known_card(name: str) -> tuple[str, KnownCard]:

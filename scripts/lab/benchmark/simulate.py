@@ -30,7 +30,7 @@ SHARE = 0.9
 STUDY_OVERHEAD_BYTES = round(1.2 * 2**30)
 """What a study that gives a share assumes an engine to take beside weights and KV. The published
 figures rest on it. Without a share the simulation plans as the engines do
-(`models.memory.kv_plan`)."""
+(`models.memory.fit`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

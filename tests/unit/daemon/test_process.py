@@ -18,7 +18,7 @@ import pytest
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import control, files
 from flashedge.daemon.process import _server, bind, listen, serve
-from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
+from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError, FlashEdgeError
 from tests.support.paths import ROOT
 
 STUB = (sys.executable, str(ROOT / "tests" / "support" / "stub_daemon.py"))
@@ -69,15 +69,6 @@ def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
     assert "daemon stopped" in files.log_path(config).read_text()
 
 
-def test_stop_returns_once_the_process_has_ended(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STUB_BEHAVIOUR", "lingers")
-    process = up(config)
-    assert control.stop(config) == process.pid
-    assert process.poll() == 0
-
-
 def test_a_second_daemon_names_the_first(config: Config) -> None:
     first = up(config)
     with pytest.raises(DaemonError, match=rf"is already running \(process {first.pid}\)"):
@@ -123,17 +114,13 @@ def test_a_stale_record_is_ignored(config: Config) -> None:
     files.write_record(config, record)
     assert files.find(config) is None
     assert control.stop(config) is None  # it must not kill this process
+    for damaged in ("", "{", "[]", '{"pid": 1}'):
+        files.record_path(config).write_text(damaged)
+        assert files.find(config) is None
     up(config)
     found = files.find(config)
     assert found is not None
     assert found.pid != os.getpid()
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
-def test_a_damaged_record_is_ignored(config: Config, text: str) -> None:
-    files.prepare_state_dir(config)
-    files.record_path(config).write_text(text)
-    assert files.find(config) is None
 
 
 def test_a_new_daemon_starts_after_one_was_killed(
@@ -147,16 +134,17 @@ def test_a_new_daemon_starts_after_one_was_killed(
     up(config)
 
 
-def test_children_end_with_the_daemon(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_BEHAVIOUR", "child")
+def test_stop_ends_the_process_and_its_children(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "lingers")
     process = up(config)
-    children = psutil.Process(process.pid).children()
-    assert len(children) == 1
+    assert control.stop(config) == process.pid
+    assert process.poll() == 0, "it has ended when the command returns"
+    monkeypatch.setenv("STUB_BEHAVIOUR", "child")
+    (child,) = psutil.Process(up(config).pid).children()
     control.stop(config)
-    process.wait(60)
-    gone, alive = psutil.wait_procs(children, timeout=60)
-    assert gone
-    assert not alive
+    child.wait(60)
 
 
 def test_wait_ready_waits_while_the_engines_load(
@@ -168,27 +156,29 @@ def test_wait_ready_waits_while_the_engines_load(
     assert "starting: loading the weights" in states
 
 
-def test_wait_ready_raises_the_error_of_the_daemon(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("behaviour", "error", "text"),
+    [
+        ("bad checkpoint", CheckpointError, r"model\.safetensors is missing"),
+        ("crash", DaemonError, "boom"),
+        ("failed", EngineError, "no memory"),
+    ],
+)
+def test_wait_ready_raises_what_ended_the_daemon(
+    config: Config,
+    monkeypatch: pytest.MonkeyPatch,
+    behaviour: str,
+    error: type[FlashEdgeError],
+    text: str,
 ) -> None:
-    monkeypatch.setenv("STUB_BEHAVIOUR", "bad checkpoint")
+    monkeypatch.setenv("STUB_BEHAVIOUR", behaviour)
     process = start(config)
-    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing") as e:
+    with pytest.raises(error, match=text) as e:
         control.wait_ready(config, process, timeout_s=20)
-    assert e.value.hint == "pull it"
-    assert process.returncode == CheckpointError.exit_code
-
-
-def test_wait_ready_reports_a_crash(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_BEHAVIOUR", "crash")
-    with pytest.raises(DaemonError, match="boom"):
-        control.wait_ready(config, start(config), timeout_s=20)
-
-
-def test_wait_ready_reports_failed_engines(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STUB_BEHAVIOUR", "failed")
-    with pytest.raises(EngineError, match="no memory"):
-        control.wait_ready(config, start(config), timeout_s=20)
+    assert type(e.value) is error
+    if error is CheckpointError:
+        assert e.value.hint == "pull it"
+        assert process.returncode == CheckpointError.exit_code
 
 
 def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
@@ -224,11 +214,13 @@ def test_a_host_that_others_can_reach_needs_a_key(tmp_path: Path) -> None:
     check_exposure(load_config({"api_key": "k"}, env))
 
 
-def test_a_host_of_another_machine_is_refused() -> None:
+def test_a_host_of_another_machine_is_refused_and_that_of_all_networks_is_one_address() -> None:
     with pytest.raises(DaemonError):
         bind("192.0.2.1", 0)
     with pytest.raises(DaemonError, match="not an address"):
         bind("no.such.host.invalid", 0)
+    (only,) = listen("0.0.0.0", 0)
+    only.close()
 
 
 IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
@@ -257,11 +249,6 @@ def test_one_loopback_address_is_enough(config: Config) -> None:
         only.close()
     with bind("127.0.0.1", config.port), pytest.raises(DaemonError, match="already uses port"):
         listen("127.0.0.1", config.port)
-
-
-def test_an_address_of_the_network_is_no_loopback_address() -> None:
-    (only,) = listen("0.0.0.0", 0)
-    only.close()
 
 
 def test_a_wrong_setting_on_the_command_line_is_refused(config: Config) -> None:

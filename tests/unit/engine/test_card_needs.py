@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,27 +60,43 @@ def test_an_old_driver_is_named_with_the_one_that_is_needed(programs: Path, driv
     assert card_needs.check_driver(driver, 12) is None
 
 
-def test_an_nvidia_smi_that_does_not_know_the_newer_fields_still_tells_its_driver(
-    programs: Path,
+OLD_SMI = """case "$*" in
+  *driver_version,name*) echo '470.256.02, NVIDIA GeForce GTX 1080 Ti' ;;
+  *) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("body", "answers", "problem"),
+    [
+        (OLD_SMI, {}, "the NVIDIA driver is 470.256.02, but CUDA 13 needs 580 or later"),
+        (
+            f'echo "{NO_DRIVER}"; exit 9',
+            {},
+            "the NVIDIA driver does not answer: NVIDIA-SMI has failed",
+        ),
+        (
+            None,
+            {"names": ("NVIDIA GeForce GTX 1080 Ti",), "capability": "6.1"},
+            "NVIDIA GeForce GTX 1080 Ti has compute capability 6.1; CUDA 13 needs 7.5",
+        ),
+        (
+            None,
+            {"names": ("A100",), "mig_devices": 0},
+            "MIG is on for A100, but it has no MIG device",
+        ),
+    ],
+    ids=["an smi without the newer fields", "no answer", "an old card", "MIG without a device"],
+)
+def test_what_is_wrong_with_a_driver_or_card_is_named(
+    programs: Path, body: str | None, answers: dict[str, Any], problem: str
 ) -> None:
-    body = """case "$*" in
-      *driver_version,name*) echo '470.256.02, NVIDIA GeForce GTX 1080 Ti' ;;
-      *) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;
-    esac"""
-    fake(programs, "nvidia-smi", body)
-    assert find(programs) == ["the NVIDIA driver is 470.256.02, but CUDA 13 needs 580 or later"]
-
-
-def test_a_driver_that_does_not_answer_gives_its_reason(programs: Path) -> None:
-    fake(programs, "nvidia-smi", f'echo "{NO_DRIVER}"; exit 9')
+    if body is None:
+        fake_nvidia_smi(programs, **answers)
+    else:
+        fake(programs, "nvidia-smi", body)
     (what,) = find(programs)
-    assert what.startswith("the NVIDIA driver does not answer: NVIDIA-SMI has failed")
-
-
-def test_a_card_that_cuda_no_longer_knows(programs: Path) -> None:
-    fake_nvidia_smi(programs, names=("NVIDIA GeForce GTX 1080 Ti",), capability="6.1")
-    expected = "NVIDIA GeForce GTX 1080 Ti has compute capability 6.1; CUDA 13 needs 7.5"
-    assert find(programs) == [expected]
+    assert what.startswith(problem)
 
 
 def test_two_cards_and_mig_are_mentioned(programs: Path) -> None:
@@ -92,20 +109,19 @@ def test_two_cards_and_mig_are_mentioned(programs: Path) -> None:
     assert "set generator_kv_bytes and verifier_kv_bytes" in mig
 
 
-def test_mig_without_a_device_can_run_nothing(programs: Path) -> None:
-    fake_nvidia_smi(programs, names=("A100",), mig_devices=0)
-    assert find(programs) == ["MIG is on for A100, but it has no MIG device"]
-
-
 # ---------------------------------------------------------------- compiler and headers
 
 
-def test_no_compiler(programs: Path) -> None:
+def test_no_compiler(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need = check_compiler()
     assert need is not None
     assert "there is no C compiler" in need.what
     assert "apt install build-essential" in need.hints[0]
     assert "dnf install gcc" in need.hints[0]
+    monkeypatch.setenv("CC", str(programs / "gone"))
+    need = check_compiler()
+    assert need is not None
+    assert "the C compiler can't be run" in need.what
 
 
 def test_triton_does_not_look_for_cc(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,10 +158,3 @@ def test_the_compiler_is_given_what_triton_gives_it(programs: Path) -> None:
     assert {"-shared", "-fPIC"} <= set(asked)
     include = next(part for part in asked if part.startswith("-I")).removeprefix("-I")
     assert Path(include).name == "python{}.{}".format(*sys.version_info)
-
-
-def test_a_compiler_that_cannot_be_run(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", str(programs / "gone"))
-    need = check_compiler()
-    assert need is not None
-    assert "the C compiler can't be run" in need.what

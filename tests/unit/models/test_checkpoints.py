@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,76 +35,53 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         check_prm(folder)
 
 
-def cut(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-1])
-
-
-def pointer(folder: Path) -> None:
-    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
-
-
-def junk(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
-
-
-def empty(folder: Path) -> None:
-    (folder / "model.safetensors").write_bytes(b"")
-
-
-def broken_config(folder: Path) -> None:
-    (folder / "config.json").write_text('{"architectures": [')
-
-
-def list_config(folder: Path) -> None:
-    (folder / "config.json").write_text("[]")
-
-
-def missing_shard(folder: Path) -> None:
+def remove_shard(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
     names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
 
 
-def other_rows(folder: Path) -> None:
-    write_safetensors(folder / "model.safetensors", 9)
+def write_weights(data: bytes | None) -> Callable[[Path], object]:
+    """None: those that are there, without their last byte."""
+
+    def spoil(folder: Path) -> None:
+        file = folder / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] if data is None else data)
+
+    return spoil
 
 
-def short_positions(folder: Path) -> None:
-    write_model(folder, PRM, positions=1024)
+def write_config(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "config.json").write_text(text)
 
 
-def other_tokenizer(folder: Path) -> None:
-    write_model(folder, PRM, tokens=[f"t{i}" for i in range(8)] + ["<extra_0>"])
+def write_again(**options: Any) -> Callable[[Path], object]:
+    return lambda folder: write_model(folder, PRM, **options)
 
 
-def no_step_token(folder: Path) -> None:
-    write_model(folder, PRM, tokens=["a", "b"])
-
-
-def no_vocab_size(folder: Path) -> None:
-    (folder / "config.json").write_text(json.dumps({"architectures": [PRM]}))
+NINE = [f"t{i}" for i in range(8)] + ["<extra_0>"]
+POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (cut, "cut short"),
-        (pointer, "git-lfs pointer"),
-        (junk, "cut short or damaged"),
-        (empty, "cut short"),
-        (broken_config, "not valid JSON"),
-        (list_config, "not a JSON object"),
-        (missing_shard, "model-00002-of-00002.safetensors is missing"),
-        (other_rows, "embed 9 tokens, but vocab_size in config.json is 8"),
-        (short_positions, "max_model_len is 4096, but the model has 1024 positions"),
-        (other_tokenizer, "tokenizer has 9 tokens, but the model has 8"),
-        (no_step_token, "vocabulary has no token '<extra_0>'"),
-        (no_vocab_size, "vocab_size is missing"),
+        (write_weights(None), "cut short"),
+        (write_weights(POINTER), "git-lfs pointer"),
+        (write_weights(b"\xff" * 64), "cut short or damaged"),
+        (write_weights(b""), "cut short"),
+        (write_config('{"architectures": ['), "not valid JSON"),
+        (write_config("[]"), "not a JSON object"),
+        (write_config(json.dumps({"architectures": [PRM]})), "vocab_size is missing"),
+        (remove_shard, "model-00002-of-00002.safetensors is missing"),
+        (write_again(rows=9), "embed 9 tokens, but vocab_size in config.json is 8"),
+        (write_again(positions=1024), "max_model_len is 4096, but the model has 1024 positions"),
+        (write_again(tokens=NINE), "tokenizer has 9 tokens, but the model has 8"),
+        (write_again(tokens=["a", "b"]), "vocabulary has no token '<extra_0>'"),
     ],
 )
 def test_a_damaged_verifier_is_refused(
-    tmp_path: Path, spoil: Callable[[Path], None], message: str
+    tmp_path: Path, spoil: Callable[[Path], object], message: str
 ) -> None:
     folder = write_model(tmp_path / "m", PRM)
     spoil(folder)
@@ -113,7 +91,7 @@ def test_a_damaged_verifier_is_refused(
 
 def test_complete_shards_pass(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", PRM)
-    missing_shard(folder)
+    remove_shard(folder)
     write_safetensors(folder / "model-00002-of-00002.safetensors", 8)
     check_prm(folder)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
@@ -12,7 +14,7 @@ from flashedge.models.folders import hub_folder, locate_model, resolve_model
 from flashedge.models.memory.card_memory import build_idle_card
 from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair, load_pairs, parse_pairs
-from flashedge.models.specs import ModelSpec, Pair
+from flashedge.models.specs import RESERVED, ModelSpec, Pair, find_fault
 from tests.support.tiny_models import write_hub_model, write_model
 
 CARDS_MIB = (16_376, 24_564, 32_607)
@@ -34,58 +36,62 @@ def users_file(config: Config, text: str) -> None:
 # ---------------------------------------------------------------- as shipped
 
 
-def qwen2(hidden: int, layers: int, kv: int, ffn: int, vocab: int, tied: bool) -> int:
-    """Parameters of a Qwen2 model: biases on q, k, v; two norms a layer; head_dim 128."""
-    width = kv * 128
-    attention = 2 * hidden * hidden + hidden + 2 * (hidden * width + width)
-    layer = attention + 3 * hidden * ffn + 2 * hidden
-    return layers * layer + hidden + vocab * hidden * (1 if tied else 2)
+def count(
+    hidden: int,
+    layers: int,
+    kv: int,
+    ffn: int,
+    vocab: int,
+    *,
+    heads: int = 0,
+    biased: bool = False,
+    normed: bool = False,
+    embeddings: int = 2,
+) -> int:
+    """Parameters of a transformer with heads of 128 and two norms a layer.
+
+    heads: if they are not hidden / 128. biased: q, k and v have one. normed: each head of q and k
+    is. embeddings: 1 where the head is tied to them, or another one takes its place.
+    """
+    return layers * (linear(hidden, 1, kv, ffn, heads) + 2 * hidden + 256 * normed) + (
+        biased * layers * (hidden + 2 * kv * 128) + hidden + embeddings * vocab * hidden
+    )
 
 
-def mistral(hidden: int, layers: int, kv: int, ffn: int, vocab: int) -> int:
-    attention = 2 * hidden * hidden + 2 * hidden * kv * 128
-    layer = attention + 3 * hidden * ffn + 2 * hidden
-    return layers * layer + hidden + 2 * vocab * hidden
+def linear(hidden: int, layers: int, kv: int, ffn: int, heads: int = 0) -> int:
+    """Weights in the matrices of the layers, which quantization makes smaller."""
+    width = heads * 128 or hidden
+    return layers * (2 * hidden * width + 2 * hidden * kv * 128 + 3 * hidden * ffn)
 
 
-def qwen3(hidden: int, layers: int, ffn: int, tied: bool) -> int:
-    """Parameters of a Qwen3 model: 32 heads of 128, 8 of keys and values, each head normalized."""
-    attention = 2 * hidden * 4096 + 2 * hidden * 1024 + 2 * 128
-    layer = attention + 3 * hidden * ffn + 2 * hidden
-    return layers * layer + hidden + 151936 * hidden * (1 if tied else 2)
+SMALL = count(1536, 28, 2, 8960, 151936, biased=True, embeddings=1)
+LARGE = count(3584, 28, 4, 18944, 152064, biased=True)
+MISTRAL = count(4096, 32, 8, 14336, 32000)
+QWEN3_4B = count(2560, 36, 8, 9728, 151936, heads=32, normed=True, embeddings=1)
+QWEN3_8B = count(4096, 36, 8, 12288, 151936, normed=True)
+PHI4_MINI = count(3072, 32, 8, 8192, 200064, embeddings=1)
+LINEAR = {
+    "1.5B": linear(1536, 28, 2, 8960),
+    "7B": linear(3584, 28, 4, 18944),
+    "4B": linear(2560, 36, 8, 9728, heads=32),
+    "8B": linear(4096, 36, 8, 12288),
+    "mini": linear(3072, 32, 8, 8192),
+}
 
 
 def qwen3_reward(hidden: int, heads: int, layers: int, ffn: int) -> int:
     """Parameters of a Qwen3 classifier: no lm_head, one score."""
-    attention = 2 * hidden * heads * 128 + 2 * hidden * 1024 + 2 * 128
-    layer = attention + 3 * hidden * ffn + 2 * hidden
-    return layers * layer + hidden + 151936 * hidden + hidden
+    body = count(hidden, layers, 8, ffn, 151936, heads=heads, normed=True, embeddings=1)
+    return body + hidden
 
 
-def phi4_mini() -> int:
-    """Parameters of Phi-4-mini: 24 heads of 128, 8 of keys and values, tied embeddings."""
-    layer = 2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192 + 2 * 3072
-    return 32 * layer + 3072 + 200064 * 3072
-
-
-SMALL = qwen2(1536, 28, 2, 8960, 151936, tied=True)
-LARGE = qwen2(3584, 28, 4, 18944, 152064, tied=False)
-QWEN3_4B = qwen3(2560, 36, 9728, tied=True)
-QWEN3_8B = qwen3(4096, 36, 12288, tied=False)
-LINEAR = {  # weights in the matrices of the layers, which quantization makes smaller
-    "1.5B": 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960),
-    "7B": 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
-    "4B": 36 * (2 * 2560 * 4096 + 2 * 2560 * 1024 + 3 * 2560 * 9728),
-    "8B": 36 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288),
-    "mini": 32 * (2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192),
-}
 PARAMETERS = {
     "Qwen/Qwen2.5-Math-1.5B-Instruct": SMALL,
     "Qwen/Qwen2.5-1.5B-Instruct": SMALL,
     "Qwen/Qwen2.5-Math-7B-Instruct": LARGE,
     "Qwen/Qwen2.5-7B-Instruct": LARGE,
     "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B": SMALL + 1536 + 1,  # + value head
-    "peiyi9979/math-shepherd-mistral-7b-prm": mistral(4096, 32, 8, 14336, 32000),
+    "peiyi9979/math-shepherd-mistral-7b-prm": MISTRAL,
     "Qwen/Qwen2.5-7B-Instruct-AWQ": LARGE,
     "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": LARGE,
     "Qwen/Qwen3-4B": QWEN3_4B,
@@ -93,8 +99,8 @@ PARAMETERS = {
     "Qwen/Qwen3-8B-AWQ": QWEN3_8B,
     "Qwen/Qwen3-8B-FP8": QWEN3_8B,
     "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": QWEN3_8B,
-    "microsoft/Phi-4-mini-reasoning": phi4_mini(),
-    "UW-Madison-Lee-Lab/Llama-PRM800K": mistral(4096, 32, 8, 14336, 128256),
+    "microsoft/Phi-4-mini-reasoning": PHI4_MINI,
+    "UW-Madison-Lee-Lab/Llama-PRM800K": count(4096, 32, 8, 14336, 128256),
     "Skywork/Skywork-Reward-V2-Qwen3-0.6B": qwen3_reward(1024, 16, 28, 3072),
     "Skywork/Skywork-Reward-V2-Qwen3-1.7B": qwen3_reward(2048, 16, 28, 6144),
     "Skywork/Skywork-Reward-V2-Qwen3-4B": qwen3_reward(2560, 32, 36, 9728),
@@ -102,17 +108,9 @@ PARAMETERS = {
     "Gen-Verse/ReasonFlux-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
     "Qwen/Qwen2.5-Math-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
 }
-KV_BYTES_A_TOKEN = {  # 2 bytes of a key and a value, in each layer, of each head of keys
-    "1.5B": 2 * 28 * 2 * 128 * 2,
-    "7B": 2 * 28 * 4 * 128 * 2,
-    "mistral": 2 * 32 * 8 * 128 * 2,
-    "Llama": 2 * 32 * 8 * 128 * 2,
-    "0.6B": 2 * 28 * 8 * 128 * 2,
-    "1.7B": 2 * 28 * 8 * 128 * 2,
-    "4B": 2 * 36 * 8 * 128 * 2,
-    "8B": 2 * 36 * 8 * 128 * 2,
-    "mini": 2 * 32 * 8 * 128 * 2,
-}
+KV_HEADS = {"1.5B": (28, 2), "7B": (28, 4), "mistral": (32, 8), "Llama": (32, 8), "mini": (32, 8)}
+KV_HEADS |= {"0.6B": (28, 8), "1.7B": (28, 8), "4B": (36, 8), "8B": (36, 8)}
+"""Layers, and their heads of keys and values."""
 
 
 def papers_pairs(config: Config) -> list[Pair]:
@@ -148,8 +146,8 @@ def test_the_formulas_give_the_counts_of_the_model_cards() -> None:
     assert LARGE == 7_615_616_512
     assert QWEN3_4B == 4_022_468_096
     assert QWEN3_8B == 8_190_735_360
-    assert phi4_mini() == 3_836_021_760
-    assert PARAMETERS["peiyi9979/math-shepherd-mistral-7b-prm"] == 7_241_732_096
+    assert PHI4_MINI == 3_836_021_760
+    assert MISTRAL == 7_241_732_096
 
 
 def test_shipped_models_weigh_what_their_architectures_imply(config: Config) -> None:
@@ -164,12 +162,15 @@ def test_shipped_models_weigh_what_their_architectures_imply(config: Config) -> 
         assert spec.revision
 
 
-def test_shipped_architectures_have_the_kv_size_that_the_plans_assume(config: Config) -> None:
+def test_shipped_architectures_have_the_figures_that_the_plans_need(config: Config) -> None:
     for spec in list_specs(config):
         shape = spec.architecture
         assert shape is not None, spec.source
-        kv_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2
-        assert kv_bytes == KV_BYTES_A_TOKEN[name_size(spec.source)], spec.source
+        assert (shape.layers, shape.kv_heads) == KV_HEADS[name_size(spec.source)], spec.source
+        assert shape.head_dim == 128
+        assert shape.hidden, "without the widths the estimate takes those of a larger model"
+        assert shape.intermediate
+        assert shape.vocab
 
 
 def test_quantized_checkpoints_have_the_size_that_their_format_implies(config: Config) -> None:
@@ -182,16 +183,6 @@ def test_quantized_checkpoints_have_the_size_that_their_format_implies(config: C
         for bits, q in zip((8, 4), found, strict=True):
             group = 128 * bits + 16 + bits
             assert q.weights_bytes == rest + weights * group // (8 * 128), q.source
-
-
-def test_an_incomplete_architecture_is_refused(config: Config) -> None:
-    users_file(
-        config,
-        '[generators.g]\nsource = "a/b"\ndtype = "bfloat16"\nmax_model_len = 8\n'
-        "architecture = { layers = 2, heads = 2 }\n",
-    )
-    with pytest.raises(ConfigError, match=r"architecture: kv_heads is missing"):
-        load_pairs(config)
 
 
 def test_the_cards_that_the_pairs_fit(config: Config) -> None:
@@ -213,14 +204,8 @@ def test_the_cards_that_the_pairs_fit(config: Config) -> None:
     assert "qwen-7b+reward-4b" in fitting[2]
 
 
-def test_shipped_architectures_give_the_widths_of_a_step(config: Config) -> None:
-    """Without them the estimate takes those of a much larger model."""
+def test_shipped_pairs_plan_their_kv_and_leave_room_for_a_prompt(config: Config) -> None:
     for pair in papers_pairs(config):
-        for shape in (pair.generator.architecture, pair.verifier.architecture):
-            assert shape is not None
-            assert shape.hidden
-            assert shape.intermediate
-            assert shape.vocab
         assert pair.memory is None, "its KV is planned from the free memory"
         assert pair.max_path_tokens < pair.generator.max_model_len, pair.name
 
@@ -298,61 +283,44 @@ def test_a_users_pair_is_found_beside_the_packages(config: Config) -> None:
     assert "bundled" in load_pairs(config)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message", "hint"),
-    [
-        (
-            "max_model_len = 2048",
-            "max_model_lne = 2048",
-            "unknown key 'max_model_lne'",
-            "max_model_len",
-        ),
-        ("[pairs.mine]", "[pears.mine]", "unknown key 'pears'", "pairs"),
-        ("temperature = 1", "temperatur = 1", "unknown key 'temperatur'", "temperature"),
-        ('generator = "mine"', 'generator = "mien"', "unknown key 'mien'", "mine"),
-        ('dtype = "bfloat16"', 'dtype = "fp8"', "dtype is 'fp8'", None),
-        ('family = "step_tag"', 'family = "step"', "family is 'step'", None),
-        ('family = "step_tag"\n', "", "family is missing", None),
-        ('step_token = "ки"', 'score_at = "after"', "score_at is 'after'", None),
-        ("max_step_tokens = 100\n", "", "max_step_tokens is missing", None),
-        ("max_step_tokens = 100", "max_step_tokens = 0", "must be at least 1", None),
-        ("max_step_tokens = 100", "max_step_tokens = true", "must be an integer", None),
-        ('"1GiB"', '"1GB"', 'must be a size such as "512MiB"', None),
-        ("[pairs.mine]", '[pairs."mi:ne"]', "can't hold ':'", None),
-        ('description = "mine"', "description = 3", "must be a string", None),
-        ("sampling = {", "sampling = 3 #", "must be a table", None),
-        ('family = "step_tag"', 'family = "step_tag"\nquantization = "fp8"', "per_tensor", None),
-        (
-            'family = "step_tag"',
-            'family = "step_tag"\nchat_template_kwargs = { tokenize = true }',
-            "can't set 'tokenize'",
-            None,
-        ),
-        (
-            'family = "step_tag"',
-            'family = "step_tag"\nchat_template_kwargs = true',
-            "must be a table",
-            None,
-        ),
-        ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table", None),
-        (
-            "max_step_tokens = 100",
-            "max_step_tokens = 100\nstep_entropy = 3.5",
-            r"in \[0, 3\]",
-            None,
-        ),
-    ],
-)
-def test_a_mistake_is_named(
-    config: Config, old: str, new: str, message: str, hint: str | None
-) -> None:
+FAMILY, STEPS = 'family = "step_tag"', "max_step_tokens = 100"
+MISTAKES = [
+    ("max_model_len = 2048", "max_model_lne = 2048", "unknown key 'max_model_lne'"),
+    ("[pairs.mine]", "[pears.mine]", "unknown key 'pears'"),
+    ("temperature = 1", "temperatur = 1", "unknown key 'temperatur'"),
+    ('generator = "mine"', 'generator = "mien"', "unknown key 'mien'"),
+    ('dtype = "bfloat16"', 'dtype = "fp8"', "dtype is 'fp8'"),
+    (FAMILY, 'family = "step"', "family is 'step'"),
+    (f"{FAMILY}\n", "", "family is missing"),
+    ('step_token = "ки"', 'score_at = "after"', "score_at is 'after'"),
+    (f"{STEPS}\n", "", "max_step_tokens is missing"),
+    (STEPS, "max_step_tokens = 0", "must be at least 1"),
+    (STEPS, "max_step_tokens = true", "must be an integer"),
+    ('"1GiB"', '"1GB"', 'must be a size such as "512MiB"'),
+    ("[pairs.mine]", '[pairs."mi:ne"]', "can't hold ':'"),
+    ('description = "mine"', "description = 3", "must be a string"),
+    ("sampling = {", "sampling = 3 #", "must be a table"),
+    (FAMILY, f'{FAMILY}\nquantization = "fp8"', "per_tensor"),
+    (FAMILY, f"{FAMILY}\nchat_template_kwargs = {{ tokenize = true }}", "can't set 'tokenize'"),
+    (FAMILY, f"{FAMILY}\nchat_template_kwargs = true", "must be a table"),
+    ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table"),
+    (STEPS, f"{STEPS}\nstep_entropy = 3.5", r"in \[0, 3\]"),
+    (FAMILY, f"{FAMILY}\narchitecture = {{ layers = 2, heads = 2 }}", "kv_heads is missing"),
+]
+HINTS = ["max_model_len", "pairs", "temperature", "mine"]
+"""Of the first mistakes: the name that is meant."""
+
+
+@pytest.mark.parametrize(("old", "new", "message"), MISTAKES)
+def test_a_mistake_is_named(config: Config, old: str, new: str, message: str) -> None:
     assert old in MINE
     users_file(config, MINE.replace(old, new, 1))
     with pytest.raises(ConfigError, match=message) as e:
         load_pairs(config)
     assert "models.toml" in str(e.value)
-    if hint:
-        assert hint in (e.value.hint or "")
+    assert dict(zip(MISTAKES, HINTS, strict=False)).get((old, new, message), "") in (
+        e.value.hint or ""
+    )
 
 
 # ---------------------------------------------------------------- folders
@@ -433,3 +401,30 @@ max_path_tokens = 10
             load_pairs(config)
     (config.config_dir / "models.toml").unlink()
     assert dict(load_pairs(config)) == shipped
+
+
+# ---------------------------------------------------------------- variables of a chat template
+
+
+@pytest.mark.parametrize("good", [{}, {"enable_thinking": False}, {"effort": "low", "budget": 9}])
+def test_variables(good: object) -> None:
+    assert find_fault(good) is None
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ([], "must be a table"),
+        ({"tokenize": True}, "can't set 'tokenize'"),
+        ({"two words": 1}, "can't set 'two words'"),
+        ({"enable_thinking": None}, "sets enable_thinking to None"),
+        ({"documents_": ["x"]}, "sets documents_"),
+    ],
+)
+def test_what_is_not_a_variable(bad: object, message: str) -> None:
+    assert message in str(find_fault(bad))
+
+
+def test_no_argument_of_the_template_function_can_be_set() -> None:
+    arguments = inspect.signature(PreTrainedTokenizerFast.apply_chat_template).parameters
+    assert set(arguments) - {"kwargs"} <= RESERVED

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.engine.vllm.prm.base import (
@@ -40,24 +39,22 @@ class StepTagVariant:
     """Whether a step is one line that begins with "Step k:"."""
 
 
-VARIANTS: Mapping[str, StepTagVariant] = MappingProxyType(
-    {
-        "math_shepherd": StepTagVariant(
-            tag=" ки",
-            good=" +",
-            bad=" -",
-            before_steps=" ",
-            between_steps="\n",
-            is_numbered=True,
-        ),
-        "openr": StepTagVariant(
-            tag=" \n\n\n\n\n", good=" +", bad=" -", before_steps=" ", between_steps=" "
-        ),
-        "versa": StepTagVariant(
-            tag=" \n\n\n\n", good="+", bad="-", before_steps=" \n\n", between_steps=""
-        ),
-    }
-)
+VARIANTS: Mapping[str, StepTagVariant] = {
+    "math_shepherd": StepTagVariant(
+        tag=" ки",
+        good=" +",
+        bad=" -",
+        before_steps=" ",
+        between_steps="\n",
+        is_numbered=True,
+    ),
+    "openr": StepTagVariant(
+        tag=" \n\n\n\n\n", good=" +", bad=" -", before_steps=" ", between_steps=" "
+    ),
+    "versa": StepTagVariant(
+        tag=" \n\n\n\n", good="+", bad="-", before_steps=" \n\n", between_steps=""
+    ),
+}
 
 
 class StepTagPrm(LogitScore):

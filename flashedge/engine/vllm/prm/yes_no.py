@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.engine.vllm.prm.base import LogitScore, PrmTokenizer, render_plain_text
@@ -30,26 +29,24 @@ class YesNoVariant:
     """Whether the prompt is a user's turn of the chat template. Otherwise it is plain text."""
 
 
-VARIANTS: Mapping[str, YesNoVariant] = MappingProxyType(
-    {
-        "gorm": YesNoVariant(
-            prompt=(
-                "You are a math teacher. Grade the solution, verifying correctness step by step.\n"
-                "At the end of Solution verification, when you give your final grade, write it in "
-                'the form "Verification: Is the answer correct (Yes/No)? X", where X is either Yes '
-                "or No.\n\n[Math Problem]\n{problem}\n\n[Solution]\n{answer}\n"
-            ),
-            reply="Verification: Is the answer correct (Yes/No)?",
+VARIANTS: Mapping[str, YesNoVariant] = {
+    "gorm": YesNoVariant(
+        prompt=(
+            "You are a math teacher. Grade the solution, verifying correctness step by step.\n"
+            "At the end of Solution verification, when you give your final grade, write it in "
+            'the form "Verification: Is the answer correct (Yes/No)? X", where X is either Yes '
+            "or No.\n\n[Math Problem]\n{problem}\n\n[Solution]\n{answer}\n"
         ),
-        "genrm": YesNoVariant(
-            prompt="Q: {problem}\nA: {answer}\nVerification: Is the answer correct (Yes/No)?",
-            is_chat=False,
-        ),
-        "question": YesNoVariant(
-            prompt="Problem: {problem}\n\nSolution: {answer}\n\nIs the answer correct (Yes/No)?"
-        ),
-    }
-)
+        reply="Verification: Is the answer correct (Yes/No)?",
+    ),
+    "genrm": YesNoVariant(
+        prompt="Q: {problem}\nA: {answer}\nVerification: Is the answer correct (Yes/No)?",
+        is_chat=False,
+    ),
+    "question": YesNoVariant(
+        prompt="Problem: {problem}\n\nSolution: {answer}\n\nIs the answer correct (Yes/No)?"
+    ),
+}
 
 
 class YesNoVerifier(LogitScore):

@@ -15,7 +15,7 @@ from flashedge.engine.vllm.inside.keys import STAGES_PIPE, STEP_RECORD
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, find_root
 from flashedge.engine.vllm.process.outbox import Outbox
-from flashedge.engine.vllm.process.start import ProcessGifts, give, receive_stages, show_cards
+from flashedge.engine.vllm.process.start import ProcessSetup, receive_stages, set_up, show_cards
 from flashedge.errors import EngineError
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ class LiveProcess:
         and whatever vLLM raises.
         """
         with receive_stages(on_stage) as pipe:
-            gifts = ProcessGifts(
+            setup = ProcessSetup(
                 cards=self._options.visible_cards,
                 attributes={STEP_RECORD: self._memory, STAGES_PIPE: pipe},
                 receive=self._receive,
             )
-            with give(gifts):
+            with set_up(setup):
                 self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
             await asyncio.shield(self._building)
             self._ended = asyncio.get_running_loop().create_future()

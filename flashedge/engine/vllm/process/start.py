@@ -51,7 +51,7 @@ _cards_lock = threading.RLock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessGifts:
+class ProcessSetup:
     """What a process that starts in this context gets from the daemon."""
 
     cards: str | None = None
@@ -62,18 +62,18 @@ class ProcessGifts:
     """Called with the process before it starts. What it raises ends the start."""
 
 
-_gifts: ContextVar[ProcessGifts] = ContextVar("_gifts", default=ProcessGifts())  # noqa: B039 - frozen
+_setup: ContextVar[ProcessSetup] = ContextVar("_setup", default=ProcessSetup())  # noqa: B039 - frozen
 
 
 @contextlib.contextmanager
-def give(gifts: ProcessGifts) -> Iterator[None]:
+def set_up(setup: ProcessSetup) -> Iterator[None]:
     """Give them to the processes that start within the block, also in a thread that runs in this
     context, as `asyncio.to_thread` lets it."""
-    token = _gifts.set(gifts)
+    token = _setup.set(setup)
     try:
         yield
     finally:
-        _gifts.reset(token)
+        _setup.reset(token)
 
 
 @contextlib.contextmanager
@@ -104,7 +104,7 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
 def show_cards() -> Iterator[None]:
     """Set CUDA_VISIBLE_DEVICES in the block as a process of this context gets it. Other threads
     wait."""
-    value = _gifts.get().cards
+    value = _setup.get().cards
     with _cards_lock:
         before = os.environ.get(VARIABLE)
         if value is not None:
@@ -118,20 +118,20 @@ def show_cards() -> Iterator[None]:
                 os.environ[VARIABLE] = str(before)
 
 
-def give_at_start(context: BaseContext) -> BaseContext:
-    """Let the processes of `context` start with the gifts of the context in which they are made."""
-    giving: Any = copy.copy(context)
+def apply_setup(context: BaseContext) -> BaseContext:
+    """Let the processes of `context` start with the setup of the context in which they are made."""
+    wrapped: Any = copy.copy(context)
 
     def make_process(**options: Any) -> Any:
-        gifts = _gifts.get()
+        setup = _setup.get()
         values = {k: v for k, v in os.environ.items() if k.startswith("VLLM_")}
-        if gifts.cards is not None:
-            values[VARIABLE] = gifts.cards
+        if setup.cards is not None:
+            values[VARIABLE] = setup.cards
         options["target"] = partial(_run_with_variables, values, options["target"])
         process = context.Process(**options)  # type: ignore[attr-defined]
-        for name, value in gifts.attributes.items():
+        for name, value in setup.attributes.items():
             setattr(process, name, value)
-        gifts.receive(process)
+        setup.receive(process)
 
         def start() -> None:
             del process.start  # it must not travel with the process's other attributes
@@ -141,14 +141,13 @@ def give_at_start(context: BaseContext) -> BaseContext:
         process.start = start
         return process
 
-    giving.Process = make_process
-    return giving  # type: ignore[no-any-return]
+    wrapped.Process = make_process
+    return wrapped  # type: ignore[no-any-return]
 
 
 def _run_with_variables(
     values: Mapping[str, str], target: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
-    """What a process runs."""
     os.environ.update(values)
     return target(*args, **kwargs)
 
@@ -199,4 +198,4 @@ def give_up_forks(error: str) -> bool:
 
 def get_mp_context() -> BaseContext:
     """Stand for vLLM's function in the daemon: the context that its engine process starts from."""
-    return give_at_start(multiprocessing.get_context(choose_start_method()))
+    return apply_setup(multiprocessing.get_context(choose_start_method()))

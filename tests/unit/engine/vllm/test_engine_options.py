@@ -15,9 +15,8 @@ from flashedge.config import load_config
 from flashedge.engine import platform
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
-from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.engine_options import EngineOptions, build_options
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
-from flashedge.engine.vllm.pair import build_options
 from flashedge.errors import ConfigError
 from flashedge.models.memory.engine_memory import choose_limits
 from flashedge.models.registry import BUNDLED, find_pair

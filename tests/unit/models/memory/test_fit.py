@@ -15,8 +15,7 @@ from flashedge.cli.doctor.place import find_place
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.memory.card_memory import CardMemory, build_idle_card
-from flashedge.models.memory.fit import choose_quantized, find_need, list_fitting
-from flashedge.models.memory.kv_plan import plan_memory
+from flashedge.models.memory.fit import choose_quantized, find_need, list_fitting, plan_memory
 from flashedge.models.registry import find_pair, load_pairs
 from scripts.lab.benchmark.simulate import Question, build_bench
 from tests.support.cli_rig import Cli, cli_for

@@ -1,22 +1,32 @@
-"""The memory plan: what is divided, what is respected, and what is refused."""
+"""The memory plan: what is divided, what is respected, and what each of several cards holds."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError
-from flashedge.models.memory.card_memory import RESERVES, CardMemory, build_idle_card
-from flashedge.models.memory.engine_memory import EngineMemory, choose_limits, estimate_engine
-from flashedge.models.memory.fit import EnginePairMemory
-from flashedge.models.memory.kv_plan import STEP_BYTES, plan_memory
+from flashedge.models.memory.card_memory import RESERVES, build_idle_card
+from flashedge.models.memory.engine_memory import (
+    LINK_BYTES,
+    EngineMemory,
+    can_spread,
+    check_spread,
+    choose_limits,
+    count_kv_bytes,
+    count_weights_bytes,
+    estimate_engine,
+)
+from flashedge.models.memory.fit import STEP_BYTES, EnginePairMemory, plan_memory
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import QWEN25_7B
 
 MIB = 1 << 20
 CARD = build_idle_card("a card", 24_564 * MIB)
+SHAPE = replace(QWEN25_7B, hidden_size=3584, intermediate_size=18_944, vocab_size=152_064)
 SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+prm-7b"
 
 
@@ -45,13 +55,7 @@ def test_an_engine_never_gets_less_than_one_path(config: Config) -> None:
     """The generator of this pair has paths of 16,384 tokens, the verifier of 4,096."""
     pair = find_pair("qwen-7b+skywork-1.5b", config)
     need = plan_memory(pair, config, CARD).need
-    tight = CardMemory(
-        name="a card",
-        memory_bytes=need.least_bytes,
-        held_bytes=0,
-        reserve_bytes=0,
-        is_measured=True,
-    )
+    tight = replace(CARD, memory_bytes=need.least_bytes, held_bytes=0, reserve_bytes=0)
     assert plan_memory(pair, config, tight).kv_bytes == need.least_kv_bytes
 
 
@@ -98,18 +102,46 @@ def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
 
 def test_the_parts_of_an_estimate() -> None:
     """A generator of 7B: more than the 1.2 GiB that used to be assumed for any engine."""
-    widths = {"hidden_size": 3584, "intermediate_size": 18_944, "vocab_size": 152_064}
-    shape = type(QWEN25_7B)(
-        **{name: getattr(QWEN25_7B, name) for name in QWEN25_7B.__slots__ if name not in widths},
-        **widths,
-    )
     for sequences in (128, 256):
         limits = choose_limits(sequences, samples=True, on_card=True)
-        found = estimate_engine(shape, limits, on_card=True)
+        found = estimate_engine(SHAPE, limits, on_card=True)
         assert found.logits == sequences * 152_064 * 6
         assert found.logprobs == sequences * 152_064 * 4
         assert found.sampler == found.logits + found.logprobs + found.noise
         assert found.forward == 4096 * 2 * (3 * 18_944 + 5 * 3584)
         assert found.overhead > 1.2 * 2**30
     verifier = choose_limits(128, samples=False, on_card=True)
-    assert estimate_engine(shape, verifier, on_card=True).sampler == 0
+    assert estimate_engine(SHAPE, verifier, on_card=True).sampler == 0
+
+
+# ---------------------------------------------------------------- a model on several cards
+
+
+def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
+    """Qwen2.5-7B has 28 attention heads and 4 KV heads."""
+    whole = SHAPE.kv_bytes_per_token
+    assert [count_kv_bytes(SHAPE, n) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]
+    wide = replace(SHAPE, heads=32, kv_heads=4)
+    assert count_kv_bytes(wide, 8) == whole // 4
+    each = count_weights_bytes(wide, 8)
+    head = 2 * 28 * 3584 * 128 * 2
+    assert each == round(wide.weights_bytes / 8 + head / 2)
+    assert count_weights_bytes(SHAPE, 2) * 2 == SHAPE.weights_bytes
+
+
+def test_a_number_of_cards_that_vllm_refuses_is_named() -> None:
+    assert [n for n in range(1, 17) if can_spread(SHAPE, n)] == [1, 2, 4]
+    check_spread(SHAPE, 4, "generator_devices")
+    with pytest.raises(
+        ConfigError, match=r"can't be spread over 3 cards: .* 28 attention"
+    ) as error:
+        check_spread(SHAPE, 3, "generator_devices")
+    assert error.value.hint == "give generator_devices one of these numbers of cards: 1, 2, 4"
+
+
+def test_a_step_shrinks_with_the_width_but_not_with_the_logits() -> None:
+    limits = choose_limits(128, samples=True, on_card=True)
+    one, two = (estimate_engine(SHAPE, limits, on_card=True, cards=n) for n in (1, 2))
+    assert two.forward == 4096 * 2 * (3 * 18_944 // 2 + 5 * 3584)
+    assert (two.logits, two.noise) == (one.logits, one.noise)
+    assert two.context - one.context == LINK_BYTES

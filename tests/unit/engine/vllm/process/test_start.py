@@ -18,10 +18,10 @@ from flashedge.engine.vllm.inside.keys import STAGES_PIPE, STEP_RECORD
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, get_step_record
 from flashedge.engine.vllm.process import start
 from flashedge.engine.vllm.process.start import (
-    ProcessGifts,
-    give,
-    give_at_start,
+    ProcessSetup,
+    apply_setup,
     receive_stages,
+    set_up,
     show_cards,
 )
 from flashedge.profiler.gpu import VARIABLE, read_cards
@@ -34,13 +34,13 @@ ADA, HOPPER = {"CudaComputeCapability": (8, 9)}, {"CudaComputeCapability": (9, 0
 def start_process(
     target: Callable[..., None], *args: object, method: str = "spawn"
 ) -> multiprocessing.Process:
-    context = give_at_start(multiprocessing.get_context(method))
+    context = apply_setup(multiprocessing.get_context(method))
     process: multiprocessing.Process = context.Process(target=target, args=args)  # type: ignore[attr-defined]
     process.start()
     return process
 
 
-# ---------------------------------------------------------------- gifts, with real processes
+# ---------------------------------------------------------------- setup, with real processes
 
 
 def send_stages() -> None:
@@ -59,7 +59,7 @@ async def test_a_spawned_process_reports_to_the_daemons_loop() -> None:
 
     with (
         receive_stages(receive) as pipe,
-        give(ProcessGifts(attributes={STAGES_PIPE: pipe})),
+        set_up(ProcessSetup(attributes={STAGES_PIPE: pipe})),
     ):
         process = await asyncio.to_thread(start_process, send_stages)
         async with asyncio.timeout(30):
@@ -76,7 +76,7 @@ def die_in_step() -> None:
 
 def test_the_record_outlives_its_process() -> None:
     memory = sharedctypes.RawArray("B", RECORD_BYTES)
-    with give(ProcessGifts(attributes={STEP_RECORD: memory})):
+    with set_up(ProcessSetup(attributes={STEP_RECORD: memory})):
         process = start_process(die_in_step)
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -102,7 +102,7 @@ async def test_processes_that_start_at_once_see_their_own_cards(
     monkeypatch.setenv(VARIABLE, "7")
 
     async def see(cards: str | None) -> str | None:
-        with give(ProcessGifts(cards=cards)):
+        with set_up(ProcessSetup(cards=cards)):
             return await asyncio.to_thread(find_shown_cards, method)
 
     seen = await asyncio.gather(*map(see, CARDS))
@@ -119,7 +119,7 @@ def test_the_daemons_own_variable_comes_back(
     monkeypatch.delenv(VARIABLE, raising=False)
     if before is not None:
         monkeypatch.setenv(VARIABLE, before)
-    with give(ProcessGifts(cards="1")), show_cards():
+    with set_up(ProcessSetup(cards="1")), show_cards():
         assert os.environ[VARIABLE] == "1"
     assert os.environ.get(VARIABLE) == before
 

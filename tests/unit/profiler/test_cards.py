@@ -1,0 +1,240 @@
+"""What the driver says of the cards: which CUDA shows, who holds their memory, what goes wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flashedge.cli.doctor.check import BAD
+from flashedge.cli.doctor.device_checks import check_card_users, check_cards
+from flashedge.profiler.card_watch import (
+    RECENT_S,
+    XID_EVENT,
+    CardUser,
+    CardWatch,
+    describe_user,
+    find_own_pids,
+    read_card_users,
+)
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import VARIABLE, read_cards
+from tests.support.fake_nvml import FakeNvml, NVMLError, fake_cards
+
+CARD = "NVIDIA GeForce RTX 4090"
+GIB = 1 << 30
+THREE = fake_cards("4090", "3090", "3060")
+
+
+# ---------------------------------------------------------------- which cards CUDA shows
+
+
+def list_visible(value: str | None, nvml: FakeNvml = THREE) -> list[tuple[int, str]]:
+    environ = {} if value is None else {VARIABLE: value}
+    return [(card.index, card.device) for card in read_cards(nvml, environ)]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, [(0, "0"), (1, "1"), (2, "2")]),
+        ("2,0", [(2, "2"), (0, "0")]),
+        (" 1 ", [(1, "1")]),
+        ("GPU-1a2b3c4d,0", [(1, "GPU-1a2b3c4d"), (0, "0")]),
+        ("GPU-2", [(2, "GPU-2")]),
+        ("1,9,0", [(1, "1")]),
+        ("1,-1,0", [(1, "1")]),
+        ("1,0,1", [(1, "1"), (0, "0")]),
+    ],
+)
+def test_cards_come_in_the_order_of_the_variable(
+    value: str | None, expected: list[tuple[int, str]]
+) -> None:
+    """CUDA stops at the first entry that names no card."""
+    assert list_visible(value) == expected
+
+
+@pytest.mark.parametrize("value", ["", "-1", "9", "GPU-", "GPU-9", "NoDevFiles"])
+def test_a_variable_that_hides_all_cards_is_named(value: str) -> None:
+    with pytest.raises(ProfileError, match=r"hides all cards \(3 in this machine\)") as error:
+        list_visible(value)
+    assert error.value.hint is not None
+    assert "CUDA_VISIBLE_DEVICES=0" in error.value.hint
+
+
+@pytest.mark.parametrize(
+    ("value", "free"), [(None, 9 << 30), ("0", 9 << 30), ("MIG-bb", 4 << 30), ("MIG-cc", None)]
+)
+def test_the_memory_of_a_divided_card_is_that_of_the_part(
+    value: str | None, free: int | None
+) -> None:
+    parts = {
+        "MIG-aa": SimpleNamespace(total=10 << 30, free=9 << 30),
+        "MIG-bb": SimpleNamespace(total=5 << 30, free=4 << 30),
+    }
+    nvml = FakeNvml(mig=parts)
+    if free is None:
+        with pytest.raises(ProfileError, match="hides all cards"):
+            list_visible(value, nvml)
+        return
+    (card,) = read_cards(nvml, {} if value is None else {VARIABLE: value})
+    assert card.free_bytes == free
+    assert card.name.endswith("MIG")
+    assert card.capability == (8, 9)
+
+
+# ---------------------------------------------------------------- who holds their memory
+
+
+def process(pid: int, size: int | None) -> SimpleNamespace:
+    return SimpleNamespace(pid=pid, usedGpuMemory=size)
+
+
+def make_nvml(**answers: Any) -> FakeNvml:
+    """A card with a game, a desktop, and an engine of ours."""
+    found: dict[str, Any] = {
+        "ComputeRunningProcesses": [process(70, 18 * GIB), process(80, 4 * GIB)],
+        "GraphicsRunningProcesses": [process(90, GIB // 2), process(80, 4 * GIB)],
+        **answers,
+    }
+    nvml = FakeNvml(**found)
+    names = {70: b"/usr/bin/python3", 80: "C:\\Games\\game.exe", 90: "/usr/lib/xorg/Xorg"}
+    nvml.nvmlSystemGetProcessName = names.__getitem__  # type: ignore[attr-defined]
+    return nvml
+
+
+def test_other_programs_are_listed_once_and_the_largest_first() -> None:
+    nvml = make_nvml()
+    assert read_card_users({70}, nvml, {}) == (
+        CardUser(card=0, pid=80, name="game.exe", memory_bytes=4 * GIB),
+        CardUser(card=0, pid=90, name="Xorg", memory_bytes=GIB // 2),
+    )
+    assert nvml.open == 0, "the driver is let go again"
+    assert [user.pid for user in read_card_users((), nvml, {})] == [70, 80, 90]
+
+
+def test_only_cards_that_cuda_shows_count() -> None:
+    each = [
+        {"ComputeRunningProcesses": [process(pid, GIB)], "GraphicsRunningProcesses": []}
+        for pid in (70, 80)
+    ]
+    nvml = make_nvml(each=each)
+    shown = read_card_users((), nvml, {"CUDA_VISIBLE_DEVICES": "1"})
+    assert [(user.card, user.pid) for user in shown] == [(1, 80)]
+
+
+def test_a_driver_that_tells_nothing_is_no_fault() -> None:
+    lost = make_nvml()
+    lost.lost = {0}
+    no_query = make_nvml(ComputeRunningProcesses=None, GraphicsRunningProcesses=None)
+    for nvml in (FakeNvml(driver=False), FakeNvml(), no_query, lost):
+        assert read_card_users((), nvml, {}) == ()
+
+
+def test_a_user_is_described_with_what_is_known() -> None:
+    known = CardUser(card=0, pid=80, name="game.exe", memory_bytes=4 * GIB)
+    assert describe_user(known) == "game.exe (process 80) 4.0 GiB"
+    unknown = CardUser(card=0, pid=80, name=None, memory_bytes=None)
+    assert describe_user(unknown) == "a program (process 80) some memory"
+
+
+def test_a_process_and_what_it_started_are_ours() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        own = find_own_pids(os.getpid())
+        assert child.stdin is not None
+        child.stdin.close()
+    assert {os.getpid(), child.pid} <= own
+    assert find_own_pids(1 << 30) == {1 << 30}, "one that is gone"
+
+
+def test_doctor_names_them() -> None:
+    (found,) = check_card_users({70}, make_nvml())
+    assert found.detail == (
+        "held by other programs: game.exe (process 80) 4.0 GiB; Xorg (process 90) 0.5 GiB"
+    )
+    (alone,) = check_card_users({70, 80, 90}, make_nvml())
+    assert alone.detail == "no other program holds any"
+    assert list(check_card_users((), FakeNvml(driver=False))) == []
+
+
+# ---------------------------------------------------------------- while engines run on them
+
+
+def test_a_card_in_order_is_not_mentioned() -> None:
+    nvml = FakeNvml(cards=2)
+    watch = CardWatch(nvml)
+    assert nvml.registered == [(0, XID_EVENT), (1, XID_EVENT)]
+    assert watch.poll() == ()
+    watch.close()
+    assert nvml.open == 0
+
+
+def test_xid_errors_are_named_once_and_for_a_while() -> None:
+    now = 0.0
+    nvml = FakeNvml()
+    watch = CardWatch(nvml, clock=lambda: now)
+    nvml.xids = [(0, 31), (0, 31), (0, 999)]
+    expected = (
+        f"{CARD} reported Xid 31 (a kernel used an address without memory)",
+        f"{CARD} reported Xid 999 (see NVIDIA's list of Xid errors)",
+    )
+    assert watch.poll() == expected
+    now = RECENT_S
+    nvml.xids = [(0, 79)]
+    assert len(watch.poll()) == 3
+    now += 1
+    (line,) = watch.poll()
+    assert "Xid 79 (the card has fallen off the bus" in line
+
+
+def test_a_lost_card_is_named() -> None:
+    nvml = FakeNvml(cards=2)
+    watch = CardWatch(nvml)
+    nvml.lost = {1}
+    assert [card.is_lost for card in read_cards(nvml)] == [False, True]
+    assert watch.poll() == (f"{CARD} no longer answers the driver: restart the machine",)
+    (check,) = check_cards(nvml)
+    assert (check.verdict, check.detail.count("no longer answers")) == (BAD, 1)
+    assert "GPU 1 no longer answers" in check.detail
+
+
+def test_heat_is_named_and_the_power_limit_is_not() -> None:
+    """Every card reaches its power limit under load."""
+    assert CardWatch(FakeNvml(CurrentClocksEventReasons=0x04)).poll() == ()
+    (line,) = CardWatch(FakeNvml(CurrentClocksEventReasons=0x44)).poll()
+    assert line == f"{CARD} is slowed by heat (hardware slowdown)"
+
+
+def test_a_driver_without_events_still_reports_lost_cards() -> None:
+    class Old(FakeNvml):
+        def nvmlEventSetCreate(self) -> str:
+            raise NVMLError("Not Supported", 3)
+
+    nvml = Old()
+    watch = CardWatch(nvml)
+    nvml.xids = [(0, 31)]
+    nvml.lost = {0}
+    assert watch.poll() == (f"{CARD} no longer answers the driver: restart the machine",)
+    watch.close()
+
+
+def test_without_a_card_there_is_nothing_to_watch() -> None:
+    with pytest.raises(ProfileError, match="no NVIDIA card"):
+        CardWatch(FakeNvml(cards=0))
+
+
+def test_only_visible_cards_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2")
+    nvml = fake_cards("4090", "3090", "3060")
+    watch = CardWatch(nvml)
+    assert nvml.registered == [(2, XID_EVENT)]
+    nvml.lost = {0}
+    assert watch.poll() == ()
+    nvml.lost = {2}
+    assert watch.poll() == (
+        "NVIDIA GeForce RTX 3060 no longer answers the driver: restart the machine",
+    )
