@@ -38,18 +38,6 @@ XIDS = {
 """What the Xid errors that are seen most mean. Ref: NVIDIA, "XID Errors"."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _XidError:
-    number: int
-    card: str
-    at: float
-    """Seconds on the watch's clock."""
-
-    def describe(self) -> str:
-        meaning = XIDS.get(self.number, "see NVIDIA's list of Xid errors")
-        return f"{self.card} reported Xid {self.number} ({meaning})"
-
-
 class CardWatch:
     """Reports what is wrong with the cards. Its methods may block while a card does not answer."""
 
@@ -61,19 +49,16 @@ class CardWatch:
         self._names = [card.name for card in cards]
         # By number: the id of a lost card can't be read.
         self._environ = {VARIABLE: ",".join(str(card.index) for card in cards)}
-        self._xids: list[_XidError] = []
+        self._xids: list[tuple[float, str]] = []
+        """When an Xid error was read, by the clock, and what it says."""
         nvml.nvmlInit()
         self._events: Any = None
         with contextlib.suppress(nvml.NVMLError, AttributeError):  # e.g. under WSL
             self._events = nvml.nvmlEventSetCreate()
         for card in cards:
-            self._register(card.index)
-
-    def _register(self, index: int) -> None:
-        nvml = self._nvml
-        with contextlib.suppress(nvml.NVMLError, AttributeError):  # the card reports no events
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, self._events)
+            with contextlib.suppress(nvml.NVMLError, AttributeError):  # the card reports no events
+                handle = nvml.nvmlDeviceGetHandleByIndex(card.index)
+                nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, self._events)
 
     def close(self) -> None:
         if self._events is not None:
@@ -85,24 +70,23 @@ class CardWatch:
         """A line for each recent Xid error, each lost card and each card that is slowed by heat."""
         self._xids += self._read_xids()
         since = self._clock() - RECENT_S
-        self._xids = [xid for xid in self._xids if xid.at >= since]
+        self._xids = [(at, line) for at, line in self._xids if at >= since]
         # The same error often comes once for each kernel that was under way.
-        lines = dict.fromkeys(xid.describe() for xid in self._xids)
+        lines = dict.fromkeys(line for _, line in self._xids)
         return (*lines, *self._read_states())
 
-    def _read_xids(self) -> Iterator[_XidError]:
+    def _read_xids(self) -> Iterator[tuple[float, str]]:
         nvml = self._nvml
         while self._events is not None:
             try:
                 event = nvml.nvmlEventSetWait(self._events, 0)
             except nvml.NVMLError:  # no event
                 return
-            yield _XidError(number=int(event.eventData), card=self._name(event), at=self._clock())
-
-    def _name(self, event: Any) -> str:
-        with contextlib.suppress(self._nvml.NVMLError):
-            return str(self._nvml.nvmlDeviceGetName(event.device))
-        return self._names[0]
+            number, card = int(event.eventData), self._names[0]
+            with contextlib.suppress(nvml.NVMLError):
+                card = str(nvml.nvmlDeviceGetName(event.device))
+            meaning = XIDS.get(number, "see NVIDIA's list of Xid errors")
+            yield self._clock(), f"{card} reported Xid {number} ({meaning})"
 
     def _read_states(self) -> Iterator[str]:
         try:

@@ -238,6 +238,7 @@ def _read_state(nvml: Any, card: VisibleCard, driver: str) -> GpuCard:
         reasons = query("nvmlDeviceGetCurrentClocksThrottleReasons")
     display, limit = query("nvmlDeviceGetDisplayActive"), query("nvmlDeviceGetPowerManagementLimit")
     usual = query("nvmlDeviceGetPowerManagementDefaultLimit")
+    capability = query("nvmlDeviceGetCudaComputeCapability")
     return GpuCard(
         name=str(nvml.nvmlDeviceGetName(part)),
         driver=driver,
@@ -249,16 +250,12 @@ def _read_state(nvml: Any, card: VisibleCard, driver: str) -> GpuCard:
         slowdown_c=query("nvmlDeviceGetTemperatureThreshold", 1),  # …THRESHOLD_SLOWDOWN
         power_limit_w=None if limit is None else limit / 1000,
         default_power_limit_w=None if usual is None else usual / 1000,
-        capability=_read_capability(query("nvmlDeviceGetCudaComputeCapability")),
+        capability=None if capability is None else (int(capability[0]), int(capability[1])),
         clock_mhz=query("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
         max_clock_mhz=query("nvmlDeviceGetMaxClockInfo", 1),
         index=card.index,
         device=card.device,
     )
-
-
-def _read_capability(found: Any) -> tuple[int, int] | None:
-    return None if found is None else (int(found[0]), int(found[1]))
 
 
 def describe_device(kind: str, nvml: Any = None) -> dict[str, str]:

@@ -100,16 +100,11 @@ def prepare_state_dir(config: Config) -> None:
         config.state_dir.chmod(0o700)
         with lock_path(config).open("a"), output_path(config).open("a"):
             pass
-        _check_room(config.state_dir)
+        disk = os.statvfs(config.state_dir)
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
         raise state_error(config, error) from error
-
-
-def _check_room(folder: Path) -> None:
-    """Raises OSError where a daemon could write neither its runs nor why it ends."""
-    disk = os.statvfs(folder)
-    if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def state_error(config: Config, error: OSError) -> ConfigError:

@@ -122,12 +122,13 @@ def serve(
         port = listening[0].getsockname()[1]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit_on_signal)
+        before = None if inherited is None else read_record(config)
         record = DaemonRecord(
             pid=os.getpid(),
             host=config.host,
             port=port,
             pair=config.pair,
-            started_at=_find_start(config, inherited),
+            started_at=time.time() if before is None else before.started_at,
             version=__version__,
         )
         write_record(config, record)
@@ -157,12 +158,6 @@ def serve(
                     record_path(config).unlink()
             log.info("daemon stopped")
             lock.release()
-
-
-def _find_start(config: Config, inherited: Inherited | None) -> float:
-    """When this daemon was started, by whichever process it began with. Unix seconds."""
-    before = None if inherited is None else read_record(config)
-    return time.time() if before is None else before.started_at
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

@@ -49,11 +49,7 @@ class HFCodec:
         self._prompts = PromptEncoder(self.tokenizer, own=own, words=words)
         self._variables = variables
         self.thinks = thinks
-        self._eos = frozenset(_read_eos_ids(path, self.tokenizer.eos_token_id))
-
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        return self._eos
+        self.eos_ids = _read_eos_ids(path, self.tokenizer.eos_token_id)
 
     @property
     def vocab_size(self) -> int:
@@ -90,11 +86,11 @@ class HFCodec:
         return build_rules((i, str(self.tokenizer.decode([i]))) for i in range(self.vocab_size))
 
 
-def _read_eos_ids(path: Path, tokenizer_id: int | None) -> set[int]:
+def _read_eos_ids(path: Path, tokenizer_id: int | None) -> frozenset[int]:
     """The ids of the generation config and the tokenizer's own."""
     try:
         ids = GenerationConfig.from_pretrained(path, local_files_only=True).eos_token_id
     except OSError:
         ids = None
     found = ids if isinstance(ids, list) else [ids]
-    return {i for i in (*found, tokenizer_id) if i is not None}
+    return frozenset(i for i in (*found, tokenizer_id) if i is not None)

@@ -25,10 +25,11 @@ PATHS = (4, 8, 16)
 
 
 def make_frail_app(config: Config, load: bool) -> App:
-    from flashedge.engine.vllm import pair
+    from flashedge.engine.vllm import pair as pair_module
     from flashedge.engine.vllm.process import engine_process
     from flashedge.runtime.kv import build
 
+    pair: Any = pair_module  # whose own name for the function is replaced
     engine_process.STABLE_S = STABLE_S
     build_options, build_manager_with = pair.build_options, build.build_manager_with
 

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
+READS = "fastapi.dependencies.utils"
+"""The module that parses a request's body before its route is called."""
+REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
+"""What vLLM's handlers answer with 4xx or 503."""
+
+
 class VllmProtocols:
     """An ASGI application. Requests must be tagged (`engine.http_requests`).
 
@@ -139,12 +145,12 @@ def _find_template(llm: AsyncLLM) -> str | None:
     return template if isinstance(template, str) else None
 
 
-REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
-"""What vLLM's handlers answer with 4xx or 503."""
-
-
 class RefusalFilter(logging.Filter):
-    """Replaces the traceback of a refusal by its reason. It keeps that of a bug."""
+    """Replaces the traceback of a refusal by its reason. It keeps that of a bug.
+
+    vLLM's handlers log each exception with its traceback, a full queue and a prompt that is too
+    long as well. The client is told the reason, and nothing is wrong with the daemon.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -166,12 +172,13 @@ def shorten_refusals() -> None:
             handler.addFilter(RefusalFilter())
 
 
-READS = "fastapi.dependencies.utils"
-"""The module that parses a request's body before its route is called."""
-
-
 def refuse_unreadable(app: FastAPI) -> None:
-    """Let an application of vLLM's routes answer 400 to what it can't read."""
+    """Let an application of vLLM's routes answer 400 to what it can't read.
+
+    Some of vLLM's checks look into a body before its types are known. A tool without a name, or a
+    number in place of an object, then raises KeyError or AttributeError, which vLLM answers with
+    500. What is raised while a request is read is the request's fault.
+    """
     for kind in (LookupError, AttributeError, RecursionError):
         app.add_exception_handler(kind, answer_unreadable)
 

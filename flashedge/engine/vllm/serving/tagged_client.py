@@ -50,7 +50,7 @@ from flashedge.errors import (
 )
 
 if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput, RequestOutput
+    from vllm.outputs import RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
@@ -149,8 +149,9 @@ class TaggedClient:
                         if any(part.finish_reason == "error" for part in parts):
                             guided = params.structured_outputs is not None
                             raise build_end_error("generator", "error", is_guided=guided)
-                        if self._plain.is_stopping and output.finished:
-                            _check_whole(parts)
+                        is_aborted = any(part.finish_reason == "abort" for part in parts)
+                        if self._plain.is_stopping and output.finished and is_aborted:
+                            raise DaemonStopping.for_request()
                         tokens = sum(len(part.token_ids) for part in parts)
                         if not told:
                             told = bool(output.prompt_token_ids)
@@ -186,12 +187,6 @@ def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:
     params = params.clone()
     params.output_kind = RequestOutputKind.CUMULATIVE
     return True, params
-
-
-def _check_whole(parts: list[CompletionOutput]) -> None:
-    """Raises DaemonStopping for a request that was aborted."""
-    if any(part.finish_reason == "abort" for part in parts):
-        raise DaemonStopping.for_request()
 
 
 def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
