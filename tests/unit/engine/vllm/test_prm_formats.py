@@ -38,11 +38,20 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: make_checkpoint(name, top / name) for name in FAMILIES}
 
 
-def encode(
-    prm: PrmFormat | AnswerFormat, steps: tuple[str, ...] = STEPS
-) -> tuple[list[int], list[int]]:
-    """Returns the ids of the whole path and the positions of the scored tokens."""
+def make(name: str, folder: Path, **options: str) -> PrmFormat:
+    """The format of a judge of steps."""
+    prm = find_family(name)(folder, options)
     assert isinstance(prm, PrmFormat)
+    return prm
+
+
+def list_labels(prm: PrmFormat | AnswerFormat) -> list[str]:
+    labels: list[str] = prm.engine_extra["hf_overrides"]["classifier_from_token"]
+    return labels
+
+
+def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], list[int]]:
+    """Returns the ids of the whole path and the positions of the scored tokens."""
     ids, scored = list(prm.encode_problem(PROBLEM)), []
     for index, text in enumerate(steps):
         step, upto = prm.encode_step(text, index)
@@ -68,7 +77,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 @pytest.mark.parametrize("name", JUDGES_OF_STEPS)
 def test_a_longer_path_begins_with_the_shorter(name: str, folders: dict[str, Path]) -> None:
-    prm = find_family(name)(folders[name], {})
+    prm = make(name, folders[name])
     longest, scored = encode(prm)
     for upto in range(len(STEPS)):
         ids, positions = encode(prm, STEPS[:upto])
@@ -79,14 +88,14 @@ def test_a_longer_path_begins_with_the_shorter(name: str, folders: dict[str, Pat
 @pytest.mark.parametrize("name", JUDGES_OF_STEPS)
 @pytest.mark.parametrize("text", ["", " \n\n", "a\n\n\n b ", "ки <|im_end|> ▁ é 数", "+", "\r\n"])
 def test_any_step_has_a_scored_token(name: str, text: str, folders: dict[str, Path]) -> None:
-    ids, scored = encode(find_family(name)(folders[name], {}), (text, text))
+    ids, scored = encode(make(name, folders[name]), (text, text))
     assert len(set(scored)) == 2
     assert scored[-1] < len(ids)
 
 
 def test_qwen_puts_the_separator_after_each_step(folders: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(folders["qwen_prm"])
-    ids, scored = encode(find_family("qwen_prm")(folders["qwen_prm"], {"step_token": "<extra_0>"}))
+    ids, scored = encode(make("qwen_prm", folders["qwen_prm"], step_token="<extra_0>"))
     separator = tokenizer.convert_tokens_to_ids("<extra_0>")
     assert [i for i, token in enumerate(ids) if token == separator] == scored
     chat = [{"role": "user", "content": QUESTION}]
@@ -106,7 +115,7 @@ def test_skywork_gives_the_ids_of_its_prepare_input(folders: dict[str, Path]) ->
         if line:
             expected += [*tokenizer.encode(line), newline]
             flags.append(len(expected) - 1)
-    ids, scored = encode(find_family("skywork")(folders["skywork"], {}))
+    ids, scored = encode(make("skywork", folders["skywork"]))
     assert ids == expected
     assert scored == [flags[0], flags[2], flags[3]], "a step of two lines is scored at its last one"
     assert tokenizer.decode(ids[:1]) == "<|endoftext|>"
@@ -114,9 +123,7 @@ def test_skywork_gives_the_ids_of_its_prepare_input(folders: dict[str, Path]) ->
 
 def test_step_tag_gives_the_ids_of_its_model_card(folders: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(folders["step_tag"])
-    prm = find_family("step_tag")(
-        folders["step_tag"], {"step_token": "ки", "good_token": "+", "bad_token": "-"}
-    )
+    prm = make("step_tag", folders["step_tag"], step_token="ки", good_token="+", bad_token="-")
     ids, scored = encode(prm)
     lines = [re.sub(r"\s*\n", " ", step.strip()) for step in STEPS]
     text = "\n".join(f"Step {i}: {line} ки" for i, line in enumerate(lines, 1))
@@ -125,19 +132,14 @@ def test_step_tag_gives_the_ids_of_its_model_card(folders: dict[str, Path]) -> N
     assert [i for i, token in enumerate(ids) if token == tag] == scored
     # Ref: the model card: candidate_tokens = tokenizer.encode("+ -")[1:], which are ▁+ and ▁-.
     good, bad = tokenizer.encode("+ -")[1:]
-    labels = prm.engine_extra["hf_overrides"]["classifier_from_token"]
-    assert tokenizer.convert_tokens_to_ids(labels) == [bad, good]
-    assert labels == ["▁-", "▁+"]
+    assert tokenizer.convert_tokens_to_ids(list_labels(prm)) == [bad, good]
+    assert list_labels(prm) == ["▁-", "▁+"]
 
 
 def test_step_tag_numbers_only_steps_that_have_no_number(folders: dict[str, Path]) -> None:
-    prm = find_family("step_tag")(folders["step_tag"], {})
-    assert isinstance(prm, PrmFormat)
+    prm = make("step_tag", folders["step_tag"])
     assert prm.encode_step("Step 2: So it is.", 1) == prm.encode_step("So it is.", 1)
     assert prm.encode_step("Steps follow.", 0) == prm.encode_step("Step 1: Steps follow.", 0)
-
-
-VERSA, OPENR = "versa", "openr"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ VERSA, OPENR = "versa", "openr"
     [
         # Ref: VersaPRM's model card and db-Lee/Multi-RM, discriminative/get_reward.py.
         (
-            VERSA,
+            "versa",
             "rlhflow",
             QUESTION + " \n\n" + "".join(f"{step.strip()} \n\n\n\n" for step in STEPS),
             " \n\n\n\n",
@@ -153,7 +155,7 @@ VERSA, OPENR = "versa", "openr"
         ),
         # Ref: openreasoner/openr, prm/code/finetune_qwen.py: f"{question} {process}".
         (
-            OPENR,
+            "openr",
             "qwen_generator",
             QUESTION + " " + " ".join(f"{step.strip()} \n\n\n\n\n" for step in STEPS),
             " \n\n\n\n\n",
@@ -166,17 +168,16 @@ def test_other_published_tags_give_their_authors_ids(
 ) -> None:
     folder = make_checkpoint(checkpoint, tmp_path / checkpoint)
     tokenizer = load_tokenizer(folder)
-    prm = find_family("step_tag")(folder, {"variant": variant})
+    prm = make("step_tag", folder, variant=variant)
     ids, scored = encode(prm)
     assert ids == tokenizer.encode(text)
     (found,) = tokenizer.encode(tag, add_special_tokens=False)
     assert [i for i, token in enumerate(ids) if token == found] == scored
-    spelled = prm.engine_extra["hf_overrides"]["classifier_from_token"]
-    assert tokenizer.convert_tokens_to_ids(spelled) == [
+    assert tokenizer.convert_tokens_to_ids(list_labels(prm)) == [
         tokenizer.encode(label, add_special_tokens=False)[0] for label in labels
     ]
     check_checkpoint(folder, "verifier", family="step_tag", tokens=(tag, *labels))
-    before = find_family("step_tag")(folder, {"variant": variant, "score_at": "before_tag"})
+    before = make("step_tag", folder, variant=variant, score_at="before_tag")
     assert encode(before) == (ids, [i - 1 for i in scored])
 
 
@@ -184,17 +185,17 @@ def test_a_models_own_tag_and_labels_replace_those_of_the_variant(
     folders: dict[str, Path],
 ) -> None:
     tokenizer = load_tokenizer(folders["step_tag"])
-    prm = find_family("step_tag")(folders["step_tag"], {"step_token": "+", "good_token": "ки"})
+    prm = make("step_tag", folders["step_tag"], step_token="+", good_token="ки")
     ids, scored = encode(prm, ("So it is.",))
     assert ids[scored[0]] == tokenizer.convert_tokens_to_ids("▁+")
-    assert prm.engine_extra["hf_overrides"]["classifier_from_token"] == ["▁-", "▁ки"]
+    assert list_labels(prm) == ["▁-", "▁ки"]
 
 
 def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> None:
     """A trajectory and an answer, split at blank lines."""
     tokenizer = load_tokenizer(folders["reasonflux"])
     steps = ("<think>\nFirst, 16 - 3.\n\n", "That is 13.\n</think>\n\n", "It is 13.")
-    ids, scored = encode(find_family("reasonflux")(folders["reasonflux"], {}), steps)
+    ids, scored = encode(make("reasonflux", folders["reasonflux"]), steps)
     joined = "<extra_0>".join(step.strip() for step in steps) + "<extra_0>"
     chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": joined}]
     expected = tokenizer.encode(tokenizer.apply_chat_template(chat, tokenize=False))
@@ -219,15 +220,15 @@ def test_a_classifier_reads_the_whole_conversation_at_its_last_token(
 
 
 @pytest.mark.parametrize(
-    ("variant", "end", "labels"),
+    ("variant", "end", "space"),
     [
-        ("question", "Is the answer correct (Yes/No)?<|im_end|>\n<|im_start|>assistant\n", ("",)),
-        ("gorm", "</think>\n\nVerification: Is the answer correct (Yes/No)?", (" ",)),
-        ("genrm", f"A: {ANSWER}\nVerification: Is the answer correct (Yes/No)?", (" ",)),
+        ("question", "Is the answer correct (Yes/No)?<|im_end|>\n<|im_start|>assistant\n", ""),
+        ("gorm", "</think>\n\nVerification: Is the answer correct (Yes/No)?", " "),
+        ("genrm", f"A: {ANSWER}\nVerification: Is the answer correct (Yes/No)?", " "),
     ],
 )
 def test_a_yes_no_verifier_is_read_where_its_label_follows(
-    variant: str, end: str, labels: tuple[str], folders: dict[str, Path]
+    variant: str, end: str, space: str, folders: dict[str, Path]
 ) -> None:
     folder = folders["yes_no"]
     tokenizer = load_tokenizer(folder)
@@ -237,13 +238,9 @@ def test_a_yes_no_verifier_is_read_where_its_label_follows(
     assert scored == len(ids) - 1
     assert QUESTION in text
     assert ANSWER in text
-    judge = find_family("yes_no")(folder, {"variant": variant})
-    spelled = judge.engine_extra["hf_overrides"]["classifier_from_token"]
-    (space,) = labels
-    assert [tokenizer.convert_tokens_to_string([s]) for s in spelled] == [
-        f"{space}No",
-        f"{space}Yes",
-    ]
+    spelled = list_labels(find_family("yes_no")(folder, {"variant": variant}))
+    labels = [tokenizer.convert_tokens_to_string([token]) for token in spelled]
+    assert labels == [f"{space}No", f"{space}Yes"]
 
 
 def test_a_prompt_of_ones_own_is_filled_in_once(folders: dict[str, Path]) -> None:
@@ -276,7 +273,7 @@ def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path: Path) -> None:
 
 def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(folders["rlhflow"])
-    prm = find_family("rlhflow")(folders["rlhflow"], {})
+    prm = make("rlhflow", folders["rlhflow"])
     # Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py: the whole conversation up to each
     # step, score at position -3 (of … \n\n + <|eot_id|>).
     chat: list[dict[str, str]] = []
@@ -290,18 +287,13 @@ def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> No
     ids, scored = encode(prm)
     assert scored == positions
     assert ids == expected[:-2], "the answer to the last step can't change its score"
-    labels = prm.engine_extra["hf_overrides"]["classifier_from_token"]
     plus, minus = tokenizer.encode("+")[-1], tokenizer.encode("-")[-1]
-    assert tokenizer.convert_tokens_to_ids(labels) == [minus, plus]
+    assert tokenizer.convert_tokens_to_ids(list_labels(prm)) == [minus, plus]
 
 
 def test_rlhflow_accepts_its_own_system_prompt(folders: dict[str, Path]) -> None:
-    plain = find_family("rlhflow")(folders["rlhflow"], {})
-    with_system = find_family("rlhflow")(
-        folders["rlhflow"], {"system_prompt": "You are a helpful assistant."}
-    )
-    assert isinstance(plain, PrmFormat)
-    assert isinstance(with_system, PrmFormat)
+    plain = make("rlhflow", folders["rlhflow"])
+    with_system = make("rlhflow", folders["rlhflow"], system_prompt="You are a helpful assistant.")
     assert len(with_system.encode_problem(PROBLEM)) > len(plain.encode_problem(PROBLEM))
     assert with_system.encode_step(STEPS[1], 1) == plain.encode_step(STEPS[1], 1)
 
@@ -310,8 +302,7 @@ def test_rlhflow_accepts_its_own_system_prompt(folders: dict[str, Path]) -> None
 def test_earlier_turns_are_encoded_and_a_system_message_is_not(
     name: str, folders: dict[str, Path]
 ) -> None:
-    prm = find_family(name)(folders[name], {})
-    assert isinstance(prm, PrmFormat)
+    prm = make(name, folders[name])
     turns = (
         Message(role="user", content="What is 1 + 2?"),
         Message(role="assistant", content="3"),
@@ -377,7 +368,7 @@ def test_an_unknown_family_names_the_known_ones() -> None:
 def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, Path]) -> None:
     assert set(VERIFIER_FAMILIES) == set(FAMILIES)
     for name in JUDGES_OF_STEPS:
-        assert isinstance(find_family(name)(folders[name], {}), PrmFormat)
+        make(name, folders[name])
     for name in JUDGES_OF_ANSWERS:
         assert isinstance(find_family(name)(folders[name], {}), AnswerFormat)
     for name, folder in folders.items():
