@@ -157,3 +157,21 @@ def test_an_old_card_has_no_batch_invariant_kernels(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match=r"8\.0, and NVIDIA GeForce RTX 4090 has 7\.5") as error:
         check_batch_invariance(wanted, FakeNvml(CudaComputeCapability=(7, 5)))
     assert error.value.hint == "flashedge config set batch_invariant false"
+
+
+def test_only_the_checked_minor_version_starts_unless_allowed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv(compat.ALLOW, raising=False)
+    compat.check_version()
+    monkeypatch.setattr(compat, "find_vllm", lambda: ("vllm", "0.32.9"))
+    compat.check_version()
+    assert not caplog.records
+    for version in ("0.33.0", "0.3.2", "0.320.0"):
+        monkeypatch.setattr(compat, "find_vllm", lambda version=version: ("vllm", version))
+        with pytest.raises(ConfigError, match=r"vllm 0\.3.* checked with 0\.32\.\*") as raised:
+            compat.check_version()
+        assert "FLASHEDGE_ALLOW_VLLM=1" in (raised.value.hint or "")
+    monkeypatch.setenv(compat.ALLOW, "1")
+    compat.check_version()
+    assert "0.320.0 is installed" in caplog.text

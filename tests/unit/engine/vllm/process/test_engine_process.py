@@ -1,4 +1,4 @@
-"""The engine over its processes, with fake processes in virtual time."""
+"""The engine over its processes, with fake processes in virtual time; its batch when memory is short."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ import pytest
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord
 from flashedge.engine.vllm.process import engine_process
-from flashedge.engine.vllm.process.engine_process import BACKOFF_S, STABLE_S, EngineProcess
+from flashedge.engine.vllm.process.engine_process import (
+    BACKOFF_S,
+    STABLE_S,
+    EngineProcess,
+    halve_batch,
+)
 from flashedge.engine.vllm.process.live_process import ProcessEnded
 from flashedge.errors import EngineDead, EngineError
+from flashedge.models.memory.engine_memory import PASS_SIZES, choose_graph_sizes
 from scripts.lab.sim.clock import VirtualTimePolicy
 
 OPTIONS = EngineOptions(
@@ -335,3 +341,42 @@ async def test_a_restart_claims_no_memory_that_the_other_engine_may_have() -> No
         await engine.wait_ready(1000)
         assert FakeProcess.all[-1].options.kv_start_bytes == expected
     assert engine.options.kv_start_bytes == 8 << 20
+
+
+WIDE = EngineOptions(
+    name="generator",
+    model=Path("model"),
+    dtype="float32",
+    max_model_len=4096,
+    kv_bytes=1 << 30,
+    max_num_seqs=128,
+    max_batched_tokens=4096,
+    graph_sizes=choose_graph_sizes(128),
+)
+
+
+def test_both_limits_are_halved_down_to_a_floor() -> None:
+    seen, now = [], halve_batch(WIDE)
+    while now is not None:
+        seen.append((now.max_num_seqs, now.max_batched_tokens))
+        assert now.graph_sizes[-1] == now.max_num_seqs
+        assert now.graph_sizes == choose_graph_sizes(now.max_num_seqs)
+        now = halve_batch(now)
+    assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
+
+
+def test_a_verifiers_graphs_are_of_passes_that_still_fit() -> None:
+    verifier = replace(WIDE, name="verifier", max_batched_tokens=1024, graph_sizes=PASS_SIZES)
+    smaller = halve_batch(verifier)
+    assert smaller is not None
+    assert smaller.graph_sizes == (32, 64, 128, 192, 256, 384, 512)
+
+
+def test_nothing_else_changes() -> None:
+    eager = replace(WIDE, graph_sizes=())
+    smaller = halve_batch(eager)
+    assert smaller == replace(eager, max_num_seqs=64, max_batched_tokens=2048)
+
+
+def test_a_batch_that_is_configured_below_the_floor_stays() -> None:
+    assert halve_batch(replace(WIDE, max_num_seqs=4, max_batched_tokens=256)) is None

@@ -1,14 +1,17 @@
-"""What is left of an engine's client when its process ends while it is shut down."""
+"""When an engine process counts as hung, and what is left of its client when it ends."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from flashedge.engine.vllm.process.live_process import LiveProcess
+from flashedge.engine.vllm.process.live_process import LiveProcess, watch_heart
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.unit.engine.vllm.process.test_engine_process import OPTIONS
 
 
@@ -43,3 +46,101 @@ async def test_other_errors_of_a_living_process_are_told() -> None:
     process.llm = client
     with pytest.raises(ValueError, match="no"):
         await process.shut_down()
+
+
+HANG_S = 60.0
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class Process:
+    """Answers until `hangs_at`, each time after `answer_s`. Works on until `works_until`."""
+
+    def __init__(self, *, hangs_at: float, answer_s: float = 0.0, works_until: float = 0.0) -> None:
+        self.hangs_at, self.answer_s, self.works_until = hangs_at, answer_s, works_until
+        self.asked = 0
+
+    async def beat(self) -> int:
+        clock = asyncio.get_running_loop().time
+        self.asked += 1
+        await asyncio.sleep(self.answer_s)
+        if clock() >= self.hangs_at:
+            await asyncio.Event().wait()
+        return 1
+
+    def read_progress(self) -> int:
+        return int(min(asyncio.get_running_loop().time(), self.works_until))
+
+
+async def time_of_kill(process: Process, hang_s: float = HANG_S) -> float:
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    silent_s = await watch_heart(process.beat, process.read_progress, hang_s)
+    assert silent_s >= hang_s
+    return clock() - began
+
+
+async def test_an_idle_process_that_stops_to_answer_is_found_in_time() -> None:
+    assert 1000 + HANG_S <= await time_of_kill(Process(hangs_at=1000)) <= 1000 + HANG_S + 10
+
+
+async def test_an_answer_that_is_late_counts() -> None:
+    """A long step: the answer comes after it."""
+    process = Process(hangs_at=1000, answer_s=HANG_S - 10)
+    assert await time_of_kill(process) > 1000
+
+
+async def test_a_step_beyond_the_deadline_is_a_hang() -> None:
+    assert await time_of_kill(Process(hangs_at=1e9, answer_s=1e8)) <= HANG_S + 5
+
+
+async def test_a_step_of_many_tokens_may_take_longer() -> None:
+    process, clock = Process(hangs_at=0), asyncio.get_running_loop().time
+    began = clock()
+    silent_s = await watch_heart(process.beat, process.read_progress, HANG_S, lambda: 600.0)
+    assert 600 <= silent_s <= clock() - began <= 610
+
+
+async def test_progress_counts_where_nothing_answers() -> None:
+    """Gigabytes of KV are saved: no answer meanwhile, but signs of progress."""
+    process = Process(hangs_at=100, works_until=900)
+    assert 900 + HANG_S <= await time_of_kill(process) <= 900 + HANG_S + 10
+
+
+async def test_one_question_at_a_time() -> None:
+    process = Process(hangs_at=0)
+    await time_of_kill(process)
+    assert process.asked == 1
+
+
+async def test_a_short_deadline_is_watched_closely() -> None:
+    assert 10 + 0.5 <= await time_of_kill(Process(hangs_at=10), 0.5) < 10 + 0.7
+
+
+async def test_a_process_that_refuses_gives_no_sign() -> None:
+    def refuse() -> Awaitable[object]:
+        raised: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        raised.set_exception(RuntimeError("dead"))
+        return raised
+
+    assert await watch_heart(refuse, lambda: 0, HANG_S) >= HANG_S
+
+
+async def test_time_in_which_the_daemon_did_not_run_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The daemon was stopped for an hour: the process gets its chance to answer."""
+    loop = asyncio.get_running_loop()
+    clock: Callable[[], float] = loop.time
+    away = 0.0
+    monkeypatch.setattr(loop, "time", lambda: clock() + away)
+    process = Process(hangs_at=1e9, answer_s=20.0)
+    watch = asyncio.create_task(watch_heart(process.beat, process.read_progress, HANG_S))
+    await asyncio.sleep(12)
+    away = 3600.0
+    await asyncio.sleep(100)
+    assert not watch.done()
+    watch.cancel()

@@ -1,0 +1,161 @@
+"""What vLLM's handlers read of a conversation, log of a refusal and answer to the unreadable."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, model_validator
+from starlette.testclient import TestClient
+from vllm.exceptions import GracefulHTTPError, VLLMValidationError
+
+from flashedge.engine.http_requests import RequestTags, note_failure, tag_requests
+from flashedge.engine.vllm.serving.conversation import prepare_conversations
+from flashedge.engine.vllm.serving.protocols import (
+    RefusalFilter,
+    refuse_unreadable,
+    shorten_refusals,
+)
+from flashedge.errors import RequestError
+
+USER = {"role": "user", "content": "u"}
+LATE = {"role": "system", "content": "late"}
+TURNED = {"role": "user", "content": "late"}
+
+
+class State:
+    """What `init_app_state` leaves, as far as conversations are concerned."""
+
+    def __init__(self, *, is_system_first: bool) -> None:
+        self.rendered: list[Any] = []
+        renderer = SimpleNamespace(tokenizer=None)
+        config = SimpleNamespace(is_multimodal_model=False)
+        self.online_renderer: Any = SimpleNamespace(
+            renderer=renderer, model_config=config, preprocess_chat=self._render
+        )
+        self.anthropic_serving_messages = SimpleNamespace(_merge_inline_system=is_system_first)
+
+    async def _render(self, request: Any, messages: Any, **options: Any) -> None:
+        self.rendered = messages
+
+    async def render(self, messages: list[Any], *, continues: bool = False) -> Any:
+        request = SimpleNamespace(
+            model="m", add_generation_prompt=True, continue_final_message=False
+        )
+        async with tag_requests(RequestTags(client="me", seed=1, continues=continues)):
+            await self.online_renderer.preprocess_chat(request, messages)
+        return request
+
+
+@pytest.mark.parametrize(
+    ("is_system_first", "seen"), [(True, [USER, TURNED, USER]), (False, [USER, LATE, USER])]
+)
+async def test_later_instructions_stay_where_they_are(
+    is_system_first: bool, seen: list[Any]
+) -> None:
+    """Also those of Anthropic's protocol, whose handler would put them in front."""
+    state = State(is_system_first=is_system_first)
+    prepare_conversations(state)
+    assert not state.anthropic_serving_messages._merge_inline_system
+    await state.render([USER, LATE, USER])
+    assert state.rendered == seen
+
+
+async def test_an_answer_goes_on_where_the_requests_tags_say_so() -> None:
+    state = State(is_system_first=False)
+    prepare_conversations(state)
+    for continues in (False, True):
+        request = await state.render([USER], continues=continues)
+        assert request.continue_final_message is continues
+        assert request.add_generation_prompt is not continues
+
+
+def log(error: Exception, message: str = "Error in create_messages: %s") -> str:
+    """What a handler with the filter writes of an exception that vLLM logs."""
+    logger = logging.getLogger("tests.refusals")
+    try:
+        raise error
+    except Exception as caught:
+        args = (caught,) if "%s" in message else ()
+        record = logger.makeRecord(
+            logger.name, logging.ERROR, __file__, 1, message, args, (type(caught), caught, None)
+        )
+    assert RefusalFilter().filter(record)
+    return logging.Formatter().format(record)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [GracefulHTTPError("4 runs wait", 503), VLLMValidationError("too long\nby 3 tokens")],
+)
+def test_a_refusal_is_one_line(error: Exception) -> None:
+    words = " ".join(str(error).split())
+    assert log(error) == f"Error in create_messages: {words}"
+    assert log(error, "Error in a stream.") == f"Error in a stream. {words}"
+
+
+async def test_an_error_that_follows_from_a_refusal_is_one_line() -> None:
+    async with tag_requests(RequestTags(client="c", seed=1)):
+        note_failure(RequestError("no such schema"))
+        assert log(ValueError("2 validation errors"), "Error.") == "Error. no such schema"
+
+
+async def test_a_bug_keeps_its_traceback() -> None:
+    assert "KeyError: 3" in log(KeyError(3))
+    async with tag_requests(RequestTags(client="c", seed=1)):
+        assert "KeyError: 3" in log(KeyError(3))
+
+
+def test_the_filter_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    handler = logging.NullHandler()
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [handler])
+    shorten_refusals()
+    shorten_refusals()
+    assert len(handler.filters) == 1
+
+
+class Body(BaseModel):
+    tool: dict[str, Any]
+
+    @model_validator(mode="before")
+    @classmethod
+    def look_inside(cls, data: Any) -> Any:
+        """As vLLM's protocols do, before the types are known."""
+        data["tool"]["function"].get("name")
+        return data
+
+
+@pytest.fixture
+def client() -> TestClient:
+    app = FastAPI()
+    refuse_unreadable(app)
+
+    @app.post("/ask")
+    async def ask(body: Body) -> str:
+        return str({}[body.tool["wanted"]])
+
+    return TestClient(app, raise_server_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({}, "KeyError: 'tool'"),
+        ({"tool": {}}, "KeyError: 'function'"),
+        ({"tool": {"function": 5}}, "AttributeError: 'int' object"),
+    ],
+)
+def test_what_can_not_be_read_is_refused(client: TestClient, body: Any, words: str) -> None:
+    answer = client.post("/ask", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert error == {**error, "type": "BadRequestError", "param": None, "code": 400}
+
+
+def test_an_error_of_the_route_itself_stays_a_bug(client: TestClient) -> None:
+    answer = client.post("/ask", json={"tool": {"function": {}, "wanted": "x"}})
+    assert answer.status_code == 500
