@@ -10,6 +10,6 @@ caller provides a probe for each model (`measure.ModelProbe`).
     bench.py       GEMM, memory, transfer and launch figures, in a separate process
     roofline.py    the fit: overhead + max(compute, memory)
     measure.py     the cost of each model's steps by its probe, a whole profile within a time limit
-    profile.py     the JSON files: the profile, what engines took beside their KV cache
+    profile.py     the JSON files: the profile, what engines took besides KV
     report.py      rows for tables and lines for plots
 """

@@ -56,7 +56,7 @@ def find_sheet(name: str) -> DataSheet | None:
 
 
 def compare(name: str, flops_per_s: float | None, bytes_per_s: float) -> tuple[str, bool] | None:
-    """(the measured figures beside the data sheet, whether they are far below it).
+    """(the measured figures with those of the data sheet, whether they are far below it).
 
     `flops_per_s` is the measured peak in bf16, if any. Returns None for an unknown card.
     """

@@ -9,7 +9,7 @@ The profile:
              median_error, p90_error, samples}, "decode": {…}}}, …],
  "warnings": […]}
 
-What the engines took beside their KV cache when they first started here, by the most sequences of a
+What the engines took in addition to KV when they first started here, by the most sequences of a
 step, for generator and verifier:
 {"version": 1, "fingerprint": {…}, "engines": {"128": [{"weights": …, "context": …, …}, {…}]}}
 """
@@ -110,7 +110,7 @@ class FoundProfile:
 def load_profile(path: Path, fingerprint: Mapping[str, str]) -> FoundProfile:
     """The profile in `path`, if its fingerprint is `fingerprint`.
 
-    Never raises, because a new profile fixes whatever is wrong with the file.
+    Never raises, because a new profile fixes anything wrong with the file.
     """
     try:
         profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -146,7 +146,7 @@ Parts = Mapping[str, int]
 def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> tuple[Parts, ...]:
     """The engines' bytes by part; empty where they were not measured on this device.
 
-    Never raises, because a new measurement fixes whatever is wrong with the file.
+    Never raises, because a new measurement fixes anything wrong with the file.
     """
     found = _read(path, fingerprint).get(str(sequences), ())
     try:

@@ -78,7 +78,7 @@ def kept_output_path(config: Config) -> Path:
 
 
 def bound_output(config: Config) -> None:
-    """Keep a long output under its second name, and begin anew.
+    """Keep a long output under its second name, and start an empty one.
 
     The engines share the file, so it is copied and cut in place. A full disk costs the copy only.
     """

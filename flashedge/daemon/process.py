@@ -104,7 +104,7 @@ def make_app(config: Config, load: bool) -> App:
 def serve(
     config: Config, make: MakeApp = make_app, inherited: Inherited | None = None
 ) -> Inherited | None:
-    """Serve until SIGTERM or SIGINT, or until the engines are to be unloaded.
+    """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded.
 
     inherited: of the process that this one replaces. It then loads no pair before a request.
     Returns what the process that replaces this one inherits, None where the daemon has ended.
@@ -267,8 +267,8 @@ def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any
     """A uvicorn server that ends the application before it waits for open connections.
 
     uvicorn itself waits first, but a stream ends only when its run does. With `idle_timeout_s` the
-    server stops after that time without a request. When the engines are to be unloaded it stops as
-    well, and `kept` has the descriptors by which another process can go on listening.
+    server stops after that time without a request. When the engines are due to be unloaded it stops
+    as well, and `kept` has the descriptors by which another process can go on listening.
     """
     import uvicorn
 

@@ -29,7 +29,7 @@ KillMode=mixed
 WantedBy=default.target
 """
 _KEPT = ("PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_LIBRARY_PATH")
-"""Variables beside our own that the engines need as they are in this shell."""
+"""Variables, in addition to our own, that the engines need as they are in this shell."""
 
 
 def find_unit_path(environ: Mapping[str, str] = os.environ) -> Path:

@@ -27,7 +27,7 @@ class ExtendRequest:
 
     The noise of the token at absolute position p is a pure function of (seed, p). The same request
     therefore yields the same tokens, whenever it runs and, if the kernels do not depend on the
-    batch or it is `deterministic`, whatever runs beside it.
+    batch or it is `deterministic`, under any load.
     """
 
     token_ids: TokenIds
@@ -41,11 +41,11 @@ class ExtendRequest:
     step_rule: str = BLANK_LINE
     """The name of a rule of the codec's `rules`."""
     entropy_rule: EntropyRule | None = None
-    """Ends the request before the first token that is too uncertain (BOUNDARY), whatever
-    `to_boundary` says. None: no token is. A generator without entropies raises RequestError."""
+    """Ends the request before the first token that is too uncertain (BOUNDARY), also where
+    `to_boundary` is False. None: no token is. A generator without entropies raises RequestError."""
     guidance: Mapping[str, Any] | None = None
     """What the answer must match: one of vLLM's `json`, `json_object`, `regex`, `choice`, `grammar`
-    and `structural_tag`, with the options beside it. None: nothing. A generator that can't decode
+    and `structural_tag`, with its options. None: nothing. A generator that can't decode
     by a grammar raises RequestError."""
     answer_start: int = 0
     """Where the answer begins in `token_ids`. Guidance covers all from there on."""
@@ -133,7 +133,7 @@ class EngineView:
     block_bytes: int
     preemptions: int
     prompt_tokens: int = 0
-    """Of all requests since the engine was loaded, across restarts."""
+    """Those of all requests since the engine was loaded, across restarts."""
     cached_tokens: int = 0
     """Those of `prompt_tokens` whose KV was in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Health:
     """Whether an engine serves, and how often it had to be restarted."""
 
     state: str
-    """starting, ready, dead (it is being restarted, for ever) or failed (its first start failed)"""
+    """starting, ready, dead (it is being restarted) or failed (its first start failed)"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None

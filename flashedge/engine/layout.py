@@ -77,7 +77,7 @@ def find_layout(config: Config, nvml: Any = None) -> Layout:
 
 
 def find_card_layout(config: Config, nvml: Any = None) -> Layout:
-    """Find the cards of both engines on this machine, with whichever build of vLLM.
+    """Find the cards of both engines on this machine, with any build of vLLM.
 
     `nvml` replaces NVML (see `profiler.gpu.read_cards`). Raises ConfigError for settings that name
     no card, or cards that the engines share in part, and EngineError where no card answers.

@@ -51,7 +51,7 @@ def have_own_processors(threads: int) -> bool:
 def has_own_processor(threads: int) -> bool:
     """Whether this process computes without slowing two engines of so many threads each.
 
-    The process of an engine on a card keeps one processor busy, whatever its threads. Where an
+    The process of an engine on a card keeps one processor busy, with any threads. Where an
     engine has several cards it is one for each, which is not counted here.
     """
     busy = 2 * threads if runs_on_cpu() else 2

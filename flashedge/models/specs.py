@@ -184,7 +184,7 @@ class EmbedderSpec(ModelSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSizes:
-    """KV cache sizes that models.toml sets for a pair, whatever the device."""
+    """KV cache sizes that models.toml sets for a pair on any device."""
 
     generator_kv_bytes: int
     verifier_kv_bytes: int

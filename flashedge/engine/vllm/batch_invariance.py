@@ -168,7 +168,7 @@ def _build_request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendReq
 async def draw_tokens(
     generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
 ) -> tuple[TokenIds, tuple[float, ...]]:
-    """Draw the tokens of a request. All KV is computed anew unless `use_cache`.
+    """Draw the tokens of a request. All KV is computed again unless `use_cache`.
 
     Returns the token ids and their log-probabilities.
     """

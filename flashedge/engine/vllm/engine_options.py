@@ -59,7 +59,7 @@ class EngineOptions:
     """Bytes of the KV pool backed by memory at start. None backs all of it; on CPU the pages are
     committed on first write."""
     kv_fixed: bool = False
-    """Whether the KV pool keeps all of its memory, whatever the quota."""
+    """Whether the KV pool keeps all of its memory under any quota."""
     guarded: int | None = None
     """See `keys.KV_GUARDED`. For tests."""
     boundaries: Mapping[str, Any] = field(default_factory=dict)

@@ -225,7 +225,7 @@ class VllmPair:
         which both engines compute what is deterministic. See `batch_invariance` and
         `shape_probe`. `fingerprint` says what such bits depend on besides the request.
 
-        A test that uses up its time says so as its `failure`, beside what it has found. Raises
+        A test that uses up its time says so as its `failure`, with what it has found. Raises
         EngineDead."""
         from flashedge.engine.vllm.batch_invariance import check_invariance
         from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape

@@ -125,7 +125,7 @@ async def _compute_same(
     shape: ReplayShape,
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
-    """Compute each item alone in a shape. Empty unless all have the same bits beside each other, in
+    """Compute each item alone in a shape. Empty unless all have the same bits in one batch, in
     another order too, and, with several windows of prompt a pass, as with one.
 
     take: waits for a turn.

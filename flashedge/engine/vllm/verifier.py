@@ -34,7 +34,7 @@ SCORE_CACHE_ENTRIES = 1 << 17
 TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
 """Tokenized texts to keep: each child's path has the steps of its parent's."""
 LONG_TEXT = 1 << 15
-"""Characters of a path that is tokenized beside the event loop, which takes a tenth of a second."""
+"""Characters of a path that is tokenized off the event loop: it takes a tenth of a second."""
 _ids = itertools.count()
 
 

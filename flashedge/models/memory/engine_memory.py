@@ -30,7 +30,7 @@ CARD_SEQUENCES = (128, 64, 32, 16)
 
 Each sequence costs a row of logits in two types, one of log-probabilities and one of noise: 2 MiB
 with a vocabulary of 151,936 tokens. What 256 sequences would take more than 128 is KV for thousands
-of tokens, which a card of 24 GB lacks first: the 2 GiB that a generator of 7B gets beside a
+of tokens, which a card of 24 GB lacks first: the 2 GiB that a generator of 7B gets next to a
 verifier hold 128 paths of 290 tokens.
 """
 
@@ -171,7 +171,7 @@ class EngineMemory:
     """Logits of the largest step, in the model's type and in float32. 0 for a verifier."""
     logprobs: int
     noise: int
-    """What sampling needs beside logits and log-probabilities."""
+    """What sampling needs in addition to logits and log-probabilities."""
     graphs: int
     is_estimate: bool
 

@@ -42,7 +42,7 @@ class PairNeed:
     verifier)."""
 
     engines: EnginePairMemory
-    """What each engine takes beside its KV."""
+    """What each engine takes in addition to its KV."""
     sequences: int
     """Most sequences of one step."""
     path_bytes: tuple[int, int]

@@ -123,7 +123,7 @@ class LiveProcess:
         """Start the process and load the model. Returns the answer of `inside.kv.control.begin`.
 
         on_stage: receives what the process does meanwhile. Raises EngineError if it ends meanwhile,
-        and whatever vLLM raises.
+        and what vLLM raises.
         """
         with receive_stages(on_stage) as pipe:
             setup = ProcessSetup(
@@ -192,7 +192,7 @@ class LiveProcess:
         self._heart = asyncio.create_task(self._watch_heart(), name="engine-heart")
 
     async def _watch_heart(self) -> None:
-        """A hung process is killed. It counts as ended at once: a driver may hold it for ever."""
+        """A hung process is killed. It counts as ended at once: a driver may never let it go."""
         options, record = self._options, self.record
         self._hung_s = await watch_heart(
             lambda: self.call("beat"),
@@ -266,7 +266,7 @@ class LiveProcess:
                 await asyncio.to_thread(self.llm.shutdown, STOP_S)
             except expected:
                 # vLLM has stopped before it closed its sockets, and the garbage collector would
-                # wait for them for ever.
+                # wait for them without end.
                 client: Any = self.llm.engine_core
                 with contextlib.suppress(expected):
                     await asyncio.to_thread(client.resources)
@@ -280,7 +280,7 @@ class LiveProcess:
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method that `inside.patches` adds. Raises ProcessEnded if the process ends first.
 
-        vLLM itself would let such a call wait for ever.
+        vLLM itself would let such a call wait without end.
         """
         assert self.llm is not None, "it was started"
         assert self._ended is not None, "it was started"

@@ -72,5 +72,5 @@ class Outbox:
         try:
             packed = list(requests.values())
             await self._client.call_utility_async("flashedge_add_requests", packed)
-        except Exception as error:  # whatever it is, those who wait for answers have to know
+        except Exception as error:  # any: those who wait for answers have to know
             self._fail(list(requests), error)

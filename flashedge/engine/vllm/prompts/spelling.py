@@ -2,7 +2,7 @@
 
 A tokenizer turns the text `<|im_end|>` into the token that ends a turn, whoever wrote it. So
 control tokens get another spelling, drawn at random when a model is loaded, and a copy of the
-tokenizer knows them by that spelling only. What we and the chat template write is spelled anew;
+tokenizer knows them by that spelling only. What we and the chat template write is respelled;
 what a user, a tool or a model writes is left as it is, and is text. Everything else in the copy is
 the checkpoint's own, so texts without control tokens have the ids that they always had.
 """

@@ -1,4 +1,4 @@
-"""Keeps a generator that is decoded by a grammar from writing blanks for ever, and grammars from
+"""Keeps a generator that is decoded by a grammar from writing blanks without end, and grammars from
 taking minutes to compile.
 
 JSON allows any number of blanks between its parts, and a small model that is held to a grammar it

@@ -1,4 +1,4 @@
-"""The engine over its processes, with fake processes in virtual time; its batch when memory is short."""
+"""The engine over its processes, with fake processes in virtual time, and its batch when short."""
 
 from __future__ import annotations
 
