@@ -1,9 +1,8 @@
 """One frozen configuration: explicit values, then FLASHEDGE_* variables, then the user's file.
 
-The file is `config.toml` in the configuration folder. Its keys are the fields of `Config`; a field
-such as `clusters_model` is written as `model` in the table `[clusters]`. The environment variable
-of a field is FLASHEDGE_ and its name in capitals. FLASHEDGE_HOME puts the state, cache and
-configuration folders under one folder.
+The file is `config.toml` in the configuration folder. Its keys are the fields of `Config`, as the
+command has them; the environment variable of a field is FLASHEDGE_ and its name in capitals.
+FLASHEDGE_HOME puts the state, cache and configuration folders under one folder.
 """
 
 from __future__ import annotations
@@ -22,8 +21,10 @@ from typing import Any, NamedTuple
 
 import platformdirs
 
-from flashedge.config_field import PREFIX, TABLES, Setting, describe_field, setting
+from flashedge.config_field import PREFIX, PerEngine, Setting, describe_field, setting
 from flashedge.errors import ConfigError
+from flashedge.old_settings import OLD_SETTINGS, flatten_tables, translate, warn
+from flashedge.optimizations import Features
 from flashedge.types import POLICY_NAMES, USUAL_POLICY
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
@@ -65,11 +66,6 @@ class Config:
         None,
         "Origins of web pages and apps that may call the API from a browser, such as "
         "app://obsidian.md or http://localhost:3000. Not set: none.",
-    )
-    steady_prompts: bool = setting(
-        True,
-        "Leave out of a request's instructions what coding agents change in each request: a "
-        "billing header, and a count of the tokens left. The KV of the rest is then found again.",
     )
     idle_timeout_s: float | None = setting(
         None,
@@ -113,53 +109,23 @@ class Config:
         "many tokens of a large model may take longer.",
         at_least=1,
     )
-    generator_kv_bytes: int | None = setting(
-        None,
-        "KV cache memory of the generator, on each of its cards. Not set: planned from the free "
-        "memory.",
+    kv_bytes: PerEngine[int | None] = setting(
+        PerEngine(None, None),
+        "KV cache memory of the generator and of the verifier, on each of their cards: 8GiB,4GiB, "
+        "or one size for each. auto, or not set: planned from the free memory.",
         at_least=1 << 20,
     )
-    verifier_kv_bytes: int | None = setting(
-        None,
-        "KV cache memory of the verifier, on each of its cards. Not set: planned from the free "
-        "memory.",
-        at_least=1 << 20,
-    )
-    generator_devices: tuple[str, ...] | None = setting(
-        None,
-        "Cards of the generator, as in CUDA_VISIBLE_DEVICES: 1, or 0,1 to spread it over two. "
-        "Numbers count the visible cards. Not set: the first one. No effect on a CPU.",
-    )
-    verifier_devices: tuple[str, ...] | None = setting(
-        None, "Cards of the verifier, written like those of the generator."
+    devices: PerEngine[tuple[str, ...] | None] = setting(
+        PerEngine(None, None),
+        "Cards of the generator and of the verifier: 0,1, or one entry for both; 0+1 spreads an "
+        "engine over two. Numbers count the visible cards. auto, or not set: the first one. No "
+        "effect on a CPU.",
     )
     max_num_seqs: int | None = setting(
         None,
         "Most sequences in one step of an engine. Not set: 256 on a CPU; 128 on a card, or fewer "
         "where the pair does not fit otherwise.",
         at_least=1,
-    )
-    fused_sampling: bool = setting(
-        True,
-        "Draw tokens by one Triton kernel on CUDA, and in 32 bits on a CPU. False: by PyTorch's "
-        "operations in 64 bits, which draw the same tokens, only slower.",
-    )
-    async_scheduling: bool | None = setting(
-        None,
-        "Schedule the generator's next step while one is computed; the tokens are the same. Not "
-        "set: on a card, where the host's work would else leave the card idle, and not on a CPU.",
-    )
-    second_runner: bool = setting(
-        False,
-        "Compute the generator's steps by vLLM's second model runner, whose host works less in a "
-        "step of many sequences; searches find the same trees. Deterministic requests are refused "
-        "then. On CUDA. Experimental: it has not run on a card.",
-    )
-    verifier_graphs: bool = setting(
-        False,
-        "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, whose "
-        "kernels take less than their launches. The first start takes longer. On CUDA. "
-        "Experimental: it has not run on a card.",
     )
     batch_invariant: bool = setting(
         False,
@@ -169,8 +135,8 @@ class Config:
     )
     deterministic_searches: bool = setting(
         False,
-        "Let searches be deterministic that do not say otherwise: their tokens, scores and choices "
-        "then do not depend on what else runs, also where the kernels' results do.",
+        "Make searches deterministic by default: the same tokens, scores and answer under any "
+        "load, even on kernels whose results depend on the batch.",
     )
     clusters_model: str | None = setting(
         None,
@@ -191,21 +157,10 @@ class Config:
         "the longest time for its size (fair_finish), or by chance (random).",
         choices=POLICY_NAMES,
     )
-    scheduling_gang: bool = setting(
-        True, "Let programs that have started go before those that have not."
-    )
-    scheduling_fair_clients: bool = setting(
-        True, "Let clients take turns by what they were served. No effect under fcfs."
-    )
     scheduling_escalate_s: float = setting(
         60.0,
         "A program that got no token for this many seconds goes before all others.",
         at_least=0,
-    )
-    scheduling_admission: bool = setting(
-        True,
-        "Start as many searches at once as the KV memory and the engines have use for, at most "
-        "max_running. False: always max_running.",
     )
     scheduling_boost: str = setting(
         "asked",
@@ -213,51 +168,17 @@ class Config:
         "ask for it (asked), all, or none (off). What such a run explores depends on the load.",
         choices=("off", "asked", "all"),
     )
-    scheduling_prefix_order: bool = setting(
-        True, "Submit paths of a level that share KV to the engines next to each other."
-    )
-    scheduling_speculation: bool = setting(
-        True, "Draft the next steps of finished paths while others of their level generate."
-    )
-    scheduling_kv_split: bool = setting(
-        True,
-        "Divide the KV memory of both engines by what the levels need, and move it during runs "
-        "where the engines can. False keeps the memory plan.",
-    )
-    scheduling_offload: bool = setting(
-        True,
-        "Let the split give all KV memory to each engine in turn where that is faster, with the "
-        "KV of the other engine in host memory.",
-    )
-    scheduling_offload_to_file: bool = setting(
-        False, "Keep offloaded KV in a file even when host memory is not short."
-    )
-    scheduling_mapped_kv: bool = setting(
-        False,
-        "On CUDA, map the KV tensors onto memory that can be given back, so that the split can "
-        "move there, if a trial of the card succeeds. Experimental: no card has run it yet.",
-    )
-    scheduling_early_scores: bool | None = setting(
-        None,
-        "Score each step when it ends, while others of its level still generate. Not set: only "
-        "on a CPU where each engine has cores of its own.",
-    )
-    scheduling_score_once: bool = setting(True, "Score equal paths of a run in one pass.")
-    scheduling_joined_tokens: bool = setting(
-        True,
-        "Send the tokens of a search from the engine some 20 times a second, and not one by one.",
-    )
-    scheduling_lookahead: bool = setting(
-        False,
-        "Score a drafted step together with the step before it. On simulated engines it costs "
-        "more than it saves.",
-    )
     scheduling_lengths: str = setting(
         "history",
         "What predicts how long outputs will be. history: the runs before, learned as they end. "
         "text: a model that reads the prompt (`flashedge lengths train`), history where it has "
         "none. off: every request counts as long as its limit.",
         choices=("history", "text", "off"),
+    )
+    features: Features = setting(
+        Features(),
+        "What to switch on or off for a comparison or a trial: speculation=off,lookahead=on. "
+        "`flashedge config show features` lists what there is.",
     )
     state_dir: Path = setting(MISSING, "Folder of the runs, the logs and the daemon's lock.")
     cache_dir: Path = setting(MISSING, "Folder of the downloaded models.")
@@ -311,9 +232,9 @@ def trace_settings(
     explicit = {k: v for k, v in overrides.items() if v is not None}
     home = named.pop("home", None)
     folders = _find_folders(home)
-    for key in named:
-        close = find_nearest(key, _SETTINGS, cutoff=0.75)
-        if key not in _SETTINGS and close:
+    known = {*_SETTINGS, *OLD_SETTINGS}
+    for key in named.keys() - known:
+        if close := find_nearest(key, _SETTINGS, cutoff=0.75):
             raise ConfigError(
                 f"unknown variable {PREFIX}{key.upper()}",
                 hint=f"did you mean {PREFIX}{close.upper()}?",
@@ -325,14 +246,21 @@ def trace_settings(
     config_dir = explicit.get("config_dir", named.get("config_dir") or folders["config_dir"])
     file = _SETTINGS["config_dir"].parse(config_dir, "the command") / "config.toml"
     for source, values in (
-        (str(file), _flatten(read_toml(file) if file.exists() else {})),
-        ("the environment", {k: v for k, v in named.items() if k in _SETTINGS and v != ""}),
+        (str(file), flatten_tables(read_toml(file) if file.exists() else {}, file, _SETTINGS)),
+        ("the environment", {k: v for k, v in named.items() if k in known and v != ""}),
         ("the command", explicit),
     ):
-        for key, value in values.items():
+        for given in sorted(values, key=lambda name: name not in OLD_SETTINGS):
+            key, value = given, values[given]
+            if key in OLD_SETTINGS:
+                before = {name: each.value for name, each in found.items()}
+                key, value = translate(key, value, source, before)
             if key not in _SETTINGS or (source == str(file) and not _SETTINGS[key].is_in_file):
                 raise unknown_key(key, source, [s.name for s in list_settings() if s.is_in_file])
-            found[key] = SettingValue(_SETTINGS[key].parse(value, source), source)
+            parsed = _SETTINGS[key].parse(value, source, onto=found[key].value)
+            if given in OLD_SETTINGS:
+                warn(given, source, f'{key} = "{_SETTINGS[key].write(parsed) or ""}"')
+            found[key] = SettingValue(parsed, source)
     return found
 
 
@@ -372,17 +300,6 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
-
-
-def _flatten(file: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of `file` as field names: `model` of [clusters] becomes `clusters_model`."""
-    found: dict[str, Any] = {}
-    for key, value in file.items():
-        if key in TABLES and isinstance(value, dict):
-            found.update({f"{key}_{name}": inner for name, inner in value.items()})
-        else:
-            found[key] = value
-    return found
 
 
 def _find_folders(home: str | None) -> dict[str, Path]:

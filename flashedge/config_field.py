@@ -13,14 +13,16 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from flashedge.errors import ConfigError
+from flashedge.optimizations import Features
 from flashedge.sizes import format_size, parse_size
 
+T = TypeVar("T")
 PREFIX = "FLASHEDGE_"
-TABLES = ("clusters", "scheduling")
-"""Tables of config.toml. A field whose name begins with one of them is a key of that table."""
+AUTO = "auto"
+"""Written for an engine whose value is not set."""
 
 _BOOLEANS = {"true": True, "false": False}
 _KINDS: dict[Any, str] = {
@@ -29,9 +31,10 @@ _KINDS: dict[Any, str] = {
     bool: "boolean",
     int: "integer",
     float: "number",
-    tuple[str, ...]: "cards",
+    tuple[str, ...]: "origins",
+    Features: "features",
 }
-_ENDS = {"_bytes": "size", "_origins": "origins"}
+_ENDS = {"_bytes": "size", "devices": "cards"}
 """Kinds that the end of a setting's name tells."""
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s,*@]+")
@@ -42,9 +45,19 @@ _EXPECTED = {
     "integer": "an integer",
     "number": "a number",
     "size": 'a size such as "512MiB"',
-    "cards": "different cards: numbers such as 0 or 0,1, or ids of `nvidia-smi -L`",
+    "cards": "different cards: numbers such as 0 or 0+1, or ids of `nvidia-smi -L`",
     "origins": "origins such as http://localhost:3000, without a path, with commas between them",
+    "features": "names with on or off, such as speculation=off,lookahead=on; `flashedge config show"
+    " features` lists them",
 }
+_FOR_BOTH = ", once for both engines or for each as GENERATOR,VERIFIER, where auto is not set"
+
+
+class PerEngine(NamedTuple, Generic[T]):
+    """A setting's values for the two engines. On the command line "A,B", or "A" for both."""
+
+    generator: T
+    verifier: T
 
 
 def setting(
@@ -76,31 +89,23 @@ class Setting:
     """One setting as users see it."""
 
     name: str
-    """The field of `Config`, such as "clusters_model"."""
+    """The field of `Config`, and the key in config.toml, such as "clusters_model"."""
 
     kind: str
     """"folder", "string", "boolean", "integer", "number", "size" (bytes, such as "512MiB"), "cards"
-    (as in CUDA_VISIBLE_DEVICES, such as "0,1") or "origins" (of web pages)."""
+    (such as "0+1"), "origins" (of web pages) or "features"."""
 
-    default: Any
+    default: Any = None
     """None means "not set"; folders follow the platform."""
 
-    description: str
+    description: str = ""
+    is_per_engine: bool = False
+    """Whether it has a value for each engine."""
     at_least: float | None = None
     at_most: float | None = None
     choices: tuple[str, ...] = ()
     is_secret: bool = False
     """Whether the value must not be printed."""
-
-    @property
-    def table(self) -> str | None:
-        """The table of config.toml that holds the key; None for the top of the file."""
-        return next((t for t in TABLES if self.name.startswith(f"{t}_")), None)
-
-    @property
-    def key(self) -> str:
-        """The key in its table of config.toml, such as "model" in [clusters]."""
-        return self.name.removeprefix(f"{self.table}_") if self.table else self.name
 
     @property
     def variable(self) -> str:
@@ -112,12 +117,40 @@ class Setting:
         """Whether config.toml may hold it. The file can't move its own folder."""
         return self.name != "config_dir"
 
-    def parse(self, value: object, source: str) -> Any:
+    def parse(self, value: object, source: str, onto: Any = None) -> Any:
         """`value` in the setting's type. `source` is where it stands, for the error's text.
 
+        onto: what features that `value` does not name keep. None: the defaults.
         Raises ConfigError naming the setting.
         """
-        parsed = self._convert(value)
+        parsed, expected = (
+            self._check_each(value) if self.is_per_engine else self._check(value, onto)
+        )
+        if expected is None:
+            return parsed
+        place = f"{self.name} is {value!r} in {source}"
+        if self.is_secret:
+            place = f"{self.name} in {source} can't be used"
+        raise ConfigError(f"{place}; it must be {expected}", param=self.name)
+
+    def _check_each(self, value: object) -> tuple[Any, str | None]:
+        parts = value.split(",") if isinstance(value, str) else value
+        parts = parts if isinstance(parts, list | tuple) else [parts]
+        found = []
+        for part in parts:
+            is_auto = part is None or (isinstance(part, str) and part.strip() == AUTO)
+            parsed, expected = (None, None) if is_auto else self._check(part, None)
+            if expected is not None:
+                return None, expected + _FOR_BOTH
+            found.append(parsed)
+        if len(found) not in (1, 2):
+            return None, _EXPECTED[self.kind] + _FOR_BOTH
+        return PerEngine(found[0], found[-1]), None
+
+    def _check(self, value: object, onto: Any) -> tuple[Any, str | None]:
+        """The parsed value, and what it must be where it is not that."""
+        parsed = self._convert(value, onto)
+        expected = None
         if parsed is None:
             expected = _EXPECTED[self.kind]
         elif self.is_secret and not (parsed and parsed.isascii() and parsed.isprintable()):
@@ -128,17 +161,32 @@ class Setting:
             expected = f"at most {self._format(self.at_most)}"
         elif self.choices and parsed not in self.choices:
             expected = f"one of {', '.join(self.choices)}"
-        else:
-            return parsed
-        place = f"{self.name} is {value!r} in {source}"
-        if self.is_secret:
-            place = f"{self.name} in {source} can't be used"
-        raise ConfigError(f"{place}; it must be {expected}", param=self.name)
+        return parsed, expected
+
+    def write(self, value: Any) -> str | None:
+        """`value` as users write it. None: it is not set."""
+        if self.is_per_engine:
+            each = [self._write_one(one) or AUTO for one in value]
+            return None if each == [AUTO, AUTO] else ",".join(each)
+        return self._write_one(value) or None
+
+    def _write_one(self, value: Any) -> str | None:
+        if value is None:
+            return None
+        if self.kind == "size":
+            return f"{value >> 20}MiB" if value % (1 << 20) == 0 else str(value)
+        if isinstance(value, bool):
+            return str(value).lower()
+        return (
+            ("+" if self.kind == "cards" else ",").join(value)
+            if isinstance(value, tuple)
+            else str(value)
+        )
 
     def _format(self, limit: float) -> str:
         return format_size(limit) if self.kind == "size" else f"{limit:g}"
 
-    def _convert(self, value: object) -> Any:
+    def _convert(self, value: object, onto: Any) -> Any:
         """`value` in the setting's type, or None when it has another."""
         if isinstance(value, bool) and self.kind != "boolean":
             return None
@@ -162,16 +210,22 @@ class Setting:
                 return _parse_cards(value)
             case "origins" if isinstance(value, str | list | tuple):
                 return _parse_origins(value)
+            case "features":
+                return (onto or self.default).change(value)
         return None
 
 
 def describe_field(field: dataclasses.Field[Any], hint: Any) -> Setting:
     """The setting that a field of `Config` with type `hint` is."""
+    is_per_engine = typing.get_origin(hint) is PerEngine
+    if is_per_engine:
+        [hint] = typing.get_args(hint)
     types_ = [t for t in typing.get_args(hint) if t is not types.NoneType] or [hint]
     return Setting(
         name=field.name,
         kind=next((k for end, k in _ENDS.items() if field.name.endswith(end)), _KINDS[types_[0]]),
         default=None if field.default is dataclasses.MISSING else field.default,
+        is_per_engine=is_per_engine,
         **field.metadata,
     )
 
@@ -184,8 +238,8 @@ def _parse_integer(text: str) -> int | None:
 
 
 def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[str, ...] | None:
-    """One card, several with commas between them, or a list. None where one is named twice."""
-    entries = value.split(",") if isinstance(value, str) else value
+    """One card, several with + between them, or a list. None where one is named twice."""
+    entries = re.split("[+,]", value) if isinstance(value, str) else value
     listed = [entries] if isinstance(entries, int) else entries
     names = tuple(str(entry).strip() for entry in listed)
     valid = all(_CARD.fullmatch(name) for name in names) and len(set(names)) == len(names)

@@ -1,25 +1,157 @@
-"""The switches of the optimizations.
+"""The features that users switch on and off, and the optimizations of one run.
 
-An optimization lives in a file of its own; its switch is a field here and, for users, the key
-`scheduling_<switch>` of `Config`. `runtime/drive/engines.py` turns the switches into what a run
-works with: for the daemon, for the simulator and for the benchmarks. No switch changes a result:
-every search builds the same tree, token for token.
+`Features` is the setting `features`. `Optimizations` is what a run works with: those features that
+change how a search is computed, and suffix scoring, which only baseline runs go without.
+`runtime/drive/engines.py` turns them into engines and helpers: for the daemon, for the simulator
+and for the benchmarks. No optimization changes a result: every search builds the same tree, token
+for token.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from flashedge.config import Config
+_ON = {"on": True, "true": True, "off": False, "false": False}
 
-KEY_PREFIX = "scheduling_"
+
+def feature(default: bool | None, description: str) -> Any:
+    """A field of `Features`. default: None where the daemon decides by the machine."""
+    field: Any = dataclasses.field
+    return field(default=default, metadata={"description": description})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """The setting `features`: what is on or off. Written as the changes to the defaults."""
+
+    prefix_order: bool = feature(
+        True, "Submit paths of a level that share KV to the engines next to each other."
+    )
+    """Ref: arXiv 2509.00195 §4.2."""
+    speculation: bool = feature(
+        True, "Draft the next steps of finished paths while others of their level generate."
+    )
+    """Ref: arXiv 2509.00195 §4.1."""
+    lookahead: bool = feature(
+        False,
+        "Score a drafted step together with the step before it. On simulated engines it costs more"
+        " than it saves.",
+    )
+    """Needs `speculation`. Ref: arXiv 2509.00195 §4.1."""
+    early_scores: bool | None = feature(
+        None,
+        "Score each step when it ends, while others of its level still generate. By itself: only on"
+        " a CPU where each engine has cores of its own.",
+    )
+    """Excludes `lookahead`, which scores whole levels. Ours."""
+    score_once: bool = feature(True, "Score equal paths of a run in one pass.")
+    """Ours."""
+    joined_tokens: bool = feature(
+        True, "Send the tokens of a search from the engine some 20 times a second, not one by one."
+    )
+    """Ours."""
+    kv_split: bool = feature(
+        True,
+        "Divide the KV memory of both engines by what the levels need, and move it during runs"
+        " where the engines can. Off: keep the memory plan.",
+    )
+    """Ref: arXiv 2509.00195 §4.3."""
+    offload: bool = feature(
+        True,
+        "Let the split give all KV memory to each engine in turn where that is faster, with the KV"
+        " of the other engine in host memory.",
+    )
+    """Needs `kv_split`. Ref: arXiv 2509.00195 §4.3."""
+    offload_to_file: bool = feature(
+        False, "Keep offloaded KV in a file even when host memory is not short."
+    )
+    """Ours."""
+    mapped_kv: bool = feature(
+        False,
+        "On CUDA, map the KV tensors onto memory that can be given back, so that the split can move"
+        " there, if a trial of the card succeeds. Experimental: no card has run it yet.",
+    )
+    """Ours."""
+    fused_sampling: bool = feature(
+        True,
+        "Draw tokens by one Triton kernel on CUDA, and in 32 bits on a CPU. Off: by PyTorch's"
+        " operations in 64 bits, which draw the same tokens, only slower.",
+    )
+    """Ours."""
+    async_scheduling: bool | None = feature(
+        None,
+        "Schedule the generator's next step while one is computed; the tokens are the same. By"
+        " itself: on a card, where the host's work would else leave the card idle, not on a CPU.",
+    )
+    """vLLM's."""
+    second_runner: bool = feature(
+        False,
+        "Compute the generator's steps by vLLM's second model runner, whose host works less in a"
+        " step of many sequences; searches find the same trees. Deterministic requests are refused"
+        " then. On CUDA. Experimental: it has not run on a card.",
+    )
+    """vLLM's."""
+    verifier_graphs: bool = feature(
+        False,
+        "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, whose"
+        " kernels take less than their launches. The first start takes longer. On CUDA."
+        " Experimental: it has not run on a card.",
+    )
+    """vLLM's."""
+    gang: bool = feature(True, "Let programs that have started go before those that have not.")
+    """Ref: arXiv 2412.20993."""
+    fair_clients: bool = feature(
+        True, "Let clients take turns by what they were served. No effect under fcfs."
+    )
+    """Ours."""
+    admission: bool = feature(
+        True,
+        "Start as many searches at once as the KV memory and the engines have use for, at most"
+        " max_running. Off: always max_running.",
+    )
+    """Ours."""
+    steady_prompts: bool = feature(
+        True,
+        "Leave out of a request's instructions what coding agents change in each request: a billing"
+        " header, and a count of the tokens left. The KV of the rest is then found again.",
+    )
+    """Ours."""
+
+    def change(self, given: object) -> Features | None:
+        """These with the changes of "speculation=off,lookahead=on" or of a mapping. None when a
+        name or a value is unknown."""
+        if isinstance(given, Features):
+            return given
+        if isinstance(given, str):
+            entries = [entry.partition("=") for entry in given.split(",") if entry.strip()]
+            given = {name.strip(): _ON.get(on.strip().lower()) for name, _, on in entries}
+        if not isinstance(given, Mapping) or not given.keys() <= FEATURES.keys():
+            return None
+        return replace(self, **given) if all(isinstance(v, bool) for v in given.values()) else None
+
+    def list_changes(self) -> dict[str, bool]:
+        """What differs from the defaults."""
+        found = {name: getattr(self, name) for name in FEATURES}
+        return {name: on for name, on in found.items() if on is not FEATURES[name].default}
+
+    def __str__(self) -> str:
+        """The changes, as the setting is written."""
+        return _write(self.list_changes())
+
+
+def _write(switches: Mapping[str, bool]) -> str:
+    return ",".join(f"{name}={'on' if on else 'off'}" for name, on in switches.items())
+
+
+FEATURES: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Features)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizations:
-    """Which optimizations a run uses. The defaults are those of the configuration on a GPU."""
+    """Which optimizations a run uses, by default on a GPU. `Features` says what each does."""
 
     suffix_scoring: bool = True
     """Score only the new step of a path, and end steps inside the engine. Ours. Without it the
@@ -27,33 +159,13 @@ class Optimizations:
     drafts nothing. Baseline runs and measurements switch it off."""
 
     prefix_order: bool = True
-    """Submit the paths of a level that share KV next to each other. Ref: arXiv 2509.00195 §4.2."""
-
     kv_split: bool = True
-    """Divide the KV memory of both engines by what the levels need. Ref: arXiv 2509.00195 §4.3."""
-
     offload: bool = True
-    """Let the split give all KV memory to each engine in turn, with the KV of the other engine in
-    host memory. Needs `kv_split`. Ref: arXiv 2509.00195 §4.3."""
-
     speculation: bool = True
-    """Draft the next steps of finished paths while others of their level still generate.
-    Ref: arXiv 2509.00195 §4.1."""
-
     lookahead: bool = False
-    """Score a drafted step together with the step before it. Needs `speculation`.
-    Ref: arXiv 2509.00195 §4.1."""
-
     early_scores: bool = False
-    """Score each step when it ends, while others of its level still generate. Ours. Excludes
-    `lookahead`, which scores whole levels."""
-
     score_once: bool = True
-    """Score equal paths of a run in one pass. Ours."""
-
     joined_tokens: bool = True
-    """Send the tokens of a step from the engine some 20 times a second, and not one by one. Ours.
-    """
 
     @classmethod
     def only(cls, *switches: str) -> Self:
@@ -66,22 +178,21 @@ class Optimizations:
         return cls.only()
 
     @classmethod
-    def from_config(cls, config: Config, *, separate_processors: bool) -> Self:
+    def from_features(cls, features: Features, *, separate_processors: bool) -> Self:
         """The switches of the daemon.
 
         separate_processors: whether each engine computes on processors of its own. Then early
         scores pay, and are on unless the configuration says otherwise.
         """
-        switches = {switch: getattr(config, key) for switch, key in CONFIG_KEYS.items()}
+        switches = {name: getattr(features, name) for name in SWITCHES if name in FEATURES}
         if switches["early_scores"] is None:
             switches["early_scores"] = separate_processors
         switches["early_scores"] &= not switches["lookahead"]
         return cls(**switches)
 
-    def to_config(self) -> dict[str, bool]:
-        """The keys of `Config` that set these switches."""
-        return {key: getattr(self, switch) for switch, key in CONFIG_KEYS.items()}
+    def to_setting(self) -> str:
+        """The value of the setting `features` that sets these switches."""
+        return _write({name: getattr(self, name) for name in SWITCHES if name in FEATURES})
 
 
 SWITCHES = tuple(field.name for field in dataclasses.fields(Optimizations))
-CONFIG_KEYS = {name: KEY_PREFIX + name for name in SWITCHES if name != "suffix_scoring"}

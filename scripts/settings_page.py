@@ -1,4 +1,4 @@
-"""Writes the table of all settings into docs/guide/configure.md.
+"""Writes the tables of all settings and features into docs/guide/configure.md.
 
 python -m scripts.settings_page
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flashedge.config import list_settings
 from flashedge.config_field import Setting
+from flashedge.optimizations import FEATURES
 from scripts.generated_part import replace_part
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "configure.md"
@@ -24,20 +25,25 @@ def render_table() -> str:
     return "\n".join(lines)
 
 
+def render_features() -> str:
+    lines = ["| feature | default | meaning |", "|---|---|---|"]
+    for name, field in FEATURES.items():
+        default = "auto" if field.default is None else "on" if field.default else "off"
+        lines.append(f"| `{name}` | {default} | {field.metadata['description']} |")
+    return "\n".join(lines)
+
+
 def fill_page(page: str) -> str:
-    """The page with the table. Raises ValueError when a mark is missing."""
-    return replace_part(page, "settings", render_table())
+    """The page with the tables. Raises ValueError when a mark is missing."""
+    page = replace_part(page, "settings", render_table())
+    return replace_part(page, "features", render_features())
 
 
 def _render_row(setting: Setting) -> str:
-    default = "" if setting.default is None else f"`{_write_value(setting.default)}`"
-    key = f"[{setting.table}] {setting.key}" if setting.table else setting.key
-    key = f"`{key}`" if setting.is_in_file else ""
+    default = setting.write(setting.default)
+    default = "" if default is None else f"`{default}`"
+    key = f"`{setting.name}`" if setting.is_in_file else ""
     return f"| {key} | `{setting.variable}` | {default} | {setting.description} |"
-
-
-def _write_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 if __name__ == "__main__":

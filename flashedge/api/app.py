@@ -87,7 +87,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
     app.add_exception_handler(Exception, handle_defect)
     app.add_middleware(
-        ProtocolSwitch, service=service, pairs=servable, steady=config.steady_prompts
+        ProtocolSwitch, service=service, pairs=servable, steady=config.features.steady_prompts
     )
     app.add_middleware(
         Guard,

@@ -16,15 +16,16 @@ from flashedge.config import (
     load_config,
     trace_settings,
 )
-from flashedge.config_field import Setting
+from flashedge.config_field import PREFIX, Setting
 from flashedge.errors import ConfigError
-from flashedge.sizes import format_size
+from flashedge.old_settings import OLD_SETTINGS, find_new_name, remove_old, translate
+from flashedge.optimizations import FEATURES, Features
 
 EPILOG = """\
 Examples:
   flashedge config set port 8700
-  flashedge config set scheduling_speculation false
-  flashedge config set generator_kv_bytes 512MiB
+  flashedge config set features speculation=off
+  flashedge config set kv_bytes 8GiB,4GiB
   flashedge config unset idle_timeout_s
 """
 app = typer.Typer(help="Show and change the settings.", no_args_is_help=True, epilog=EPILOG)
@@ -79,7 +80,6 @@ def show(
 
 def _explain(setting: Setting, found: SettingValue) -> None:
     """Print what one setting means."""
-    table = f"[{setting.table}] {setting.key}" if setting.table else setting.key
     lines = [
         f"{setting.name} = {_format_value(setting, found.value)} ({_name_source(found)})",
         setting.description,
@@ -87,8 +87,15 @@ def _explain(setting: Setting, found: SettingValue) -> None:
     ]
     if setting.choices:
         lines.append(f"choices: {', '.join(setting.choices)}")
-    lines.append(f"in config.toml: {table}; in the environment: {setting.variable}")
+    lines.append(f"in config.toml: {setting.name}; in the environment: {setting.variable}")
     output.say("\n".join(lines))
+    if isinstance(found.value, Features):
+        rows = [
+            (name, {None: "auto", True: "on", False: "off"}[getattr(found.value, name)], about)
+            for name, about in ((n, f.metadata["description"]) for n, f in FEATURES.items())
+        ]
+        output.say()
+        output.print_table(("feature", "now", "meaning"), rows, "")
 
 
 @app.command(name="path")
@@ -111,12 +118,17 @@ def set_value(
             hint=f"to remove it from config.toml: flashedge config unset {setting.name}",
             param=setting.name,
         )
-    parsed = setting.parse(value, "the command")
+    old = key.replace(".", "_", 1)
+    if old in OLD_SETTINGS:
+        only_file = trace_settings(environ={f"{PREFIX}CONFIG_DIR": str(file.parent)})
+        before = {name: each.value for name, each in only_file.items()}
+        _, parsed = translate(old, value, "the command", before)
+        value = setting.write(parsed) or ""
+    else:
+        parsed = setting.parse(value, "the command")
     write_setting(file, setting, _to_toml(setting, value, parsed))
-    shown = _format_value(setting, parsed)
-    output.say(f"{setting.name} = {shown} in {file}")
-    source = trace_settings()[setting.name].source
-    if source != str(file):
+    output.say(f"{setting.name} = {_format_value(setting, parsed)} in {file}")
+    if trace_settings()[setting.name].source != str(file):
         output.warn(f"{setting.variable} is set in the environment and overrides the file.")
 
 
@@ -134,12 +146,13 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """The setting that `port` or `scheduling_speculation` names, or `scheduling.speculation`, as
-    config.toml divides it. Raises ConfigError.
-    """
+    """The setting of a name, or of the name that it had before. Raises ConfigError."""
     name = key.replace(".", "_", 1)
+    name = find_new_name(name) if name in OLD_SETTINGS else name
     for setting in _settable():
         if name == setting.name:
+            if name != key:
+                output.note(f"{key} is an old name: the setting is {name} now")
             return setting
     close = find_nearest(name, [s.name for s in _settable()])
     hint = f"did you mean {close}?" if close else "list them: flashedge config show"
@@ -148,13 +161,10 @@ def find_setting(key: str) -> Setting:
 
 def write_setting(file: Path, setting: Setting, value: object) -> None:
     """Set one key of the TOML file. Raises ConfigError like `_edit_file`."""
-    import tomlkit
 
     def write(document: Any) -> None:
-        if setting.table is None or setting.name in document:
-            document[setting.name] = value
-        else:
-            document.setdefault(setting.table, tomlkit.table())[setting.key] = value
+        remove_old(document, setting.name)
+        document[setting.name] = value
 
     _edit_file(file, write)
 
@@ -168,11 +178,7 @@ def remove_setting(file: Path, setting: Setting) -> bool:
 
     def remove(document: Any) -> None:
         nonlocal found
-        tables = [(document, setting.name)]
-        if setting.table is not None:
-            tables.append((document.get(setting.table, {}), setting.key))
-        for table, key in tables:
-            found |= table.pop(key, None) is not None
+        found = remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
 
     if file.exists():
         _edit_file(file, remove)
@@ -210,24 +216,16 @@ def _settable() -> list[Setting]:
 
 
 def _to_toml(setting: Setting, text: str, parsed: object) -> object:
-    """The value as the file holds it: a size stays as the user wrote it, a path is a string."""
-    if setting.kind == "size":
+    """The value as the file holds it: sizes and features stay as the user wrote them."""
+    if setting.kind in ("size", "features"):
         return text
-    if isinstance(parsed, tuple):
-        return ",".join(parsed)
-    return str(parsed) if isinstance(parsed, Path) else parsed
+    return parsed if isinstance(parsed, bool | int | float) else setting.write(parsed)
 
 
-def _format_value(setting: Setting, value: object) -> str:
-    if value is None:
-        return "not set"
-    if setting.is_secret:
+def _format_value(setting: Setting, value: Any) -> str:
+    if setting.is_secret and value is not None:
         return "(hidden)"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if setting.kind == "size" and isinstance(value, int):
-        return format_size(value)
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    return setting.write(value) or "not set"
 
 
 def _name_source(found: SettingValue) -> str:
@@ -249,4 +247,6 @@ def _describe(setting: Setting, found: SettingValue) -> dict[str, Any]:
 
 
 def _to_json(value: Any) -> Any:
+    if isinstance(value, Features):
+        return value.list_changes()
     return str(value) if isinstance(value, Path) else value

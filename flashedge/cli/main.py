@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+import warnings
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -28,7 +29,9 @@ from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
 from flashedge.cli.usage_errors import explain_value
 from flashedge.literal import show_literally
+from flashedge.old_settings import OldSetting
 
+_show_any = warnings.showwarning
 SOLVE, DAEMON, MACHINE = "Solve problems", "Daemon", "Models and this machine"
 EPILOG = f"""\
 [bold]Examples[/]
@@ -51,7 +54,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command(name="solve", epilog=solve.EPILOG, rich_help_panel=SOLVE)(solve.solve)
+app.command(name="solve", cls=solve.SolveCommand, epilog=solve.EPILOG, rich_help_panel=SOLVE)(
+    solve.solve
+)
 app.command(name="score", epilog=score.EPILOG, rich_help_panel=SOLVE)(score.score)
 app.command(name="chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
 app.command(name="launch", epilog=launch.EPILOG, rich_help_panel=SOLVE)(launch.launch)
@@ -88,6 +93,20 @@ def _root(
     pass
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    if category is OldSetting:
+        output.warn(str(message))
+    else:
+        _show_any(message, category, filename, lineno, file, line)
+
+
 def run() -> None:
     """The console script. `exit_codes` lists its exit codes."""
     sys.excepthook = output.print_traceback
@@ -105,6 +124,7 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:
             raise explain_value(error) or error from None
 
+    warnings.showwarning = _show_warning
     given = sys.argv[1:] if argv is None else argv
     options = given[: given.index("--")] if "--" in given else given
     try:

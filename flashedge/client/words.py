@@ -54,7 +54,7 @@ def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:
     if completions and cut == len(completions):
         return (
             "No answer: every path reached its token limit first.",
-            "Raise --max-tokens, or --max-step-tokens and --max-steps.",
+            "Raise --max-tokens, or --set max_step_tokens and max_steps.",
         )
     return (
         "No answer: no path has a boxed one, or names one without a box.",

@@ -159,7 +159,7 @@ def describe_cards(found: DriverReport) -> Iterator[str]:
     if found.mig_devices:
         yield (
             "MIG is on: FlashEdge uses the first MIG device. The driver reports the memory of the"
-            " whole card, so set generator_kv_bytes and verifier_kv_bytes yourself"
+            " whole card, so set kv_bytes yourself"
         )
 
 

@@ -83,8 +83,8 @@ def find_card_layout(config: Config, nvml: Any = None) -> Layout:
     no card, or cards that the engines share in part, and EngineError where no card answers.
     """
     found = Layout(
-        generator=_find_cards("generator", config.generator_devices, nvml),
-        verifier=_find_cards("verifier", config.verifier_devices, nvml),
+        generator=_find_cards("generator", config.devices.generator, nvml),
+        verifier=_find_cards("verifier", config.devices.verifier, nvml),
     )
     generator, verifier = (set(_list_keys(cards)) for cards in found.each)
     if generator != verifier and generator & verifier:
@@ -92,18 +92,16 @@ def find_card_layout(config: Config, nvml: Any = None) -> Layout:
         raise ConfigError(
             f"the engines share GPU {both}, but not all of their cards: the generator has"
             f" {found.generator.describe()}, the verifier {found.verifier.describe()}",
-            hint="set generator_devices and verifier_devices to the same cards, or to different"
-            " ones, such as 0 and 1",
-            param="verifier_devices",
+            hint="give both engines the same devices, or different ones, such as 0,1",
+            param="devices",
         )
     return found
 
 
 def warn_on_cpu(config: Config) -> None:
     """Log the settings of cards that have no effect because the engines run on a CPU."""
-    for name in ("generator_devices", "verifier_devices"):
-        if getattr(config, name) is not None:
-            log.warning("%s has no effect on a CPU", name)
+    if config.devices != (None, None):
+        log.warning("devices has no effect on a CPU")
 
 
 def _list_keys(cards: EngineCards) -> list[str]:
@@ -119,7 +117,7 @@ def _find_cards(role: str, devices: tuple[str, ...] | None, nvml: Any) -> Engine
         raise EngineError(str(error), hint=error.hint) from error
     if len({card.key for card in cards}) < len(cards):
         raise ConfigError(
-            f"{role}_devices names a card twice: {','.join(devices)}", param=f"{role}_devices"
+            f"devices names a card of the {role} twice: {'+'.join(devices)}", param="devices"
         )
     return EngineCards(cards=cards, is_chosen=True)
 
@@ -137,7 +135,7 @@ def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
             pass  # the id names no card
     known = ", ".join(f"{i} ({card.name})" for i, card in enumerate(visible))
     raise ConfigError(
-        f"{role}_devices names card {device}; the visible cards are {known}",
+        f"devices names card {device} for the {role}; the visible cards are {known}",
         hint="`nvidia-smi -L` lists numbers and ids; CUDA_VISIBLE_DEVICES hides cards",
-        param=f"{role}_devices",
+        param="devices",
     )

@@ -34,7 +34,11 @@ def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
         "pair": f"{pair.name} {pair_fingerprint(pair, config)}",
         "threads": str(config.threads_per_engine),
         **_describe_layout(config),
-        **{name: "on" for name in ("second_runner", "verifier_graphs") if getattr(config, name)},
+        **{
+            name: "on"
+            for name in ("second_runner", "verifier_graphs")
+            if getattr(config.features, name)
+        },
     }
 
 

@@ -229,7 +229,7 @@ class ServedPair:
             curves.generator,
             max_running=self._config.max_running,
             max_sequences=self.max_sequences,
-            is_shared=self._config.scheduling_kv_split,
+            is_shared=self._config.features.kv_split,
             is_assumed=not isinstance(curves.generator, MeasuredCurve),
         )
         threads = self._config.threads_per_engine
@@ -403,7 +403,9 @@ class ServedPair:
             optimizations = Optimizations.none()
         else:
             separate = have_own_processors(self._config.threads_per_engine)
-            optimizations = Optimizations.from_config(self._config, separate_processors=separate)
+            optimizations = Optimizations.from_features(
+                self._config.features, separate_processors=separate
+            )
         return build_engines(
             optimizations,
             self._engines,

@@ -78,7 +78,7 @@ class Plan:
     runs: Mapping[int, int] = field(default_factory=lambda: {16: 3, 64: 4, 256: 1})
     """How many searches, by n."""
     other: Mapping[str, Any] = field(
-        default_factory=lambda: {"second_runner": True, "verifier_graphs": True}
+        default_factory=lambda: {"features": "second_runner=on,verifier_graphs=on"}
     )
     """Settings of the daemon beside ours."""
 
@@ -96,7 +96,7 @@ REHEARSED: dict[str, Any] = {
     "n": (4,),
     "last_n": (),
     "runs": {4: 1},
-    "other": {"async_scheduling": True},  # the second runner needs Triton
+    "other": {"features": "async_scheduling=on"},  # the second runner needs Triton
 }
 
 
@@ -185,7 +185,7 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
             steps = plan.output / STEPS
             table = await measure_rows(ways, plan.rows, plan.rounds, plan.tokens, steps)
             results.add("steps", table)
-    part, off = f"later start, {plan.pair}", {"scheduling_speculation": False}
+    part, off = f"later start, {plan.pair}", {"features": "speculation=off"}
     clients["pair"] = await start_ours(stack, pair, plan, results, part, home="pair", **off)
     for n in (*plan.n, *plan.last_n):
         part = f"search, n = {n}, no speculation"

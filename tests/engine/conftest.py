@@ -33,9 +33,10 @@ PROBLEM = (
     "How many cards has Tom after day 3?"
 )
 
-FROM_SHELL = ("FLASHEDGE_ASYNC_SCHEDULING", "FLASHEDGE_SECOND_RUNNER")
-"""Set to true, they run the tests of this folder on an asynchronous generator, and on vLLM's second
-model runner (which needs TRITON_INTERPRET=1 and PYTHONPATH=tests/support/interpreted)."""
+FROM_SHELL = ("FLASHEDGE_FEATURES",)
+"""Set to async_scheduling=on, it runs the tests of this folder on an asynchronous generator, set to
+second_runner=on on vLLM's second model runner (which needs TRITON_INTERPRET=1 and
+PYTHONPATH=tests/support/interpreted)."""
 
 START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}
 """KV memory of the engines of `mapped_pair` when they start."""
@@ -85,8 +86,8 @@ class MappedPair(VllmPair):
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def mapped_pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
     """Each engine can grow to the memory that both have together."""
-    sizes = {f"{name}_kv_bytes": size for name, size in START_BYTES.items()}
-    config = load_config(sizes, environ=make_environ(tmp_path_factory))
+    sizes = tuple(START_BYTES.values())
+    config = load_config({"kv_bytes": sizes}, environ=make_environ(tmp_path_factory))
     engines = MappedPair(find_pair("bundled", config), config)
     await engines.start()
     yield engines

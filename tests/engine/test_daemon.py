@@ -118,7 +118,7 @@ def test_easy_problems_get_right_answers_and_the_stock_loops_trees(served: Daemo
     right = 0
     for item in items:
         ours = served.solve(item["problem"], "-n", "8")
-        stock = served.solve(item["problem"], "-n", "8", "--baseline")
+        stock = served.solve(item["problem"], "-n", "8", "--set", "baseline=true")
         assert ours["tree"] == stock["tree"]
         right += ours["answer"] == item["answer"]
     assert right

@@ -48,7 +48,7 @@ WALKED = {
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallRequests]:
     home = tmp_path_factory.mktemp("growth")
-    async with serve(home, generator_kv_bytes=KV_BYTES, verifier_kv_bytes=KV_BYTES) as served:
+    async with serve(home, kv_bytes=KV_BYTES) as served:
         yield served
 
 

@@ -180,7 +180,7 @@ async def test_the_second_runner_serves_no_deterministic_request(
     async with tag_requests(FLAGGED):
         response = await client.post(CHAT, json={"model": "bundled", "messages": SAY})
     assert response.status_code == 400
-    assert "(setting second_runner)" in response.json()["error"]["message"]
+    assert "(feature second_runner)" in response.json()["error"]["message"]
     assert not seen
 
 

@@ -67,5 +67,5 @@ async def test_a_deterministic_request_is_refused(
         deterministic=True,
     )
     monkeypatch.setattr(generator, "_options", replace(generator.options, second_runner=True))
-    with pytest.raises(RequestError, match="setting second_runner"):
+    with pytest.raises(RequestError, match="feature second_runner"):
         await anext(generator.extend(request))

@@ -65,7 +65,7 @@ def test_a_calibration_is_used_until_the_pair_changes(
     run = json.loads(cli(*solve, "--early-exit").stdout)
     assert run["early_exit_source"] == "calibration"
     assert len(run["completions"]) == 2
-    run = json.loads(cli(*solve, "--early-exit", "--detect", "2").stdout)
+    run = json.loads(cli(*solve, "--set", "early_exit.detect=2").stdout)
     assert run["early_exit_source"] == "request"
     stored = json.loads(calibrations_file(config).read_text())
     del stored["calibrations"][0]["provenance"]["chosen"]["loss_bound"]

@@ -18,7 +18,7 @@ from flashedge.daemon.files import find
 from tests.support.commands import CLI, SIMULATED, cli, list_runs, start_cli, wait_for
 
 pytestmark = pytest.mark.xdist_group("command line")  # one process starts the shared daemon
-LONG = ("-n", "512", "--branching=2", "--max-steps=200")
+LONG = ("-n", "512", "--set=branching=2", "--set=max_steps=200")
 
 
 def test_solve_twice_then_look_at_the_runs(shared_daemon: subprocess.Popen[bytes]) -> None:
@@ -43,7 +43,8 @@ def test_solve_twice_then_look_at_the_runs(shared_daemon: subprocess.Popen[bytes
 
 
 def test_strategies_and_early_exit(shared_daemon: subprocess.Popen[bytes]) -> None:
-    exits = ("--threshold", "entropy=0", "--detect", "2", "--exit-policy", "every_step")
+    given = ("thresholds.entropy=0", "detect=2", "policy=every_step")
+    exits = [f"--set=early_exit.{field}" for field in given]
     for flags, cut_by, completions in (
         (("--strategy", "self-consistency-6", "--no-early-exit"), None, 6),
         (("--strategy", "self-consistency-6", *exits), "certainty", 2),

@@ -66,7 +66,7 @@ def walk_cards(folder: str) -> dict[str, Any]:
         config = resolve_memory(pair, given, fake_card(card))
         install(card)
         found[card] = {
-            "kv_bytes": [config.generator_kv_bytes, config.verifier_kv_bytes],
+            "kv_bytes": [config.kv_bytes.generator, config.kv_bytes.verifier],
             "engines": {
                 f"{role} {dtype}": _describe(role, dtype, config, pair, Path(folder))
                 for role in ROLES
@@ -81,7 +81,7 @@ LAYOUTS = {
     "both on two": (("4090", "4090"), "0,1", "0,1"),
     "two and one": (("3060", "3060", "4090"), "0,1", "2"),
 }
-"""Cards of a machine, and the settings generator_devices and verifier_devices."""
+"""Cards of a machine, and the setting devices of both engines."""
 
 
 def walk_layouts(folder: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def walk_layouts(folder: str) -> dict[str, Any]:
         nvml = fake_cards(*cards)
         use_nvml(nvml)
         forget_card()
-        given = load_config({"generator_devices": generator, "verifier_devices": verifier})
+        given = load_config({"devices": (generator, verifier)})
         pair = find_pair(PAIR, given)
         config, layout = resolve_memory(pair, given, nvml), find_layout(given, nvml)
         found[name] = {}
@@ -162,7 +162,7 @@ def _build_options(role: str, dtype: str, config: Any, pair: Any, folder: Path) 
 
     is_generator = role == "generator"
     spec = pair.generator if is_generator else pair.verifier
-    kv_bytes = config.generator_kv_bytes if is_generator else config.verifier_kv_bytes
+    kv_bytes = config.kv_bytes.generator if is_generator else config.kv_bytes.verifier
     path = write_config(folder / role, role)
     options = build_options(
         role, replace(spec, dtype=dtype), path, kv_bytes, None, config, on_card=True
@@ -221,7 +221,7 @@ def walk_experimental(folder: str) -> dict[str, Any]:
 
     apply_patches(ProcessKind.DAEMON)
     vllm.HAS_TRITON = True  # Triton finds no driver on a faked card
-    given = load_config({"second_runner": True, "verifier_graphs": True})
+    given = load_config({"features": "second_runner=on,verifier_graphs=on"})
     pair = find_pair(PAIR, given)
     config = resolve_memory(pair, given, fake_card("4090"))
     return {role: _describe(role, "bfloat16", config, pair, Path(folder)) for role in ROLES}
@@ -343,8 +343,7 @@ def _build_apart() -> dict[str, Any]:
 
     use_nvml(fake_cards("4090", "3060", "3060"))
     forget_card()
-    moving = {"scheduling_kv_split": True, "scheduling_mapped_kv": True}
-    given = {"generator_devices": "1", "verifier_devices": "0", **moving}  # the bundled pair
+    given = {"devices": "1,0", "features": "kv_split=on,mapped_kv=on"}  # the bundled pair
     served: Any = build(load_config(given))._loader.shown._engines
     served._build()
     engines = []
@@ -360,8 +359,8 @@ def _build_apart() -> dict[str, Any]:
         )
     return {
         "engines": engines,
-        "three": _refuse({"pair": PAIR, "generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
-        "bundled": _refuse({"generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
+        "three": _refuse({"pair": PAIR, "devices": "0+1+2"}),
+        "bundled": _refuse({"devices": "0+1+2"}),
     }
 
 

@@ -186,7 +186,7 @@ class BatchDaemon(FakeDaemon):
         word = body["problem"].split()[0]
         if word == "long":
             return refuse(400, "context_length_exceeded")
-        if body.get("branching") == 0:
+        if body.get("branching") == 1000:
             return refuse(404, "not_found")
         self.submitted.setdefault(body["id"], body)
         self.runs.setdefault(body["id"], self.finish(body, word))

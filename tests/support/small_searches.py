@@ -60,7 +60,7 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, RunSpec]:
 async def run_searches(specs: dict[str, RunSpec], *, second: bool) -> dict[str, Any]:
     """The trees by the names of `specs`, and what was drafted."""
     with tempfile.TemporaryDirectory() as home:
-        asked = {"second_runner": second, "async_scheduling": True}
+        asked = {"features": {"second_runner": second, "async_scheduling": True}}
         config = load_config(asked, environ={"FLASHEDGE_HOME": home})
         pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
         await pair.start()

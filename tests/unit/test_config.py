@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flashedge.config import Config, list_settings, load_config, trace_settings
 from flashedge.errors import ConfigError
+from flashedge.old_settings import OLD_SETTINGS, OldSetting
+from flashedge.optimizations import FEATURES, Features
 
 
 def load(
@@ -54,7 +57,8 @@ def test_order_is_command_environment_file_default(tmp_path: Path) -> None:
     ],
 )
 def test_sizes(tmp_path: Path, text: object, count: int) -> None:
-    assert load(tmp_path, generator_kv_bytes=text).generator_kv_bytes == count
+    assert load(tmp_path, kv_bytes=text).kv_bytes == (count, count)
+    assert load(tmp_path, kv_bytes=(text, None)).kv_bytes == (count, None)
 
 
 @pytest.mark.parametrize(
@@ -73,11 +77,19 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("log_level", "loud", "must be one of debug"),
         ("host", 5, "must be a string"),
         ("state_dir", "", "must be a folder"),
-        ("generator_kv_bytes", "12XiB", 'must be a size such as "512MiB"'),
+        ("kv_bytes", "12XiB", 'must be a size such as "512MiB"'),
+        ("kv_bytes", "8GiB,64KiB", "at least 1.0 MiB"),
+        ("kv_bytes", -1, "at least 1.0 MiB"),
+        ("kv_bytes", "1GiB,1GiB,1GiB", "or for each as GENERATOR,VERIFIER"),
+        ("devices", "0,1,2", "or for each as GENERATOR,VERIFIER"),
+        ("batch_invariant", 1, "must be true or false"),
+        ("batch_invariant", "maybe", "must be true or false"),
+        *(
+            ("features", value, "must be names with on or off, such as speculation=off")
+            for value in ("speculation=maybe", "speculation", "specluation=off", 2, {"offload": 1})
+        ),
         ("generator_kv_bytes", "64KiB", "at least 1.0 MiB"),
-        ("generator_kv_bytes", -1, "at least 1.0 MiB"),
-        ("scheduling_prefix_order", "maybe", "must be true or false"),
-        ("scheduling_prefix_order", 1, "must be true or false"),
+        ("verifier_devices", "one", "must be different cards"),
         ("scheduling_speculation", "perhaps", "must be true or false"),
         ("scheduling_lookahead", 2, "must be true or false"),
         *(
@@ -105,28 +117,68 @@ def test_origins_are_written_as_browsers_do(tmp_path: Path) -> None:
     assert load(tmp_path, "allowed_origins = []\n").allowed_origins == ()
 
 
-def test_clusters_have_a_table_of_their_own(tmp_path: Path) -> None:
-    file = 'port = 1\n[clusters]\nmodel = "./minilm"\nthreshold = 0.7\n'
-    config = load(tmp_path, file, {"FLASHEDGE_CLUSTERS_THRESHOLD": "0.8"})
+def test_devices_are_those_of_both_engines_or_of_each(tmp_path: Path) -> None:
+    assert load(tmp_path).devices == (None, None)
+    for given, generator, verifier in (
+        ("1", ("1",), ("1",)),
+        ("0+1, 2", ("0", "1"), ("2",)),
+        ("auto,GPU-5+1", None, ("GPU-5", "1")),
+        ([[0, 1], 2], ("0", "1"), ("2",)),
+        (3, ("3",), ("3",)),
+    ):
+        assert load(tmp_path, devices=given).devices == (generator, verifier)
+
+
+def test_features_of_all_sources_count_and_the_last_one_wins(tmp_path: Path) -> None:
+    default = load(tmp_path).features
+    assert default == Features()
+    assert str(default) == ""
+    file = "[features]\nspeculation = false\nlookahead = true\ngang = false\n"
+    env = {"FLASHEDGE_FEATURES": "lookahead=off, async_scheduling=on,gang=On"}
+    config = load(tmp_path, file, env, features={"score_once": False})
+    assert str(config.features) == "speculation=off,score_once=off,async_scheduling=on"
+    assert load(tmp_path / "new", features=str(config.features)).features == config.features
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_the_old_names_of_features_set_them_with_a_hint(tmp_path: Path, name: str) -> None:
+    old = name if f"scheduling_{name}" not in OLD_SETTINGS else f"scheduling_{name}"
+    for on in (True, False):
+        with pytest.warns(OldSetting, match=f"{old} in the environment is an old name; write feat"):
+            config = load(tmp_path, env={f"FLASHEDGE_{old.upper()}": str(on)})
+        assert config.features == replace(Features(), **{name: on})
+
+
+def test_the_old_names_of_the_engines_settings_set_their_part(tmp_path: Path) -> None:
+    file = 'generator_kv_bytes = "512MiB"\nverifier_devices = 1\n'
+    env = {"FLASHEDGE_VERIFIER_KV_BYTES": "1GiB", "FLASHEDGE_GENERATOR_DEVICES": "0,2"}
+    with pytest.warns(OldSetting) as told:
+        config = load(tmp_path, file, env)
+    assert config.kv_bytes == (512 << 20, 1 << 30)
+    assert config.devices == (("0", "2"), ("1",))
+    said = [str(warning.message) for warning in told]
+    assert said[0].endswith('config.toml is an old name; write kv_bytes = "512MiB,auto"')
+    assert 'write devices = "0+2,1"' in said[-1]
+
+
+def test_the_old_tables_are_read_with_a_hint(tmp_path: Path) -> None:
+    file = """port = 1
+[clusters]
+model = "./minilm"
+threshold = 0.7
+[scheduling]
+speculation = false
+"""
+    with pytest.warns(OldSetting) as told:
+        config = load(tmp_path, file, {"FLASHEDGE_CLUSTERS_THRESHOLD": "0.8"})
     assert (config.port, config.clusters_model, config.clusters_threshold) == (1, "./minilm", 0.8)
+    assert not config.features.speculation
+    assert len(told) == 3
+    assert "model of [clusters] in" in str(told[0].message)
+    assert str(told[0].message).endswith("write clusters_model")
     with pytest.raises(ConfigError, match="unknown key 'clusters_modle'") as e:
         load(tmp_path, '[clusters]\nmodle = "x"\n')
     assert e.value.hint == "did you mean 'clusters_model'?"
-
-
-def test_prefix_order_is_on_unless_switched_off(tmp_path: Path) -> None:
-    assert load(tmp_path).scheduling_prefix_order
-    off = load(tmp_path, "[scheduling]\nprefix_order = false\n")
-    assert not off.scheduling_prefix_order
-    again = load(tmp_path, env={"FLASHEDGE_SCHEDULING_PREFIX_ORDER": "True"})
-    assert again.scheduling_prefix_order
-
-
-def test_speculation_is_on_unless_switched_off(tmp_path: Path) -> None:
-    default = load(tmp_path)
-    assert (default.scheduling_speculation, default.scheduling_lookahead) == (True, False)
-    turned = load(tmp_path, "[scheduling]\nspeculation = false\nlookahead = true\n")
-    assert (turned.scheduling_speculation, turned.scheduling_lookahead) == (False, True)
 
 
 def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:
@@ -184,13 +236,11 @@ def test_every_setting_says_where_it_is_written_and_what_it_does() -> None:
     settings = {setting.name: setting for setting in list_settings()}
     assert list(settings) == [field.name for field in dataclasses.fields(Config)]
     assert all(setting.description.endswith(".") for setting in settings.values())
-    model = settings["clusters_model"]
-    assert (model.table, model.key) == ("clusters", "model")
-    assert model.variable == "FLASHEDGE_CLUSTERS_MODEL"
+    assert settings["clusters_model"].variable == "FLASHEDGE_CLUSTERS_MODEL"
     port = settings["port"]
-    assert (port.table, port.key, port.kind, port.default) == (None, "port", "integer", 8642)
+    assert (port.kind, port.default) == ("integer", 8642)
     assert (port.at_least, port.at_most) == (0, 65535)
-    assert settings["generator_kv_bytes"].kind == "size"
+    assert settings["kv_bytes"].kind == "size"
     assert settings["api_key"].is_secret
     assert [name for name in settings if not settings[name].is_in_file] == ["config_dir"]
 

@@ -14,27 +14,13 @@ import pytest
 
 from flashedge import optimizations
 from flashedge.config import Config, load_config
-from flashedge.optimizations import CONFIG_KEYS, KEY_PREFIX, SWITCHES, Optimizations
+from flashedge.optimizations import FEATURES, SWITCHES, Features, Optimizations
 from flashedge.runtime.drive.engines import TwinEngines, build_engines
 from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.simulate import Bench, Question, build_bench
 from scripts.lab.benchmark.virtual_run import VirtualRun
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig
-
-ENGINE_SETTINGS = {"scheduling_offload_to_file", "scheduling_mapped_kv"}
-"""Keys of `[scheduling]` that say how the engines hold KV, not which optimizations are on."""
-PROGRAM_SETTINGS = {
-    "scheduling_policy",
-    "scheduling_gang",
-    "scheduling_fair_clients",
-    "scheduling_escalate_s",
-    "scheduling_admission",
-    "scheduling_lengths",
-    "scheduling_boost",
-}
-"""Keys of `[scheduling]` that say which program goes first, and which gets more rollouts. They are
-the daemon's, not a run's."""
 
 
 def config_of(home: Path, **settings: object) -> Config:
@@ -46,60 +32,60 @@ def config_of(home: Path, **settings: object) -> Config:
 
 def test_every_switch_says_what_it_does_and_where_it_comes_from() -> None:
     tree = ast.parse(inspect.getsource(optimizations))
-    body = next(n for n in tree.body if isinstance(n, ast.ClassDef)).body
     documented = {}
-    for field, below in pairwise(body):
-        match field, below:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
-                documented[name] = str(doc)
-            case _:
-                pass
-    assert set(documented) == set(SWITCHES)
+    for body in (n.body for n in tree.body if isinstance(n, ast.ClassDef)):
+        for field, below in pairwise(body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=doc)),
+                ):
+                    documented[name] = str(doc)
+                case _:
+                    pass
+    assert set(documented) == {*FEATURES, *SWITCHES}
     for name, doc in documented.items():
-        assert "Ref: arXiv" in doc or "Ours." in doc, name
+        assert "Ref: arXiv" in doc or "Ours." in doc or doc == "vLLM's.", name
 
 
 # ---------------------------------------------------------------- set by the user
 
 
-def test_every_switch_but_the_baselines_has_a_key_and_every_key_a_switch() -> None:
-    keys = {f.name for f in dataclasses.fields(Config) if f.name.startswith(KEY_PREFIX)}
-    assert set(CONFIG_KEYS.values()) == keys - ENGINE_SETTINGS - PROGRAM_SETTINGS
-    assert set(SWITCHES) - set(CONFIG_KEYS) == {"suffix_scoring"}
+def test_users_can_switch_all_but_what_only_baselines_go_without() -> None:
+    assert set(SWITCHES) - set(FEATURES) == {"suffix_scoring"}
 
 
-@pytest.mark.parametrize("switch", CONFIG_KEYS)
+def choose(*, separate_processors: bool = False, **features: Any) -> Optimizations:
+    return Optimizations.from_features(
+        Features(**features), separate_processors=separate_processors
+    )
+
+
+@pytest.mark.parametrize("switch", set(SWITCHES) & set(FEATURES))
 @pytest.mark.parametrize("on", [False, True])
-def test_its_key_sets_a_switch_and_no_other(tmp_path: Path, switch: str, on: bool) -> None:
-    plain = Optimizations.from_config(config_of(tmp_path), separate_processors=False)
-    config = config_of(tmp_path, **{CONFIG_KEYS[switch]: on})
-    found = Optimizations.from_config(config, separate_processors=False)
-    assert found == replace(plain, **{switch: on})
+def test_a_feature_sets_its_switch_and_no_other(switch: str, on: bool) -> None:
+    assert choose(**{switch: on}) == replace(Optimizations(), **{switch: on})
 
 
-def test_the_defaults_are_those_of_the_configuration(tmp_path: Path) -> None:
-    config = config_of(tmp_path)
-    assert Optimizations.from_config(config, separate_processors=False) == Optimizations()
+def test_the_defaults_are_those_of_the_features() -> None:
+    assert choose() == Optimizations()
 
 
-def test_early_scores_are_on_where_they_pay_unless_lookahead_needs_whole_levels(
-    tmp_path: Path,
-) -> None:
-    for settings, on in (
+def test_early_scores_are_on_where_they_pay_unless_lookahead_needs_whole_levels() -> None:
+    for features, on in (
         ({}, True),
-        ({"scheduling_early_scores": False}, False),
-        ({"scheduling_lookahead": True}, False),
-        ({"scheduling_lookahead": True, "scheduling_early_scores": True}, False),
+        ({"early_scores": False}, False),
+        ({"lookahead": True}, False),
+        ({"lookahead": True, "early_scores": True}, False),
     ):
-        config = config_of(tmp_path, **settings)
-        assert Optimizations.from_config(config, separate_processors=True).early_scores is on
+        assert choose(separate_processors=True, **features).early_scores is on
 
 
 @pytest.mark.parametrize("switch", SWITCHES)
-def test_the_keys_of_some_switches_set_them_again(tmp_path: Path, switch: str) -> None:
+def test_the_setting_of_some_switches_sets_them_again(tmp_path: Path, switch: str) -> None:
     only = Optimizations.only(switch)
-    config = config_of(tmp_path, **only.to_config())
-    again = Optimizations.from_config(config, separate_processors=True)
+    config = config_of(tmp_path, features=only.to_setting())
+    again = Optimizations.from_features(config.features, separate_processors=True)
     assert again == replace(only, suffix_scoring=True)
 
 
@@ -111,7 +97,7 @@ def test_an_unknown_switch_is_refused() -> None:
 async def test_a_baseline_run_works_with_the_stock_twins_and_no_optimization(
     tmp_path: Path,
 ) -> None:
-    rig = Rig(tmp_path, scheduling_kv_split=False)  # else the engines stand behind counters
+    rig = Rig(tmp_path, features="kv_split=off")  # else the engines stand behind counters
     stock: Any = object()
     rig.pair.stock_generator = rig.pair.stock_verifier = stock
     await rig.service.start()

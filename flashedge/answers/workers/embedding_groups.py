@@ -101,7 +101,7 @@ class EmbeddingGroups:
 
 
 def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
-    """Build the groups that `[clusters] model` configures. None if no model is configured.
+    """Build the groups that `clusters_model` configures. None if no model is configured.
 
     Raises CheckpointError if the model can't be used, ConfigError if a package is missing.
     """
@@ -119,6 +119,6 @@ def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
         folder = resolve_model(spec, config)
     except CheckpointError as error:
         raise CheckpointError(
-            f"[clusters] model: {error}", hint=error.hint or MODEL_HINT, param="clusters_model"
+            f"clusters_model: {error}", hint=error.hint or MODEL_HINT, param="clusters_model"
         ) from error
     return EmbeddingGroups(folder, config.clusters_threshold)

@@ -85,15 +85,15 @@ def check_kv_memory(config: Config) -> Check:
         names = [str(cards.describe()) for cards in layout.each]
         detail = f"does not move: the generator has {names[0]} to itself, the verifier {names[1]}"
         return Check(name="kv memory", verdict=GOOD, detail=detail)
-    if not config.scheduling_kv_split:
-        detail = "divided by the pair's memory plan ([scheduling] kv_split is off)"
+    if not config.features.kv_split:
+        detail = "divided by the pair's memory plan (the feature kv_split is off)"
     elif detect_device_kind() == "cpu":
         detail = "moves between the engines while they run; unused memory goes back to the system"
-    elif config.scheduling_mapped_kv:
+    elif config.features.mapped_kv:
         detail = "moves between the engines if a trial at the start succeeds (see flashedge logs)"
     else:
         detail = (
-            "divided once, by the profile, when the engines start ([scheduling] mapped_kv is off)"
+            "divided once, by the profile, when the engines start (the feature mapped_kv is off)"
         )
     return Check(name="kv memory", verdict=GOOD, detail=detail)
 

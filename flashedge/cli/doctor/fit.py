@@ -138,7 +138,7 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
             name="fit",
             verdict=WARNING,
             detail=f"{detail}; but its KV sizes are set to {format_size(explicit)}",
-            hint="leave generator_kv_bytes and verifier_kv_bytes unset, so that they are planned",
+            hint="leave kv_bytes unset, so that it is planned",
         )
     if longest >= WIDTH:
         return Check(name="fit", verdict=GOOD, detail=detail)

@@ -60,15 +60,14 @@ def _build_card(name: str) -> CardMemory:
 
 def _place_engines(cards: tuple[CardMemory, ...], config: Config) -> Place:
     """Put the engines on `cards`, which the settings count from 0."""
-    given = config.generator_devices, config.verifier_devices
+    given = config.devices
     chosen = (("0",), ("1",)) if given == (None, None) else (given[0] or ("0",), given[1] or ("0",))
     first, second = (_choose(cards, names) for names in chosen)
     if set(first) & set(second) and set(first) != set(second):
         raise ConfigError(
             "the engines share some of their cards, but not all",
-            hint="set generator_devices and verifier_devices to the same cards, or to different"
-            " ones, such as 0 and 1",
-            param="verifier_devices",
+            hint="give both engines the same devices, or different ones, such as 0,1",
+            param="devices",
         )
     generator, verifier = (_find_smallest(cards, numbers) for numbers in (first, second))
     if set(first) == set(second):

@@ -211,7 +211,7 @@ def rm(name: Name) -> None:
 def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
     """Both models of the pair `name`, or the one model whose source it is.
 
-    A model belongs to a pair, or `[clusters] model` names it. Raises NotFound.
+    A model belongs to a pair, or `clusters_model` names it. Raises NotFound.
     """
     pairs = load_pairs(config)
     if name in pairs:

@@ -31,6 +31,14 @@ Solutions = Annotated[
         metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."
     ),
 ]
+Aggregate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="How step scores become a path's score: last, min, prod, mean.",
+        show_default="last",
+    ),
+]
 Deterministic = Annotated[
     bool | None,
     typer.Option(
@@ -70,7 +78,7 @@ def score(
     solutions: Solutions = None,
     file: options.ProblemFile = None,
     pair: options.Pair = None,
-    aggregate: options.Aggregate = None,
+    aggregate: Aggregate = None,
     deterministic: Deterministic = None,
     priority: options.Priority = None,
     program: options.Program = None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
@@ -14,23 +15,35 @@ from flashedge.cli.solve import batch, options
 from flashedge.cli.solve.result import print_result, warn_about
 from flashedge.cli.solve.run_display import follow_run
 from flashedge.cli.solve.strategy_flags import (
-    build_exit_field,
+    REQUEST_FIELDS,
+    build_fields,
     check_finite,
-    parse_assignments,
     parse_strategy_flags,
+    translate_old_flags,
 )
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, RequestError, StoreError
 from flashedge.models.registry import find_pair
 
-EPILOG = """\
+_FIELDS = "\n".join(f"  {name:<28} {about}" for name, about in REQUEST_FIELDS.items())
+EPILOG = f"""\
 [bold]Examples[/]
   flashedge solve "Dan has 24 nuts and wins 20. How many has he now?" -n 32
   flashedge solve --strategy mcts-20 --early-exit < problem.txt
   flashedge solve --input problems.jsonl --output results.jsonl
 
+[bold]Fields of the request that --set gives[/]
+{_FIELDS}
+
 docs/strategies.md describes the strategies and their own options (--set).
 """
+
+
+class SolveCommand(TyperCommand):
+    """`solve`, which takes its old flags for one more version."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, translate_old_flags(args))
 
 
 def solve(
@@ -39,32 +52,16 @@ def solve(
     pair: options.Pair = None,
     strategy: options.Strategy = None,
     n: options.Paths = None,
-    branching: options.Branching = None,
-    aggregate: options.Aggregate = None,
-    selection: options.Selection = None,
     answers: options.Answers = None,
-    step_rule: options.StepRule = None,
-    step_entropy: options.StepEntropy = None,
-    min_step_tokens: options.MinStepTokens = None,
-    judge: options.Judge = None,
     option: options.StrategyOptions = None,
-    baseline: options.Baseline = False,
     deterministic: options.Deterministic = None,
     seed: options.Seed = None,
     temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
     thinking: options.Thinking = None,
-    max_step_tokens: options.MaxStepTokens = None,
-    max_steps: options.MaxSteps = None,
     max_tokens: options.PathTokens = None,
     budget_tokens: options.TreeBudget = None,
     deadline: options.Deadline = None,
-    early_exit: options.EarlyExit = False,
-    no_early_exit: options.NoEarlyExit = False,
-    exit_policy: options.ExitPolicy = None,
-    threshold: options.Thresholds = None,
-    detect: options.Detect = None,
+    early_exit: options.EarlyExit = None,
     priority: options.Priority = None,
     program: options.Program = None,
     source: options.Input = None,
@@ -81,36 +78,20 @@ def solve(
     The answer is printed on stdout, the growing tree and then the best path on stderr. Without an
     answer stdout stays empty, and the exit code is 1.
     """
-    if early_exit and no_early_exit:
-        raise RequestError("--early-exit and --no-early-exit contradict each other")
     strategy, n = parse_strategy_flags(strategy, n)
-    wants_exit = True if early_exit else False if no_early_exit else None
     given = {
         "pair": pair,
         "strategy": strategy,
         "n": n,
-        "branching": branching,
-        "aggregate": aggregate,
-        "selection": selection,
         "seed": seed,
         "temperature": check_finite("temperature", temperature),
-        "top_p": check_finite("top_p", top_p),
-        "top_k": top_k,
-        "max_step_tokens": max_step_tokens,
-        "max_steps": max_steps,
         "max_tokens": max_tokens,
         "token_budget": budget_tokens,
         "deadline_s": check_finite("deadline", deadline),
-        "baseline": baseline or None,
         "deterministic": deterministic,
         "answers": answers,
-        "step_rule": step_rule,
-        "step_entropy": check_finite("step_entropy", step_entropy),
-        "min_step_tokens": min_step_tokens,
-        "judge": judge,
-        "early_exit": build_exit_field(wants_exit, exit_policy, threshold, detect),
-        "options": parse_assignments("--set", option) or None,
         "chat_template_kwargs": None if thinking is None else {"enable_thinking": thinking},
+        **build_fields(option, early_exit),
     }
     settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})

@@ -13,8 +13,7 @@ import typer
 from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES, complete_strategy
 
 SEARCH, SAMPLING, LIMITS = "Search", "Sampling", "Limits"
-EARLY_EXIT, BATCH, OUTPUT = "Early exit", "Many problems", "Output"
-ORDER = "Order"
+ORDER, BATCH, OUTPUT = "Order", "Many problems", "Output"
 
 Problem = Annotated[
     str | None,
@@ -55,33 +54,6 @@ Paths = Annotated[
         rich_help_panel=SEARCH,
     ),
 ]
-Branching = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Children of each kept path.",
-        show_default="4",
-        rich_help_panel=SEARCH,
-    ),
-]
-Aggregate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOW",
-        help="How step scores become a path's score: last, min, prod, mean.",
-        show_default="last",
-        rich_help_panel=SEARCH,
-    ),
-]
-Selection = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOW",
-        help="How the answer is chosen: weighted, majority, best.",
-        show_default="weighted; best with --answers whole",
-        rich_help_panel=SEARCH,
-    ),
-]
 Answers = Annotated[
     str | None,
     typer.Option(
@@ -98,16 +70,8 @@ StrategyOptions = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="An option of the strategy, such as c=0.5 or window=4. Repeatable.",
-        rich_help_panel=SEARCH,
-    ),
-]
-Baseline = Annotated[
-    bool,
-    typer.Option(
-        "--baseline",
-        help="Run the stock loop, without optimizations, for comparison. The engines stay as they"
-        " are set for FlashEdge.",
+        help="Another field of the request (below), or an option of the strategy, such as c=0.5 or"
+        " window=4. Repeatable.",
         rich_help_panel=SEARCH,
     ),
 ]
@@ -116,7 +80,7 @@ Deterministic = Annotated[
     typer.Option(
         "--deterministic/--no-deterministic",
         help="Give the same tree, to the bit, whatever else runs, also where the kernels' results"
-        " depend on it. No --deadline, no boosting, no --baseline.",
+        " depend on it. No --deadline, no boosting, no baseline.",
         show_default="the setting deterministic_searches",
         rich_help_panel=SEARCH,
     ),
@@ -139,24 +103,6 @@ Temperature = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        metavar="X",
-        help="Sample from the likeliest tokens of this total probability.",
-        show_default="1",
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Sample from the N likeliest tokens; 0 is off.",
-        show_default="0",
-        rich_help_panel=SAMPLING,
-    ),
-]
 Thinking = Annotated[
     bool | None,
     typer.Option(
@@ -164,61 +110,6 @@ Thinking = Annotated[
         help="Let a model that can think do so before its answer, or not.",
         show_default="the pair's",
         rich_help_panel=SAMPLING,
-    ),
-]
-MaxStepTokens = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Most tokens of a step.",
-        show_default="the pair's",
-        rich_help_panel=LIMITS,
-    ),
-]
-MaxSteps = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Most steps of a path.",
-        show_default="40",
-        rich_help_panel=LIMITS,
-    ),
-]
-StepRule = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RULE",
-        help="Where a step ends: blank_line, markers (Wait, Alternatively, …), tokens"
-        " (after --max-step-tokens) or entropy (where the model is unsure).",
-        show_default="the pair's, blank_line",
-        rich_help_panel=SEARCH,
-    ),
-]
-StepEntropy = Annotated[
-    float | None,
-    typer.Option(
-        metavar="NATS",
-        help="With --step-rule entropy: how unsure the model is where a step ends, 0 to 3.",
-        show_default="the pair's, 1",
-        rich_help_panel=SEARCH,
-    ),
-]
-MinStepTokens = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="With --step-rule entropy: least tokens of a step.",
-        show_default="the pair's, 16",
-        rich_help_panel=SEARCH,
-    ),
-]
-Judge = Annotated[
-    str | None,
-    typer.Option(
-        metavar="WHAT",
-        help="What the verifier sees: steps, or only the answer behind the thinking.",
-        show_default="the pair's, steps",
-        rich_help_panel=SEARCH,
     ),
 ]
 PathTokens = Annotated[
@@ -243,44 +134,12 @@ Deadline = Annotated[
     ),
 ]
 EarlyExit = Annotated[
-    bool,
+    bool | None,
     typer.Option(
-        "--early-exit",
-        help="Stop as soon as the answer is settled.",
-        rich_help_panel=EARLY_EXIT,
-    ),
-]
-NoEarlyExit = Annotated[
-    bool,
-    typer.Option(
-        "--no-early-exit",
-        help="Never stop early (self_consistency and probed_cot do).",
-        rich_help_panel=EARLY_EXIT,
-    ),
-]
-ExitPolicy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="POLICY",
-        help="lead, static, every_5, every_step, length, initial_curve, dynamic_curve.",
-        show_default="the calibration's, or the strategy's",
-        rich_help_panel=EARLY_EXIT,
-    ),
-]
-Thresholds = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME=VALUE",
-        help="Least certainty at which to stop: entropy=0.8, reward=0.9. Repeatable.",
-        rich_help_panel=EARLY_EXIT,
-    ),
-]
-Detect = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help="Paths, rollouts or probes before certainty is first measured.",
-        rich_help_panel=EARLY_EXIT,
+        "--early-exit/--no-early-exit",
+        help="Stop as soon as the answer is settled, or never.",
+        show_default="self_consistency and probed_cot stop",
+        rich_help_panel=LIMITS,
     ),
 ]
 Priority = Annotated[
@@ -345,7 +204,11 @@ RetryFailed = Annotated[
 ]
 Tree = Annotated[
     bool,
-    typer.Option("--tree", help="Leave the whole tree below, not only the best path."),
+    typer.Option(
+        "--tree",
+        help="Leave the whole tree below, not only the best path.",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 Json = Annotated[
     bool,

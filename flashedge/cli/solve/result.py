@@ -47,7 +47,7 @@ def warn_about(result: Mapping[str, Any]) -> None:
     if result.get("baseline") and result.get("deterministic") is False:
         output.warn(
             "The kernels of this device are not batch-invariant, so the same search without"
-            " --baseline can build another tree: compare many problems, not this one. On a card,"
+            " baseline=true can build another tree: compare many problems, not this one. On a card,"
             " the setting batch_invariant makes both alike."
         )
 

@@ -1,4 +1,4 @@
-"""Options about the strategy and its early exit, as fields of a request."""
+"""The strategy and the fields of a request that `solve --set` gives."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from typing import Any
 
+from flashedge.cli.output import note
 from flashedge.errors import NotFound, RequestError
 
 STRATEGY_NAMES = (
@@ -20,6 +21,31 @@ STRATEGY_NAMES = (
     "probed_cot",
 )
 """The names of `search.catalog.STRATEGIES`, here so that `--help` loads no search."""
+
+REQUEST_FIELDS = {
+    "branching": "children of each kept path (4)",
+    "aggregate": "how step scores become a path's: last, min, prod, mean (last)",
+    "selection": "how the answer is chosen: weighted, majority, best (weighted)",
+    "step_rule": "where a step ends: blank_line, markers, tokens, entropy (the pair's)",
+    "step_entropy": "nats above which a step ends by the rule entropy, 0 to 3 (the pair's)",
+    "min_step_tokens": "least tokens of a step by the rule entropy (the pair's)",
+    "max_step_tokens": "most tokens of a step (the pair's)",
+    "max_steps": "most steps of a path (40)",
+    "judge": "what the verifier sees: steps, or only the answer behind the thinking",
+    "top_p": "sample from the likeliest tokens of this total probability (1)",
+    "top_k": "sample from the N likeliest tokens; 0 is off (0)",
+    "baseline": "true: the stock loop, without optimizations, for comparison",
+    "early_exit.policy": "lead, static, every_5, every_step, length, initial_curve, dynamic_curve",
+    "early_exit.thresholds.NAME": "least certainty at which to stop, by measure: entropy, reward",
+    "early_exit.detect": "paths, rollouts or probes before certainty is first measured",
+}
+"""Fields of a request that have no flag, and what they mean."""
+_OLD_FLAGS = {
+    **{f"--{name.replace('_', '-')}": name for name in REQUEST_FIELDS if "." not in name},
+    "--exit-policy": "early_exit.policy",
+    "--threshold": "early_exit.thresholds",
+    "--detect": "early_exit.detect",
+}
 
 
 def complete_strategy(incomplete: str) -> list[str]:
@@ -48,33 +74,64 @@ def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | Non
     return name, count if count is not None else n
 
 
-def build_exit_field(
-    requested: bool | None, policy: str | None, thresholds: list[str] | None, detect: int | None
-) -> bool | dict[str, Any] | None:
-    """The field `early_exit` of a request. An option about it turns it on. Raises RequestError."""
-    fields: dict[str, Any] = {
-        "policy": policy,
-        "detect": detect,
-        "thresholds": parse_assignments("--threshold", thresholds) or None,
-    }
-    fields = {name: value for name, value in fields.items() if value is not None}
-    if fields and requested is False:
-        raise RequestError(f"--no-early-exit contradicts {', '.join(fields)}", param="early_exit")
-    return fields or requested
+def build_fields(assignments: list[str] | None, early_exit: bool | None) -> dict[str, Any]:
+    """The fields of a request that `--set` and the flags of early exit give. A name that is no
+    field of the request is an option of the strategy. Raises RequestError.
+    """
+    from flashedge.runtime.request.checks import CHOICES, INTEGERS, NUMBERS, check_field
+
+    fields: dict[str, Any] = {}
+    known = {name.partition(".")[0] for name in REQUEST_FIELDS}
+    for name, value in parse_assignments(assignments).items():
+        *outer, last = name.split(".") if name.partition(".")[0] in known else ("options", name)
+        if last in REQUEST_FIELDS and last in {*INTEGERS, *NUMBERS, *CHOICES}:
+            check_field(last, value)
+        place = fields
+        for part in outer:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise RequestError(f"--set {name} contradicts --set {part}", param=part)
+        place[last] = value
+    exits = fields.setdefault("early_exit", early_exit)
+    if early_exit is False and exits:
+        given = ", ".join(exits) if isinstance(exits, dict) else "--set early_exit"
+        raise RequestError(f"--no-early-exit contradicts {given}", param="early_exit")
+    return fields
 
 
-def parse_assignments(flag: str, given: list[str] | None) -> dict[str, Any]:
+def parse_assignments(given: list[str] | None) -> dict[str, Any]:
     """{"c": 0.5} of ["c=0.5"]. A value is JSON, or else text. Raises RequestError."""
     found: dict[str, Any] = {}
     for item in given or []:
         name, equals, value = item.partition("=")
         if not name or not equals:
-            raise RequestError(f"{flag} {item!r} is not NAME=VALUE", param="options")
+            raise RequestError(f"--set {item!r} is not NAME=VALUE", param="options")
         try:
             found[name] = json.loads(value, parse_constant=str)
         except ValueError:
             found[name] = value
     return found
+
+
+def translate_old_flags(args: list[str]) -> list[str]:
+    """The arguments of `solve` with the flags of the version before as `--set NAME=VALUE`."""
+    end = args.index("--") if "--" in args else len(args)
+    found: list[str] = []
+    left = iter(args[:end])
+    for flag in left:
+        name, equals, value = flag.partition("=")
+        new = _OLD_FLAGS.get(name)
+        if new is None:
+            found.append(flag)
+            continue
+        if new == "baseline":
+            value = "true"
+        elif not equals:
+            value = next(left, "")
+        given = f"{new}.{value}" if name == "--threshold" else f"{new}={value}"
+        note(f"{name} is an old flag; write --set {given}")
+        found += ["--set", given]
+    return found + args[end:]
 
 
 def check_finite(name: str, value: float | None) -> float | None:

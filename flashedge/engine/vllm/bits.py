@@ -42,7 +42,7 @@ def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> d
         "batch_invariant": config.batch_invariant,
         "generator_passes": self_test["replay_shape"],
         "verifier_passes": self_test["score_shape"],
-        **({"verifier_graphs": True} if config.verifier_graphs else {}),
+        **({"verifier_graphs": True} if config.features.verifier_graphs else {}),
     }
 
 
@@ -61,5 +61,5 @@ def _describe_model(pair: Pair, config: Config, role: str) -> dict[str, Any]:
         "source": spec.source,
         "digest": model_digest(spec, config),
         "dtype": spec.dtype,
-        "cards": len(getattr(config, f"{role}_devices") or "1"),
+        "cards": len(getattr(config.devices, role) or "1"),
     }

@@ -211,12 +211,13 @@ def build_options(
         kv_bytes: KV memory by the plan.
         room: KV memory that the engine can grow to. None fixes it to the plan.
     """
+    features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]
     limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
     graphs = limits.graph_sizes
-    if name == "verifier" and on_card and config.verifier_graphs:
+    if name == "verifier" and on_card and features.verifier_graphs:
         graphs = PASS_SIZES
-    is_async = on_card if config.async_scheduling is None else config.async_scheduling
+    is_async = on_card if features.async_scheduling is None else features.async_scheduling
     return EngineOptions(
         name=name,
         model=path,
@@ -226,15 +227,15 @@ def build_options(
         kv_bytes=room or kv_bytes,
         kv_start_bytes=kv_bytes if room and on_card else None,
         kv_fixed=room is None and on_card,
-        plain_sampling=not config.fused_sampling,
+        plain_sampling=not features.fused_sampling,
         max_num_seqs=limits.sequences,
         max_batched_tokens=limits.tokens,
         async_scheduling=is_async and name == "generator",
-        second_runner=config.second_runner and name == "generator",
+        second_runner=features.second_runner and name == "generator",
         graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",
-        offload_to_file=config.scheduling_offload_to_file,
+        offload_to_file=features.offload_to_file,
         hang_s=config.engine_hang_s,
     )
 

@@ -105,7 +105,8 @@ class VllmPair:
         self._layout = find_layout(config)
         self._check_spread()
         check_second_runner(config)
-        self._kv_bytes = kv_bytes or (config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0)
+        given = config.kv_bytes
+        self._kv_bytes = kv_bytes or (given.generator or 0, given.verifier or 0)
         start_fork_server()
         self._built = False
 
@@ -116,7 +117,7 @@ class VllmPair:
             return
         shapes = find_pair_shapes(self._pair, self._config)
         for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
-            check_spread(shape, cards.count, f"{name}_devices")
+            check_spread(shape, cards.count, name)
 
     async def start(self) -> None:
         """Start both engines. If either fails, stop the other and raise EngineError."""
@@ -298,9 +299,9 @@ class VllmPair:
 
         config = self._config
         memory_moves = (
-            config.scheduling_kv_split
+            config.features.kv_split
             and self._layout.moves_memory
-            and (runs_on_cpu() or (config.scheduling_mapped_kv and card_maps_memory()))
+            and (runs_on_cpu() or (config.features.mapped_kv and card_maps_memory()))
         )
         plan = self._kv_bytes
         room = sum(plan) if memory_moves else None
@@ -374,10 +375,10 @@ def _list_sampling(sampling: Sampling) -> dict[str, Any]:
 def check_second_runner(config: Config) -> None:
     """Raise ConfigError where vLLM's second model runner is asked for and can't run. vLLM itself
     finds out while an engine starts."""
-    if config.second_runner and runs_on_cpu() and not entry_points(**TRITON_ON_CPU):
+    if config.features.second_runner and runs_on_cpu() and not entry_points(**TRITON_ON_CPU):
         raise ConfigError(
-            "second_runner is set, and vLLM's second model runner needs Triton, which has no"
+            "second_runner is on, and vLLM's second model runner needs Triton, which has no"
             " backend for a CPU here",
             hint="leave it out on a CPU",
-            param="second_runner",
+            param="features",
         )

@@ -56,7 +56,7 @@ def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> Flas
     return GenerationFailed(f"the {engine} engine ended a request with {reason!r}")
 
 
-NO_PASSES = "vLLM's second model runner computes no passes (setting second_runner)"
+NO_PASSES = "vLLM's second model runner computes no passes (feature second_runner)"
 """Why a generator with that one has no deterministic requests."""
 
 
@@ -65,7 +65,7 @@ def check_passes(options: EngineOptions) -> None:
     if options.second_runner:
         raise RequestError(
             f"the request can't be deterministic: {NO_PASSES}",
-            hint="set second_runner = false, or leave out deterministic",
+            hint="switch the feature second_runner off, or leave out deterministic",
             param="deterministic",
         )
 

@@ -87,16 +87,16 @@ MOST_CARDS = 16
 """Most cards that an error proposes."""
 
 
-def check_spread(shape: ModelShape, cards: int, setting: str) -> None:
-    """Raises ConfigError, naming `setting`, where vLLM can't divide the model by `cards`."""
+def check_spread(shape: ModelShape, cards: int, role: str) -> None:
+    """Raises ConfigError where vLLM can't divide the model of the `role` by `cards`."""
     if can_spread(shape, cards):
         return
     possible = [str(n) for n in range(1, MOST_CARDS + 1) if can_spread(shape, n)]
     raise ConfigError(
         f"{shape.name} can't be spread over {cards} cards: they have to share its {shape.heads}"
         f" attention heads, {shape.kv_heads} KV heads and the width of its layers evenly",
-        hint=f"give {setting} one of these numbers of cards: {', '.join(possible)}",
-        param=setting,
+        hint=f"give the {role} one of these numbers of cards: {', '.join(possible)}",
+        param="devices",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from flashedge.config import Config
+from flashedge.config_field import PerEngine
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.memory.card_memory import Place, count_cards
@@ -121,7 +122,7 @@ def find_need(
     shapes = find_pair_shapes(pair, config)
     roles = ("generator", "verifier")
     for role, shape, count in zip(roles, shapes, count_cards(card), strict=True):
-        check_spread(shape, count, f"{role}_devices")
+        check_spread(shape, count, role)
     needs = (
         _build_need(pair, shapes, count, card, find_measured(count))
         for count in list_sequences(config, on_card=card.is_card)
@@ -260,8 +261,7 @@ def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Conf
     """The configuration with KV sizes of (generator, verifier) and a batch limit."""
     return replace(
         config,
-        generator_kv_bytes=kv_bytes[0],
-        verifier_kv_bytes=kv_bytes[1],
+        kv_bytes=PerEngine(*kv_bytes),
         max_num_seqs=sequences,
     )
 
@@ -270,7 +270,7 @@ def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
     """The KV sizes that were set: in config.toml, else in models.toml."""
     given = pair.memory
     listed = (None, None) if given is None else (given.generator_kv_bytes, given.verifier_kv_bytes)
-    return config.generator_kv_bytes or listed[0], config.verifier_kv_bytes or listed[1]
+    return config.kv_bytes.generator or listed[0], config.kv_bytes.verifier or listed[1]
 
 
 def plan_memory(

@@ -21,7 +21,7 @@ CONTEXT_TOKENS = 256  # of a typical path halfway through
 def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
     """Set the speculator's flat batch if the curve was measured. Otherwise drafts only fill the
     slots that finished beams leave."""
-    if speculator is None or not config.scheduling_speculation:
+    if speculator is None or not config.features.speculation:
         return
     if flat := find_measured_flat_batch(curve, count_sequences(config)):
         speculator.flat_batch = flat

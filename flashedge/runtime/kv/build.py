@@ -56,9 +56,9 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
     Ref: arXiv 2509.00195 §4.3.
     """
     config = resolve_memory(pair, config)
-    plan = config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0
+    plan = config.kv_bytes.generator or 0, config.kv_bytes.verifier or 0
     layout = find_layout(config)
-    if not config.scheduling_kv_split or not layout.is_shared:
+    if not config.features.kv_split or not layout.is_shared:
         return plan
     count = layout.generator.count
     try:
@@ -84,7 +84,7 @@ async def build_manager(
     not answer. Each engine then keeps the memory that it started with.
     """
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
-    if not config.scheduling_kv_split or not mechanisms <= MOVABLE:
+    if not config.features.kv_split or not mechanisms <= MOVABLE:
         return None
     try:
         config = resolve_memory(pair, config)
@@ -92,9 +92,9 @@ async def build_manager(
             curves,
             generator,
             verifier,
-            kv_bytes=(config.generator_kv_bytes or 0) + (config.verifier_kv_bytes or 0),
+            kv_bytes=(config.kv_bytes.generator or 0) + (config.kv_bytes.verifier or 0),
             max_batch=count_sequences(config),
-            offload=config.scheduling_offload,
+            offload=config.features.offload,
             folder_bytes=_count_free_bytes(config.state_dir),
         )
     except FlashEdgeError as error:

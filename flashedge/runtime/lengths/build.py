@@ -1,4 +1,4 @@
-"""Builds the predictor that the setting `[scheduling] lengths` names."""
+"""Builds the predictor that the setting `scheduling_lengths` names."""
 
 from __future__ import annotations
 

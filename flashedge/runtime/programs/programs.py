@@ -61,8 +61,8 @@ def build_rules(config: Config) -> Rules:
     is_ordered = config.scheduling_policy != ARRIVAL_ORDER
     return Rules(
         policy=POLICIES[config.scheduling_policy],
-        is_gang=config.scheduling_gang and is_ordered,
-        is_fair=config.scheduling_fair_clients and is_ordered,
+        is_gang=config.features.gang and is_ordered,
+        is_fair=config.features.fair_clients and is_ordered,
         ranks_kinds=is_ordered,
         escalate_after_s=config.scheduling_escalate_s if is_ordered else None,
     )
@@ -297,7 +297,7 @@ class Programs:
     def may_start(self, run_id: str, running: Collection[str]) -> bool:
         """See `runtime.queue.Admission`."""
         capacity = self._capacity
-        if not self._config.scheduling_admission:
+        if not self._config.features.admission:
             return len(running) < capacity.max_running
         return can_start(self._find_need(run_id), [self._find_need(r) for r in running], capacity)
 

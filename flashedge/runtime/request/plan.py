@@ -175,7 +175,7 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     if failure := self_test.get("failure"):
         why = f"the self-test did not end ({failure})"
     elif no_passes := self_test.get("no_passes"):
-        why, hint = no_passes, f"set second_runner = false, or {hint}"
+        why, hint = no_passes, f"switch the feature second_runner off, or {hint}"
     elif lacking:
         why = (
             f"there is no shape of passes that gives equal bits for the {' and the '.join(lacking)}"

@@ -225,7 +225,7 @@ async def open_loops(
         if way == "baseline" and "flashedge" in ours:
             ours[way] = ours["flashedge"]
             continue
-        settings = {"scheduling_speculation": False} if way == "no speculation" else {}
+        settings = {"features": "speculation=off"} if way == "no speculation" else {}
         daemon = stack.enter_context(pair.start_ours(**settings))
         ours[way] = await stack.enter_async_context(connect(daemon.url))
     servers = Servers(clients["generator"], clients["verifier"])

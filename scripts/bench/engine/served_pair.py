@@ -68,7 +68,7 @@ class ServedPair:
         """Our daemon. settings: fields of `Config`."""
         if self.config_dir:
             settings["config_dir"] = self.config_dir
-        settings |= {f"{role}_kv_bytes": self.kv_bytes for role in ("generator", "verifier")}
+        settings["kv_bytes"] = self.kv_bytes
         return start_daemon(pair=self.pair.name, **settings)
 
     def build_generator(

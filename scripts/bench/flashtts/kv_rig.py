@@ -52,7 +52,9 @@ class Rig:
         self.grader = grader
         self.kv_bytes = kv_bytes
         self.config = config
-        self._optimizations = Optimizations.from_config(config, separate_processors=False)
+        self._optimizations = Optimizations.from_features(
+            config.features, separate_processors=False
+        )
 
     def build_engines(
         self, optimizations: Optimizations, manager: KvManager | None = None
@@ -149,7 +151,7 @@ async def forget_kv(pair: VllmPair) -> None:
 async def rig(kv_bytes: int, **settings: object) -> AsyncIterator[Rig]:
     """Start the pair. `settings` are fields of Config."""
     half = kv_bytes // 2
-    config = load_config({"generator_kv_bytes": half, "verifier_kv_bytes": half, **settings})
+    config = load_config({"kv_bytes": half, **settings})
     pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
     await pair.start()
     try:

@@ -2,9 +2,10 @@
 
     python -m scripts.bench.foundation.solve_rates
 
-Each problem is solved with and without `--baseline`, with the same seed. Both draw the same tokens,
-because the noise depends on seed and position alone, so the answers should agree and only the time
-should differ. The script also counts the trees that agree token for token. The last line is JSON.
+Each problem is solved with and without `baseline=true`, with the same seed. Both draw the same
+tokens, because the noise depends on seed and position alone, so the answers should agree and only
+the time should differ. The script also counts the trees that agree token for token. The last line
+is JSON.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ def main() -> None:
             ours, stock = [], []
             for i, item in enumerate(chosen):
                 args = ("-n", str(n), "--seed", str(i))
-                sides = [args, (*args, "--baseline")]
+                sides = [args, (*args, "--set", "baseline=true")]
                 order = sides if i % 2 else sides[::-1]
-                found = {a[-1] == "--baseline": served.solve(item["problem"], *a) for a in order}
+                found = {a[-1] == "baseline=true": served.solve(item["problem"], *a) for a in order}
                 ours.append((found[False], item["answer"]))
                 stock.append((found[True], item["answer"]))
                 same_trees += list_nodes(found[False]) == list_nodes(found[True])

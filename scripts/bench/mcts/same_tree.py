@@ -37,13 +37,11 @@ ENGINES = ("generator", "verifier")
 def list_options(seed: int, **more: object) -> list[str]:
     """The arguments of a search."""
     exits = {**POSITIVE, **NEGATIVE} if seed % 2 else {}
-    options = {**exits, **more}
+    options = {"aggregate": "prod", **exits, **more}
     sets = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
     return [
         "--strategy",
         f"mcts-{N}",
-        "--aggregate",
-        "prod",
         "--seed",
         str(seed),
         *map(str.lower, sets),

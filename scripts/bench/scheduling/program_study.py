@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from flashedge.config import Config
+from flashedge.optimizations import Features
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import USUAL_POLICY
 from scripts.bench.flashtts.study import format_table
@@ -56,8 +57,7 @@ class Variant:
         """The fields of `Config` that it needs."""
         return {
             "scheduling_policy": self.policy,
-            "scheduling_gang": self.is_gang,
-            "scheduling_fair_clients": self.is_fair,
+            "features": Features(gang=self.is_gang, fair_clients=self.is_fair),
             "queue_limit": 10_000,
         }
 

@@ -128,7 +128,7 @@ def measure(
                 if not left:
                     continue
                 chosen = VARIANTS[variant]
-                settings = {**chosen.list_settings(), "generator_kv_bytes": KV_MIB << 20}
+                settings = {**chosen.list_settings(), "kv_bytes": f"{KV_MIB}MiB,auto"}
                 with start_daemon(profiled=True, **settings) as daemon:
                     measure_capacity(daemon, asked.programs, problems)  # the predictor learns
                     for rate in left:
@@ -163,7 +163,7 @@ def main() -> None:
     asked = parser.parse_args()
     problems = read_problems(DATA / "heldout.jsonl", USED)
     if asked.capacity is None:
-        settings = {**VARIANTS["fcfs"].list_settings(), "generator_kv_bytes": KV_MIB << 20}
+        settings = {**VARIANTS["fcfs"].list_settings(), "kv_bytes": f"{KV_MIB}MiB,auto"}
         with start_daemon(profiled=True, **settings) as daemon:
             measure_capacity(daemon, asked.programs, problems)
             asked.capacity = round(measure_capacity(daemon, asked.programs, problems), 2)

@@ -99,7 +99,7 @@ def run_plan(
     for (number, kv, name), keys in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
         rung = rungs[name]
         say(f"round {number + 1}, KV {kv}: a daemon for {name}")
-        settings = {**rung.optimizations.to_config(), **_memory(plan.kv[kv])}
+        settings = {"features": rung.optimizations.to_setting(), **_memory(plan.kv[kv])}
         with _daemon(config, settings, command) as client:
             warm_up = _body(plan, rung, plan.problems[0], 1)  # an engine's first run is slow
             list(client.solve(warm_up))
@@ -111,7 +111,7 @@ def run_plan(
 def _memory(kv_bytes: int | None) -> dict[str, int]:
     if kv_bytes is None:
         return {}
-    return {"generator_kv_bytes": kv_bytes // 2, "verifier_kv_bytes": kv_bytes // 2}
+    return {"kv_bytes": kv_bytes // 2}
 
 
 def _body(plan: BenchPlan, rung: Rung, problem: FileProblem, n: int) -> dict[str, Any]:

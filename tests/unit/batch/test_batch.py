@@ -286,7 +286,7 @@ def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
 def test_settings_that_the_daemon_refuses_end_the_batch(
     folder: Folder, daemon: BatchDaemon
 ) -> None:
-    done = folder.solve("--branching", "0")
+    done = folder.solve("--set", "branching=1000")
     assert (done.code, "refused: not_found" in done.err) == (2, True)
     assert (folder.records(), daemon.runs) == ({}, {})
 

@@ -49,8 +49,9 @@ def test_show_tells_what_one_setting_means(cli: Cli, key: str) -> None:
     assert lines[0] == "scheduling_policy = shortest (default)"
     assert lines[1].startswith("Which of the waiting programs goes next")
     assert "choices: fcfs, gang, tie, shortest" in lines[3]
-    assert "[scheduling] policy" in lines[4]
-    assert "FLASHEDGE_SCHEDULING_POLICY" in lines[4]
+    assert lines[4].endswith(
+        "in config.toml: scheduling_policy; in the environment: FLASHEDGE_SCHEDULING_POLICY"
+    )
     (one,) = json.loads(cli("config", "show", key, "--json").out)
     assert one["name"] == "scheduling_policy"
 
@@ -67,28 +68,52 @@ def test_path_is_the_file(cli: Cli, file: Path) -> None:
 
 def test_set_keeps_comments_and_other_keys(cli: Cli, file: Path) -> None:
     file.parent.mkdir(parents=True)
-    before = "# mine\nport = 1 # old\n\n[scheduling]\n# why\nlookahead = true\nkv_split = false\n"
+    before = "# mine\nport = 1 # old\n\n[features]\n# why\nlookahead = true\nkv_split = false\n"
     file.write_text(before)
     assert cli("config", "set", "port", "9001").code == 0
-    assert cli("config", "set", "scheduling.kv_split", "true").code == 0
     assert cli("config", "set", "clusters_threshold", "0.7").code == 0
-    expected = before.replace("port = 1", "port = 9001").replace("false", "true")
-    assert file.read_text().startswith(expected)
+    changed = before.replace("port = 1", "port = 9001")
+    assert [line for line in changed.splitlines() if line not in file.read_text()] == []
     config = load_config()
-    assert (config.port, config.scheduling_kv_split, config.scheduling_lookahead) == (
-        9001,
-        True,
-        True,
-    )
-    assert config.clusters_threshold == 0.7
+    assert (config.port, config.clusters_threshold) == (9001, 0.7)
+    assert str(config.features) == "lookahead=on,kv_split=off"
+    assert cli("config", "set", "features", "gang=off").code == 0
+    assert str(load_config().features) == "gang=off"
+    assert "[features]" not in file.read_text()
+
+
+def test_an_old_name_sets_its_part_of_the_setting_and_old_spellings_go(
+    cli: Cli, file: Path
+) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text("generator_kv_bytes = '64MiB'\n[scheduling]\nlookahead = true\n")
+    done = cli("config", "set", "scheduling.speculation", "false")
+    assert done.out == f"features = speculation=off,lookahead=on in {file}\n"
+    assert "scheduling.speculation is an old name: the setting is features now" in done.err
+    assert f'generator_kv_bytes in {file} is an old name; write kv_bytes = "64MiB,auto"' in done.err
+    assert cli("config", "set", "verifier_kv_bytes", "1GiB").code == 0
+    written = 'features = "speculation=off,lookahead=on"', 'kv_bytes = "64MiB,1024MiB"'
+    assert sorted(file.read_text().split("\n")) == ["", *written]
+    assert cli("config", "show").err == "What a setting means: flashedge config show KEY\n"
+
+
+def test_show_features_lists_them(cli: Cli) -> None:
+    cli("config", "set", "features", "speculation=off")
+    shown = cli("config", "show", "features").out
+    for name, now in (("speculation", "off"), ("gang", "on"), ("early_scores", "auto")):
+        assert any(line.split()[:2] == [name, now] for line in shown.splitlines())
+    (one,) = json.loads(cli("config", "show", "features", "--json").out)
+    assert (one["value"], one["default"]) == ({"speculation": False}, {})
 
 
 @pytest.mark.parametrize(
     ("key", "value", "parsed"),
     [
-        ("generator_kv_bytes", "512MiB", 512 << 20),
+        ("kv_bytes", "512MiB,auto", (512 << 20, None)),
+        ("devices", "0+1,2", (("0", "1"), ("2",))),
+        ("max_request_bytes", "64MiB", 64 << 20),
         ("idle_timeout_s", "600", 600.0),
-        ("scheduling_speculation", "false", False),
+        ("batch_invariant", "true", True),
         ("pair", "math-1.5b+skywork-1.5b", "math-1.5b+skywork-1.5b"),
         ("cache_dir", "/tmp/models", Path("/tmp/models")),
     ],
@@ -107,7 +132,7 @@ def test_each_kind_of_value_comes_back(cli: Cli, key: str, value: str, parsed: o
         (("foo", "1"), "there is no setting 'foo'\n  list them: flashedge config show"),
         (("port", "x"), "port is 'x' in the command; it must be an integer"),
         (("port", "70000"), "at most 65535"),
-        (("generator_kv_bytes", "much"), "it must be a size"),
+        (("kv_bytes", "much"), "it must be a size"),
         (("log_level", "loud"), "one of debug, info"),
     ],
 )
@@ -144,9 +169,10 @@ def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, 
     file.parent.mkdir(parents=True)
     file.write_text(f"{kept}{table}model = 'x'\n")
     done = cli("config", "unset", key)
-    assert (done.code, done.err) == (0, "")
+    assert done.code == 0
+    assert ("old name" in done.err) is ("." in key or "[" in table)
     assert done.out == f"clusters_model removed from {file}; now not set (default)\n"
-    assert file.read_text().removesuffix("[clusters]\n") == kept
+    assert file.read_text() == kept
     assert load_config().clusters_model is None
 
 

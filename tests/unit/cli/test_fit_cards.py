@@ -33,7 +33,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def configure(home: Path, generator: str | None = None, verifier: str | None = None) -> Config:
-    given = {"generator_devices": generator, "verifier_devices": verifier}
+    given = {"devices": (generator, verifier)}
     return load_config(given, {"FLASHEDGE_HOME": str(home)})
 
 

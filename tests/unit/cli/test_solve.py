@@ -15,7 +15,7 @@ import pytest
 
 from flashedge import events
 from flashedge.cli.solve import result
-from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES
+from flashedge.cli.solve.strategy_flags import REQUEST_FIELDS, STRATEGY_NAMES
 from flashedge.client.sync_client import Client
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.catalog import STRATEGIES
@@ -75,12 +75,25 @@ def test_json_is_the_runs_object(cli: Cli, daemon: FakeDaemon) -> None:
 
 def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
     options = (
-        "--strategy beam-16 --branching 2 --aggregate min --selection best --seed 5"
-        " --temperature 0.5 --top-p 0.9 --top-k 40 --max-step-tokens 64 --max-steps 9"
-        " --max-tokens 400 --budget-tokens 5000 --deadline 7.5 --pair bundled --baseline"
+        "--strategy beam-16 --seed 5 --temperature 0.5 --max-tokens 400 --budget-tokens 5000"
+        " --deadline 7.5 --pair bundled"
     )
-    assert cli("solve", "p", *options.split()).code == 0
-    assert daemon.bodies("/v1/solve") == [
+    fields = (
+        " --set branching=2 --set aggregate=min --set selection=best --set top_p=0.9 --set top_k=40"
+        " --set max_step_tokens=64 --set max_steps=9 --set baseline=true"
+        " --set early_exit.thresholds.entropy=0.9 --set early_exit.detect=2"
+    )
+    old = (
+        " --branching 2 --aggregate=min --selection best --top-p 0.9 --top-k=40"
+        " --max-step-tokens 64 --max-steps 9 --baseline --threshold entropy=0.9 --detect 2"
+    )
+    new = cli("solve", "p", *(options + fields).split())
+    assert (new.code, "old flag" in new.err) == (0, False)
+    done = cli("solve", *(options + old).split(), "--", "p")
+    assert done.code == 0
+    assert "--top-k is an old flag; write --set top_k=40" in done.err
+    assert "--threshold is an old flag; write --set early_exit.thresholds.entropy=0.9" in done.err
+    assert daemon.bodies("/v1/solve") == 2 * [
         {
             "problem": "p",
             "pair": "bundled",
@@ -99,6 +112,7 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
             "token_budget": 5000,
             "deadline_s": 7.5,
             "baseline": True,
+            "early_exit": {"thresholds": {"entropy": 0.9}, "detect": 2},
             "stream": True,
         }
     ]
@@ -171,11 +185,11 @@ def test_an_empty_pipe_is_no_problem(
         (["p", "--strategy", "beam-16", "-n", "8"], "contradict each other"),
         (["p", "--strategy", "Beam!"], "no strategy 'Beam!'"),
         (["p", "--strategy", "beem-4"], "did you mean 'beam'?"),
-        (["p", "--early-exit", "--no-early-exit"], "contradict each other"),
         (["p", "--no-early-exit", "--detect", "2"], "--no-early-exit contradicts detect"),
         (["p", "-n", "four"], "error: --n is 'four'; it must be an integer\n"),
-        (["p", "--top-k", "1.5"], "--top-k is '1.5'; it must be an integer"),
-        (["p", "--top-p", "x"], "--top-p is 'x'; it must be a number"),
+        (["p", "--seed", "1.5"], "--seed is '1.5'; it must be an integer"),
+        (["p", "--temperature", "x"], "--temperature is 'x'; it must be a number"),
+        (["p", "--set", "top_k=1.5"], "top_k is 1.5; it must be an integer in [0, 1048576]"),
         (["p", "--strategy", "beam-9999"], "n is 9999; it must be an integer in [1, 1024]"),
         (["p", "--pair", "nope"], "there is no pair 'nope'\n  list them: flashedge models ls"),
         (["p", "--pair", "bundeld"], "did you mean 'bundled'?"),
@@ -365,12 +379,14 @@ def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
     spec = {field.name: field.default for field in dataclasses.fields(RunSpec)}
     help_text = cli("solve", "--help").out
     text = " ".join(help_text[help_text.index("─ Options") :].replace("│", " ").split())
-    for flag in ("strategy", "n -n", "branching", "aggregate", "selection", "answers", "max_steps"):
+    for flag in ("strategy", "n -n", "answers"):
         option = text.partition(f" --{flag.replace('_', '-')} ")[2].partition("[default: ")[2]
         # "(beam)]", or "(beam; another one where …)]"
-        assert option.startswith((f"({spec[flag.split()[0]]})]", f"({spec[flag.split()[0]]}; ")), (
-            flag
-        )
+        default = spec[flag.split()[0]]
+        assert option.startswith((f"({default})]", f"({default}; ")), flag
+    for field in ("branching", "aggregate", "selection", "max_steps"):
+        assert REQUEST_FIELDS[field].endswith(f"({spec[field]})")
+        assert f" {field} " in text
 
 
 @pytest.mark.parametrize("columns", ["80", "100"])

@@ -106,7 +106,7 @@ def test_two_cards_and_mig_are_mentioned(programs: Path) -> None:
     assert list(check_card(found, CUDA)) == []
     _, two, mig = card_needs.describe_cards(found)
     assert "2 cards: FlashEdge uses the first" in two
-    assert "set generator_kv_bytes and verifier_kv_bytes" in mig
+    assert "set kv_bytes yourself" in mig
 
 
 # ---------------------------------------------------------------- compiler and headers

@@ -83,7 +83,7 @@ class MeasuredPair(VllmPair):
         self.log: list[str] = []
 
     def _build(self) -> None:
-        kv_bytes = (self._config.generator_kv_bytes or 0, self._config.verifier_kv_bytes or 0)
+        kv_bytes = (self._config.kv_bytes.generator or 0, self._config.kv_bytes.verifier or 0)
         for role, size in zip(("generator", "verifier"), kv_bytes, strict=True):
             spec = getattr(self._pair, role)
             options = self._build_options(role, spec, Path("/none"), size, None)
@@ -131,7 +131,7 @@ async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, 
     again = start(tmp_path, card, (4 * GIB, 4 * GIB))
     await again.start()
     assert again.log == ["start generator", "start verifier"]
-    kv = (again._config.generator_kv_bytes or 0) + (again._config.verifier_kv_bytes or 0)
+    kv = (again._config.kv_bytes.generator or 0) + (again._config.kv_bytes.verifier or 0)
     room = 23 * GIB - 256 * MIB - 7 * GIB - 700 * MIB
     assert room - 128 * MIB <= kv <= room, "the second start plans with what was measured"
 
@@ -158,7 +158,7 @@ async def test_engines_a_little_larger_than_estimated_use_the_reserve(
 ) -> None:
     """The next start plans with what they take."""
     pair = start(tmp_path, card, (0, 0))
-    kv = (pair._config.generator_kv_bytes or 0) + (pair._config.verifier_kv_bytes or 0)
+    kv = (pair._config.kv_bytes.generator or 0) + (pair._config.kv_bytes.verifier or 0)
     pair._overheads = (card.free - kv - 4 * GIB, 4 * GIB)  # nothing of the card is left
     await pair.start()
     assert card.free == 0
@@ -174,7 +174,7 @@ async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifi
 ) -> None:
     """The verifier has no room beside it."""
     pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
-    planned = pair._config.verifier_kv_bytes or 0
+    planned = pair._config.kv_bytes.verifier or 0
     await pair.start()
     assert "start one after the other: no room for the verifier" in caplog.text
     assert pair.verifier.options.kv_bytes < planned - 4 * GIB
@@ -196,7 +196,7 @@ async def test_what_a_smaller_batch_takes_is_not_kept(
 
 async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Card) -> None:
     pair = start(tmp_path, card, (40 * GIB, 3 * GIB))
-    given = {"generator_devices": "0", "verifier_devices": "1"}
+    given = {"devices": "0,1"}
     pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
     with pytest.raises(EngineError, match="no room for the generator"):
         await pair.start()
@@ -208,7 +208,7 @@ async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
 ) -> None:
     """Each engine is measured on its own card."""
     pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
-    given = {"generator_devices": "0", "verifier_devices": "1"}
+    given = {"devices": "0,1"}
     pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
     own = Card()
     cards = {"generator": card, "verifier": own}
@@ -219,7 +219,7 @@ async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
 
     start_engine = Engine.start
     monkeypatch.setattr(Engine, "start", start_on_own_card)
-    planned = pair._config.verifier_kv_bytes
+    planned = pair._config.kv_bytes.verifier
     await pair.start()
     assert pair.verifier.options.kv_bytes == planned
     found = find_measured(pair._pair, pair._config, 128)

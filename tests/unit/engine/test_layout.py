@@ -31,7 +31,7 @@ def _on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 def configure(
     generator: object = None, verifier: object = None, home: Path | None = None, **others: object
 ) -> Config:
-    given = {"generator_devices": generator, "verifier_devices": verifier, **others}
+    given = {"devices": (generator, verifier), **others}
     return load_config(given, {"FLASHEDGE_HOME": str(home)} if home else {})
 
 
@@ -80,9 +80,13 @@ def test_numbers_count_the_visible_cards(monkeypatch: pytest.MonkeyPatch) -> Non
         ("0,1", "1", "share GPU 1, but not all of their cards"),
         ("0,1", None, "share GPU 0, but not all of their cards"),
         ("GPU-0,2", "0", "share GPU 0, but not all of their cards"),
-        ("4", None, r"generator_devices names card 4; the visible cards are 0 \(NVIDIA GeForce"),
-        (None, "GPU-9", "verifier_devices names card GPU-9"),
-        ("0,GPU-0a2b3c4d", None, "names a card twice"),
+        (
+            "4",
+            None,
+            r"devices names card 4 for the generator; the visible cards are 0 \(NVIDIA GeForce",
+        ),
+        (None, "GPU-9", "devices names card GPU-9 for the verifier"),
+        ("0,GPU-0a2b3c4d", None, "names a card of the generator twice"),
     ],
 )
 def test_cards_that_cant_be_used_are_refused(
@@ -90,7 +94,7 @@ def test_cards_that_cant_be_used_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
         find_layout(configure(generator, verifier), FOUR)
-    assert error.value.param in ("generator_devices", "verifier_devices")
+    assert error.value.param == "devices"
 
 
 @pytest.mark.parametrize("value", ["", "0,0", "one", "-1", [], [0, 0], True, "0;1", 1.5])
@@ -112,7 +116,7 @@ def test_a_cpu_ignores_the_settings(
     assert find_layout(config, FakeNvml(driver=False)).is_default
     with caplog.at_level(logging.WARNING):
         warn_on_cpu(config)
-    assert "generator_devices has no effect on a CPU" in caplog.text
+    assert "devices has no effect on a CPU" in caplog.text
 
 
 def test_each_card_of_a_machine_is_planned_for_one_engine(tmp_path: Path) -> None:
@@ -121,10 +125,10 @@ def test_each_card_of_a_machine_is_planned_for_one_engine(tmp_path: Path) -> Non
     place = read_place(config, TWO)
     assert isinstance(place, SeparateCards)
     found = resolve_memory(pair, config, TWO)
-    sizes = [(size or 0) // MIB for size in (found.generator_kv_bytes, found.verifier_kv_bytes)]
+    sizes = [(size or 0) // MIB for size in (found.kv_bytes.generator, found.kv_bytes.verifier)]
     assert sizes == [19_520, 8_000]
     shared = resolve_memory(pair, configure("0", "0", tmp_path), TWO)
-    assert (shared.generator_kv_bytes or 0) // MIB == 7_808
+    assert (shared.kv_bytes.generator or 0) // MIB == 7_808
 
 
 def test_the_card_with_the_least_room_bounds_an_engine_on_several(tmp_path: Path) -> None:
@@ -133,4 +137,4 @@ def test_the_card_with_the_least_room_bounds_an_engine_on_several(tmp_path: Path
     assert isinstance(place, CardMemory)
     assert (place.name, place.count) == ("NVIDIA GeForce RTX 3060", 2)
     found = resolve_memory(find_pair(PAIR, config), config, TWO)
-    assert (found.generator_kv_bytes or 0) // MIB == 3_072
+    assert (found.kv_bytes.generator or 0) // MIB == 3_072

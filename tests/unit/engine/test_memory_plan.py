@@ -71,7 +71,7 @@ def test_the_configuration_is_resolved_once(config: Config) -> None:
     full = FakeNvml(MemoryInfo=SimpleNamespace(total=24 * GIB, free=0))
     assert resolve_memory(pair, found, full) == found
     bundled = find_pair("bundled", config)
-    assert resolve_memory(bundled, config, full).generator_kv_bytes == 256 * MIB
+    assert resolve_memory(bundled, config, full).kv_bytes.generator == 256 * MIB
 
 
 def test_a_measurement_is_kept_for_this_device_and_batch_limit(

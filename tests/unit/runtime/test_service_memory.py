@@ -42,7 +42,7 @@ def test_without_a_split_the_budgets_stay(
     tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
-        rig = Rig(tmp_path, config=ROOM, scheduling_kv_split=why != "switched off")
+        rig = Rig(tmp_path, config=ROOM, features={"kv_split": why != "switched off"})
         if why == "the device keeps it":
             health = rig.pair.generator.health()
             kept = replace(health, kv_memory="kept")

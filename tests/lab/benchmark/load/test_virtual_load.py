@@ -8,6 +8,7 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.errors import NotFound
+from flashedge.optimizations import Features
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind
@@ -91,7 +92,7 @@ def test_a_run_has_the_same_tree_under_every_policy_as_alone(
     alone = dict(trees)
     assert len(alone) >= 4
     for number, policy in enumerate(POLICIES):
-        settings = {"scheduling_policy": policy, "scheduling_gang": number % 2 == 0}
+        settings = {"scheduling_policy": policy, "features": Features(gang=number % 2 == 0)}
         config: Config = replace(load.config, **settings, max_running=3)  # type: ignore[arg-type]
         trees.clear()
         run_virtual_load(replace(load, config=config), programs)

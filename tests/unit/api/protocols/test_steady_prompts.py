@@ -9,6 +9,7 @@ import pytest
 
 from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.protocols.steady_prompts import steady, steady_prompt
+from flashedge.optimizations import Features
 from tests.support.api_rig import client_of
 from tests.support.fake_service import FakeService
 
@@ -135,7 +136,7 @@ def test_what_is_no_instruction_stays() -> None:
 async def test_the_setting_turns_it_off(path: str, at: int, model: str) -> None:
     for setting in (True, False):
         service = FakeService()
-        async with client_of(service, steady_prompts=setting) as client:
+        async with client_of(service, features=Features(steady_prompts=setting)) as client:
             await client.post(path, json={**list_bodies("a")[at], "model": model})
         ((_, seen, _),) = service.protocols.asked
         assert ("billing" in str(seen)) is not setting

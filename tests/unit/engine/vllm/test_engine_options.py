@@ -21,6 +21,7 @@ from flashedge.errors import ConfigError
 from flashedge.models.memory.engine_memory import choose_limits
 from flashedge.models.registry import BUNDLED, find_pair
 from flashedge.models.specs import ONLINE_METHODS
+from flashedge.optimizations import Features
 from tests.support.fake_nvml import FakeNvml
 
 OPTIONS = EngineOptions(
@@ -98,7 +99,7 @@ def test_several_cards_use_vllms_own_executors() -> None:
 def test_the_generators_steps_are_scheduled_ahead_on_a_card(
     on_card: bool, wanted: bool | None
 ) -> None:
-    config = replace(load_config(environ={}), async_scheduling=wanted)
+    config = replace(load_config(environ={}), features=Features(async_scheduling=wanted))
     spec = find_pair("bundled", config).generator
     for name in ("generator", "verifier"):
         options = build_options(name, spec, Path(), 1 << 20, None, config, on_card=on_card)

@@ -116,10 +116,10 @@ def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None
 
 
 def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = load_config({"second_runner": True}, environ={})
+    asked = load_config({"features": "second_runner=on"}, environ={})
     found: list[EntryPoint] = []
     monkeypatch.setattr(pair, "entry_points", lambda **_: found)
-    with pytest.raises(ConfigError, match="second_runner is set, and vLLM's second"):
+    with pytest.raises(ConfigError, match="second_runner is on, and vLLM's second"):
         pair.check_second_runner(asked)
     pair.check_second_runner(load_config(environ={}))
     found.append(EntryPoint("cpu", "somewhere", "triton.backends"))
@@ -129,4 +129,4 @@ def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPat
 def test_no_search_is_deterministic_on_the_second_runner() -> None:
     with pytest.raises(RequestError, match=r"second_runner\)") as refused:
         check_shapes({"no_passes": NO_PASSES, "replay_shape": None, "score_shape": {}})
-    assert refused.value.hint == "set second_runner = false, or leave out deterministic"
+    assert refused.value.hint == "switch the feature second_runner off, or leave out deterministic"

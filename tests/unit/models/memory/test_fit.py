@@ -164,11 +164,11 @@ def test_else_the_pairs_that_fit(config: Config) -> None:
 
 def test_kv_sizes_that_are_larger_than_what_is_left(config: Config) -> None:
     home = {"FLASHEDGE_HOME": str(config.state_dir.parent)}
-    sizes = load_config({"generator_kv_bytes": 9 * GIB, "verifier_kv_bytes": GIB}, home)
+    sizes = load_config({"kv_bytes": (9 * GIB, GIB)}, home)
     found = checks_of(SMALL, "rtx4080", sizes)["fit"]
     assert found.verdict == WARNING
     assert "are set to 10.0 GiB" in found.detail
-    assert "generator_kv_bytes" in str(found.hint)
+    assert "leave kv_bytes unset" in str(found.hint)
 
 
 def test_without_a_card_the_machines_memory(config: Config) -> None:

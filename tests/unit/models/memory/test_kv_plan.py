@@ -69,11 +69,11 @@ def test_a_pair_that_cant_fit_is_refused_with_the_figures_and_the_nearest(config
 
 
 def test_sizes_that_are_set_are_respected(config: Config, tmp_path: Path) -> None:
-    both = configure(tmp_path, generator_kv_bytes=300 * MIB, verifier_kv_bytes=200 * MIB)
+    both = configure(tmp_path, kv_bytes=(300 * MIB, 200 * MIB))
     plan = plan_memory(find_pair(LARGE, both), both, CARD)
     assert plan.kv_bytes == (300 * MIB, 200 * MIB)
     assert plan.is_explicit
-    one = configure(tmp_path, verifier_kv_bytes=1000 * MIB)
+    one = configure(tmp_path, kv_bytes=(None, 1000 * MIB))
     pair = find_pair(SMALL, one)
     free = plan_memory(pair, config, CARD)
     assert plan_memory(pair, one, CARD).kv_bytes == (
@@ -131,12 +131,12 @@ def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
 
 def test_a_number_of_cards_that_vllm_refuses_is_named() -> None:
     assert [n for n in range(1, 17) if can_spread(SHAPE, n)] == [1, 2, 4]
-    check_spread(SHAPE, 4, "generator_devices")
+    check_spread(SHAPE, 4, "generator")
     with pytest.raises(
         ConfigError, match=r"can't be spread over 3 cards: .* 28 attention"
     ) as error:
-        check_spread(SHAPE, 3, "generator_devices")
-    assert error.value.hint == "give generator_devices one of these numbers of cards: 1, 2, 4"
+        check_spread(SHAPE, 3, "generator")
+    assert error.value.hint == "give the generator one of these numbers of cards: 1, 2, 4"
 
 
 def test_a_step_shrinks_with_the_width_but_not_with_the_logits() -> None:

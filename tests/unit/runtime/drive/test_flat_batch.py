@@ -12,6 +12,7 @@ import pytest
 from flashedge.config import load_config
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.models.registry import find_pair
+from flashedge.optimizations import Features
 from flashedge.profiler.measure import DECODE
 from flashedge.profiler.profile import save_profile
 from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, set_flat_batch
@@ -27,7 +28,7 @@ def test_the_flat_batch_comes_from_the_profile_alone(
     tmp_path: Path, kept: bool, speculation: bool
 ) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
-    config = replace(config, scheduling_speculation=speculation)
+    config = replace(config, features=Features(speculation=speculation))
     pair = find_pair("bundled", config)
     if kept:
         path = locate_profile(pair, config)

@@ -138,7 +138,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 async def test_the_order_can_be_switched_off_and_baselines_have_none(
     tmp_path: Path, on: bool, baseline: bool, order: Ordering
 ) -> None:
-    rig = Rig(tmp_path, scheduling_prefix_order=on)
+    rig = Rig(tmp_path, features={"prefix_order": on})
     await rig.service.start()
     run = rig.service.submit(replace(BEAM, baseline=baseline))
     assert rig.engines_for(run).ordering is order

@@ -364,9 +364,9 @@ async def test_requests_name_continuations_where_the_generator_speculates(specul
     ("settings", "baseline", "on"),
     [
         ({}, False, (True, False)),
-        ({"scheduling_lookahead": True}, False, (True, True)),
-        ({"scheduling_lookahead": True}, True, (False, False)),
-        ({"scheduling_speculation": False}, False, (False, False)),
+        ({"features": "lookahead=on"}, False, (True, True)),
+        ({"features": "lookahead=on"}, True, (False, False)),
+        ({"features": "speculation=off"}, False, (False, False)),
     ],
 )
 async def test_the_switches_and_the_baseline(

@@ -54,9 +54,9 @@ def test_a_wide_level_is_faster_than_with_half_for_each_engine(environ: dict[str
 
 def test_without_the_split_the_plan_or_the_configuration_stands(environ: dict[str, str]) -> None:
     pair = plan_pair(environ, 40 * MIB)
-    off: dict[str, object] = {"scheduling_kv_split": False}
+    off: dict[str, object] = {"features": "kv_split=off"}
     assert choose_start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
-    given = {**off, "generator_kv_bytes": 50 * MIB}
+    given = {**off, "kv_bytes": (50 * MIB, None)}
     assert choose_start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
 
 
@@ -76,7 +76,7 @@ def test_engines_on_different_cards_keep_what_their_cards_have(
 
 def test_the_sum_of_configured_sizes_is_divided(environ: dict[str, str]) -> None:
     """As while runs go on. Only `kv_split` off keeps each size as configured."""
-    config = load_config({"generator_kv_bytes": 60 * MIB}, environ=environ)
+    config = load_config({"kv_bytes": (60 * MIB, None)}, environ=environ)
     sizes = choose_start_split(plan_pair(environ, 20 * MIB), config)
     assert sum(sizes) == 80 * MIB
     assert sizes == choose_start_split(plan_pair(environ, 40 * MIB), load_config(environ=environ))
@@ -102,5 +102,5 @@ def test_the_daemon_starts_its_engines_with_this_split(
     build(config)
     pair = find_pair("bundled", config)
     resolved = resolve_memory(pair, config)
-    assert (resolved.generator_kv_bytes, resolved.max_num_seqs) == (256 * MIB, 256)
+    assert (resolved.kv_bytes.generator, resolved.max_num_seqs) == (256 * MIB, 256)
     assert given == [(pair, resolved, choose_start_split(pair, config), False)]

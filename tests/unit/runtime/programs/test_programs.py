@@ -13,6 +13,7 @@ import pytest
 from flashedge.config import load_config
 from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Progress, StepCompleted
+from flashedge.optimizations import Features
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
@@ -189,7 +190,7 @@ async def test_runs_that_may_exit_early_need_room_for_a_group() -> None:
 
 
 async def test_without_admission_by_memory_max_running_decides() -> None:
-    rig = Rig(max_running=3, scheduling_admission=False)
+    rig = Rig(max_running=3, features=Features(admission=False))
     queue = RunQueue(rig.programs, 16)
     rig.programs.set_capacity(Capacity(kv_tokens=1, max_running=3, useful_sequences=1))
     for name in "abcd":

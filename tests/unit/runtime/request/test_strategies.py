@@ -39,17 +39,18 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
         ("--strategy self-consistency-8", {"strategy": "self_consistency", "n": 8}),
         ("--strategy best-of-n-4", {"strategy": "best_of_n", "n": 4}),
         (
-            "--step-rule entropy --step-entropy 0.5 --min-step-tokens 8",
+            "--set step_rule=entropy --set step_entropy=0.5 --set min_step_tokens=8",
             {"step_rule": "entropy", "step_entropy": 0.5, "min_step_tokens": 8},
         ),
         ("--early-exit", {"early_exit": True}),
         ("--no-early-exit", {"early_exit": False}),
         (
-            "--threshold entropy=0.8 --threshold reward=1 --detect 3",
+            "--set early_exit.thresholds.entropy=0.8 --set early_exit.thresholds.reward=1"
+            " --set early_exit.detect=3",
             {"early_exit": {"detect": 3, "thresholds": {"entropy": 0.8, "reward": 1}}},
         ),
         (
-            "--early-exit --exit-policy every_step",
+            "--early-exit --set early_exit.policy=every_step",
             {"early_exit": {"policy": "every_step"}},
         ),
         (
@@ -64,7 +65,16 @@ def test_flags(cli: Cli, daemon: FakeDaemon, flags: str, expected: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "flags", ["--no-early-exit --detect 3", "--set c", "--set =3", "--threshold entropy"]
+    "flags",
+    [
+        "--no-early-exit --set early_exit.detect=3",
+        "--set early_exit=true --set early_exit.detect=3",
+        "--set c",
+        "--set =3",
+        "--threshold entropy",
+        "--set top_k=1.5",
+        "--set judge=nobody",
+    ],
 )
 def test_wrong_flags(cli: Cli, daemon: FakeDaemon, flags: str) -> None:
     done = cli("solve", "p", *flags.split())
