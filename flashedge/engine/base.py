@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.entropy import EntropyRule
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import BLANK_LINE, FinishReason, Message, Problem, Sampling, TokenIds

@@ -137,7 +137,7 @@ def _locate(pair: Pair, config: Config) -> Path:
 def build_memory(parts: Mapping[str, int]) -> EngineMemory:
     """What an engine holds in addition to its KV, and for what.
 
-    `parts` are those of `inside.memory.step_memory`. What they don't explain is the context: the
+    `parts` are those of `inside.step_memory`. What they don't explain is the context: the
     memory of CUDA, of libraries and of CUDA graphs, and what torch keeps for later.
     """
     own = {name: parts[name] for name in ("weights", "forward", "logits", "logprobs", "noise")}

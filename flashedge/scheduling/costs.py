@@ -64,17 +64,6 @@ def count_flops(shape: ModelShape, context: float, new: float) -> float:
     return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
 
 
-def make_even_step(device: Device, shape: ModelShape, context: float, new: float) -> BatchTime:
-    """Seconds of a step that computes `new` tokens of each path behind `context` tokens of KV."""
-    flops_s = count_flops(shape, context, new) / device.flops
-    kv_s = shape.kv_bytes_per_token * (context + new) / device.bandwidth
-    weights_s, overhead_s = shape.weights_bytes / device.bandwidth, device.overhead_s
-    sequence_s = device.sequence_s
-    return lambda count: (
-        overhead_s + count * sequence_s + max(count * flops_s, weights_s + count * kv_s)
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineCurve:
     """Computed from the data sheet. Ref: arXiv 2509.00195 §4.3."""
@@ -83,10 +72,18 @@ class RooflineCurve:
     shape: ModelShape
 
     def decode_at(self, context: float) -> BatchTime:
-        return make_even_step(self.device, self.shape, context, 1)
+        return self.prefill_at(context, 1)
 
     def prefill_at(self, context: float, new: float) -> BatchTime:
-        return make_even_step(self.device, self.shape, context, new)
+        device, shape = self.device, self.shape
+        flops_s = count_flops(shape, context, new) / device.flops
+        kv_s = shape.kv_bytes_per_token * (context + new) / device.bandwidth
+        weights_s = shape.weights_bytes / device.bandwidth
+        return lambda count: (
+            device.overhead_s
+            + count * device.sequence_s
+            + max(count * flops_s, weights_s + count * kv_s)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,21 +17,17 @@ _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLAC
 _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
 _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 
-_QUOTA, _PAUSED, _SPECULATION = (
-    "inside/kv/quota.py",
-    "inside/paused_requests.py",
-    "inside/speculation.py",
-)
+_QUOTA, _SPECULATION = "inside/kv/quota.py", "inside/speculation.py"
 _PROGRAMS = "inside/program_order.py"
 _DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/boundaries.py"
 _EDGE = "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
-_STEP_MEMORY = "inside/memory/step_memory.py"
-_OURS = f"{_QUOTA} {_PAUSED} {_SPECULATION}"
+_STEP_MEMORY = "inside/step_memory.py"
+_OURS = f"{_QUOTA} {_SPECULATION}"
 _PASSES, _WINDOWS = "inside/determinism/passes.py", "inside/determinism/windows.py"
 
-_ONE_BY_ONE, _JOINED = "inside/determinism/one_by_one.py", "inside/joined_tokens.py"
+_ONE_BY_ONE, _JOINED = "inside/determinism/one_by_one.py", "inside/outputs.py"
 
 _SCHEDULER = "v1.core.sched.scheduler:Scheduler"
 _ASYNC = "v1.core.sched.async_scheduler"
@@ -71,7 +67,7 @@ SCHEDULER = (
          "A draft that goes on is put in line."),
     _use(_SCHEDULER, "_holds_kv_blocks", _WORKINGS, _SPECULATION,
          "A paused draft is PREEMPTED and has computed tokens: it resumes with its KV."),
-    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_EDGE} {_PAUSED} {_PASSES}",
+    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_EDGE} {_SPECULATION} {_PASSES}",
          "Requests that do not run give up their KV first. A deterministic request begins its"
          " windows anew."),
     _use(_SCHEDULER, "pause_state set_pause_state", _CALLED, f"{_QUOTA} {_PASSES}",
@@ -84,10 +80,10 @@ SCHEDULER = (
          "The limits within which drafts and the quota are planned."),
     _use("v1.core.sched.interface:PauseState", "PAUSED_ALL UNPAUSED", _ACCESSED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
-    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, f"{_PAUSED} {_PROGRAMS}",
+    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, f"{_SPECULATION} {_PROGRAMS}",
          "It is a deque, which is sorted: its last request is the first to give up its KV."),
     _use("v1.core.sched.request_queue:FCFSRequestQueue", "add_request remove_request", _CALLED,
-         _PAUSED, "Drafts leave a queue and join another."),
+         _SPECULATION, "Drafts leave a queue and join another."),
     _use("v1.core.sched.output", "SchedulerOutput", _NAMED, f"{_EDGE} {_SPECULATION} {_PASSES}",
          "What `schedule` returns."),
     _use("v1.core.sched.output:SchedulerOutput", "num_scheduled_tokens", _ACCESSED,
@@ -122,7 +118,7 @@ REQUESTS = (
          _ACCESSED, f"{_OURS} {_BOUNDARIES} {_DRAFTS}",
          "A request serves several steps: its limit, status and priority change as it lives."),
     _use("v1.request:RequestStatus", "RUNNING PREEMPTED FINISHED_STOPPED FINISHED_ABORTED",
-         _ACCESSED, f"{_PAUSED} {_SPECULATION} {_BOUNDARIES} {_DRAFTS} {_EDGE}",
+         _ACCESSED, f"{_SPECULATION} {_BOUNDARIES} {_DRAFTS} {_EDGE}",
          "A paused draft is PREEMPTED. A step that ended at its boundary has stopped."),
     _use("v1.request:RequestStatus", "is_finished", _WORKINGS, _SPECULATION,
          "PREEMPTED is not a finished status."),
@@ -140,7 +136,7 @@ REQUESTS = (
     _use("v1.engine:EngineCoreOutput",
          "request_id new_token_ids new_logprobs finish_reason stop_reason kv_transfer_params"
          " prefill_stats",
-         _ACCESSED, f"{_SPECULATION} {_DRAFTS} {_JOINED} inside/packed_logprobs.py",
+         _ACCESSED, f"{_SPECULATION} {_DRAFTS} {_JOINED}",
          "A draft's tokens are reported under the name of the step that adopts it."),
     _use("v1.engine:FinishReason", "STOP LENGTH", _ACCESSED, _DRAFTS,
          "Why an adopted draft's step ended."),
@@ -148,17 +144,17 @@ REQUESTS = (
          "The entropy of a new token's distribution decides whether its step has ended."),
     _use("v1.outputs:LogprobsLists", "slice_request", _CALLED, _BOUNDARIES,
          "A request's rows."),
-    _use("v1.sample.sampler:Sampler", "gather_logprobs", _WORKINGS, "inside/packed_logprobs.py",
+    _use("v1.sample.sampler:Sampler", "gather_logprobs", _WORKINGS, "inside/outputs.py",
          "After the token's own log-probability come those of the likeliest, in order."),
     _use("v1.outputs:LogprobsLists", "logprobs", _ACCESSED,
-         f"{_SPECULATION} {_BOUNDARIES} inside/packed_logprobs.py",
+         f"{_SPECULATION} {_BOUNDARIES} inside/outputs.py",
          "The token's own log-probability is the first of its row."),
     _use("v1.metrics.stats:PrefillStats", "set", _CALLED, _DRAFTS,
          "A step that adopts a draft reports the draft's KV as cached."),
 )  # fmt: skip
 
 _LLM = "v1.engine.async_llm:AsyncLLM"
-_LIVE, _OUTBOX, _ARRIVALS = "process/live_process.py", "process/outbox.py", "inside/arrivals.py"
+_LIVE, _OUTBOX, _ARRIVALS = "process/live_process.py", "process/outbox.py", "inside/calls.py"
 
 FRONT_END = (
     _use(_LLM, "from_vllm_config shutdown", _CALLED, _LIVE,
@@ -219,8 +215,7 @@ FRONT_END = (
     _use("v1.engine.utils:CoreEngineProcManager", "__init__", _WORKINGS, "compat.py",
          "Starts the engine's process by the replaced `get_mp_context`."),
     _use("v1.engine.core:EngineCore", "scheduler model_executor", _ACCESSED,
-         "inside/kv/control.py inside/patches.py inside/speculation_calls.py"
-         " inside/determinism/calls.py",
+         "inside/kv/quota.py inside/patches.py inside/calls.py",
          "The functions that we add to it work on the scheduler and the worker."),
     _use("v1.engine.core:EngineCoreProc", "_convert_msgspec_args",
          _WORKINGS, "inside/patches.py",
@@ -247,7 +242,7 @@ FRONT_END = (
          "Become errors of our own."),
     _use("outputs:RequestOutput", "outputs finished num_cached_tokens kv_transfer_params",
          _ACCESSED, "generator.py", "What the generator streams."),
-    _use("outputs:RequestOutput", "add", _REPLACED, "inside/packed_logprobs.py",
+    _use("outputs:RequestOutput", "add", _REPLACED, "inside/outputs.py",
          "Outputs that are joined keep the last one's `kv_transfer_params`."),
     _use("outputs:CompletionOutput", "token_ids finish_reason stop_reason", _ACCESSED,
          "generator.py", "What the generator streams."),
@@ -274,10 +269,10 @@ OPTIONS = (
     _use(f"{_ARGS}:EngineArgs", "create_engine_config", _CALLED, _LIVE,
          "Checks the options."),
     _use("v1.executor.uniproc_executor:UniProcExecutor", "collective_rpc", _CALLED,
-         "engine_options.py inside/kv/control.py",
+         "engine_options.py inside/kv/quota.py",
          "Keeps the worker in the engine's process, and calls our extension of it."),
     _use("v1.executor.multiproc_executor:MultiprocExecutor", "collective_rpc", _CALLED,
-         "inside/kv/control.py",
+         "inside/kv/quota.py",
          "Calls our extension in the workers of an engine on several cards."),
     _use("v1.worker.worker_base:WorkerWrapperBase", "init_worker", _WORKINGS, _WORKER,
          "Imports our extension before KV is allocated, and mixes it into the worker."),
@@ -286,7 +281,8 @@ OPTIONS = (
          " output_kind extra_args include_stop_str_in_output skip_reading_prefix_cache"
          " eos_token_id",
          _ACCESSED,
-         f"generator.py pair.py batch_invariance.py stock.py {_DRAFTS} {_NOISE} {_STEP_MEMORY}",
+         f"generator.py pair.py batch_invariance.py stock.py {_DRAFTS} {_SPECULATION} {_NOISE}"
+         f" {_STEP_MEMORY}",
          "The parameters of a step. Ours travel in `extra_args`."),
     _use("", "SamplingParams PoolingParams", _NAMED,
          f"generator.py stock.py verifier.py serving/scores.py {_NOISE}",
@@ -297,7 +293,7 @@ OPTIONS = (
     _use("pooling_params:PoolingParams", "task skip_reading_prefix_cache", _ACCESSED, "verifier.py",
          "Scores for each token, with or without the prefix cache."),
     _use("pooling_params:PoolingParams", "extra_kwargs", _ACCESSED,
-         f"verifier.py serving/scores.py {_PROGRAMS}",
+         "verifier.py serving/scores.py inside/keys.py",
          "The key of the program travels in it."),
     _use("config:PoolerConfig", "task tok_pooling_type use_activation", _ACCESSED,
          "prm/qwen.py prm/base.py serving/scores.py", "Scores for each token, or of a text."),
@@ -366,7 +362,7 @@ STEP_MEMORY = (
          "The largest step runs without graphs."),
 )  # fmt: skip
 
-_PROCESSORS, _RANKS = "v1.sample.logits_processor", "inside/sampling/ranks.py"
+_PROCESSORS, _RANKS = "v1.sample.logits_processor", "inside/sampling/on_cpu.py"
 
 SAMPLING = (
     _use(_PROCESSORS, "LogitsProcessor", _SUBCLASSED, _NOISE,

@@ -12,8 +12,8 @@ from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.shape_probe import choose_shape
 from flashedge.errors import RequestError
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.determinism import ReplayShape
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.entropy import EntropyRule
 from flashedge.types import Granularity, Problem
 from tests.support.engine_rig import ask, generate, settle

@@ -13,7 +13,7 @@ from flashedge.engine.base import ScoreRequest
 from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm.shape_probe import choose_score_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from flashedge.types import Problem
 from tests.support.engine_rig import joined, score_by_steps, settle, some_steps
 

@@ -25,8 +25,8 @@ WALKED = {
     "generator": {
         "core.scheduler.requests",
         "core.scheduler.running",
-        "core.scheduler.draft_jobs.jobs",
-        "core.scheduler.draft_jobs.of_drafts",
+        "core.scheduler.drafts._jobs",
+        "core.scheduler.drafts._of_drafts",
         "core.scheduler.drafts._requested",
         "core.scheduler.drafts._replays",
         "core.scheduler.drafts._board._levels",

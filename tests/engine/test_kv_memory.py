@@ -11,15 +11,11 @@ import pytest
 
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.vllm.generator import VllmGenerator
-from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
 from tests.support.engine_rig import (
     ask,
     drawn,
     generate_all,
-    long_paths,
-    long_requests,
-    score_whole,
     settle,
     squeezed,
 )
@@ -82,29 +78,3 @@ async def test_kv_offloaded_to_a_file_takes_no_memory(
     assert drawn(await running) == first
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240  the file has no name
     await settle(generator)
-
-
-async def test_blocks_that_lost_their_memory_are_whole_again(
-    generator: VllmGenerator, verifier: VllmVerifier, problem: Problem
-) -> None:
-    """Both engines at once, while their quotas change: tokens and scores stay the same."""
-    requests = await long_requests(generator, problem)
-    paths = await long_paths(verifier, problem, "Zoe")
-    tokens = drawn(await generate_all(generator, requests))
-    scores = [(await score_whole(verifier, path)).scores for path in paths]
-
-    async def up_and_down() -> None:
-        while True:
-            async with squeezed(generator), squeezed(verifier):
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(0.02)
-
-    moving = asyncio.create_task(up_and_down())
-    for _ in range(3):
-        assert drawn(await generate_all(generator, requests)) == tokens
-        rescored = await asyncio.gather(*(score_whole(verifier, path) for path in paths))
-        assert [found.scores for found in rescored] == scores
-    moving.cancel()
-    await asyncio.wait({moving})
-    await settle(generator)
-    await settle(verifier)

@@ -12,7 +12,7 @@ import pytest
 
 from flashedge.engine.vllm import compat
 from flashedge.models.shape import QWEN25_7B
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.card import (
     build_engine,
     flag,

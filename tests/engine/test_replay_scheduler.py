@@ -18,7 +18,7 @@ import pytest
 
 import flashedge
 from flashedge.engine.vllm import compat
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.token_runner import make_scheduler
 from tests.support.replay_machine import BLOCK, Machine
 from tests.support.score_machine import ScoreMachine

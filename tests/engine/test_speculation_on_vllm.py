@@ -23,8 +23,7 @@ from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.speculation.continuation import Continuation
-from flashedge.search.tree import NodeStatus
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
 from tests.support.engine_rig import Outcome as EngineOutcome
@@ -113,14 +112,6 @@ async def test_steps_are_scored_ahead(
     assert ahead > 0
 
 
-async def test_a_draft_that_ends_its_path_is_not_lost(engines: Engines) -> None:
-    """Paths whose last step was a complete draft are among the completed ones."""
-    spec = replace(WIDE, problem=HARD[2], seed=3)
-    outcome, _ = await run(engines, spec)
-    done = [n for n in outcome.tree.nodes.values() if n.status is NodeStatus.COMPLETE]
-    assert len(done) == spec.n
-
-
 # ---------------------------------------------------------------- one request
 
 
@@ -129,25 +120,25 @@ async def collect_chunks(generator: VllmGenerator, request: ExtendRequest) -> li
         return [chunk async for chunk in stream]
 
 
+def continued(request: ExtendRequest, level: int, most: int) -> ExtendRequest:
+    """The same request, which says that its own stream may go on for so many tokens."""
+    whole = Granularity(max_tokens=most, to_end=True)
+    after = Continuation(
+        run="r", level=level, seeds=(request.seed,), granularity=whole, max_drafts=1
+    )
+    return replace(request, continuation=after)
+
+
 async def test_a_request_adopts_a_draft_within_its_own_limits(
     generator: VllmGenerator, problem: Problem
 ) -> None:
     """It ends by its own token limit, not the draft's, and its tokens have the log-probabilities
     that they have without a draft; the next step goes on from there."""
-    whole = Granularity(max_tokens=30, to_end=True)
     path: tuple[int, ...] = ()
     for level, limit in enumerate((3, 5, 4, 6)):
         child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
         slow = ask(generator, problem, seed=2 + level, max_tokens=60)
-        beams = [
-            replace(
-                request,
-                continuation=Continuation(
-                    run="r", level=level, seeds=(request.seed,), granularity=whole, max_drafts=1
-                ),
-            )
-            for request in (child, slow)
-        ]
+        beams = [continued(request, level, 30) for request in (child, slow)]
         found, _ = await asyncio.gather(*(collect_chunks(generator, beam) for beam in beams))
         expected = await collect_chunks(generator, child)
         tokens, without = ([t for c in chunks for t in c.token_ids] for chunks in (found, expected))
@@ -164,23 +155,15 @@ async def test_a_request_adopts_a_draft_within_its_own_limits(
 async def test_another_sampling_or_seed_adopts_nothing(
     generator: VllmGenerator, problem: Problem
 ) -> None:
-    bound = Granularity(max_tokens=20, to_end=True)
-
-    def after(request: ExtendRequest, level: int) -> ExtendRequest:
-        continuation = Continuation(
-            run="r", level=level, seeds=(request.seed,), granularity=bound, max_drafts=1
-        )
-        return replace(request, continuation=continuation)
-
-    first = after(ask(generator, problem, seed=1, max_tokens=4), 0)
-    slow = after(ask(generator, problem, seed=2, max_tokens=40), 0)
+    first = continued(ask(generator, problem, seed=1, max_tokens=4), 0, 20)
+    slow = continued(ask(generator, problem, seed=2, max_tokens=40), 0, 20)
     found, _ = await asyncio.gather(*(collect_chunks(generator, r) for r in (first, slow)))
     path = tuple(t for c in found for t in c.token_ids)
     same = ask(generator, problem, seed=1, after=path, max_tokens=8)
     warm = ask(generator, problem, seed=1, after=path, max_tokens=8, temperature=1.3)
     other = ask(generator, problem, seed=9, after=path, max_tokens=8)
     for request, ahead in ((warm, 0), (other, 0), (same, 8)):
-        chunks = await collect_chunks(generator, after(request, 1))
+        chunks = await collect_chunks(generator, continued(request, 1, 20))
         assert [t for c in chunks for t in c.token_ids] == [
             t for c in await collect_chunks(generator, request) for t in c.token_ids
         ]
@@ -260,34 +243,6 @@ async def test_short_memory_pauses_drafts_and_changes_nothing(
     assert total["paused"] > 0
     assert total["dropped_kv"] > 0
     assert (await generator.view()).preemptions > view.preemptions
-
-
-@pytest.mark.long
-async def test_the_quota_may_move_all_the_while(generator: VllmGenerator, engines: Engines) -> None:
-    """It takes 20 s."""
-    view, draw = await generator.view(), random.Random(5)
-    least = generator.max_model_len // view.block_tokens + 2
-    seen: list[int] = []
-
-    async def move() -> None:
-        while True:
-            granted = await generator.budget(draw.randint(least, 4 * least) * view.block_bytes)
-            now = await generator.view()
-            assert now.blocks_used <= now.quota_blocks == granted // view.block_bytes
-            seen.append(now.blocks_used)
-            await asyncio.sleep(draw.random() * 0.03)
-
-    specs = [replace(WIDE, problem=HARD[i], seed=i, n=(16, 4)[i]) for i in range(2)]
-    expected = [await plain(engines, spec) for spec in specs]
-    async with count_growth(generator) as grown, asyncio.TaskGroup() as group:
-        moving = group.create_task(move())
-        runs = [await run(engines, spec) for spec in specs]
-        moving.cancel()
-    await generator.budget(view.blocks_total * view.block_bytes)
-    assert [outcome for outcome, _ in runs] == expected
-    assert len(set(seen)) > 5
-    assert grown["kept_steps"] > 0
-    assert grown["dropped_kv"] + grown["preempted"] > 0
 
 
 # ---------------------------------------------------------------- others, cancels, death

@@ -15,10 +15,9 @@ from flashedge.errors import EngineError
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
-from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
+from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.pair import Faults

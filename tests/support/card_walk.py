@@ -238,7 +238,7 @@ def walk_passes(folder: str) -> dict[str, Any]:
 
     from flashedge.config import load_config
     from flashedge.engine.memory_plan import resolve_memory
-    from flashedge.engine.vllm.inside.determinism.one_split import force_one_split
+    from flashedge.engine.vllm.inside.determinism.runner import force_one_split
     from flashedge.engine.vllm.shape_probe import list_shapes
     from flashedge.models.registry import find_pair
 
@@ -281,7 +281,7 @@ def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     from flashedge.engine.vllm.inside.determinism import runner
-    from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass
+    from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
 
     dispatcher = CudagraphDispatcher(own)
     dispatcher.initialize_cudagraph_keys(own.compilation_config.cudagraph_mode, 1)
@@ -297,7 +297,13 @@ def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, replay_pass in (("shared", None), ("pass", ReplayPass(rows=128))):
         fake.__dict__[runner._CURRENT] = replay_pass
-        mode, batch, *_ = runner.determine_padding(fake, 5, 5, np.ones(5, dtype=np.int32), 1)
+        mode, batch, *_ = runner.determine_padding(
+            fake,
+            num_tokens=5,
+            num_reqs=5,
+            num_scheduled_tokens_np=np.ones(5, dtype=np.int32),
+            max_num_scheduled_tokens=1,
+        )
         found[name] = [mode.name, batch.num_tokens]
     return found
 

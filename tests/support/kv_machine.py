@@ -137,9 +137,8 @@ async def walk(machine: Machine, steps: int) -> None:
         assert (after.blocks_used, after.quota_blocks) == (0, view.quota_blocks)
         assert (after.running, after.waiting) == (0, 0)
         await engine.budget(0)
-        await engine.budget(
-            view.quota_blocks * view.block_bytes
-        )  # all blocks can still be reserved and returned
+        # all blocks can still be reserved and returned
+        await engine.budget(view.quota_blocks * view.block_bytes)
     for request, expected in zip(machine.requests, machine.tokens, strict=True):
         assert (await generate(machine.generator, request)).token_ids == expected
     assert machine.answered > steps // 4
@@ -148,7 +147,4 @@ async def walk(machine: Machine, steps: int) -> None:
         (await engine.view()).preemptions - view.preemptions
         for engine, view in zip(engines, before, strict=True)
     ]
-    print(
-        f"{steps} steps: {machine.answered} answered, {machine.cancelled} cancelled, "
-        f"{machine.offloads} offloads, preemptions {preempted}"
-    )
+    assert sum(preempted) > 0

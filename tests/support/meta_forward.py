@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from flashedge.engine.vllm.inside.memory.live_bytes import LiveBytes
+from flashedge.engine.vllm.inside.step_memory import LiveBytes
 
 KERNELS = {
     "rms_norm": "(Tensor! out, Tensor input, Tensor weight, float epsilon) -> ()",

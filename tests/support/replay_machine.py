@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from scripts.bench.determinism.token_runner import (
     VOCABULARY,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.token_runner import VOCABULARY, draw_token
 from tests.support.replay_machine import Asked, HashRunner, Machine
 

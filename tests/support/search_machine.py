@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import Granularity
 from scripts.bench.determinism.token_runner import VOCABULARY, build_request, draw_token

@@ -10,7 +10,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.errors import EngineDead
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 
 
 class VllmEngine:
@@ -49,7 +49,7 @@ class VllmEngine:
         await self.process.stop()
 
     async def measure_memory(self) -> dict[str, int]:
-        """Measure the memory of the largest step (`inside.memory.step_memory`), before any request.
+        """Measure the memory of the largest step (`inside.step_memory`), before any request.
 
         Raises EngineDead, and EngineError where the step does not fit the memory.
         """

@@ -31,7 +31,7 @@ from flashedge.models.memory.engine_memory import (
 from flashedge.models.memory.fit import list_sequences
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs

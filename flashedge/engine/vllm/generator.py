@@ -186,7 +186,7 @@ class VllmSpeculator:
         return sum(self._drawn.pop(run, {}).values())
 
     async def counters(self) -> Mapping[str, int]:
-        """Of the current process; see `inside.paused_requests.COUNTERS`. Raises EngineDead."""
+        """Of the current process; see `inside.speculation.COUNTERS`. Raises EngineDead."""
         counters: Mapping[str, int] = await self._process.call("speculation")
         return counters
 

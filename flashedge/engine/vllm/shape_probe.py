@@ -27,7 +27,7 @@ from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.batch_invariance import draw_tokens
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Problem, Sampling
 

@@ -26,7 +26,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from flashedge.types import Problem
 
 SCORE_CACHE_ENTRIES = 1 << 17

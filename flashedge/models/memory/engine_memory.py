@@ -6,7 +6,7 @@ the attention heads, a part of each feed-forward layer and of the vocabulary, an
 stream. Where a model has fewer KV heads than cards, several cards hold the same head.
 
 The figures for a step were found by counting: vLLM's model runs on tensors without data, and a
-dispatch mode adds up what is alive (`engine.vllm.inside.memory.live_bytes`). The tests compare
+dispatch mode adds up what is alive (`engine.vllm.inside.step_memory`). The tests compare
 these formulas with such counts and with what a CPU engine really holds. Context and CUDA graphs
 can't be counted without a card; their constants say where they come from. The first start on a card
 measures all of it, and later starts plan with that (`engine.memory_plan`).

@@ -35,7 +35,7 @@ from flashedge.runtime.drive.stopwatch import Stopwatch
 from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import Thinking
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.base import (
     Cancel,
     Child,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flashedge.engine.base import ExtendRequest
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.types import Granularity, TokenIds
 
 

@@ -20,8 +20,8 @@ from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.runtime.request.request import Request
-from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.base import Cancel, Command, Expand, Search, SearchState
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.tree import NodeStatus, Tree

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 
 from flashedge.config import Config
-from flashedge.engine.base import EngineView, Generator, Verifier
+from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import count_sequences, resolve_memory
 from flashedge.engine.platform import choose_block_tokens
@@ -60,19 +60,27 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
     layout = find_layout(config)
     if not config.features.kv_split or not layout.is_shared:
         return plan
-    count = layout.generator.count
     try:
         curves = load_curves(pair, config)
         split = choose_split(
             WIDE,
-            generator=_build_cost(curves.generator, pair.generator, config, count),
-            verifier=_build_cost(curves.verifier, pair.verifier, config, count),
+            generator=build_start_cost(curves.generator, pair.generator, config),
+            verifier=build_start_cost(curves.verifier, pair.verifier, config),
             kv_bytes=sum(plan),
         )
     except FlashEdgeError as error:
         log.warning("the KV memory is divided as planned: %s", error.line)
         return plan
     return split.generator_bytes, split.verifier_bytes
+
+
+def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost:
+    """Describe an engine before its start. Its memory is counted on one of its cards."""
+    tokens, cards = choose_block_tokens(), find_layout(config).generator.count
+    block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
+    return build_engine_cost(
+        curve, block_bytes, tokens, spec.max_model_len, count_sequences(config)
+    )
 
 
 async def build_manager(
@@ -120,10 +128,13 @@ async def build_manager_with(
     free where offloaded KV may wait in a file.
     """
     views = await generator.view(), await verifier.view()
-    costs = (
-        build_cost_from_view(curves.generator, views[0], generator.max_model_len, max_batch),
-        build_cost_from_view(curves.verifier, views[1], verifier.max_model_len, max_batch),
-    )
+    engines = ((curves.generator, views[0], generator), (curves.verifier, views[1], verifier))
+    costs = [
+        build_engine_cost(
+            curve, view.block_bytes, view.block_tokens, engine.max_model_len, max_batch
+        )
+        for curve, view, engine in engines
+    ]
     kv_bytes = min(kv_bytes, sum(view.blocks_total * view.block_bytes for view in views))
     link = None
     if offload:
@@ -134,47 +145,22 @@ async def build_manager_with(
             switch_s=await _measure_switch(generator, verifier),
             margin=OS_MARGIN if generator.health().kv_memory == "os" else 0.0,
         )
-    return KvManager(generator, verifier, costs, curves, kv_bytes=kv_bytes, link=link)
-
-
-def build_cost_from_view(
-    curve: CostCurve, view: EngineView, max_model_len: int, max_batch: int
-) -> EngineCost:
-    """Describe a running engine, whose block size is known."""
-    return build_engine_cost(
-        curve,
-        token_bytes=view.block_bytes // view.block_tokens,
-        block_tokens=view.block_tokens,
-        max_model_len=max_model_len,
-        max_batch=max_batch,
-    )
+    both = costs[0], costs[1]
+    return KvManager(generator, verifier, both, curves, kv_bytes=kv_bytes, link=link)
 
 
 def build_engine_cost(
-    curve: CostCurve, *, token_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
+    curve: CostCurve, block_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
 ) -> EngineCost:
-    """Describe an engine for the split.
-
-    `token_bytes` is the KV of one token. The engine's budget always holds a request of
-    `max_model_len` tokens.
-    """
+    """Describe an engine for the split. Its budget always holds a request of `max_model_len`
+    tokens."""
+    token_bytes = block_bytes // block_tokens
     return EngineCost(
         curve=curve,
         kv_bytes_per_token=token_bytes,
         block_tokens=block_tokens,
         max_batch=max_batch,
         least_bytes=(-(-max_model_len // block_tokens) + 1) * block_tokens * token_bytes,
-    )
-
-
-def _build_cost(curve: CostCurve, spec: ModelSpec, config: Config, cards: int = 1) -> EngineCost:
-    """`cards` share the engine; its memory is counted on one of them."""
-    return build_engine_cost(
-        curve,
-        token_bytes=count_kv_bytes(load_shape(spec, config), cards),
-        block_tokens=choose_block_tokens(),
-        max_model_len=spec.max_model_len,
-        max_batch=count_sequences(config),
     )
 
 

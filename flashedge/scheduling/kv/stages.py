@@ -202,7 +202,7 @@ class Stage:
 def _time_decode_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
     """Compute the lost context of each path again, then decode a step of each."""
     decode_s = curve.decode_at(context + step / 2)
-    again_s = curve.prefill_at(context - lost, lost) if lost else _take_no_time
+    again_s = curve.prefill_at(context - lost, lost) if lost else lambda batch: 0.0
 
     def estimate(batch: int) -> tuple[float, float]:
         kept_s = step * decode_s(batch)
@@ -215,10 +215,6 @@ def _time_prefill_rounds(curve: CostCurve, context: int, step: int, lost: float)
     """Prefill the step of each path, together with its lost context."""
     kept_s, lost_s = curve.prefill_at(context, step), curve.prefill_at(context - lost, step + lost)
     return lambda batch: (kept_s(batch), lost_s(batch))
-
-
-def _take_no_time(batch: int) -> float:
-    return 0.0
 
 
 def _round_up(tokens: int, size: int) -> int:

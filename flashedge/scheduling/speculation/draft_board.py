@@ -18,9 +18,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
-from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots
-from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
+from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Sampling, TokenIds
 
 _S = DraftState
@@ -174,12 +173,6 @@ class DraftBoard:
                 self._close(draft, _S.ADOPTED)
                 return draft
         return None
-
-    def find_first_child(self, continuation: Continuation, path: TokenIds) -> Draft | None:
-        """Child 0's draft behind `path`, in any state. Only the paper's truncation needs it."""
-        levels = self._list_levels(continuation.run)
-        drafts = (draft for level in levels for draft in level.drafts.values())
-        return next((d for d in drafts if d.child == 0 and d.path == path), None)
 
     # ------------------------------------------------------------ levels and runs
 

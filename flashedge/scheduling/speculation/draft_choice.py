@@ -15,16 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-
-from flashedge.search.tree import mix64
 
 UNMEASURED_BATCH = 16
 """Batch that drafts may fill where nobody has measured what another sequence costs a step. On a
 simulated 4090 drafts gain as much with it as without at n = 4 to 64, and a search of 64 paths draws
 a sixth to a tenth of the tokens."""
 MAX_COLD_STARTS = 4  # steps of a level that may start without a draft (see `count_slots`)
-TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +107,3 @@ def find_flat_batch(step_s: Callable[[int], float], max_batch: int, tolerance: f
         middle = (low + high + 1) // 2
         low, high = (middle, high) if step_s(middle) <= bound_s else (low, middle - 1)
     return low
-
-
-def truncate_draft(length: int, ratio: float, seed: int) -> int:
-    """How many of a draft's `length` tokens a duplicate keeps by the paper's rule (line 19): a
-    share drawn from a normal distribution with mean R = `ratio`.
-
-    For comparison only: a duplicate that starts with its sibling's tokens is another search.
-    """
-    share = NormalDist(ratio, TRUNCATION_SPREAD).inv_cdf((mix64(seed, length) + 0.5) / 2**63)
-    return round(length * min(1.0, max(0.0, share)))

@@ -30,9 +30,53 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
-from flashedge.scheduling.speculation.continuation import Continuation
-from flashedge.types import FinishReason, Sampling, TokenIds
+from flashedge.types import BLANK_LINE, FinishReason, Granularity, Sampling, TokenIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The children that a step will have if the search keeps it. The search knows them before the
+    step is generated."""
+
+    run: str
+    level: int
+    """Number of the step's level within the run. The beams of a level wait for each other, and
+    for those of earlier levels: with rollouts in parallel, several levels generate at once."""
+    seeds: tuple[int, ...]
+    """Seeds of the children, in order. Empty when nothing can follow the step."""
+    granularity: Granularity
+    """Granularity of the children. Its `max_tokens` is an upper bound."""
+    max_drafts: int
+    """How many of the children may be drafted: M_i in the paper."""
+    step_rule: str = BLANK_LINE
+    """Name of the rule that ends the children's steps."""
+    deterministic: bool = False
+    """Whether the children's tokens must not depend on what else the engine computes."""
+
+    @property
+    def boundary(self) -> str | None:
+        """Name of the rule that ends a child's segment. None if it goes on to the answer's end."""
+        return None if self.granularity.to_end else self.step_rule
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "run": self.run,
+            "level": self.level,
+            "seeds": list(self.seeds),
+            "max_tokens": self.granularity.max_tokens,
+            "to_end": self.granularity.to_end,
+            "max_drafts": self.max_drafts,
+            "step_rule": self.step_rule,
+            "deterministic": self.deterministic,
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Continuation:
+        rest = {key: value for key, value in found.items() if key not in ("max_tokens", "to_end")}
+        granularity = Granularity(max_tokens=found["max_tokens"], to_end=found["to_end"])
+        return cls(**{**rest, "seeds": tuple(found["seeds"]), "granularity": granularity})
 
 
 class DraftState(StrEnum):

@@ -32,7 +32,7 @@ from typing import Any
 from flashedge.cli.progress import show_bar
 from flashedge.models.memory.engine_memory import MAX_STEP_TOKENS
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B, ModelShape
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.daemon import report
 from scripts.bench.determinism.core import BUNDLED
 from scripts.bench.determinism.priced_engine import CARD, PricedEngine, Served, Timed

@@ -22,7 +22,7 @@ from flashedge.engine.vllm.inside.keys import (
     LOGPROBS,
     REPLAY_SHAPE,
 )
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 
 BUNDLED = Path(__file__).parents[3] / "flashedge" / "bundled" / "generator"
 SCHEDULER = "flashedge.engine.vllm.inside.scheduler.EdgeScheduler"

@@ -21,7 +21,7 @@ from random import Random
 from statistics import median
 from typing import Any
 
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.core import Core, Job
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.wide_model import make_wide_model

@@ -14,11 +14,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import Device
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.token_runner import (
     TokenRunner,
     build_request,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.core import BUNDLED, Core, Job
 from scripts.bench.determinism.kernel_variance import Kernels

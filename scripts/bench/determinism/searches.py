@@ -36,7 +36,7 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 from flashedge.types import Problem, Sampling, Timing, Usage
 from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.kernel_variance import Kernels

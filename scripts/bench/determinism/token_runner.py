@@ -13,9 +13,9 @@ from random import Random
 from typing import Any, Protocol
 
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
-from flashedge.engine.vllm.inside.determinism.verify import REJECTED, accept
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.engine.vllm.inside.determinism.runner import REJECTED, accept
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
+from flashedge.scheduling.determinism import ReplayShape
 from flashedge.search.tree import mix64
 
 VOCABULARY = 50

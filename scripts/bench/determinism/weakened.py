@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism.replay import Replay
+from flashedge.engine.vllm.inside.determinism.windows import Replay
 from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
 
 

@@ -36,7 +36,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.models.shape import ModelShape
 from flashedge.optimizations import Optimizations
-from flashedge.scheduling.costs import Device, make_even_step
+from flashedge.scheduling.costs import Device, RooflineCurve
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import add_lengths_flag, format_table, save_json, save_tables
 from scripts.lab.benchmark.ladder import Rung
@@ -126,7 +126,8 @@ def bound_sequence_s(
     waves = [batch] * whole + [rest] * (rest > 0)
     context = PROMPT_TOKENS + NEW_TOKENS // 2
     bare = replace(device, overhead_s=0.0, sequence_s=0.0)
-    roofline_s = sum(make_even_step(bare, shape, context, 1)(count) for count in waves)
+    decode_s = RooflineCurve(device=bare, shape=shape).decode_at(context)
+    roofline_s = sum(decode_s(count) for count in waves)
     left = REQUESTS / requests_per_s - NEW_TOKENS * (roofline_s + len(waves) * step_s)
     return left / (NEW_TOKENS * REQUESTS)
 

@@ -39,7 +39,7 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
-from flashedge.scheduling.costs import RTX_4090, make_even_step
+from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
@@ -54,7 +54,7 @@ from scripts.lab.sim.trace import StepTrace, TraceRow
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}
 R = 0.85
-STEP = make_even_step(RTX_4090, QWEN25_1_5B, context=512, new=1)
+STEP = RooflineCurve(device=RTX_4090, shape=QWEN25_1_5B).decode_at(512)
 FLAT = find_flat_batch(STEP, max_batch=256)
 
 

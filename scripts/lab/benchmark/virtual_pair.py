@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.scheduling.costs import Device, RooflineCurve, make_even_step
+from flashedge.scheduling.costs import Device, RooflineCurve
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
@@ -145,7 +145,7 @@ def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -
     flat = setup.flat_batch
     if flat is None:
         flat = find_flat_batch(
-            make_even_step(device, shape, TYPICAL_CONTEXT, 1), setup.max_num_seqs
+            RooflineCurve(device=device, shape=shape).decode_at(TYPICAL_CONTEXT), setup.max_num_seqs
         )
     return SimConfig(
         shape=shape,

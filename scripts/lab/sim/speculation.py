@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from itertools import count
+from statistics import NormalDist
 
 from flashedge.engine.base import CompleteDraft, ExtendRequest
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.draft_choice import BatchView, truncate_draft
+from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.types import FinishReason
+from flashedge.search.tree import mix64
+from flashedge.types import FinishReason, TokenIds
 from scripts.lab.sim.config import SimConfig
 from scripts.lab.sim.jobs import DraftJob, GenerationJob, Job
 from scripts.lab.sim.model import Reader, SimModel
@@ -17,6 +19,7 @@ from scripts.lab.sim.scheduler import SimScheduler
 from scripts.lab.sim.sequence import SequenceState, SimSequence
 
 FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
+TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
 
 DraftedTokens = tuple[Sequence[int], Sequence[float]]  # token ids, log-probabilities
 
@@ -43,6 +46,8 @@ class SimSpeculator:
         self.flat_batch = config.flat_batch
         self._board = DraftBoard()
         self._draft_jobs: dict[Draft, DraftJob] = {}
+        self._first_children: dict[tuple[str, TokenIds], Draft] = {}
+        """Drafts of child 0 by run and path, for `truncation`."""
         self._ids = count(FIRST_DRAFT_ID)
 
     # ------------------------------------------------------------ engine.base.Speculator
@@ -91,6 +96,7 @@ class SimSpeculator:
         draft = self._board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
         if draft is None:
             return
+        self._first_children.setdefault((draft.continuation.run, draft.path), draft)
         sequence, reader = self._make_sequence(draft), job.reader
         if job.sequence.state is SequenceState.DONE:  # sequence and reader are past the boundary
             reader = self._model.reader(draft.path)
@@ -165,9 +171,19 @@ class SimSpeculator:
         """Start `sequence` with a part of child 0's draft, as the paper does."""
         if self._truncation is None or request.continuation is None:
             return (), ()
-        first = self._board.find_first_child(request.continuation, request.token_ids)
+        first = self._first_children.get((request.continuation.run, request.token_ids))
         if first is None:
             return (), ()
         size = truncate_draft(len(first.token_ids), self._truncation, request.seed)
         sequence.tokens += first.token_ids[:size]
         return first.token_ids[:size], first.logprobs[:size]
+
+
+def truncate_draft(length: int, ratio: float, seed: int) -> int:
+    """How many of a draft's `length` tokens a duplicate keeps by the paper's rule (line 19): a
+    share drawn from a normal distribution with mean R = `ratio`.
+
+    For comparison only: a duplicate that starts with its sibling's tokens is another search.
+    """
+    share = NormalDist(ratio, TRUNCATION_SPREAD).inv_cdf((mix64(seed, length) + 0.5) / 2**63)
+    return round(length * min(1.0, max(0.0, share)))

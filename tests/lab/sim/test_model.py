@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from statistics import mean
 
 import pytest
 
@@ -11,6 +12,7 @@ from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.codec import BLANK_LINE, EOS, NEXT, SimCodec
 from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.speculation import truncate_draft
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 from scripts.lab.sim.trace import StepTrace
 from tests.support.paths import DATA
@@ -126,3 +128,12 @@ def test_decode_is_bound_by_bytes_and_prefill_by_flops() -> None:
     prefill_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(0, 4096)])
     attention = 4 * 28 * 28 * 128 * 4096 * 4097 / 2
     assert prefill_s == pytest.approx(0.002 + (2 * 7_615_616_512 * 4096 + attention) / 165e12)
+
+
+def test_the_kept_share_is_drawn_around_r() -> None:
+    kept = [truncate_draft(1000, 0.85, seed) for seed in range(400)]
+    assert mean(kept) == pytest.approx(850, abs=20)
+    assert len(set(kept)) > 100
+    assert min(kept) >= 0
+    assert max(kept) <= 1000
+    assert truncate_draft(0, 0.85, 1) == 0

@@ -23,7 +23,6 @@ from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
 FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
-ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
 
 
 def refit(split: KvSplit, load: Workload = LEVEL, link: HostLink | None = None) -> KvSplit:
@@ -125,40 +124,6 @@ def test_the_split_of_eq_1_evicts_the_verifiers_tree() -> None:
     assert refit(eq_1).seconds > 1.15 * found.seconds
 
 
-def test_ties_go_to_the_larger_decode_batch() -> None:
-    """Room for twelve paths: eight decode and four score, or the other way round, in 30 s."""
-    slow = replace(FLAT, curve=Whole(fixed=10, each=0))  # as slow for a step as ten decode steps
-    split = choose_split(ALONE, generator=FLAT, verifier=slow, kv_bytes=120)
-    assert split.seconds == 30
-    assert (split.decode_batch, split.prefill_batch) == (8, 4)
-
-
-def test_memory_that_the_verifier_does_not_need_goes_to_the_generator() -> None:
-    linear = replace(FLAT, curve=Whole(fixed=0, each=1))  # as long in all, whatever the batch
-    split = choose_split(ALONE, generator=linear, verifier=linear, kv_bytes=90)
-    assert (split.decode_batch, split.prefill_batch) == (8, 1)
-
-
-def test_all_memory_is_divided() -> None:
-    split = split_of(9000 * MIB)
-    assert split.generator_bytes + split.verifier_bytes == 9000 * MIB
-    assert split.decode_batch == split.prefill_batch == LEVEL.paths
-
-
-def test_batches_are_bounded_by_paths_and_engine() -> None:
-    narrow = replace(SMALL, max_batch=16)
-    split = split_of(9000 * MIB, generator=narrow)
-    assert split.decode_batch == 16
-    assert split.generate_s > split_of(9000 * MIB).generate_s
-
-
-def test_an_engine_never_gets_less_than_one_request_needs() -> None:
-    large = replace(VERIFIER_7B, least_bytes=1900 * MIB)
-    assert split_of(2000 * MIB, verifier=large).verifier_bytes >= 1900 * MIB
-    with pytest.raises(ConfigError, match="do not hold one path"):
-        split_of(1900 * MIB, verifier=large)
-
-
 # ---------------------------------------------------------------- offload
 
 
@@ -170,24 +135,6 @@ def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     assert split.seconds < split_of(kv_bytes).seconds
     moved = Stage(SMALL, LEVEL, decodes=True).whole + kv_bytes  # all that there is to move
     assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
-
-
-@pytest.mark.parametrize(
-    "link",
-    [
-        replace(LINK, bytes_per_s=1e8),
-        replace(LINK, switch_s=1.0),
-        replace(LINK, capacity_bytes=MIB),
-        replace(LINK, margin=9.0),
-    ],
-    ids=["slow", "slow to switch", "no room", "large margin"],
-)
-def test_an_offload_that_costs_more_is_not_chosen(link: HostLink) -> None:
-    args = {"generator": SMALL, "verifier": VERIFIER_7B, "kv_bytes": 600 * MIB}
-    split = choose_split(LEVEL, **args, link=link)  # type: ignore[arg-type]
-    assert split.seconds <= split_of(600 * MIB).seconds
-    if split.offload:  # KV that can't be moved is dropped
-        assert split.transfer_s == 2 * link.switch_s
 
 
 def test_no_offload_if_there_is_enough_memory() -> None:

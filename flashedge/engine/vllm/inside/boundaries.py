@@ -20,9 +20,15 @@ from typing import Any
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.draft_requests import read_entropy_rule
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARIES, BOUNDARY
-from flashedge.engine.vllm.inside.packed_logprobs import find_entropy
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    BOUNDARIES,
+    BOUNDARY,
+    ENTROPY_RULE,
+    read_args,
+)
+from flashedge.engine.vllm.inside.outputs import find_entropy
+from flashedge.search.entropy import EntropyRule
 from flashedge.search.steps import BoundaryRule
 
 Append = Callable[[list[int]], tuple[list[int], bool]]
@@ -54,7 +60,8 @@ class StepBoundaries:
     ) -> tuple[list[int], bool]:
         """Append new tokens to a request up to its step's end. append: vLLM's own way."""
         start, name = self._locate_step(request)
-        rule, entropy_rule = self.rules.get(name), read_entropy_rule(request)
+        rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
+        entropy_rule = EntropyRule.from_json(asked) if asked else None
         if rule is None and entropy_rule is None:
             return append(token_ids)
         output = request.output_token_ids

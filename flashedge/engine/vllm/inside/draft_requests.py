@@ -13,7 +13,6 @@ import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine import FinishReason as VllmFinish
@@ -26,13 +25,12 @@ from flashedge.engine.vllm.inside.keys import (
     DETERMINISTIC,
     DRAWN,
     EACH_TOKEN,
-    ENTROPY_RULE,
     LOGPROBS,
     PROGRAM,
+    read_args,
 )
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.search.entropy import TOP, EntropyRule
-from flashedge.types import FinishReason, Sampling
+from flashedge.types import FinishReason
 
 DRAFT_PRIORITY = 1 << 30  # a smaller quota takes blocks from drafts first
 
@@ -94,7 +92,7 @@ class StepJob:
     @property
     def seed(self) -> int:
         """Seed of the request's noise. It stays the same for all steps that it serves."""
-        return int(read_noise_args(self.request)["seed"])
+        return int(read_args(self.request.sampling_params)["seed"])
 
     @property
     def has_kv(self) -> bool:
@@ -103,37 +101,6 @@ class StepJob:
     @property
     def is_running(self) -> bool:
         return self.request.status == RequestStatus.RUNNING
-
-
-# ---------------------------------------------------------------- reading requests
-
-
-def read_noise_args(request: Request) -> dict[str, Any]:
-    """What `generator.build_params` put into the request. Empty for requests made elsewhere."""
-    params = request.sampling_params
-    return ((params.extra_args or {}).get(ARGS_KEY) or {}) if params else {}
-
-
-def read_sampling(args: dict[str, Any]) -> Sampling:
-    return Sampling(temperature=args["temperature"], top_p=args["top_p"], top_k=args["top_k"])
-
-
-def read_entropy_rule(request: Request) -> EntropyRule | None:
-    """The rule that ends the request before an uncertain token, if it has one."""
-    rule = read_noise_args(request).get(ENTROPY_RULE)
-    return EntropyRule.from_json(rule) if rule else None
-
-
-def wants_entropies(request: Request) -> bool:
-    """Whether the request asks for the likeliest tokens. The stock twin does so without a rule."""
-    params = request.sampling_params
-    return params is not None and params.logprobs == TOP
-
-
-def read_stop_ids(request: Request) -> frozenset[int]:
-    """Tokens that end the answer."""
-    params = request.sampling_params
-    return frozenset({*params.stop_token_ids, params.eos_token_id})
 
 
 def read_finish(request: Request, max_model_len: int) -> FinishReason:
@@ -149,8 +116,9 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
 def keep_step_args(request: Request, requested: Request) -> None:
     """Let a draft's request belong to the program of the step that it serves from now on, and its
     tokens be sent as that step's."""
+    ours, theirs = read_args(request.sampling_params), read_args(requested.sampling_params)
     for key in (PROGRAM, EACH_TOKEN):
-        read_noise_args(request)[key] = read_noise_args(requested).get(key)
+        ours[key] = theirs.get(key)
 
 
 def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:

@@ -10,14 +10,13 @@ Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
 
 from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, GUIDED_FROM
+from flashedge.engine.vllm.inside.keys import GUIDED_FROM, read_args
 
 _create_grammar = StructuredOutputManager._create_grammar
 
@@ -38,8 +37,7 @@ def find_guided_path(manager: StructuredOutputManager, request: Request) -> list
     """The tokens of the prompt that the grammar describes: none before the end of the model's
     thinking. Notes in the request that the thinking has ended."""
     assert request.sampling_params is not None
-    args: dict[str, Any] = (request.sampling_params.extra_args or {}).get(ARGS_KEY) or {}
-    start = args.get(GUIDED_FROM)
+    start = read_args(request.sampling_params).get(GUIDED_FROM)
     prompt = request.prompt_token_ids
     if start is None or prompt is None:
         return []

@@ -1,5 +1,7 @@
 """Names that the daemon and our code inside vLLM share. Both can import it: it imports nothing."""
 
+from typing import Any
+
 ARGS_KEY = "flashedge"
 """Our entry in SamplingParams.extra_args and in VllmConfig.additional_config."""
 BOUNDARY = "boundary"
@@ -28,10 +30,10 @@ STAGES_PIPE = "flashedge_stages"
 DRAWN = "flashedge_drawn"
 """In an output: how many tokens its step adopted from a draft."""
 LOGPROBS = "flashedge_logprobs"
-"""In a request's parameters: True if its log-probabilities come packed (`packed_logprobs`). In an
+"""In a request's parameters: True if its log-probabilities come packed (`outputs`). In an
 output: the log-probability of each of its tokens."""
 EACH_TOKEN = "each_token"
-"""In a request's parameters: True if each token is to be sent at once (`joined_tokens`)."""
+"""In a request's parameters: True if each token is to be sent at once (`outputs`)."""
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of the distribution that each of its tokens was drawn from, if
 the request asks for the `search.entropy.TOP` likeliest tokens."""
@@ -53,3 +55,10 @@ SECOND_RUNNER = "second_runner"
 
 STEP_RECORD = "flashedge_step_record"
 """The attribute of a process's object that holds the memory of its `step_record`."""
+
+
+def read_args(params: Any) -> dict[str, Any]:
+    """Our entry in a request's SamplingParams or PoolingParams. Empty for requests made
+    elsewhere."""
+    of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
+    return of_vllm.get(ARGS_KEY) or {}

@@ -14,7 +14,6 @@ its index in the batch, or by its slot, which it keeps. What they draw is the sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from vllm import SamplingParams
@@ -23,7 +22,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotProcessor
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
 from flashedge.engine.vllm.inside.sampling.rows import SampledRow
 from flashedge.types import MAX_SEED
@@ -115,7 +114,7 @@ def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> 
     Returns None for a request that vLLM's own sampler draws.
     Of a request outside any run the seed is vLLM's, which differs from choice to choice.
     """
-    args: dict[str, Any] = (params.extra_args or {}).get(ARGS_KEY) or {}
+    args = read_args(params)
     if "temperature" not in args:
         return None
     seed = args.get("seed")

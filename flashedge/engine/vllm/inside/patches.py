@@ -24,8 +24,6 @@ from typing import Any
 from flashedge.engine.platform import CHECKED, find_vllm
 from flashedge.errors import ConfigError
 
-_INSIDE = "flashedge.engine.vllm.inside"
-
 
 class ProcessKind(StrEnum):
     """An engine on one card is one process, which is both core and worker. An engine that is spread
@@ -53,172 +51,101 @@ class Patch:
     """True if vLLM has no such name, False if the patch replaces vLLM's own."""
 
 
+def _replace(process: ProcessKind, target: str, replacement: str, reason: str) -> Patch:
+    ours = f"flashedge.engine.vllm.{replacement}"
+    return Patch(process=process, target=target, replacement=ours, reason=reason)
+
+
 def _add_utility(name: str, replacement: str, reason: str) -> Patch:
     """Let the daemon call a function between two engine steps, by `call_utility_async(name)`."""
     return Patch(
         process=ProcessKind.CORE,
         target=f"vllm.v1.engine.core:EngineCore.flashedge_{name}",
-        replacement=f"{_INSIDE}.{replacement}",
+        replacement=f"flashedge.engine.vllm.inside.{replacement}",
         reason=reason,
         adds=True,
     )
 
 
-def _pass_method(name: str, replacement: str) -> Patch:
-    """Let a step of the model runner be a pass of fixed shape."""
-    return Patch(
-        process=ProcessKind.WORKER,
-        target=f"vllm.v1.worker.gpu_model_runner:GPUModelRunner.{name}",
-        replacement=f"{_INSIDE}.determinism.runner:{replacement}",
-        reason="Deterministic requests are computed in passes of one shape.",
-    )
-
+_DAEMON, _CORE, _WORKER = ProcessKind.DAEMON, ProcessKind.CORE, ProcessKind.WORKER
+_RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 
 PATCHES = (
-    Patch(
-        process=ProcessKind.DAEMON,
-        target="vllm.v1.engine.utils:get_mp_context",
-        replacement="flashedge.engine.vllm.process.start:get_mp_context",
-        reason="Engine processes are forked from a server that has imported vLLM already.",
-    ),
-    Patch(
-        process=ProcessKind.DAEMON,
-        target="vllm.outputs:RequestOutput.add",
-        replacement=f"{_INSIDE}.packed_logprobs:join_outputs",
-        reason="Outputs that vLLM joins would lose the log-probabilities of the earlier one.",
-    ),
-    Patch(
-        process=ProcessKind.DAEMON,
-        target="vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
-        replacement="flashedge.engine.vllm.serving.parser_pieces:feed_in_pieces",
-        reason="To parse an answer of many markers took time by the square of its length.",
-    ),
-    Patch(
-        process=ProcessKind.DAEMON,
-        target="vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
-        replacement="flashedge.engine.vllm.serving.stop_strings:build_detokenizer",
-        reason="A stop string in a model's thinking ended the answer before it began.",
-    ),
-    *(
-        Patch(
-            process=process,
-            target="vllm.config.vllm:VllmConfig.use_v2_model_runner",
-            replacement=f"{_INSIDE}.model_runner:uses_second_runner",
-            reason="The generator may have vLLM's second model runner, the verifier has the first.",
-        )
-        for process in ProcessKind
-    ),
-    *(
-        Patch(
-            process=ProcessKind.WORKER,
-            target=f"vllm.v1.worker.{module}:allocate_kv_cache",
-            replacement=f"{_INSIDE}.kv.tensor:allocate",
-            reason="Two engines share one device: KV blocks get memory only while in use.",
-        )
-        for module in ("gpu_model_runner", "gpu.attn_utils")
-    ),
-    Patch(
-        process=ProcessKind.WORKER,
-        target="vllm.v1.sample.sampler:batched_count_greater_than",
-        replacement=f"{_INSIDE}.sampling.ranks:count_at_least",
-        reason="Nobody reads a token's rank, and to count it took a quarter of a search's step.",
-    ),
-    _pass_method("_prepare_inputs", "prepare_inputs"),
-    _pass_method("_determine_batch_execution_and_padding", "determine_padding"),
-    _pass_method("_build_attention_metadata", "build_attention_metadata"),
-    _pass_method("_sample", "sample"),
-    _pass_method("_pool", "pool"),
-    Patch(
-        process=ProcessKind.WORKER,
-        target="vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
-        replacement=f"{_INSIDE}.determinism.one_by_one:sample_tokens",
-        reason="The tokens of a pass can't be told by one placeholder for each request.",
-    ),
-    Patch(
-        process=ProcessKind.CORE,
-        target="vllm.v1.engine.core:EngineCore.step_with_batch_queue",
-        replacement=f"{_INSIDE}.determinism.one_by_one:step_with_batch_queue",
-        reason="A pass of deterministic requests begins where the step before it ended.",
-    ),
-    Patch(
-        process=ProcessKind.WORKER,
-        target="vllm.model_executor.layers.pooler.tokwise.heads:TokenClassifierPoolerHead"
-        ".forward_chunk",
-        replacement=f"{_INSIDE}.determinism.head:forward_chunk",
-        reason="Scores of deterministic searches need a head of one shape.",
-    ),
-    Patch(
-        process=ProcessKind.WORKER,
-        target="tqdm.std:tqdm.display",
-        replacement=f"{_INSIDE}.start_stages:report_bar",
-        reason="vLLM's progress bars go to the daemon's start line, and do not fill its log.",
-    ),
-    Patch(
-        process=ProcessKind.CORE,
-        target="vllm.v1.executor.multiproc_executor:get_mp_context",
-        replacement=f"{_INSIDE}.start_stages:get_mp_context",
-        reason="A worker of its own says what it does while it starts, as an engine on one card.",
-    ),
-    Patch(
-        process=ProcessKind.CORE,
-        target="vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-        replacement=f"{_INSIDE}.guided_steps:create_grammar",
-        reason="A search generates a path step by step, and its grammar has to go on with it.",
-    ),
-    _add_utility(
-        "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."
-    ),
-    _add_utility(
-        "beat", "step_record:beat", "An engine that hangs is found by the answer it does not give."
-    ),
-    _add_utility(
-        "add_requests",
-        "arrivals:add_requests",
-        "The paths of a level arrive together, so that one step takes them all.",
-    ),
-    _add_utility(
-        "measure_memory",
-        "kv.control:measure_memory",
-        "The memory plan rests on what each engine takes beside its KV.",
-    ),
-    _add_utility("view", "kv.control:view", "The KV split follows each engine's load."),
-    _add_utility(
-        "set_quota", "kv.control:set_quota", "The KV split moves memory between the engines."
-    ),
-    _add_utility(
-        "offload", "kv.control:offload", "An engine gives its KV memory up to the other one."
-    ),
-    _add_utility("restore", "kv.control:restore", "An engine gets its KV back after an offload."),
-    _add_utility(
-        "list_complete_drafts",
-        "speculation_calls:list_complete_drafts",
-        "The runtime has complete drafts scored before the search asks for them.",
-    ),
-    _add_utility(
-        "drop_unused_drafts",
-        "speculation_calls:drop_unused_drafts",
-        "A decided level makes the drafts of discarded paths useless.",
-    ),
-    _add_utility("end_run", "speculation_calls:end_run", "A run's drafts end with it."),
-    _add_utility(
-        "rank_programs",
-        "program_order:rank_programs",
-        "Waiting requests run in the order of their programs, which the daemon decides.",
-    ),
-    _add_utility(
-        "set_replay_shape",
-        "determinism.calls:set_replay_shape",
-        "The self-test chooses the shape of passes by what the device's kernels keep equal.",
-    ),
-    _add_utility(
-        "count_replays",
-        "determinism.calls:count_replays",
-        "Metrics report what deterministic requests cost.",
-    ),
-    _add_utility(
-        "speculation", "speculation_calls:get_counters", "Metrics report what drafts saved."
-    ),
-)
+    _replace(_DAEMON, "vllm.v1.engine.utils:get_mp_context", "process.start:get_mp_context",
+             "Engine processes are forked from a server that has imported vLLM already."),
+    _replace(_DAEMON, "vllm.outputs:RequestOutput.add", "inside.outputs:join_outputs",
+             "Outputs that vLLM joins would lose the log-probabilities of the earlier one."),
+    _replace(_DAEMON, "vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
+             "serving.parser_pieces:feed_in_pieces",
+             "To parse an answer of many markers took time by the square of its length."),
+    _replace(_DAEMON, "vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
+             "serving.stop_strings:build_detokenizer",
+             "A stop string in a model's thinking ended the answer before it began."),
+    *(_replace(process, "vllm.config.vllm:VllmConfig.use_v2_model_runner",
+               "inside.model_runner:uses_second_runner",
+               "The generator may have vLLM's second model runner, the verifier has the first.")
+      for process in ProcessKind),
+    *(_replace(_WORKER, f"vllm.v1.worker.{module}:allocate_kv_cache", "inside.kv.tensor:allocate",
+               "Two engines share one device: KV blocks get memory only while in use.")
+      for module in ("gpu_model_runner", "gpu.attn_utils")),
+    _replace(_WORKER, "vllm.v1.sample.sampler:batched_count_greater_than",
+             "inside.sampling.on_cpu:count_at_least",
+             "Nobody reads a token's rank, and to count it took a quarter of a search's step."),
+    *(_replace(_WORKER, f"{_RUNNER}.{name}", f"inside.determinism.runner:{replacement}",
+               "Deterministic requests are computed in passes of one shape.")
+      for name, replacement in (
+          ("_prepare_inputs", "prepare_inputs"),
+          ("_determine_batch_execution_and_padding", "determine_padding"),
+          ("_build_attention_metadata", "build_attention_metadata"),
+          ("_sample", "sample"),
+          ("_pool", "pool"),
+      )),
+    _replace(_WORKER, f"{_RUNNER}.sample_tokens", "inside.determinism.one_by_one:sample_tokens",
+             "The tokens of a pass can't be told by one placeholder for each request."),
+    _replace(_CORE, "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
+             "inside.determinism.one_by_one:step_with_batch_queue",
+             "A pass of deterministic requests begins where the step before it ended."),
+    _replace(_WORKER,
+             "vllm.model_executor.layers.pooler.tokwise.heads:TokenClassifierPoolerHead"
+             ".forward_chunk",
+             "inside.determinism.runner:forward_chunk",
+             "Scores of deterministic searches need a head of one shape."),
+    _replace(_WORKER, "tqdm.std:tqdm.display", "inside.start_stages:report_bar",
+             "vLLM's progress bars go to the daemon's start line, and do not fill its log."),
+    _replace(_CORE, "vllm.v1.executor.multiproc_executor:get_mp_context",
+             "inside.start_stages:get_mp_context",
+             "A worker of its own says what it does while it starts, as an engine on one card."),
+    _replace(_CORE, "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
+             "inside.guided_steps:create_grammar",
+             "A search generates a path step by step, and its grammar has to go on with it."),
+    _add_utility("begin", "kv.quota:begin",
+                 "The daemon asks a new engine for its blocks and their size."),
+    _add_utility("beat", "calls:beat",
+                 "An engine that hangs is found by the answer it does not give."),
+    _add_utility("add_requests", "calls:add_requests",
+                 "The paths of a level arrive together, so that one step takes them all."),
+    _add_utility("measure_memory", "kv.quota:measure_memory",
+                 "The memory plan rests on what each engine takes beside its KV."),
+    _add_utility("view", "kv.quota:view", "The KV split follows each engine's load."),
+    _add_utility("set_quota", "kv.quota:set_quota",
+                 "The KV split moves memory between the engines."),
+    _add_utility("offload", "kv.quota:offload",
+                 "An engine gives its KV memory up to the other one."),
+    _add_utility("restore", "kv.quota:restore", "An engine gets its KV back after an offload."),
+    _add_utility("list_complete_drafts", "calls:list_complete_drafts",
+                 "The runtime has complete drafts scored before the search asks for them."),
+    _add_utility("drop_unused_drafts", "calls:drop_unused_drafts",
+                 "A decided level makes the drafts of discarded paths useless."),
+    _add_utility("end_run", "calls:end_run", "A run's drafts end with it."),
+    _add_utility("rank_programs", "calls:rank_programs",
+                 "Waiting requests run in the order of their programs, which the daemon decides."),
+    _add_utility("set_replay_shape", "calls:set_replay_shape",
+                 "The self-test chooses the shape of passes by what the device's kernels keep"
+                 " equal."),
+    _add_utility("count_replays", "calls:count_replays",
+                 "Metrics report what deterministic requests cost."),
+    _add_utility("speculation", "calls:get_counters", "Metrics report what drafts saved."),
+)  # fmt: skip
 
 
 def apply_patches(process: ProcessKind, patches: tuple[Patch, ...] = PATCHES) -> None:

@@ -16,10 +16,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from vllm.v1.engine.core import EngineCore
-from vllm.v1.request import Request
-
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
+from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
 
 
 class ProgramOrder:
@@ -40,7 +37,8 @@ class ProgramOrder:
         if not self._places or len(waiting) < 2:
             return
         last = len(self._places)
-        places = [self._places.get(read_program(request), last) for request in waiting]
+        programs = (read_args(r.sampling_params or r.pooling_params).get(PROGRAM) for r in waiting)
+        places = [self._places.get(program, last) for program in programs]
         if all(a <= b for a, b in pairwise(places)):
             return
         requests = list(waiting)
@@ -48,19 +46,3 @@ class ProgramOrder:
         waiting.clear()
         waiting.extend(requests[at] for at in in_order)
         self.reordered += 1
-
-
-def read_program(request: Request) -> str | None:
-    """The key of the request's program, None if it has none."""
-    params, pooling = request.sampling_params, request.pooling_params
-    ours: Mapping[str, Any] = {}
-    if params is not None:
-        ours = (params.extra_args or {}).get(ARGS_KEY) or {}
-    elif pooling is not None:
-        ours = (pooling.extra_kwargs or {}).get(ARGS_KEY) or {}
-    return ours.get(PROGRAM)
-
-
-def rank_programs(self: EngineCore, keys: list[str]) -> None:
-    """What the daemon calls; `patches` adds it to EngineCore as a method."""
-    self.scheduler.programs.rank(keys)

@@ -5,11 +5,11 @@ say. This class is the only one that vLLM's own calls reach. It forwards them, s
 which features have their say can be read here:
 
     programs     in which order waiting requests run            program_order
-    drafts       what is drafted, and which requests adopt it   speculation, paused_requests
+    drafts       what is drafted, and which requests adopt it   speculation
     passes       deterministic requests                         determinism.passes, .windows
     boundaries   where steps end                                boundaries
     kv           the quota of KV blocks                         kv.quota
-    joined       which outputs the daemon gets now              joined_tokens
+    joined       which outputs the daemon gets now              outputs
     steps        what is in flight, for the daemon              step_record
 
 A feature does nothing until a request, or the daemon, asks for it.
@@ -37,11 +37,10 @@ from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.boundaries import StepBoundaries
 from flashedge.engine.vllm.inside.determinism.passes import Passes
-from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
-from flashedge.engine.vllm.inside.joined_tokens import JoinedTokens
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.kv.quota import KvQuota
+from flashedge.engine.vllm.inside.outputs import JoinedTokens
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-from flashedge.engine.vllm.inside.paused_requests import DraftJobs
 from flashedge.engine.vllm.inside.program_order import ProgramOrder
 from flashedge.engine.vllm.inside.speculation import Speculation
 from flashedge.engine.vllm.inside.step_record import StepsInFlight
@@ -60,13 +59,10 @@ class EdgeScheduler(AsyncScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.programs = ProgramOrder()
-        self.draft_jobs = DraftJobs(self)
-        self.boundaries = StepBoundaries(self, self.draft_jobs.locate_step)
-        self.kv = KvQuota(self, self.draft_jobs.reclaim)
+        self.drafts = Speculation(self)
+        self.boundaries = StepBoundaries(self, self.drafts.locate_step)
+        self.kv = KvQuota(self, self.drafts.reclaim)
         self.passes = Passes(self, self.boundaries.ends_step)
-        self.drafts = Speculation(
-            self, self.draft_jobs, self.boundaries, self.passes.windows, self._abort
-        )
         self.joined = JoinedTokens()
         self.steps = StepsInFlight(self.drafts.find_name)
         self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
@@ -89,7 +85,8 @@ class EdgeScheduler(AsyncScheduler):
         finished: list[Request] = super().finish_requests(own, finished_status)
         return finished
 
-    def _abort(self, request_ids: list[str]) -> None:
+    def abort(self, request_ids: list[str]) -> None:
+        """End vLLM's requests with these ids, without reporting it to the front end."""
         super().finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def has_requests(self) -> bool:
@@ -168,9 +165,9 @@ class EdgeScheduler(AsyncScheduler):
         kwargs |= self.passes.windows.choose_allocation(request)
         while True:
             blocks = self._allocate_in_vllm(request, *args, **kwargs)
-            if blocks is not None or self.draft_jobs.is_draft(request):
+            if blocks is not None or self.drafts.is_draft(request):
                 return blocks
-            if not (self.draft_jobs.reclaim(spared=request) or self.passes.preempt_for(request)):
+            if not (self.drafts.reclaim(spared=request) or self.passes.preempt_for(request)):
                 return blocks
 
     def _get_local_prefix_cache_hit(self, request: Request) -> Any:
@@ -181,7 +178,7 @@ class EdgeScheduler(AsyncScheduler):
         super()._preempt_request(request, *args, **kwargs)
         self.kv.preempted += 1
         self.send_whole(request)
-        self.draft_jobs.note_preempted(request)
+        self.drafts.note_preempted(request)
 
     def send_whole(self, request: Request) -> None:
         """Send the model runner all tokens of a request that leaves the batch, when it comes back.
@@ -195,11 +192,12 @@ class EdgeScheduler(AsyncScheduler):
             self.reset_preempted_req_ids.add(request.request_id)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self.passes.windows.end(request)
+        self.passes.windows.replays.pop(request.request_id, None)
         return super()._free_request(request, *args, **kwargs)
 
     def _free_request_blocks(self, request: Request) -> None:
-        self.passes.windows.lose_blocks(request)
+        if replay := self.passes.windows.replays.get(request.request_id):
+            replay.lose_blocks()
         super()._free_request_blocks(request)
 
     # ------------------------------------------------------------ for the daemon

@@ -4,6 +4,13 @@ A beam that ends its step keeps its request, which becomes the draft of child 0.
 children get requests of their own, from the boundary on. The front end's request for a drafted step
 never reaches vLLM: the draft's own request goes on under its name.
 
+A draft that does not run is *paused*: it keeps its KV without running or waiting. vLLM has no such
+state. A paused request has the status PREEMPTED, is in no queue, and keeps its blocks. Put back in
+line, it is one of those that vLLM resumes with their KV (`kv_holding_waiting`). It takes no slot of
+a batch, and loses its blocks before a standard request has to. An asynchronous engine may be
+computing a token of a request that is paused. vLLM calls such a token *stale*: it is delivered like
+any other, and the request does not go on before.
+
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
 
@@ -17,8 +24,6 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.boundaries import StepBoundaries
-from flashedge.engine.vllm.inside.determinism.windows import Windows
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
     StepJob,
@@ -27,23 +32,25 @@ from flashedge.engine.vllm.inside.draft_requests import (
     make_replay_output,
     make_reuse_stats,
     read_finish,
-    read_noise_args,
-    read_sampling,
-    read_stop_ids,
 )
-from flashedge.engine.vllm.inside.keys import BOUNDARY
-from flashedge.engine.vllm.inside.paused_requests import DraftJobs
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.engine.vllm.inside.keys import BOUNDARY, read_args
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
-from flashedge.scheduling.speculation.drafts import Beam, Draft
+from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
 from flashedge.search.steps import StepEnd
-from flashedge.types import FinishReason
+from flashedge.types import FinishReason, Sampling
 
 CPU_BATCH = 4
 """On a CPU every further sequence costs a step time. See `BatchView.unmeasured_batch`."""
-
-
+COUNTERS = (
+    "kept_steps",  # steps that adopted a draft's tokens
+    "kept_tokens",  # the tokens that these adopted
+    "drawn_tokens",  # tokens drawn for drafts
+    "paused",  # drafts taken out of the batch because their slot was needed
+    "preempted",  # drafts taken out of the batch because memory was short
+    "dropped_kv",  # drafts and waiting steps that lost their KV to others
+    "offloaded",  # drafts that had KV when all KV was offloaded
+)
 Labels = Mapping[str, tuple[StepJob, Label | None]]
 """What the requests of a step served when it ended."""
 
@@ -51,36 +58,44 @@ Labels = Mapping[str, tuple[StepJob, Label | None]]
 class Speculation:
     """Drafts what follows the requests that name a continuation. Other requests are vLLM's."""
 
-    def __init__(
-        self,
-        scheduler: Any,
-        jobs: DraftJobs,
-        boundaries: StepBoundaries,
-        windows: Windows,
-        abort: Callable[[list[str]], None],
-    ) -> None:
-        """abort: ends vLLM's requests with these ids, without reporting it to the front end."""
-        self._scheduler, self._draft_jobs = scheduler, jobs
-        self._boundaries, self._windows, self._abort = boundaries, windows, abort
-        self._jobs, self._of_drafts, self.counters = jobs.jobs, jobs.of_drafts, jobs.counters
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self._jobs: dict[str, StepJob] = {}  # by the id of vLLM's request
+        self._of_drafts: dict[Draft, StepJob] = {}
+        self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
+        self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
+        self._board = DraftBoard()
+        self._draft_ids = count()
+        self._like: Request | None = None
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
-        self._board = DraftBoard()
-        self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
-        self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
-        self._draft_ids = count()
-        self._like: Request | None = None
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        """Since the start of the process."""
+
+    def locate_step(self, request: Request) -> tuple[int, str | None]:
+        """(tokens generated before the request's current step, name of the rule that ends it)."""
+        job = self._jobs.get(request.request_id)
+        if job is None:
+            return 0, read_args(request.sampling_params).get(BOUNDARY)
+        return job.start, job.boundary
+
+    def is_draft(self, request: Request) -> bool:
+        job = self._jobs.get(request.request_id)
+        return job is not None and job.draft is not None
 
     # ------------------------------------------------------------ requests arrive and leave
 
     def adopt(self, request: Request) -> bool:
         """Called with each new request. Whether a draft goes on in its place."""
-        args = read_noise_args(request)
+        args = read_args(request.sampling_params)
         if not args.get("continuation"):
             return False
         self._like = request
-        continuation, sampling = Continuation.from_json(args["continuation"]), read_sampling(args)
+        continuation = Continuation.from_json(args["continuation"])
+        sampling = Sampling(
+            temperature=args["temperature"], top_p=args["top_p"], top_k=args["top_k"]
+        )
         path = tuple(request.prompt_token_ids)
         draft = self._board.adopt(continuation, path, args["seed"], sampling)
         beam = self._board.add_beam(continuation, sampling)
@@ -98,12 +113,13 @@ class Speculation:
         assert job.draft is not None, "it was in _of_drafts"
         draft, request = job.draft, job.request
         drawn = draft.token_ids
-        boundary = read_noise_args(requested)[BOUNDARY]
+        params = requested.sampling_params
+        boundary = read_args(params)[BOUNDARY]
         end = StepEnd(
             max_tokens=requested.max_tokens,
             room=self._scheduler.max_model_len - requested.num_prompt_tokens,
-            boundary=self._boundaries.rules.get(boundary),
-            stop_ids=read_stop_ids(requested),
+            boundary=self._scheduler.boundaries.rules.get(boundary),
+            stop_ids=frozenset({*params.stop_token_ids, params.eos_token_id}),
         )
         used, finish = end.cut(drawn)
         label = Label(
@@ -128,7 +144,7 @@ class Speculation:
         path = (*requested.prompt_token_ids, *drawn[:used])
         if self._finish_step(job, path, finish) and used == len(drawn):
             if job.is_running:
-                self._draft_jobs.pause(request)
+                self._pause(request)
         else:  # nothing follows, or its KV holds tokens beyond the step
             self._drop([job])
 
@@ -139,7 +155,7 @@ class Speculation:
             return
         running = self._scheduler.running
         running.remove(request)
-        drafts = (i for i, other in enumerate(running) if self._draft_jobs.is_draft(other))
+        drafts = (i for i, other in enumerate(running) if self.is_draft(other))
         running.insert(next(drafts, len(running)), request)
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
@@ -185,7 +201,7 @@ class Speculation:
         if job is None:
             return None
         status, finish = request.status, read_finish(request, self._scheduler.max_model_len)
-        self._draft_jobs.mark_paused(request)
+        self._mark_paused(request)
         in_flight = request.num_stale_output_tokens
         if job.draft is not None:
             job.finish = finish  # `_record_tokens` reports it to the board
@@ -202,7 +218,8 @@ class Speculation:
         assert job.beam is not None, "it was requested"
         assert job.label is not None, "it was requested"
         del self._requested[job.label.name]
-        self._windows.drop_candidates(job.request)
+        if replay := self._scheduler.passes.windows.replays.get(job.request.request_id):
+            replay.drop_candidates()
         is_full = len(path) >= self._scheduler.max_model_len
         draft = self._board.finish_beam(job.beam, path, ends_path=finish.ends_path or is_full)
         if draft is None or draft.seed != job.seed:
@@ -233,7 +250,7 @@ class Speculation:
             )
         )
         for draft in plan.pause:
-            self._draft_jobs.pause(self._of_drafts[draft].request)
+            self._pause(self._of_drafts[draft].request)
         for draft in plan.run:
             scheduler._enqueue_waiting_request(self._get_request(draft))
         self.counters["paused"] += len(plan.pause)
@@ -244,7 +261,7 @@ class Speculation:
         for draft in queued:
             job = self._of_drafts[draft]
             if not job.is_running:  # there was no room after all, or a token was in flight
-                self._draft_jobs.unqueue(job.request)
+                self._unqueue(job.request)
                 self._board.pause(draft)
 
     def _get_request(self, draft: Draft) -> Request:
@@ -255,7 +272,7 @@ class Speculation:
             name = f"draft-{next(self._draft_ids)}"
             request = make_draft_request(draft, name, self._like, self._scheduler.max_model_len)
             self._scheduler.requests[name] = request
-            self._windows.begin(request)
+            self._scheduler.passes.windows.begin(request)
             job = StepJob(request=request, boundary=draft.continuation.boundary)
             self._jobs[name] = self._of_drafts[draft] = job
             job.serve_draft(draft)
@@ -314,6 +331,67 @@ class Speculation:
             return request_id
         return None if job.label is None else job.label.name
 
+    # ------------------------------------------------------------ paused drafts and their memory
+
+    def _pause(self, request: Request) -> None:
+        """Take a draft's request out of the batch. It keeps its blocks."""
+        self._scheduler.running.remove(request)
+        self._mark_paused(request)
+
+    def _mark_paused(self, request: Request) -> None:
+        """Give a request that leaves the batch the state of a paused one."""
+        request.status = RequestStatus.PREEMPTED
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.drop_stale_output = False
+        request.num_output_placeholders = 0
+        self._scheduler.send_whole(request)
+
+    def _unqueue(self, request: Request) -> None:
+        for queue in (self._scheduler.waiting, self._scheduler.kv_holding_waiting):
+            if request in queue:
+                queue.remove_request(request)
+        self._scheduler.deferred_waiting.discard(request)
+
+    def note_preempted(self, request: Request) -> None:
+        """A preempted draft does not wait."""
+        if self.is_draft(request):
+            self._scheduler.waiting.remove_request(request)
+            self.counters["preempted"] += 1
+
+    def count_offloaded(self) -> None:
+        """Called before all KV is offloaded."""
+        self.counters["offloaded"] += sum(job.has_kv for job in self._of_drafts.values())
+
+    def reclaim(
+        self,
+        is_candidate: Callable[[Request], bool] = lambda request: True,
+        *,
+        spared: Request | None = None,
+    ) -> bool:
+        """Free the KV of the lowest-ranked candidate among drafts that do not run, or else of the
+        last candidate among waiting steps. False if none has KV."""
+        scheduler = self._scheduler
+        idle = [
+            draft
+            for draft, job in self._of_drafts.items()
+            if job.has_kv and not job.is_running and is_candidate(job.request)
+        ]
+        waiting = [r for r in scheduler.kv_holding_waiting if r is not spared and is_candidate(r)]
+        if idle:
+            request = self._of_drafts[max(idle, key=lambda draft: draft.rank)].request
+        elif waiting:
+            request = waiting[-1]
+        else:
+            return False
+        scheduler._free_request_blocks(request)
+        request.num_computed_tokens = 0
+        if request in scheduler.kv_holding_waiting:
+            scheduler.kv_holding_waiting.remove_request(request)
+            if not scheduler.passes.displace(request):
+                scheduler.waiting.add_request(request)
+        self.counters["dropped_kv"] += 1
+        return True
+
     # ------------------------------------------------------------ engine.base.Speculator
 
     def list_complete(self, run: str) -> list[tuple[int, list[int]]]:
@@ -343,4 +421,4 @@ class Speculation:
             if job.draft is not None:
                 self._of_drafts.pop(job.draft, None)
         if jobs:
-            self._abort([job.request.request_id for job in jobs])
+            self._scheduler.abort([job.request.request_id for job in jobs])

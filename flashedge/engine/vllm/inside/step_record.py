@@ -204,8 +204,3 @@ def get_step_record() -> StepRecord:
         if memory is not None:
             logging.getLogger("vllm").addHandler(FaultHandler(_own))
     return _own
-
-
-def beat(core: Any) -> int:
-    """Answer the daemon between two steps: a sign of life. Returns the signs so far."""
-    return get_step_record().progress

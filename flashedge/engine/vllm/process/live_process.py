@@ -120,7 +120,7 @@ class LiveProcess:
     # ------------------------------------------------------------ start and end
 
     async def start(self, on_stage: Callable[[str], None]) -> dict[str, Any]:
-        """Start the process and load the model. Returns the answer of `inside.kv.control.begin`.
+        """Start the process and load the model. Returns the answer of `inside.kv.quota.begin`.
 
         on_stage: receives what the process does meanwhile. Raises EngineError if it ends meanwhile,
         and what vLLM raises.

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flashedge.engine.vllm.inside.kv.save_area import SaveArea
+from flashedge.engine.vllm.inside.kv.worker import SaveArea
 from flashedge.engine.vllm.inside.noise import PositionNoise
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer

@@ -12,9 +12,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.engine.vllm.inside.kv.blocks import KvRange
-from flashedge.engine.vllm.inside.kv.granules import BlockLayout, Granules, GranuleSpan
-from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages
+from flashedge.engine.vllm.inside.kv.blocks import (
+    BlockLayout,
+    FixedPages,
+    Granules,
+    GranuleSpan,
+    HostPages,
+    KvRange,
+)
 
 BLOCKS = 12
 

@@ -22,8 +22,7 @@ from vllm.v1.worker.gpu import attn_utils as second_runner
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
-from flashedge.engine.vllm.inside.kv.blocks import KvRange
-from flashedge.engine.vllm.inside.kv.pages import HostPages
+from flashedge.engine.vllm.inside.kv.blocks import HostPages, KvRange
 from flashedge.engine.vllm.inside.kv.worker import KvMemory
 from flashedge.errors import EngineError
 

@@ -14,7 +14,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from flashedge.engine.vllm.inside import arrivals
+from flashedge.engine.vllm.inside import calls
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, FaultHandler, StepRecord
 from flashedge.engine.vllm.process.outbox import Outbox
 
@@ -105,7 +105,7 @@ def deliver(said: tuple[str, Any]) -> Core:
     method, packed = said
     assert method == "flashedge_add_requests"
     core: Any = Core()
-    arrivals.add_requests(core, packed)
+    calls.add_requests(core, packed)
     found: Core = core
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm import shape_probe
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.determinism import ReplayShape
 
 
 @dataclass

@@ -17,7 +17,7 @@ import pytest
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
 from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual

@@ -41,8 +41,8 @@ def test_a_wide_level_is_faster_than_with_half_for_each_engine(environ: dict[str
     assert sum(sizes) == 80 * MIB
     curves = load_curves(pair, config)
     costs = {
-        "generator": module._build_cost(curves.generator, pair.generator, config),
-        "verifier": module._build_cost(curves.verifier, pair.verifier, config),
+        "generator": module.build_start_cost(curves.generator, pair.generator, config),
+        "verifier": module.build_start_cost(curves.verifier, pair.verifier, config),
     }
     half = split_evenly(80 * MIB, **costs)
     split = replace(half, generator_bytes=sizes[0], verifier_bytes=sizes[1])

@@ -13,7 +13,7 @@ from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
-from flashedge.runtime.kv.build import build_cost_from_view
+from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
@@ -100,7 +100,10 @@ async def managed_engines(
     engines = sim_engines(config=ROOM, verifier=verifier)
     views = [await engine.view() for engine in both(engines)]
     curve = RooflineCurve(device=RTX_4090, shape=TINY)
-    costs = [build_cost_from_view(curve, view, ROOM.max_model_len, 64) for view in views]
+    costs = [
+        build_engine_cost(curve, view.block_bytes, view.block_tokens, ROOM.max_model_len, 64)
+        for view in views
+    ]
     curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
     manager = KvManager(
         engines.generator,
@@ -332,7 +335,7 @@ class ShortMemory:
         return await self._budget(kv_bytes)
 
     async def restore(self) -> int:
-        """Resumes with a smaller quota, as `inside.kv.control` does."""
+        """Resumes with a smaller quota, as `inside.kv.quota` does."""
         if self.limit_bytes is not None:
             await self._budget(self.limit_bytes)
         return await self._restore()

@@ -165,8 +165,8 @@ def test_every_patch_is_in_the_table() -> None:
 def test_what_our_schedulers_use_of_vllms_is_in_the_table(installed: VllmSource) -> None:
     """Methods that ours overrides, attributes of `self` and `super()` that are vLLM's, and what our
     features read of a scheduler."""
-    files = ["scheduler.py", "speculation.py", "paused_requests.py", "boundaries.py", "kv/quota.py"]
-    files += [f"determinism/{name}.py" for name in ("passes", "windows", "due", "queues")]
+    files = ["scheduler.py", "speculation.py", "draft_requests.py", "boundaries.py", "kv/quota.py"]
+    files += [f"determinism/{name}.py" for name in ("passes", "windows", "queues")]
     used = set()
     for file in files:
         for node in ast.walk(ast.parse((ROOM / "inside" / file).read_text(encoding="utf-8"))):

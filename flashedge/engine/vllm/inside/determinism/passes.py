@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
@@ -28,13 +29,10 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.determinism.due import Due, find_due, is_ready
 from flashedge.engine.vllm.inside.determinism.one_by_one import mark_alone
 from flashedge.engine.vllm.inside.determinism.queues import limit_chunks, show_only
-from flashedge.engine.vllm.inside.determinism.replay import Replay, fill_window
-from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass, attach_pass, find_pass
-from flashedge.engine.vllm.inside.determinism.windows import Windows
-from flashedge.scheduling.determinism.step_choice import BatchState, StepKind, choose_step
+from flashedge.engine.vllm.inside.determinism.windows import Replay, ReplayPass, Windows, find_pass
+from flashedge.scheduling.determinism import MAX_WAIT, BatchState, StepKind, choose_step
 
 COUNTERS = (
     "stock_steps",  # steps without a deterministic request: vLLM's own, called as it is
@@ -50,6 +48,24 @@ COUNTERS = (
 
 Schedule = Callable[[], SchedulerOutput]
 """vLLM's own."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Due:
+    """The requests of a scheduler between two steps, by what they need next."""
+
+    prefill: tuple[Replay, int] | None = None
+    """The first that has prompt to compute, and how many tokens have KV already."""
+    scoring: list[Replay] = field(default_factory=list)
+    """Those of a verifier, which have paths to compute and draw nothing."""
+    ready: list[Replay] = field(default_factory=list)
+    """Those whose window can be verified."""
+    is_joined: bool = False
+    """Whether the window of another one may be full within `MAX_WAIT` shared steps."""
+    shared: list[Request] = field(default_factory=list)
+    """Those that shared steps may run."""
+    others: bool = False
+    """Whether some of these are not deterministic."""
 
 
 class Passes:
@@ -90,7 +106,7 @@ class Passes:
             windows.step = StepKind.SHARED
             return stock()
         self._free_full_windows()
-        due = find_due(self._scheduler, windows, admits=self._admits)
+        due = self._find_due()
         state = BatchState(
             can_prefill=due.prefill is not None or bool(due.scoring),
             ready=len(due.ready),
@@ -109,7 +125,54 @@ class Passes:
             return self._schedule_verify(stock, due)
         if due.scoring:
             return self._schedule_scores(stock, due)
-        return self._schedule_prefill(stock, due)
+        assert due.prefill is not None, "it was chosen"
+        replay, computed = due.prefill
+        return self._schedule_pass(
+            stock, [replay.request], windows.end_chunk(replay, computed) - computed
+        )
+
+    def _find_due(self) -> Due:
+        """Sort the requests. Of waiting deterministic ones no more are looked at than have a
+        place."""
+        scheduler, windows, due = self._scheduler, self.windows, Due()
+        for request in (*scheduler.running, *scheduler.kv_holding_waiting):
+            self._sort(due, request)
+        places = scheduler.max_num_active_reqs - len(scheduler.running)
+        places -= len(scheduler.kv_holding_waiting)
+        for request in scheduler.waiting:
+            if request.request_id not in windows.replays:
+                self._sort(due, request)
+            elif (
+                places > 0
+                and self._admits
+                and len(due.ready) + len(due.scoring) < windows.shape.group
+            ):
+                self._sort(due, request)
+                places -= 1
+        return due
+
+    def _sort(self, due: Due, request: Request) -> None:
+        windows = self.windows
+        replay = windows.replays.get(request.request_id)
+        if replay is None:
+            due.shared.append(request)
+            due.others = True
+        elif request.pooling_params is not None:
+            due.scoring.append(replay)
+        elif windows.is_ready(replay):
+            due.ready.append(replay)
+        elif replay.is_current:
+            due.shared.append(request)
+            missing = windows.end_window(replay) - request.num_tokens
+            due.is_joined = due.is_joined or missing <= MAX_WAIT
+        else:
+            computed = request.num_computed_tokens
+            if request.status is not RequestStatus.RUNNING:  # what it would find in the cache
+                computed = int(self._scheduler._get_local_prefix_cache_hit(request)[1])
+            if computed == windows.find_window(replay):
+                due.ready.append(replay)
+            elif due.prefill is None:
+                due.prefill = replay, computed
 
     def _free_full_windows(self) -> None:
         """vLLM resumes a request that kept its KV behind that KV. Where the window has to be
@@ -117,7 +180,7 @@ class Passes:
         scheduler = self._scheduler
         for request in list(scheduler.kv_holding_waiting):
             replay = self.windows.replays.get(request.request_id)
-            if replay is not None and is_ready(self.windows, replay):
+            if replay is not None and self.windows.is_ready(replay):
                 scheduler._free_request_blocks(request)
                 request.num_computed_tokens = 0
                 scheduler.kv_holding_waiting.remove_request(request)
@@ -130,12 +193,6 @@ class Passes:
         output = self._schedule_some(stock, due.shared)
         self._admits = True
         return output
-
-    def _schedule_prefill(self, stock: Schedule, due: Due) -> SchedulerOutput:
-        assert due.prefill is not None, "it was chosen"
-        replay, computed = due.prefill
-        end = self.windows.end_chunk(replay, computed)
-        return self._schedule_pass(stock, [replay.request], end - computed)
 
     def _schedule_scores(self, stock: Schedule, due: Due) -> SchedulerOutput:
         """Compute the next windows of up to G paths that are scored, or several of one path."""
@@ -152,7 +209,8 @@ class Passes:
         for replay in oldest:
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
-                replay.begin_pass(self.windows.find_window(replay), self._guess(replay))
+                guesses = replay.guess(self.windows.end_window(replay))
+                replay.begin_pass(self.windows.find_window(replay), guesses)
         requests = [replay.request for replay in oldest]
         with self.windows.pin_prefixes(requests):
             output = self._schedule_pass(stock, requests, self.windows.shape.rows)
@@ -216,25 +274,20 @@ class Passes:
         if self.windows.step is StepKind.VERIFY:
             for name, count in output.num_scheduled_tokens.items():
                 replay = self.windows.replays[name]
+                end = self.windows.end_window(replay)
                 guess = output.scheduled_spec_decode_tokens.get(name)
-                if guess is None and (guess := self._guess(replay)):
-                    end = self.windows.end_window(replay)
+                if guess is None and (guess := replay.guess(end)):
                     missing = end - replay.request.num_computed_tokens - count
                     assert missing in (0, len(guess)), "a window is computed in one pass"
                     output.num_scheduled_tokens[name] += missing
                     output.total_num_scheduled_tokens += missing
                     output.scheduled_spec_decode_tokens[name] = guess
                 guesses[name] = guess or []
-        attach_pass(output, ReplayPass(rows=self.count_rows(output), guesses=guesses))
+        ReplayPass(rows=self.count_rows(output), guesses=guesses).attach(output)
 
     def count_rows(self, output: SchedulerOutput) -> int:
         """Rows of a pass: always the same."""
         return self.windows.shape.rows
-
-    def _guess(self, replay: Replay) -> list[int]:
-        """Take the candidates out of the request, and fill its window with them."""
-        candidates = replay.take_candidates(self._scheduler.hash_block_size)
-        return fill_window(candidates, self.windows.end_window(replay) - replay.verified)
 
     def preempt_for(self, request: Request) -> bool:
         """Preempt the last request that the pass hides. False if there is none, or if `request`

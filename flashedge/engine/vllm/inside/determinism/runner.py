@@ -1,34 +1,59 @@
 """vLLM's first model runner with passes of fixed shape, on a CPU as on a card.
 
-These functions stand for methods of GPUModelRunner, which the CPU's runner inherits (`patches`).
-In a step without a pass each calls vLLM's own and changes nothing.
+These functions stand for methods of GPUModelRunner, which the CPU's runner inherits, and of the
+head of a token classifier (`patches`). In a step without a pass each calls vLLM's own and changes
+nothing.
 
-A pass computes `rows` rows, whatever is in it: vLLM fills the rest as it does for CUDA graphs. A
-verify pass computes the logits of all of them, so that the head has one shape too.
+- A pass computes `rows` rows, whatever is in it: vLLM fills the rest as it does for CUDA graphs.
+- Attention sums over the KV of a sequence in one order. Kernels split a long KV, and how often they
+  do depends on what else is in the batch. The choice is made while a step's metadata is built.
+- A verify pass computes the logits of all rows, so that the head has one shape.
+- vLLM applies a verifier's head to all rows of a request at once, and how many these are depends on
+  what of the path was found in the cache. In passes the rows are cut into tiles of one size,
+  counted from the path's start, and the last one is padded.
+
+In a verify pass the row of a sequence's last known token draws the token behind it. If that is what
+the next row was computed from, the next row is right, and so on up to the first wrong guess. Each
+token is drawn by the noise of its seed and position, as in a shared step. vLLM's own speculative
+decoding returns its tokens in the same form.
 
 Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import torch
+from vllm import envs
+from vllm.model_executor.layers.pooler.tokwise.heads import TokenClassifierPoolerHead
+from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from flashedge.engine.vllm.inside.determinism.one_split import force_one_split
-from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass, find_pass
-from flashedge.engine.vllm.inside.determinism.verify import draw_verified
+from flashedge.engine.vllm.inside.determinism.windows import ReplayPass, find_pass
+from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
+from flashedge.engine.vllm.inside.noise import PositionNoise, make_row
+from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
+from flashedge.engine.vllm.inside.sampling.rows import IndexedRow
 
 _prepare_inputs = GPUModelRunner._prepare_inputs
 _determine_padding = GPUModelRunner._determine_batch_execution_and_padding
 _build_attention_metadata = GPUModelRunner._build_attention_metadata
 _sample = GPUModelRunner._sample
 _pool = GPUModelRunner._pool
+_forward_chunk = TokenClassifierPoolerHead.forward_chunk
 _CURRENT = "_flashedge_pass"
 _END = "_flashedge_end"
 """The attribute of a request's pooling state: the position behind the rows in it."""
+TILE = 32
+"""Rows. It divides every window, so that a tile begins where a cached prefix ends."""
+ONE_SPLIT = {
+    "VLLM_CPU_ATTN_SPLIT_KV": False,  # a CPU's kernel
+    "VLLM_BATCH_INVARIANT": True,  # FlashAttention: the metadata of one step asks for one split
+}
 
 
 def _get_pass(runner: Any) -> ReplayPass | None:
@@ -49,73 +74,37 @@ def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) 
     return all_rows, spec_decode_metadata, most_sampled
 
 
-def determine_padding(
-    self: Any,
-    num_tokens: int,
-    num_reqs: int,
-    num_scheduled_tokens_np: Any,
-    max_num_scheduled_tokens: int,
-    use_cascade_attn: bool = False,
-    allow_microbatching: bool = True,
-    force_eager: bool = False,
-    force_uniform_decode: bool | None = None,
-    force_has_lora: bool | None = None,
-    force_num_active_loras: int | None = None,
-    num_encoder_reqs: int = 0,
-) -> Any:
+@wraps(_determine_padding, assigned=())
+def determine_padding(self: Any, **options: Any) -> Any:
     """Pad a pass to its rows, and run it without CUDA graphs, whose shapes are others."""
-    replay_pass = _get_pass(self)
-    if replay_pass is not None:
-        num_tokens, force_eager = replay_pass.rows, True
-    return _determine_padding(
-        self,
-        num_tokens,
-        num_reqs,
-        num_scheduled_tokens_np,
-        max_num_scheduled_tokens,
-        use_cascade_attn,
-        allow_microbatching,
-        force_eager,
-        force_uniform_decode,
-        force_has_lora,
-        force_num_active_loras,
-        num_encoder_reqs,
-    )
+    if (replay_pass := _get_pass(self)) is not None:
+        options |= {"num_tokens": replay_pass.rows, "force_eager": True}
+    return _determine_padding(self, **options)
 
 
-def build_attention_metadata(
-    self: Any,
-    num_tokens: int,
-    num_reqs: int,
-    max_query_len: int,
-    num_tokens_padded: int | None = None,
-    num_reqs_padded: int | None = None,
-    ubatch_slices: Any = None,
-    logits_indices: Any = None,
-    max_num_sampled_tokens: int | None = None,
-    use_spec_decode: bool = False,
-    for_cudagraph_capture: bool = False,
-    num_scheduled_tokens: dict[str, int] | None = None,
-    slot_mappings: dict[int, torch.Tensor] | None = None,
-) -> Any:
+@contextmanager
+def force_one_split() -> Iterator[None]:
+    """Let metadata that is built meanwhile ask for one split.
+
+    vLLM's module of settings computes a setting where it has no attribute of that name.
+    """
+    before = {name: envs.__dict__.get(name) for name in ONE_SPLIT}
+    envs.__dict__.update(ONE_SPLIT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del envs.__dict__[name]
+            else:
+                envs.__dict__[name] = value
+
+
+@wraps(_build_attention_metadata, assigned=())
+def build_attention_metadata(self: Any, *args: Any, **options: Any) -> Any:
     """Compute the attention of a pass in one split."""
-    splits = force_one_split() if _get_pass(self) is not None else nullcontext()
-    with splits:
-        return _build_attention_metadata(
-            self,
-            num_tokens,
-            num_reqs,
-            max_query_len,
-            num_tokens_padded,
-            num_reqs_padded,
-            ubatch_slices,
-            logits_indices,
-            max_num_sampled_tokens,
-            use_spec_decode,
-            for_cudagraph_capture,
-            num_scheduled_tokens,
-            slot_mappings,
-        )
+    with force_one_split() if _get_pass(self) is not None else nullcontext():
+        return _build_attention_metadata(self, *args, **options)
 
 
 def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
@@ -145,4 +134,98 @@ def pool(
             state.__dict__[_END] = end
     return _pool(
         self, hidden_states, num_scheduled_tokens, num_scheduled_tokens_np, kv_connector_output
+    )
+
+
+def forward_chunk(
+    self: Any, pooled_data: torch.Tensor | None, pooling_param: Any
+) -> torch.Tensor | None:
+    """Apply a verifier's head, to the rows of a deterministic request tile by tile."""
+    if pooled_data is None or not read_args(pooling_param).get(DETERMINISTIC):
+        return _forward_chunk(self, pooled_data, pooling_param)
+    count = pooled_data.shape[0]
+    padded = pooled_data.new_zeros((-(-count // TILE) * TILE, *pooled_data.shape[1:]))
+    padded[:count] = pooled_data
+    tiles = [_forward_chunk(self, tile, pooling_param) for tile in padded.split(TILE)]
+    return torch.cat(tiles)[:count]
+
+
+# ---------------------------------------------------------------- the tokens of a verify pass
+
+
+REJECTED = -1
+"""vLLM's mark of a place without a token."""
+
+
+def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
+    """Stand for vLLM's sampler in a verify pass.
+
+    runner: a GPUModelRunner; logits: (rows, vocab), those of all rows of the pass.
+    """
+    batch = runner.input_batch
+    names: Sequence[str] = batch.req_ids
+    guesses = [replay_pass.guesses[name] for name in names]
+    width = 1 + max(map(len, guesses))
+    counts = [int(runner.num_scheduled_tokens.np[i]) for i in range(len(names))]
+    places, sampled = _find_rows(runner, names, guesses, counts, width)
+    chosen = logits.index_select(0, torch.tensor(places, device=logits.device))
+    logprobs = None
+    most_logprobs = batch.sampling_metadata.max_num_logprobs
+    if most_logprobs is not None:
+        logprobs = runner.sampler.compute_logprobs(chosen)
+    chosen = chosen.to(torch.float32)
+    if sampled:
+        _find_drawer(batch).mark_winners(chosen, sampled)
+    drawn = runner.sampler.greedy_sample(chosen).long()
+    accepted = accept(drawn.view(len(names), width).tolist(), guesses)
+    return SamplerOutput(
+        sampled_token_ids=torch.tensor(accepted, dtype=torch.int32, device=logits.device),
+        logprobs_tensors=None
+        if logprobs is None
+        else runner.sampler.gather_logprobs(logprobs, most_logprobs, token_ids=drawn),
+    )
+
+
+def accept(drawn: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> list[list[int]]:
+    """What each request gets: the right guesses and the token behind them, then REJECTED.
+
+    drawn: for each request the tokens of its rows, padded to one length.
+    """
+    found: list[list[int]] = []
+    for tokens, guessed in zip(drawn, guesses, strict=True):
+        right = next((i for i, guess in enumerate(guessed) if guess != tokens[i]), len(guessed))
+        found.append([*tokens[: right + 1], *[REJECTED] * (len(tokens) - right - 1)])
+    return found
+
+
+def _find_rows(
+    runner: Any,
+    names: Sequence[str],
+    guesses: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    width: int,
+) -> tuple[list[int], list[IndexedRow]]:
+    """The rows of the pass that draw tokens, `width` for each request, the last one repeated; and
+    the noise of those whose request is sampled by ours, by their index among them."""
+    places: list[int] = []
+    sampled: list[IndexedRow] = []
+    start = 0
+    for name, guessed, count in zip(names, guesses, counts, strict=True):
+        state = runner.requests[name]
+        first = start + count - 1 - len(guessed)
+        for offset in range(width):
+            row = make_row(state.sampling_params, state.num_tokens + min(offset, len(guessed)), ())
+            if row is not None and row.temperature > 0:
+                sampled.append((len(places), row))
+            places.append(first + min(offset, len(guessed)))
+        start += count
+    return places, sampled
+
+
+def _find_drawer(batch: Any) -> TokenDrawer:
+    """What our logits processor draws by on this device."""
+    return next(
+        processor.drawer
+        for processor in batch.sampling_metadata.logitsprocs.non_argmax_invariant
+        if isinstance(processor, PositionNoise)
     )

@@ -1,27 +1,130 @@
-"""The windows of deterministic requests: their state and their KV blocks.
+"""The windows of deterministic requests: which of their tokens are verified, and their KV blocks.
 
-Their blocks carry a salt, so that no other request finds them, and they enter the prefix cache once
-their window is verified. A deterministic request with the same tokens finds whole windows there,
-whether they were a prompt or were drawn. So the children of a search share their verified path.
+vLLM's own request holds the verified tokens and, behind them, the candidates: tokens that shared
+steps drew. A pass takes the candidates back, computes their window again, and draws the tokens.
 
-The blocks of a window are those that it would have in any order of events: the window begins at a
-multiple of its size, and the size is a multiple of a block's.
+The blocks of a window carry a salt, so that no other request finds them, and they enter the prefix
+cache once the window is verified. A deterministic request with the same tokens finds whole windows
+there, whether they were a prompt or were drawn. So the children of a search share their verified
+path. Whatever happens before, a window has the same blocks: it begins at a multiple of its size,
+and the size is a multiple of a block's.
 
 ADR 20. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.determinism.replay import Replay
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, REPLAY_SHAPE, SALT
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.scheduling.determinism.step_choice import StepKind
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, REPLAY_SHAPE, SALT, read_args
+from flashedge.scheduling.determinism import ReplayShape, StepKind
+
+PAD = 0
+"""The token that stands where a window has no candidate. It is a guess like any other: where the
+pass draws it, it was right."""
+_PASS = "flashedge_pass"
+"""The attribute of a SchedulerOutput. vLLM pickles it along to workers in other processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPass:
+    """A step of deterministic requests alone: what the model runner is told of it."""
+
+    rows: int
+    """Rows that the model computes, padding included."""
+    guesses: dict[str, list[int]] = field(default_factory=dict)
+    """For each request of a verify pass, the tokens that its last rows are computed from. The row
+    before them, which holds a token that is known, checks the first. Empty in a prefill pass."""
+
+    @property
+    def is_verify(self) -> bool:
+        return bool(self.guesses)
+
+    def attach(self, output: Any) -> None:
+        setattr(output, _PASS, self)
+
+
+def find_pass(output: Any) -> ReplayPass | None:
+    """None: vLLM's own step."""
+    found: ReplayPass | None = getattr(output, _PASS, None)
+    return found
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Replay:
+    """What the scheduler knows of a deterministic request."""
+
+    request: Request
+    hash_block_size: int
+    verified: int
+    """Prompt tokens and verified tokens."""
+    is_current: bool = False
+    """Whether the KV of the window was computed since the request got its blocks, so that shared
+    steps may go on from it."""
+    saved: list[int] = field(default_factory=list)
+    """Candidates of a request that lost its blocks."""
+    may_end: bool = False
+    """Whether the last candidate would end the step. A shared step need not go on behind it."""
+    waited: int = 0
+    """Shared steps since its window could be verified."""
+
+    @property
+    def candidates(self) -> Sequence[int]:
+        """Tokens behind the verified ones."""
+        return self.saved or self.request.all_token_ids[self.verified :]
+
+    def take_candidates(self) -> list[int]:
+        """Take the candidates out of vLLM's request, which forgets them."""
+        request, taken = self.request, list(self.candidates)
+        self.saved = []
+        del request._output_token_ids[self.verified - request.num_prompt_tokens :]
+        del request._all_token_ids[self.verified :]
+        del request.block_hashes[self.verified // self.hash_block_size :]
+        return taken
+
+    def drop_candidates(self) -> None:
+        """The step that they would belong to has ended without them."""
+        self.take_candidates()
+        self.may_end = False
+        self.limit_computed()
+
+    def limit_computed(self) -> None:
+        """The last token has no KV: the next step computes it."""
+        request = self.request
+        request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
+
+    def lose_blocks(self) -> None:
+        """Its KV is gone. The candidates are kept, so that they need not be drawn again."""
+        self.saved = self.take_candidates() or list(self.request.spec_token_ids)
+        self.is_current = self.may_end = False
+        self.waited = 0
+
+    def guess(self, end: int) -> list[int]:
+        """Take the candidates, as the guesses of a window that ends there."""
+        size = end - self.verified
+        guesses = self.take_candidates()[:size]
+        return guesses + [PAD] * (size - len(guesses))
+
+    def begin_pass(self, start: int, guesses: list[int]) -> None:
+        """The window is computed again from its start. The candidates were taken."""
+        self.request.num_computed_tokens = start
+        self.request.spec_token_ids = guesses
+        self.is_current = False
+
+    def miss_pass(self) -> None:
+        """The pass had no room for it."""
+        self.saved = self.saved or list(self.request.spec_token_ids)
+        self.request.spec_token_ids = []
+
+    def commit(self) -> None:
+        """All tokens of vLLM's request are verified, and so is the KV up to them."""
+        self.verified = self.request.num_tokens
+        self.is_current, self.may_end, self.waited = True, False, 0
 
 
 class Windows:
@@ -36,7 +139,7 @@ class Windows:
         if (found := config.get(REPLAY_SHAPE)) is not None:
             self.set_shape(ReplayShape.from_json(found))
         self.step = StepKind.SHARED
-        """Of the step that is scheduled now, or was last."""
+        """The kind of the step that is scheduled now, or was last."""
 
     def set_shape(self, shape: ReplayShape) -> None:
         """From now on windows are computed in this shape. Raises ValueError where one is open, or
@@ -51,40 +154,25 @@ class Windows:
             )
         self.shape = shape
 
-    # ------------------------------------------------------------ requests arrive and leave
-
     def begin(self, request: Request) -> None:
         """Called with each new request."""
-        if not is_deterministic(request):
+        params = request.sampling_params or request.pooling_params
+        if not read_args(params).get(DETERMINISTIC):
             return
         request.cache_salt = self.make_salt()
         request.block_hashes.clear()
         request.update_block_hashes()
-        replay = Replay(request=request, verified=request.num_tokens)
-        self.replays[request.request_id] = replay
+        self.replays[request.request_id] = Replay(
+            request=request,
+            hash_block_size=self._scheduler.hash_block_size,
+            verified=request.num_tokens,
+        )
 
     def make_salt(self) -> str | None:
         """Deterministic requests share blocks with each other alone: their KV was computed in
         windows of this shape."""
         shape = self.shape
         return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
-
-    def end(self, request: Request) -> None:
-        self.replays.pop(request.request_id, None)
-
-    def lose_blocks(self, request: Request) -> None:
-        """Called before a request's blocks are freed."""
-        replay = self.replays.get(request.request_id)
-        if replay is not None:
-            replay.lose_blocks(self._scheduler.hash_block_size)
-
-    def drop_candidates(self, request: Request) -> None:
-        """The step that they would belong to has ended without them."""
-        replay = self.replays.get(request.request_id)
-        if replay is not None:
-            replay.drop_candidates(self._scheduler.hash_block_size)
-
-    # ------------------------------------------------------------ windows and their blocks
 
     def find_window(self, replay: Replay) -> int:
         """The first position of the window that draws the request's next token."""
@@ -97,9 +185,12 @@ class Windows:
         """The position behind the prompt's next chunk."""
         return self.shape.end_chunk(computed, replay.verified)
 
-    def count_shared_tokens(self, request: Request) -> int:
-        """Tokens whose KV a request without blocks would find in the cache."""
-        return int(self._scheduler._get_local_prefix_cache_hit(request)[1])
+    def is_ready(self, replay: Replay) -> bool:
+        """Whether nothing is left to draw for the window of a request that has its KV."""
+        is_full = replay.request.num_tokens >= self.end_window(replay)
+        return replay.is_current and (replay.may_end or is_full)
+
+    # ------------------------------------------------------------ blocks
 
     @contextmanager
     def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
@@ -137,15 +228,3 @@ class Windows:
     def share(self, request: Request, tokens: int) -> None:
         """Let other deterministic requests find the windows up to a position."""
         self._scheduler.kv_cache_manager.cache_blocks(request, tokens)
-
-
-def is_deterministic(request: Request) -> bool:
-    """Whether the request asks for the same tokens, or scores, whatever runs beside it."""
-    params = request.sampling_params or request.pooling_params
-    return bool(read_args(params).get(DETERMINISTIC))
-
-
-def read_args(params: Any) -> Mapping[str, Any]:
-    """Our entry in the parameters of a request that generates or is scored."""
-    of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
-    return of_vllm.get(ARGS_KEY) or {}

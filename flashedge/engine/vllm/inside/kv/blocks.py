@@ -1,14 +1,181 @@
-"""The KV tensors of an engine process, block by block, and the memory behind them."""
+"""The KV tensor of an engine process, block by block, and the memory behind it.
+
+`Pages` is a range of addresses whose memory can be mapped and unmapped. On CPU it is anonymous
+memory, which the system commits on the first write and takes back by madvise (`HostPages`). On CUDA
+see `cuda_pages`. Where memory can't be unmapped it is an ordinary tensor (`FixedPages`).
+
+A device maps memory in *granules*: pages of 4 KiB on CPU, 2 MiB on CUDA. Blocks are neither as
+large as granules nor aligned with them. A granule is needed as long as any part of a used block
+lies in it, which `Granules` counts.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
-from collections.abc import Collection, Iterable
+import mmap
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from flashedge.engine.vllm.inside.kv.granules import BlockLayout, Granules, GranuleSpan
-from flashedge.engine.vllm.inside.kv.pages import Pages
+OS = "os"  # unmapped memory goes back to the operating system
+DEVICE = "device"  # it goes back to the device
+KEPT = "kept"  # it stays allocated: only the quota changes
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class Pages(Protocol):
+    """A range of addresses. None of it has memory at first."""
+
+    mechanism: str
+    """What becomes of unmapped memory: OS, DEVICE or KEPT."""
+    granule: int
+    """Bytes of a granule, the unit of mapping."""
+    tensor: torch.Tensor
+    """(bytes,) int8, the whole range."""
+
+    def map(self, first: int, count: int) -> None:
+        """Give memory to `count` granules, all zero.
+
+        Raises MemoryError if there is too little. None of them has memory then.
+        """
+
+    def unmap(self, first: int, count: int) -> int:
+        """Take the memory of `count` granules. Returns the bytes.
+
+        Nobody may read or write there until they are mapped again.
+        """
+        ...
+
+
+class HostPages:
+    """Host memory, for engines on a CPU."""
+
+    mechanism = OS
+
+    def __init__(self, size: int, granule: int = mmap.PAGESIZE, *, guarded: bool = False) -> None:
+        """With `guarded`, for tests, whoever touches memory that is not mapped is killed.
+
+        A kernel on CUDA that does so ends the process as well.
+        """
+        self.granule = granule
+        self._guarded = guarded
+        whole = -(-size // granule) * granule
+        self._memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        everything = torch.frombuffer(self._memory, dtype=torch.int8)
+        self._address = everything.data_ptr()
+        self.tensor = everything[:size]
+        if guarded:
+            self._protect(0, whole, 0)
+
+    def map(self, first: int, count: int) -> None:
+        if self._guarded:
+            self._protect(
+                first * self.granule, count * self.granule, mmap.PROT_READ | mmap.PROT_WRITE
+            )
+
+    def unmap(self, first: int, count: int) -> int:
+        """Pages return all zero. NaN would spread in attention, from masked positions too."""
+        start, size = first * self.granule, count * self.granule
+        if _libc.madvise(self._address + start, size, mmap.MADV_DONTNEED) != 0:
+            raise OSError(ctypes.get_errno(), "madvise could not return KV memory to the system")
+        if self._guarded:
+            self._protect(start, size, 0)
+        return size
+
+    def _protect(self, start: int, size: int, allowed: int) -> None:
+        if _libc.mprotect(self._address + start, size, allowed) != 0:
+            raise OSError(ctypes.get_errno(), "mprotect failed")
+
+
+class FixedPages:
+    """The tensor that vLLM itself allocated. Its memory stays; only the quota changes."""
+
+    mechanism = KEPT
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.granule = tensor.numel()
+        self.tensor = tensor
+
+    def map(self, first: int, count: int) -> None: ...
+
+    def unmap(self, first: int, count: int) -> int:
+        return 0
+
+
+class GranuleSpan(NamedTuple):
+    """Consecutive granules."""
+
+    first: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """Where the blocks of one layer lie, in bytes: block i begins at start + i * stride."""
+
+    start: int
+    stride: int
+    size: int
+
+
+class Granules:
+    """Counts which granules of a tensor are needed. No block is used at first."""
+
+    def __init__(self, layers: Sequence[BlockLayout], blocks: int, granule: int) -> None:
+        """`granule` is the size of a granule in bytes."""
+        self.granule = granule
+        self._layers = tuple(layers)
+        self._used = np.zeros(blocks, dtype=bool)
+        ends = [layer.start + (blocks - 1) * layer.stride + layer.size for layer in layers]
+        self._needed_by = np.zeros(-(-max(ends) // granule), dtype=np.int64)
+
+    def count_claimed(self) -> int:
+        """Blocks in use."""
+        return int(self._used.sum())
+
+    def list_unclaimed(self, block_ids: Collection[int]) -> list[int]:
+        """Those of the blocks that are not in use."""
+        ids = np.fromiter(block_ids, dtype=np.int64, count=len(block_ids))
+        found: list[int] = ids[~self._used[ids]].tolist()
+        return found
+
+    def claim(self, block_ids: Collection[int]) -> list[GranuleSpan]:
+        """Mark blocks as used. Returns the granules that were not needed before."""
+        before = self._needed_by == 0
+        self._needed_by += self._change(block_ids, used=True)
+        return _find_spans(before & (self._needed_by > 0))
+
+    def release(self, block_ids: Collection[int]) -> list[GranuleSpan]:
+        """Mark blocks as unused. Returns the granules that are no longer needed."""
+        before = self._needed_by > 0
+        self._needed_by -= self._change(block_ids, used=False)
+        return _find_spans(before & (self._needed_by == 0))
+
+    def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
+        """Mark blocks, and count in each granule the block parts that changed."""
+        ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
+        ids = ids[self._used[ids] != used]
+        self._used[ids] = used
+        ends = np.zeros(len(self._needed_by) + 1, dtype=np.int64)
+        for layer in self._layers:
+            at = layer.start + ids * layer.stride
+            ends += np.bincount(at // self.granule, minlength=len(ends))
+            ends -= np.bincount((at + layer.size - 1) // self.granule + 1, minlength=len(ends))
+        return np.cumsum(ends[:-1])
+
+
+def _find_spans(chosen: NDArray[np.bool_]) -> list[GranuleSpan]:
+    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
+    return [GranuleSpan(int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
 
 log = logging.getLogger(__name__)
 

@@ -15,18 +15,18 @@ This has not run on a card yet. It is tested with a driver made of host memory
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 
-from flashedge.engine.vllm.inside.kv.pages import DEVICE
+from flashedge.engine.vllm.inside.kv.blocks import DEVICE
 
 TRIAL_GRANULES = 8
 
 
 class CudaPages:
-    """Implements `pages.Pages` on a device whose context is current in the calling thread."""
+    """Implements `blocks.Pages` on a device whose context is current in the calling thread."""
 
     mechanism = DEVICE
 
@@ -104,20 +104,11 @@ def _load_driver() -> ModuleType:
     return found
 
 
-class _AddressRange:
-    """Addresses from which torch makes a tensor without a copy."""
-
-    def __init__(self, address: int, size: int) -> None:
-        self.__cuda_array_interface__ = {
-            "data": (address, False),
-            "shape": (size,),
-            "typestr": "|i1",
-            "version": 3,
-        }
-
-
 def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:
-    return torch.as_tensor(_AddressRange(address, size), device=f"cuda:{device}")
+    """A tensor over these addresses, without a copy."""
+    interface = {"data": (address, False), "shape": (size,), "typestr": "|i1", "version": 3}
+    memory = SimpleNamespace(__cuda_array_interface__=interface)
+    return torch.as_tensor(memory, device=f"cuda:{device}")
 
 
 def try_card(device: int = 0) -> None:
@@ -125,9 +116,7 @@ def try_card(device: int = 0) -> None:
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device")
     torch.cuda.set_device(device)
-    torch.zeros(
-        1, device="cuda"
-    )  # makes the context, which takes memory, before anything is counted
+    torch.zeros(1, device="cuda")  # makes the context, which takes memory
     pages = CudaPages(TRIAL_GRANULES * (64 << 20), device)
     pages.map(0, 1)
     pages.unmap(0, 1)

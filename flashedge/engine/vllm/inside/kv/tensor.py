@@ -17,8 +17,7 @@ from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.v1.worker import utils
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
-from flashedge.engine.vllm.inside.kv.blocks import KvRange
-from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
+from flashedge.engine.vllm.inside.kv.blocks import FixedPages, HostPages, KvRange, Pages
 from flashedge.engine.vllm.inside.model_runner import uses_second_runner
 from flashedge.errors import EngineError
 

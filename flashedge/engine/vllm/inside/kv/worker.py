@@ -1,22 +1,28 @@
 """What the worker of an engine process does with the memory of its KV blocks.
 
-vLLM mixes this class into its worker (`worker_extension_cls`). `control` calls its methods.
+vLLM mixes `KvMemory` into its worker (`worker_extension_cls`). `quota` calls its methods. While the
+other engine owns the memory, the content of the blocks waits in a `SaveArea`.
 
 Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import psutil
+import torch
 
 from flashedge.engine.vllm.inside import start_stages
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
-from flashedge.engine.vllm.inside.kv.pages import KEPT
-from flashedge.engine.vllm.inside.kv.save_area import SaveArea
-from flashedge.engine.vllm.inside.memory.step_memory import measure_step
+from flashedge.engine.vllm.inside.kv.blocks import KEPT, count_block_bytes
 from flashedge.engine.vllm.inside.model_runner import check_runner
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.inside.step_memory import measure_step
 from flashedge.engine.vllm.inside.step_record import get_step_record
 
 # vLLM imports this module in each worker's process before it allocates KV.
@@ -77,3 +83,120 @@ class KvMemory:
     def load_kv_blocks(self, block_ids: list[int]) -> int:
         """Copy the saved blocks back that are among `block_ids`. Returns the bytes copied."""
         return self._save_area.load(kv_tensor.get_kv_range().layers, block_ids)
+
+
+SPARE = 2
+"""KV is saved in host memory if this many times its size is free, else in a file."""
+CHUNK_BLOCKS = 64
+"""Blocks that are copied through a buffer at a time."""
+
+
+class SaveArea:
+    """Holds the content of KV blocks, in host memory or in a file if that is short.
+
+    The file has no name and ends with the process. There is one save at a time.
+    """
+
+    def __init__(self) -> None:
+        self._ids: tuple[int, ...] = ()
+        self._rows: list[torch.Tensor] = []  # (blocks, …) of each layer, if in memory
+        self._file: BinaryIO | None = None
+
+    def save(
+        self, layers: Sequence[torch.Tensor], block_ids: Sequence[int], folder: Path, to_file: bool
+    ) -> int:
+        """Copy blocks. Returns the bytes copied.
+
+        With `to_file` they go to a file even if host memory is not short. Raises OSError if that
+        can't be written. Nothing is saved then.
+        """
+        self.clear()
+        try:
+            return self._save(layers, tuple(block_ids), folder, to_file)
+        except Exception:
+            self.clear()
+            raise
+
+    def _save(
+        self,
+        layers: Sequence[torch.Tensor],
+        block_ids: tuple[int, ...],
+        folder: Path,
+        to_file: bool,
+    ) -> int:
+        self._ids = block_ids
+        saved_bytes = len(block_ids) * count_block_bytes(layers)
+        if to_file or psutil.virtual_memory().available < SPARE * saved_bytes:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
+        for layer in layers:
+            get_step_record().note_progress()
+            if self._file is None:
+                self._rows.append(layer.index_select(0, _make_index(self._ids, layer)).cpu())
+                continue
+            for ids in _iterate_chunks(self._ids):
+                rows = layer.index_select(0, _make_index(ids, layer)).cpu().contiguous()
+                self._file.write(_view_bytes(rows))
+                get_step_record().note_progress()
+        if self._file is not None:
+            self._file.flush()
+        return saved_bytes
+
+    def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
+        """Copy those of the saved blocks back that are among `block_ids`, and forget all.
+
+        Returns the bytes copied.
+        """
+        try:
+            return self._load(layers, frozenset(block_ids))
+        finally:
+            self.clear()
+
+    def _load(self, layers: Sequence[torch.Tensor], wanted: frozenset[int]) -> int:
+        if self._file is not None:
+            self._file.seek(0)
+        for number, layer in enumerate(layers if self._ids else ()):
+            done = 0
+            for ids in _iterate_chunks(self._ids):
+                if self._file is None:
+                    rows = self._rows[number][done : done + len(ids)]
+                else:
+                    rows = _read_rows(self._file, layer, len(ids))
+                keep = [i for i, block in enumerate(ids) if block in wanted]
+                target = _make_index([ids[i] for i in keep], layer)
+                kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))
+                layer.index_copy_(0, target, kept.to(layer.device))
+                done += len(ids)
+                get_step_record().note_progress()
+        loaded = sum(block in wanted for block in self._ids)
+        return loaded * count_block_bytes(layers)
+
+    def clear(self) -> None:
+        """Forget what was saved."""
+        self._ids, self._rows = (), []
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):  # it could not be written in full
+                file.close()
+
+
+def _iterate_chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ids[at : at + CHUNK_BLOCKS] for at in range(0, len(ids), CHUNK_BLOCKS))
+
+
+def _make_index(ids: Sequence[int], layer: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(list(ids), dtype=torch.long, device=layer.device)
+
+
+def _read_rows(file: BinaryIO, layer: torch.Tensor, count: int) -> torch.Tensor:
+    """Read the next `count` rows of `layer`."""
+    rows = torch.empty((count, *layer.shape[1:]), dtype=layer.dtype)
+    if file.readinto(_view_bytes(rows)) != rows.nbytes:  # type: ignore[attr-defined]
+        raise OSError("the file of saved KV is incomplete")
+    return rows
+
+
+def _view_bytes(rows: torch.Tensor) -> memoryview:
+    """The memory of contiguous rows on the host, whatever their dtype."""
+    flat: Any = rows.view(torch.uint8).numpy()
+    return memoryview(flat).cast("B")

@@ -49,14 +49,7 @@ def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
 
 
 @triton.jit
-def _mark_winner(
-    logits,
-    rows,
-    stride,
-    vocab,
-    FIELDS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _mark_winner(logits, rows, stride, vocab, FIELDS: tl.constexpr, BLOCK: tl.constexpr):
     fields = rows + tl.program_id(0) * FIELDS
     row = logits + tl.load(fields) * stride
     key = tl.load(fields + 1)
@@ -106,16 +99,7 @@ def _mark_winner(
 
 
 @triton.jit
-def _draw(
-    row,
-    vocab,
-    temperature,
-    low,
-    high,
-    bound,
-    bound_id,
-    BLOCK: tl.constexpr,
-):
+def _draw(row, vocab, temperature, low, high, bound, bound_id, BLOCK: tl.constexpr):
     """The token with the largest sum of logit and noise, the first of them if sums are equal.
 
     Each lane keeps its best token and the second best sum, so that the lanes meet only once.

@@ -5,6 +5,7 @@ Nothing here makes the host wait for a card: no result is read back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -103,3 +104,18 @@ def _compute_probabilities(ordered: torch.Tensor) -> torch.Tensor:
     # vLLM's batch-invariant mode replaces softmax on a card by a kernel that takes no float64.
     weights = (ordered.double() - ordered.double().amax(dim=1, keepdim=True)).exp()
     return weights / weights.sum(dim=1, keepdim=True)
+
+
+def exclude_unlikely(logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
+    """Exclude the tokens whose probability is below min-p times the highest one, in place.
+
+    logits: (batch, vocab) float32. Rows whose min-p is 0 stay as they are.
+    """
+    cut = [(index, row.temperature * math.log(row.min_p)) for index, row in sampled if row.min_p]
+    if not cut:
+        return
+    index = copy_to([i for i, _ in cut], torch.int64, logits.device)
+    span = copy_to([least for _, least in cut], logits.dtype, logits.device).unsqueeze(1)
+    rows = logits.index_select(0, index)
+    least = rows.amax(dim=1, keepdim=True) + span
+    logits.index_copy_(0, index, rows.masked_fill(rows < least, float("-inf")))

@@ -1,4 +1,4 @@
-"""What an engine's process holds of its card, as NVML tells it, and where it does not."""
+"""What an engine holds in memory: live tensors, and its bytes of a card."""
 
 from __future__ import annotations
 
@@ -8,9 +8,39 @@ from typing import Any
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
-from flashedge.engine.vllm.inside.memory import card_bytes
+from flashedge.engine.vllm.inside import step_memory
+from flashedge.engine.vllm.inside.step_memory import LiveBytes
 from flashedge.models.memory.engine_memory import CONTEXT_BYTES
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_it_counts_what_is_alive_at_once(device: str) -> None:
+    earlier = torch.zeros(5000, device=device)
+    with LiveBytes() as live:
+        first = torch.empty(1000, device=device)
+        assert (live.live, live.peak) == (4000, 4000)
+        view = first.view(10, 100)[2:]
+        earlier[:1000] += first  # in place, and older than the count
+        second = view + 1
+        assert (live.live, live.peak) == (7200, 7200)
+        del first, view
+        third = second.double()
+        assert (live.live, live.peak) == (3200 + 6400, 9600)
+        del second, third
+    assert (live.live, live.peak) == (0, 9600)
+
+
+def test_it_counts_a_card_that_is_not_there() -> None:
+    with FakeTensorMode(), LiveBytes() as live:
+        hidden = torch.empty(4096, 3584, dtype=torch.bfloat16, device="cuda")
+        wide = torch.cat([hidden, hidden], dim=1)
+        assert wide.device.type == "cuda"
+        del hidden
+        assert live.live == 4096 * 7168 * 2
+    assert live.peak == 4096 * 3584 * 2 * 3
+
 
 GIB = 1 << 30
 KV = 6 * GIB
@@ -50,12 +80,12 @@ def count(
     is_kv_torchs: bool,
     uuid: str = "0a1b",
 ) -> int:
-    monkeypatch.setattr(card_bytes, "import_pynvml", lambda: Nvml(processes))
+    monkeypatch.setattr(step_memory, "import_pynvml", lambda: Nvml(processes))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     card = SimpleNamespace(uuid=uuid)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    return card_bytes.count_beside_kv(KV, is_kv_torchs=is_kv_torchs)
+    return step_memory.count_beside_kv(KV, is_kv_torchs=is_kv_torchs)
 
 
 OURS = os.getpid()

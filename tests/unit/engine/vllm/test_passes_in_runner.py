@@ -1,4 +1,4 @@
-"""The head of a verifier in tiles of one size."""
+"""Passes in the model runner: what a verify pass accepts, and a verifier's head in tiles."""
 
 from __future__ import annotations
 
@@ -6,11 +6,32 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from vllm import PoolingParams
 from vllm.model_executor.layers.pooler.tokwise.heads import TokenClassifierPoolerHead
 
-from flashedge.engine.vllm.inside.determinism.head import TILE, forward_chunk
+from flashedge.engine.vllm.inside.determinism.runner import REJECTED, TILE, accept, forward_chunk
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
+
+TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+
+
+@given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=4))
+def test_each_request_gets_the_right_guesses_and_one_more(
+    requests: list[tuple[list[int], list[int]]],
+) -> None:
+    width = max(len(drawn) for drawn, _ in requests)
+    drawn = [[*tokens, *[tokens[-1]] * (width - len(tokens))] for tokens, _ in requests]
+    guesses = [guessed[: len(tokens) - 1] for tokens, guessed in requests]
+    for tokens, guessed, found in zip(drawn, guesses, accept(drawn, guesses), strict=True):
+        kept = [token for token in found if token != REJECTED]
+        assert found == [*kept, *[REJECTED] * (width - len(kept))]
+        assert 1 <= len(kept) <= len(guessed) + 1
+        assert kept == tokens[: len(kept)], "what the pass drew"
+        assert kept[:-1] == guessed[: len(kept) - 1], "from inputs that were right"
+        if len(kept) <= len(guessed):
+            assert kept[-1] != guessed[len(kept) - 1], "it went on as far as it could"
 
 
 def make_params(flag: bool) -> Any:

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from flashedge.engine.vllm.inside.kv import control, cuda_pages
+from flashedge.engine.vllm.inside.kv import cuda_pages, quota
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
-from flashedge.engine.vllm.inside.kv.save_area import SaveArea
+from flashedge.engine.vllm.inside.kv.worker import SaveArea
 from tests.support.host_driver import GRANULE, HostDriver
 
 BLOCKS = 12  # of a pool, each a granule long
@@ -21,14 +21,14 @@ LEAST = 3  # blocks of one request of full length
 
 
 class FakeScheduler:
-    """The parts of the scheduler that `control` uses. The last blocks are reserved; all others hold
+    """The parts of the scheduler that `quota` uses. The last blocks are reserved; all others hold
     KV that is of use, until it is dropped."""
 
     def __init__(self, quota: int) -> None:
         self.quota = quota
         self.is_paused = False
         self.has_kv = True
-        self.kv = self.draft_jobs = self
+        self.kv = self.drafts = self
         self._fresh: set[int] = set()
 
     def set_quota(self, blocks: int) -> int:
@@ -113,7 +113,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
 
 
 def offload(core: FakeCore, tmp_path: Path, *, keep: bool = True) -> int:
-    return control.offload(core, keep, str(tmp_path), False)
+    return quota.offload(core, keep, str(tmp_path), False)
 
 
 def test_restoring_brings_all_of_it_back(driver: HostDriver, tmp_path: Path) -> None:
@@ -121,18 +121,18 @@ def test_restoring_brings_all_of_it_back(driver: HostDriver, tmp_path: Path) -> 
     core.layer[:6] = 7
     assert offload(core, tmp_path) == 6 * GRANULE
     assert (core.scheduler.is_paused, driver.free) == (True, BLOCKS)
-    assert control.restore(core) == 6 * GRANULE
+    assert quota.restore(core) == 6 * GRANULE
     assert (core.scheduler.is_paused, core.scheduler.quota, driver.free) == (False, 6, 6)
     assert bool((core.layer[:6] == 7).all())
-    assert control.restore(core) == 0  # it is not offloaded
+    assert quota.restore(core) == 0  # it is not offloaded
 
 
 def test_restoring_with_less_memory_lowers_the_quota(driver: HostDriver, tmp_path: Path) -> None:
     core, other = FakeCore(driver, 8), FakeCore(driver, 3)
     core.layer[:8] = 7
     offload(core, tmp_path)
-    assert control.set_quota(other, 8) == 8
-    assert control.restore(core) == 4 * GRANULE
+    assert quota.set_quota(other, 8) == 8
+    assert quota.restore(core) == 4 * GRANULE
     assert (core.scheduler.is_paused, core.scheduler.quota, driver.free) == (False, 4, 0)
     assert bool((core.layer[:4] == 7).all())
 
@@ -141,8 +141,8 @@ def test_restoring_tries_the_memory_of_one_request(driver: HostDriver, tmp_path:
     """Half of the quota would be less than that: it is tried before the engine gives up."""
     core, other = FakeCore(driver, 5), FakeCore(driver, 3)
     offload(core, tmp_path)
-    assert control.set_quota(other, 9) == 9
-    assert control.restore(core) == LEAST * GRANULE
+    assert quota.set_quota(other, 9) == 9
+    assert quota.restore(core) == LEAST * GRANULE
     assert (core.scheduler.is_paused, core.scheduler.quota) == (False, LEAST)
 
 
@@ -152,9 +152,9 @@ def test_an_engine_without_memory_for_one_request_ends(
     """It would stay paused for ever. The daemon notices its end and starts it again."""
     core, other = FakeCore(driver, 6), FakeCore(driver, 6)
     offload(core, tmp_path)
-    assert control.set_quota(other, 10) == 10
+    assert quota.set_quota(other, 10) == 10
     with pytest.raises(SystemExit, match="no memory for the KV of one request"):
-        control.restore(core)
+        quota.restore(core)
     assert caplog.records[-1].levelname == "CRITICAL"
     assert driver.free == 2  # what was mapped in vain is free again
 
@@ -167,16 +167,16 @@ def test_a_restore_that_the_device_refuses_ends_the_process(
     offload(core, tmp_path)
     core.fails = "claim_kv_blocks"
     with pytest.raises(SystemExit, match="no memory could be mapped: the disk is full"):
-        control.restore(core)
+        quota.restore(core)
 
 
 def test_a_larger_quota_without_memory_is_refused(driver: HostDriver) -> None:
     core, other = FakeCore(driver, 6), FakeCore(driver, 5)
     core.layer[:6], other.layer[:5] = 7, 8
-    assert control.set_quota(core, 8) == 6
+    assert quota.set_quota(core, 8) == 6
     assert driver.free == 1
-    assert control.set_quota(other, 3) == 3
-    assert control.set_quota(core, 8) == 8
+    assert quota.set_quota(other, 3) == 3
+    assert quota.set_quota(core, 8) == 8
     assert bool((core.layer[:6] == 7).all())
     assert bool((other.layer[:3] == 8).all())
 
@@ -187,7 +187,7 @@ def test_an_engine_starts_with_less_if_the_other_has_grown(driver: HostDriver) -
     core.kv.claim_first(8, LEAST)
     assert (core.kv.count_claimed(), driver.free) == (4, 1)
     core.kv.release(range(4))
-    assert control.set_quota(other, 10) == 10
+    assert quota.set_quota(other, 10) == 10
     with pytest.raises(MemoryError):
         core.kv.claim_first(8, LEAST)
     assert (core.kv.count_claimed(), driver.free) == (0, 2)
@@ -201,7 +201,7 @@ def test_kv_that_can_not_be_moved_is_dropped(
     core.fails = fails
     assert offload(core, tmp_path) == (0 if fails == "save_kv_blocks" else 6 * GRANULE)
     assert driver.free == BLOCKS
-    assert control.restore(core) == 0
+    assert quota.restore(core) == 0
     assert (core.scheduler.is_paused, core.scheduler.has_kv) == (False, False)
 
 

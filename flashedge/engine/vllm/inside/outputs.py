@@ -1,25 +1,69 @@
-"""Sends the tokens of a step to the daemon some 20 times a second, and not one by one.
+"""What an engine's outputs carry to the daemon: log-probabilities as plain numbers, tokens joined.
 
-A message for each token of each path costs both processes: the engine builds and sends it between
-two steps, and the daemon wakes a task for it. On a card, where a step takes 3 ms, 64 paths kept the
-daemon busy, and it learned tens of milliseconds late that a level was over. What a search needs at
-once is a step's end, which is never kept back; a client sees its progress ten times a second.
+vLLM sends three arrays for each token: candidates, their log-probabilities and the token's rank. To
+decode them and to build its own objects from them took the daemon more time than all else that it
+does for a token. A step needs one number for each token. The engine puts it where vLLM passes a
+dictionary on as it is.
 
-Ours. The switch is `Optimizations.joined_tokens`. Checked with vLLM 0.32.0.
+The tokens of a step go to the daemon some 20 times a second, and not one by one. A message for each
+token of each path costs both processes: the engine builds and sends it between two steps, and the
+daemon wakes a task for it. On a card, where a step takes 3 ms, 64 paths kept the daemon busy, and
+it learned tens of milliseconds late that a level was over. What a search needs at once is a step's
+end, which is never kept back; a client sees its progress ten times a second. The switch is
+`Optimizations.joined_tokens`.
+
+Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+from vllm.outputs import RequestOutput
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside.draft_requests import read_noise_args, wants_entropies
-from flashedge.engine.vllm.inside.keys import EACH_TOKEN, ENTROPIES, LOGPROBS
-from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
+from flashedge.engine.vllm.inside.keys import EACH_TOKEN, ENTROPIES, LOGPROBS, read_args
+from flashedge.search.entropy import TOP, estimate_entropy
+
+_add = RequestOutput.add
+
+
+def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> None:
+    """Replace vLLM's arrays. In the engine's process."""
+    rows = output.new_logprobs.logprobs
+    found: dict[str, list[float]] = {LOGPROBS: rows[:, 0].tolist()}
+    if with_entropies:
+        found[ENTROPIES] = [find_entropy(row) for row in rows]
+    output.kv_transfer_params = {**(output.kv_transfer_params or {}), **found}
+    output.new_logprobs = None
+
+
+def find_entropy(row: Any) -> float:
+    """Of the distribution that a token was drawn from.
+
+    row: (at least TOP + 1,) float32: the token's log-probability, then those of the likeliest from
+    the likeliest on.
+    """
+    return estimate_entropy(row[1 : TOP + 1].tolist())
+
+
+def join_outputs(self: RequestOutput, next_output: RequestOutput, aggregate: bool) -> None:
+    """Stand for vLLM's `RequestOutput.add` in the daemon's process.
+
+    vLLM joins outputs that nobody has read yet. It joins the tokens, but keeps the dictionary of
+    the later output alone.
+    """
+    earlier = self.kv_transfer_params or {}
+    _add(self, next_output, aggregate)
+    if aggregate and (ours := [key for key in (LOGPROBS, ENTROPIES) if earlier.get(key)]):
+        later = self.kv_transfer_params or {}
+        joined = {key: [*earlier[key], *later.get(key, ())] for key in ours}
+        self.kv_transfer_params = {**later, **joined}
+
 
 PERIOD_S = 0.05
 LISTS = (LOGPROBS, ENTROPIES)
@@ -27,7 +71,7 @@ LISTS = (LOGPROBS, ENTROPIES)
 
 
 class JoinedTokens:
-    """Packs the log-probabilities of outputs (`packed_logprobs`), and joins those of a path.
+    """Packs the log-probabilities of outputs, and joins the outputs of a path.
 
     Requests have the names by which the front end knows them.
     """
@@ -57,12 +101,15 @@ class JoinedTokens:
             request, name = requests.get(own), find_name(own)
             if request is None or name is None:
                 continue
-            args = read_noise_args(request)
+            params = request.sampling_params
+            args = read_args(params)
             if not args.get(LOGPROBS):
                 self._as_vllm.add(name)
             elif not args.get(EACH_TOKEN):
                 self._joined.add(name)
-            if wants_entropies(request):
+            if (
+                params is not None and params.logprobs == TOP
+            ):  # the stock twin does so without a rule
                 self._uncertain.add(name)
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs]) -> None:

@@ -1,4 +1,4 @@
-"""Measures the memory of an engine's largest step, in the engine's process.
+"""Measures what an engine holds in memory, and its largest step, in the engine's process.
 
 The step is the one that vLLM profiles with: as many tokens as a step may have, without attention,
 then sampling for as many sequences as a step may have, with our noise and log-probabilities.
@@ -8,12 +8,16 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from vllm import SamplingParams
 from vllm.config import CUDAGraphMode
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
@@ -21,10 +25,10 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.worker.gpu.input_batch import InputBatch
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
-from flashedge.engine.vllm.inside.memory.card_bytes import count_beside_kv
-from flashedge.engine.vllm.inside.memory.live_bytes import LiveBytes
 from flashedge.engine.vllm.inside.model_runner import RunnerKind, find_kind
 from flashedge.engine.vllm.inside.noise import PositionNoise
+from flashedge.models.memory.engine_memory import CONTEXT_BYTES
+from flashedge.profiler.gpu import import_pynvml
 
 ReadPeak = Callable[[], int]
 
@@ -37,7 +41,7 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
     beside its KV. "weights" are 0 on a CPU, where vLLM packs them into a form of its library's that
     PyTorch does not see.
 
-    kv_bytes, is_kv_torchs: see `card_bytes.count_beside_kv`. Not read on a CPU.
+    kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
     """
     on_cpu = runner.device.type == "cpu"
     _reset_resident_peak()
@@ -159,3 +163,84 @@ def _reset_resident_peak() -> None:
 def _read_resident_peak() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+
+
+# ---------------------------------------------------------------- tensors
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of the storages that operations create while it is active.
+
+    Those of earlier tensors do not count, nor do views.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor):
+                self._mark(tensor.untyped_storage(), 0)
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                storage = tensor.untyped_storage()
+                self._mark(storage, storage.nbytes())
+        return result
+
+    def _mark(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Count a storage once, until it is freed."""
+        key = storage._cdata
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._drop, key, size)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+# ---------------------------------------------------------------- what a process holds of its card
+
+
+MOST_OUTSIDE = 8 << 30
+"""More than a process ever holds outside torch's memory and its KV. A process of another container
+may have the same id as ours, and NVML then tells that one's bytes."""
+
+
+def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
+    """Bytes of the current card that this process holds beside its KV.
+
+    kv_bytes: of the KV on this card now. is_kv_torchs: whether torch allocated it.
+    """
+    torchs = torch.cuda.memory_reserved() - (kv_bytes if is_kv_torchs else 0)
+    card = torch.cuda.get_device_properties(torch.cuda.current_device())
+    told = ask_nvml(import_pynvml(), f"GPU-{card.uuid}")
+    if told is not None and torchs <= told - kv_bytes <= torchs + MOST_OUTSIDE:
+        return told - kv_bytes
+    return torchs + CONTEXT_BYTES
+
+
+def ask_nvml(nvml: Any, card: str) -> int | None:
+    """NVML's count for this process on the card with this id. None where NVML does not tell it."""
+    try:
+        nvml.nvmlInit()
+        try:
+            handle = nvml.nvmlDeviceGetHandleByUUID(card)
+            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+                if process.pid == os.getpid():
+                    found: int | None = process.usedGpuMemory
+                    return found
+        finally:
+            nvml.nvmlShutdown()
+    except nvml.NVMLError:
+        pass
+    return None

@@ -1,1 +1,0 @@
-"""What a step of the engine holds in memory, counted and measured."""

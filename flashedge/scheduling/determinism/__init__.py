@@ -1,1 +1,0 @@
-"""When deterministic requests are prefilled and verified. Pure."""
