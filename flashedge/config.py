@@ -171,9 +171,8 @@ class Config:
     scheduling_lengths: str = setting(
         "history",
         "What predicts how long outputs will be. history: the runs before, learned as they end. "
-        "text: a model that reads the prompt (`flashedge lengths train`), history where it has "
-        "none. off: every request counts as long as its limit.",
-        choices=("history", "text", "off"),
+        "off: assume that every request takes all of its max_tokens.",
+        choices=("history", "off"),
     )
     features: Features = setting(
         Features(),

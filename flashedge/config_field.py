@@ -36,6 +36,11 @@ _KINDS: dict[Any, str] = {
 }
 _ENDS = {"_bytes": "size", "devices": "cards"}
 """Kinds that the end of a setting's name tells."""
+_REMOVED_VALUES = {
+    ("scheduling_lengths", "text"): "say history: the text model is in the lab "
+    "(scripts/bench/lengths), since orders by its predictions were no better",
+}
+"""What to do about values that earlier versions had."""
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s,*@]+")
 _EXPECTED = {
@@ -131,7 +136,8 @@ class Setting:
         place = f"{self.name} is {value!r} in {source}"
         if self.is_secret:
             place = f"{self.name} in {source} can't be used"
-        raise ConfigError(f"{place}; it must be {expected}", param=self.name)
+        hint = _REMOVED_VALUES.get((self.name, str(value)))
+        raise ConfigError(f"{place}; it must be {expected}", hint=hint, param=self.name)
 
     def _check_each(self, value: object) -> tuple[Any, str | None]:
         parts = value.split(",") if isinstance(value, str) else value

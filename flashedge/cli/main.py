@@ -23,7 +23,6 @@ from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.chat import command as chat
 from flashedge.cli.doctor import command as doctor
 from flashedge.cli.launch import command as launch
-from flashedge.cli.lengths import command as lengths
 from flashedge.cli.models import command as models
 from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
@@ -70,7 +69,6 @@ app.command(name="ps", rich_help_panel=DAEMON)(daemon.ps)
 app.command(name="logs", rich_help_panel=DAEMON)(daemon.logs)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 app.add_typer(models.app, name="models", rich_help_panel=MACHINE)
-app.add_typer(lengths.app, name="lengths", rich_help_panel=MACHINE)
 app.command(name="doctor", rich_help_panel=MACHINE)(doctor.doctor)
 app.command(name="profile", rich_help_panel=MACHINE)(profile.profile)
 lab.add_lab_command(app, "simulate", MACHINE)

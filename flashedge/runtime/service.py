@@ -25,6 +25,7 @@ from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.execution import Tools, execute
 from flashedge.runtime.idle_clock import IdleClock
+from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
@@ -32,7 +33,6 @@ from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Scheduling
 from flashedge.runtime.programs.pair_scheduler import PairScheduler
 from flashedge.runtime.programs.plain import ProgramRequests
-from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention

@@ -17,7 +17,7 @@ from flashedge.config import load_config
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import Capacity, predict_need
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Program

@@ -10,8 +10,7 @@ from random import Random
 from flashedge.events import Event, NodesExpanded, RunStarted, StepCompleted
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.lengths.observed import OutputLengths
-from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
+from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 from flashedge.types import NodeId, Problem
 
 FILLERS = ("so", "and", "then", "it", "of", "to", "a")

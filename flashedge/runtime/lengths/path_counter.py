@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 from flashedge.events import Event, NodesExpanded, Progress, StepCompleted
-from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.runtime.records.outline import CompletedStep, Level, RunOutline
+from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.search.tree import ROOT
 from flashedge.types import FinishReason, NodeId
 
@@ -118,3 +120,17 @@ class PathCounter:
     def _find_end(self, node: NodeId) -> tuple[int, bool]:
         """Find the node's tokens, and whether its path ends there. A node that waits has 0."""
         return self._ends.get(node) or (self._progress.get(node, 0), False)
+
+
+def count_outline(outline: RunOutline) -> OutputLengths | None:
+    """Count the paths of a stored run. None where no path is known."""
+    counter = PathCounter(sees_progress=False)
+    for part in outline.parts:
+        match part:
+            case Level(parent=parent, children=children):
+                counter.expand(parent, children)
+            case CompletedStep(node=node, tokens=tokens, finish=finish):
+                counter.complete(node, tokens, finish)
+            case _:
+                assert_never(part)
+    return counter.count()

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 
 from flashedge.config import Config
+from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.programs.order_sender import SendOrder
 from flashedge.runtime.programs.outlooks import Outlooks
-from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.programs import NoteWait, Programs, note_nothing
 from flashedge.runtime.queue import RunQueue
 

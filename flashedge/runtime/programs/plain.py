@@ -13,7 +13,7 @@ from flashedge.engine.http_requests import (
 )
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.programs import Programs
-from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.scheduling.lengths.outputs import OutputLengths
 
 
 class ProgramRequests(PlainRequestsProxy):

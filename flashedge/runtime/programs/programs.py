@@ -18,20 +18,18 @@ from itertools import count
 from flashedge.config import Config
 from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
-from flashedge.runtime.lengths.base import describe_plain, describe_search
 from flashedge.runtime.lengths.path_counter import PathCounter
+from flashedge.runtime.lengths.predictions import Predictions, describe_search
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.cached_prompts import CachedPrompts, NoPrompts, Prompts
 from flashedge.runtime.programs.order_sender import OrderSender, SendOrder
-from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.roster import Roster
 from flashedge.runtime.programs.search_speed import SearchSpeed
 from flashedge.runtime.queue import QueueView
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import count_paths_at_once
-from flashedge.scheduling.lengths.base import LengthDistribution
-from flashedge.scheduling.lengths.observed import OutputLengths
-from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
+from flashedge.scheduling.lengths.distribution import LengthDistribution
+from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 from flashedge.scheduling.programs.admission import Capacity, Need, can_start, predict_need
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.expected_start import RunWork, predict_starts
@@ -133,7 +131,7 @@ class Programs:
 
     def add_run(self, run_id: str, spec: Request, prompt_ids: TokenIds, asker: Asker) -> None:
         """A run was submitted."""
-        request = describe_search(spec, prompt_ids, asker.client)
+        request = describe_search(spec, prompt_ids)
         self._runs[run_id] = RunProgress(spec=spec, request=request)
         self._join(
             run_id,
@@ -190,12 +188,11 @@ class Programs:
 
     def add_request(self, ask: PlainAsk, asker: Asker) -> OpenRequest:
         """A plain request has arrived. The engines have it already."""
-        request = describe_plain(
-            ask.pair,
-            ask.prompt_ids,
+        request = LengthRequest(
+            pair=ask.pair,
+            prompt_ids=ask.prompt_ids,
             max_tokens=ask.max_tokens,
             outputs=ask.choices,
-            client=asker.client,
         )
         member = f"{ask.program} {next(self._numbers)}"
         self._join(member, ask.program, request, asker, Kind.CHAT, is_served=True)
@@ -267,7 +264,7 @@ class Programs:
             outputs=request.outputs,
             width=width,
             max_tokens=request.max_tokens,
-            prompt_tokens=request.num_prompt_tokens or 0,
+            prompt_tokens=request.num_prompt_tokens,
             started_s=now_s if is_served else None,
             shared_tokens=self._prompts.count_shared(request.prompt_ids),
             kv_share=kv_share,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashedge.scheduling.lengths.base import Floats
+from flashedge.scheduling.lengths.distribution import Floats
 
 LEAST_WEIGHT, GREATEST_WEIGHT = 0.1, 0.5
 
@@ -52,11 +52,6 @@ def compute_risk_weight(waiting: int, max_batch: int) -> float:
     return min(max(waiting / max_batch, LEAST_WEIGHT), GREATEST_WEIGHT)
 
 
-def combine(expected: Floats, conditional_value_at_risk: Floats, weight: float) -> Floats:
-    """Compute E + λ·CVaR, elementwise, in tokens. Ref: eq. (11)."""
-    return expected + weight * conditional_value_at_risk
-
-
 def compute_scores(
     expected: Floats,
     conditional_value_at_risk: Floats,
@@ -65,10 +60,9 @@ def compute_scores(
     weight: float,
     decay: Decay,
 ) -> Floats:
-    """Compute the scores of requests, elementwise: (E + λ·CVaR)·γ^⌊waited / Δ⌋.
+    """Compute the scores of requests, elementwise: (E + λ·CVaR)·γ^⌊waited / Δ⌋. Ref: eq. (11).
 
-    All arrays: (num_requests,). A request that has not waited yet, by a clock that is behind, has
-    waited 0 s.
+    All arrays: (num_requests,). A request whose clock is behind has waited 0 s.
     """
     steps = np.floor(np.maximum(waited_s, 0) / decay.interval_s)
-    return combine(expected, conditional_value_at_risk, weight) * decay.factor**steps
+    return (expected + weight * conditional_value_at_risk) * decay.factor**steps

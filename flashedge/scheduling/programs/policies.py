@@ -30,7 +30,7 @@ from typing import Protocol
 
 import numpy as np
 
-from flashedge.scheduling.lengths.base import Floats
+from flashedge.scheduling.lengths.distribution import Floats
 from flashedge.scheduling.lengths.tie import (
     MEASURED_DECAY,
     Decay,

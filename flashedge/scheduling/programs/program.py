@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from flashedge.scheduling.lengths.base import LengthDistribution
+from flashedge.scheduling.lengths.distribution import LengthDistribution
 
 
 class Kind(StrEnum):

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from flashedge.scheduling.lengths.base import Floats
+from flashedge.scheduling.lengths.distribution import Floats
 from flashedge.scheduling.programs.program import Program
 from flashedge.scheduling.programs.work import Work
 

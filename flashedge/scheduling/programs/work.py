@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
 
-from flashedge.scheduling.lengths.base import LengthDistribution
+from flashedge.scheduling.lengths.distribution import LengthDistribution
 from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
 from flashedge.scheduling.programs.program import Program
 

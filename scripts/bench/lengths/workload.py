@@ -10,18 +10,17 @@ long, so that a prompt does not tell everything.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from flashedge.runtime.lengths.base import EncodePrompt, join_turns
-from flashedge.scheduling.lengths.observed import OutputLengths
-from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
-from flashedge.types import Message
+from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
+from flashedge.types import Message, TokenIds
 from scripts.lab.benchmark.lengths import group_lengths, load_trace
 from scripts.train_pair.problems import TRAINING, make_problem
 
+EncodePrompt = Callable[[Sequence[Message]], TokenIds]
 RANKED = 500
 """Problems whose numbers of steps give a problem its place: the share that has fewer."""
 BLUR = 0.15
@@ -75,13 +74,13 @@ class LengthWorkload:
         row = self._choose_row(problem.num_steps, Random(f"{index} {problem.text}"))
         random = Random(f"{index} {run}")
         drawn = [max(1, round(self._stretch * row.draw(random))) for _ in range(self._outputs)]
-        turns = (Message(role="user", content=problem.text),)
+        turn = Message(role="user", content=problem.text)
         return FinishedOutputs(
             request=LengthRequest(
                 pair=self._pair,
                 kind=self._kind,
-                prompt_ids=self._encode(turns),
-                text=join_turns(turns),
+                prompt_ids=self._encode((turn,)),
+                text=f"user: {turn.content}",
                 outputs=self._outputs,
                 max_tokens=self._max_tokens,
             ),

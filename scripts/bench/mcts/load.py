@@ -26,7 +26,6 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
 from flashedge.scheduling.costs import Device, RooflineCurve
-from flashedge.scheduling.lengths.families.point import Point
 from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.gate import Gate
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
@@ -36,6 +35,7 @@ from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.recorded_tree import RecordedProblem
 from scripts.lab.benchmark.lengths import load_trace
 from scripts.lab.benchmark.virtual_pair import IntegerGrader
+from scripts.lab.distributions import Point
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.config import SimConfig
 

@@ -7,7 +7,6 @@ from statistics import fmean
 
 import pytest
 
-from scripts.bench.lengths.prediction_error import MODELS, build_settings
 from scripts.bench.lengths.workload import LengthWorkload
 from scripts.lab.benchmark.lengths import load_trace
 from scripts.lab.statistics import pearson
@@ -51,12 +50,3 @@ def test_a_limit_cuts_outputs_and_a_drift_stretches_them(workload: LengthWorkloa
     assert cut.tokens == tuple(min(t, 300) for t in whole.tokens)
     assert cut.is_censored == tuple(t > 300 for t in whole.tokens)
     assert [2 * t for t in whole.tokens] == list(long.make(3).lengths.tokens)
-
-
-def test_rivals_have_the_same_encoder_and_training() -> None:
-    made = {name: build_settings(name, 512) for name in MODELS}
-    assert len({settings.encoder for settings, _ in made.values()}) == 1
-    assert len({settings.head for settings, _ in made.values()}) == 1
-    assert len({training.epochs for _, training in made.values()}) == 1
-    assert made["ranking"][0].objective == "ranking"
-    assert made["log_t_fitted"][1].loss == "fitted"

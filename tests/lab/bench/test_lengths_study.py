@@ -1,122 +1,268 @@
-"""scripts.bench.lengths: what the studies of output lengths count and read."""
+"""scripts.bench.lengths: what the studies of output lengths measure, and that models learn."""
 
 from __future__ import annotations
 
-import json
-import math
+from dataclasses import replace
+from math import isnan
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from scipy import stats
 
-from scripts.bench.lengths import fits, rescore, sample_lengths
-from scripts.bench.lengths.prompts import (
-    Prompt,
-    read_sampled,
-    read_trace_steps,
-    read_trace_totals,
+from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
+from scripts.bench.lengths import fits, prediction_error
+from scripts.bench.lengths.accuracy import (
+    Accuracy,
+    Predict,
+    find_median,
+    measure,
+    measure_explained,
+)
+from scripts.bench.lengths.text_model import (
+    FITTED,
+    LIKELIHOOD,
+    SmallEncoder,
+    TextModel,
+    TextSettings,
+    compute_nats,
+    train,
+)
+from scripts.lab.distributions import LogNormal, Point, fit_log_t
+from tests.support.length_rig import make_runs
+from tests.support.tiny_embedder import write_embedder
+
+RANDOM = np.random.default_rng(0)
+MEDIANS = [100 + 10 * i for i in range(40)]
+TINY = TextSettings(
+    vocabulary=16,
+    max_tokens=32,
+    width=32,
+    layers=1,
+    attention_heads=2,
+    head=(32, 32, 16),
+    dropout=0.0,
+    epochs=12,
+    head_epochs=6,
+    rate=3e-3,
+    batch=16,
 )
 
 
-def build(lengths: list[int], cut: list[bool] | None = None) -> Prompt:
-    return Prompt(
-        outputs=tuple((tokens,) for tokens in lengths),
-        is_cut=tuple(cut or [False] * len(lengths)),
-    )
-
-
-def test_the_trace_has_eight_outputs_of_a_hundred_problems() -> None:
-    totals, steps = read_trace_totals(), read_trace_steps()
-    assert len(totals) == len(steps) == 100
-    assert {len(prompt.outputs) for prompt in totals} == {8}
-    assert [sum(one.lengths) for one in totals] == [sum(one.lengths) for one in steps]
-    assert not any(flag for prompt in steps for flag in prompt.is_censored)
-
-
-def test_only_the_last_length_of_a_cut_output_is_a_bound() -> None:
-    prompt = Prompt(outputs=((5, 6), (7,), (8, 9)), is_cut=(True, False, True))
-    assert prompt.lengths == [5, 6, 7, 8, 9]
-    assert prompt.is_censored == [False, True, False, False, True]
-    first, second = prompt.split()
-    assert (first.lengths, second.lengths) == ([5, 6, 8, 9], [7])
-    assert first.is_cut == (True, True)
-
-
-def test_lengths_near_a_quantile_count_in_part() -> None:
-    below = fits.count_below(np.array([9.0, 10.0, 10.25, 30.0]), build([10, 20]))
-    assert below == [0, 0.25, 0.375, 1]
-
-
-def test_a_cut_length_counts_only_where_it_can_tell() -> None:
-    prompt = build([10, 15], [False, True])
-    below = fits.count_below(np.array([12.0, 18.0]), prompt)
-    assert below == [0.5, 1.0]  # 15 tokens or more are above 12, but may be below 18
-    alone = fits.count_below(np.array([12.0, 18.0]), build([15], [True]))
-    assert alone[0] == 0
-    assert math.isnan(alone[1])
+# ---------------------------------------------------------------- fits
 
 
 def test_a_set_of_prompts_of_a_family_prefers_it() -> None:
     draw = np.random.default_rng(0)
-    lengths = np.rint(np.exp(draw.normal(5.0, 0.4, (12, 40)))).astype(int).tolist()
-    found = fits.study_set("made", [build(row) for row in lengths], draws=0)
-    families = found["families"]
-    assert found["lengths"] == 40
-    assert families["log_normal"]["passes"][0] == 1
-    assert families["exponential"]["passes"][0] < 0.2
-    assert families["log_t"]["passes_bootstrap"] is None
-    assert families["log_normal"]["calibration_error"] < 0.06
+    found = fits.study_set(list(np.rint(np.exp(draw.normal(5.0, 0.4, (12, 40))))))
+    assert found["log_normal"]["passes"][0] == 1
+    assert found["exponential"]["passes"][0] < 0.2
+    errors = {family: one["calibration_error"] for family, one in found.items()}
+    assert errors["log_normal"] < 0.06
+    assert errors["log_normal"] < errors["exponential"]
+
+
+def test_lengths_near_a_quantile_count_in_part() -> None:
+    _, below = fits.measure_prompt("log_normal", np.array([10.0, 30.0, 20.0, 14.0]))
+    middle = np.sqrt(10 * 20)  # the median of the fit to 10 and 20
+    assert below[9] == pytest.approx((middle - 14 + 0.5) / 2)
+
+
+@pytest.mark.parametrize("kept", [0.7, 0.4])
+def test_a_censored_fit_recovers_what_a_naive_one_does_not(kept: float) -> None:
+    true, random = LogT(5.0, 0.4), np.random.default_rng(7)
+    whole = true.inverse_survival(1 - random.random(4000)).clip(1)
+    limits = float(true.inverse_survival(np.array(1 - kept))) * random.uniform(0.8, 1.25, 4000)
+    lengths, is_cut = np.minimum(whole, limits), whole > limits
+    found, naive = fit_log_t(lengths, is_cut), fit_log_t(lengths, is_cut & False)
+    assert (found.mu, found.sigma) == pytest.approx((5.0, 0.4), rel=0.08)
+    assert abs(naive.sigma / 0.4 - 1) > 0.15
+    assert fit_log_t(np.array([300] * 8), np.zeros(8, bool)).mu == pytest.approx(np.log(300))
+
+
+def test_other_distributions_agree_with_scipy() -> None:
+    tokens, shares = np.array([1.0, 90.0, 3000.0]), np.array([1e-6, 0.1, 0.5, 0.99])
+    ours, scipys = LogNormal(4.6, 0.5), stats.lognorm(0.5, scale=np.exp(4.6))
+    np.testing.assert_allclose(ours.log_survival(tokens), scipys.logsf(tokens), rtol=1e-7)
+    np.testing.assert_allclose(ours.inverse_survival(shares), scipys.isf(shares), rtol=1e-7)
+    ends = np.array([0.0, np.inf])
     assert (
-        families["log_normal"]["calibration_error"] < families["exponential"]["calibration_error"]
+        ours.log_survival(ends).tolist() == Point(9.0).log_survival(ends).tolist() == [0, -np.inf]
     )
-    assert families["log_t"]["log_score"] == [0, 0, 0]
-    assert families["exponential"]["log_score"][2] < 0
-    table = fits.format_set("made", found)
-    assert "**made: 12 prompts, 40.0 lengths each**" in table
-    assert "| weibull | " in table
 
 
-def test_prompts_with_cut_outputs_are_not_tested_but_predicted() -> None:
-    prompt = build([100, 120, 90, 130, 110, 140, 150, 150], [False] * 6 + [True, True])
-    found = fits.measure_prompt("log_t", prompt, draws=0, seed=0)
-    assert found["passes"] is None
-    assert len(found["below"]) == len(fits.LEVELS)
-    assert math.isfinite(found["log_score"])
+# ---------------------------------------------------------------- accuracy
 
 
-def test_the_calibration_is_drawn(tmp_path: Path) -> None:
-    found = fits.study_set("made", [build([100, 120, 90, 130])], draws=0)
-    fits.draw_set(tmp_path / "made.png", "made", found)
-    assert (tmp_path / "made.png").read_bytes().startswith(b"\x89PNG")
+def make(median: float) -> FinishedOutputs:
+    drawn = np.exp(np.log(median) + 0.2 * RANDOM.standard_t(3.5, 16))
+    tokens = [max(1, round(float(t))) for t in drawn]
+    request = LengthRequest(pair="p", text=str(median), max_tokens=4096)
+    return FinishedOutputs(request=request, lengths=OutputLengths.from_outputs(tokens))
 
 
-def test_answers_are_read_in_the_order_of_their_choices() -> None:
-    choices = [
-        {"index": 1, "token_ids": [1, 2, 3], "finish_reason": "length"},
-        {"index": 0, "token_ids": [1, 2], "finish_reason": "stop"},
+def say(factor: float = 1.0, sigma: float = 0.2) -> Predict:
+    return lambda request: LogT(float(np.log(factor * float(request.text))), sigma)
+
+
+RUNS = [make(median) for median in MEDIANS]
+
+
+def test_the_truth_is_calibrated_and_in_order() -> None:
+    found = measure(say(), RUNS)
+    assert found.predicted == 40
+    assert found.median_error < 0.1
+    assert found.median_error_95[0] < found.median_error < found.median_error_95[1]
+    assert found.tau > 0.8
+    assert found.coverage == pytest.approx((0.5, 0.8, 0.9), abs=0.05)
+
+
+def test_each_figure_tells_what_is_wrong() -> None:
+    true, doubled, wide = (measure(one, RUNS) for one in (say(), say(2.0), say(sigma=0.6)))
+    assert doubled.median_error == pytest.approx(1.0, abs=0.1)
+    assert doubled.tau == true.tau
+    assert doubled.log_score > wide.log_score > true.log_score
+    assert doubled.pinball > wide.pinball > true.pinball
+    assert wide.coverage[0] > 0.85
+    nothing = measure(lambda request: None, RUNS)
+    assert nothing.predicted == 0
+    assert isnan(nothing.median_error)
+
+
+def test_a_worked_score() -> None:
+    lengths = OutputLengths.from_outputs([90, 110], [False, True])
+    run = FinishedOutputs(request=LengthRequest(pair="p", max_tokens=9), lengths=lengths)
+    student = stats.t(3.5, 4.6, 0.3)
+    nats = -(student.logpdf(np.log(90)) - np.log(90) + student.logsf(np.log(110))) / 2
+    assert measure(lambda request: LogT(4.6, 0.3), [run]).log_score == pytest.approx(nats)
+
+
+def test_a_median_is_unknown_where_half_of_the_outputs_were_cut() -> None:
+    assert find_median(OutputLengths.from_outputs([5, 7, 9], [False, False, True])) == 6
+    assert find_median(OutputLengths.from_outputs([5, 9], [False, True])) is None
+
+
+def test_the_truth_explains_all_and_another_prompts_little() -> None:
+    draw = np.random.default_rng(1)
+    true = {str(i): LogT(draw.uniform(4, 6), draw.uniform(0.1, 0.4)) for i in range(40)}
+    shares = (np.arange(60) + 0.5) / 60
+    finished = [
+        FinishedOutputs(
+            request=LengthRequest(pair="p", text=name, max_tokens=4096),
+            lengths=OutputLengths.from_outputs(np.rint(one.inverse_survival(shares)).astype(int)),
+        )
+        for name, one in true.items()
     ]
-    found = sample_lengths.parse_answer({"choices": choices})
-    assert found == {"lengths": [2, 3], "is_cut": [False, True]}
+    mu, sigma = measure_explained(lambda request: true[request.text], finished)
+    assert mu > 0.98
+    assert sigma > 0.95
+    others = dict(zip(true, draw.permutation(list(true)), strict=True))
+    mu, sigma = measure_explained(lambda request: true[others[request.text]], finished)
+    assert mu < 0.2
+    assert sigma < 0.2
 
 
-def test_sampling_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    path, problems = tmp_path / "sampled.jsonl", [{"id": "a"}, {"id": "b"}]
-    assert sample_lengths.list_missing(problems, path) == problems
-    row = {"id": "a", "prompt_tokens": 9, "lengths": [5, 7], "is_cut": [False, True]}
-    path.write_text(json.dumps(row) + "\n")
-    assert sample_lengths.list_missing(problems, path) == problems[1:]
-    assert read_sampled(path) == [build([5, 7], [False, True])]
+# ---------------------------------------------------------------- the text model
 
 
-def test_a_rescored_board_has_all_programs() -> None:
-    assert len(rescore.build_board(70)) == 70
-    calls: list[int] = []
-    timed = rescore.time_calls(calls.append, 20)
-    assert calls == list(range(-2, 20))
-    assert timed["p99_ms"] >= timed["median_ms"] >= 0
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> None:
+    torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("script", [fits, rescore, sample_lengths])
+def errors_of(model: TextModel) -> Accuracy:
+    return measure(model.predict, make_runs(range(10_000, 10_100)))
+
+
+@pytest.mark.parametrize(("loss", "gain", "share"), [(LIKELIHOOD, 0.4, 0.5), (FITTED, 0.3, 0.6)])
+def test_a_text_model_beats_one_distribution_for_all(loss: str, gain: float, share: float) -> None:
+    runs = make_runs(range(240))
+    constant = measure(prediction_error.fit_constant(runs), make_runs(range(10_000, 10_100)))
+    found = errors_of(train(runs, replace(TINY, loss=loss)))
+    assert found.log_score < constant.log_score - gain
+    assert found.median_error < share * constant.median_error
+    assert found.tau > 0.7
+    if loss == LIKELIHOOD:
+        assert found.coverage[1] == pytest.approx(0.8, abs=0.12)
+
+
+def test_the_encoder_stays_as_it_is_in_the_second_stage() -> None:
+    runs, short = make_runs(range(60)), replace(TINY, epochs=2, head_epochs=0)
+    first, both = (train(runs, replace(short, head_epochs=epochs)) for epochs in (0, 3))
+    weights, later = first.state_dict(), both.state_dict()
+    same = {name for name in weights if torch.equal(weights[name], later[name])}
+    assert all(name in same for name in weights if name.startswith(("encoder.", "norm.")))
+
+
+def test_a_prompt_is_predicted_alike_alone_and_among_others() -> None:
+    model = TextModel(TINY).eval()
+    short, long = (run.request for run in make_runs([1, 2]))
+    long = replace(long, prompt_ids=long.prompt_ids * 9)
+    assert torch.allclose(model([short, long])[:1], model([short]), atol=1e-4)
+
+
+def test_outputs_that_were_cut_do_not_look_short() -> None:
+    cut = make_runs(range(240), max_tokens=200)
+    share = np.mean([flag for run in cut for flag in run.lengths.is_censored])
+    found = errors_of(train(cut, TINY))
+    assert 0.3 < share < 0.6
+    assert found.median_error < 0.3
+    assert found.tau > 0.6
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    short = replace(TINY, epochs=2, head_epochs=1)
+    runs, state = make_runs(range(60)), torch.get_rng_state()
+    first, second, other = (train(runs, replace(short, seed=seed)) for seed in (0, 0, 1))
+    (one,) = make_runs([10_000])
+    assert first.predict(one.request) == second.predict(one.request)
+    assert first.predict(one.request) != other.predict(one.request)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_the_loss_and_its_gradient_are_those_of_the_distribution() -> None:
+    lengths = [
+        OutputLengths.from_outputs([50, 60], [False, True]),
+        OutputLengths(tokens=(30, 10), is_censored=(False, True), weights=(2.0, -1.0)),
+    ]
+    mu = torch.tensor([4.0, 3.0], requires_grad=True)
+    log_sigma = torch.tensor([-1.0, -0.5], requires_grad=True)
+
+    def compute(mu: np.ndarray, log_sigma: np.ndarray) -> float:
+        first, second = (stats.t(3.5, m, np.exp(s)) for m, s in zip(mu, log_sigma, strict=True))
+        ended, cut = first.logpdf(np.log(50)), first.logsf(np.log(60))
+        parted = 2 * second.logpdf(np.log(30)) - second.logsf(np.log(10))
+        return float(-((ended + cut) / 2 + parted) / 2)
+
+    loss = compute_nats(mu, log_sigma, lengths)
+    loss.backward()  # type: ignore[no-untyped-call]
+    at = mu.detach().double().numpy(), log_sigma.detach().double().numpy()
+    assert loss.item() == pytest.approx(compute(*at), rel=1e-5)
+    for index, given in enumerate((mu, log_sigma)):
+        for place in range(2):
+            up, down = ([one.copy() for one in at] for _ in range(2))
+            up[index][place] += 1e-5
+            down[index][place] -= 1e-5
+            slope = (compute(*up) - compute(*down)) / 2e-5
+            assert given.grad is not None
+            assert float(given.grad[place]) == pytest.approx(slope, rel=1e-3)
+
+
+def test_a_long_prompt_keeps_its_end_and_a_pretrained_encoder_reads_the_text(
+    tmp_path: Path,
+) -> None:
+    long = LengthRequest(pair="p", prompt_ids=tuple(range(9000)), text="hello", max_tokens=9)
+    ids = SmallEncoder(TINY).read(long)
+    assert len(ids) == 33
+    assert max(ids) < 2 + TINY.vocabulary
+    write_embedder(tmp_path)
+    model = TextModel(replace(TINY, checkpoint=tmp_path))
+    assert isinstance(model.predict(long), LogT)
+
+
+@pytest.mark.parametrize("script", [fits, prediction_error])
 def test_every_script_says_how_it_is_called(script: object) -> None:
     name = str(getattr(script, "__name__", ""))
     assert f"python -m {name}" in (script.__doc__ or "")

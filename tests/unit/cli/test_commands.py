@@ -64,7 +64,6 @@ def test_help_imports_nothing_slow() -> None:
     "command",
     ["up", "down", "ps", "logs", "solve", "chat", "launch", "tui", "doctor", "simulate", "profile"]
     + ["bench flashtts", "calibrate", "models eval"]
-    + [f"lengths {c}" for c in ("train", "show", "eval")]
     + [f"config {c}" for c in ("show", "path", "set")]
     + [f"runs {c}" for c in ("ls", "show", "export", "rm")]
     + [f"models {c}" for c in ("ls", "show", "pull", "rm")],

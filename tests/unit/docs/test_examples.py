@@ -38,8 +38,8 @@ def test_an_example_without_an_answer_is_named_with_its_place() -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        *("flashedge --help", "flashedge solve --help", "flashedge lengths --help"),
-        *("README.md", "docs/strategies.md", "docs/guide/solve.md", "docs/guide/lengths.md"),
+        *("flashedge --help", "flashedge solve --help"),
+        *("README.md", "docs/strategies.md", "docs/guide/solve.md"),
         *("docs/guide/determinism.md", "docs/guide/serve.md", "docs/guide/many-programs.md"),
         *("docs/guide/frameworks/langchain.md", "docs/guide/frameworks/smolagents.md"),
         *("flashedge/files/problems.py", "scripts/quickstart.sh"),

@@ -14,16 +14,14 @@ import numpy as np
 from flashedge.config import Config
 from flashedge.errors import NotFound
 from flashedge.optimizations import Optimizations
-from flashedge.scheduling.lengths.base import LengthDistribution
-from flashedge.scheduling.lengths.families.log_normal import LogNormal
-from flashedge.scheduling.lengths.families.log_t import LogT
-from flashedge.scheduling.lengths.families.point import Point
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from scripts.lab.benchmark.load.virtual_server import VirtualLoad
 from scripts.lab.benchmark.requests.dispersion import Dispersion, measure_dispersion
 from scripts.lab.benchmark.requests.predictions import LOG_NORMAL_SPREAD, PAPER, Quality, regress
 from scripts.lab.benchmark.requests.prior import DEFAULT, Floats, LengthPrior
-from scripts.lab.benchmark.requests.prompts import draw_answer_lengths, fit_log_t
+from scripts.lab.benchmark.requests.prompts import MAX_TOKENS, draw_answer_lengths
 from scripts.lab.benchmark.simulate import Bench
+from scripts.lab.distributions import LogNormal, Point, fit_log_t
 from scripts.lab.sim.trace import StepTrace, TraceRow
 
 CHATS = replace(DEFAULT, mu=5.5, mu_spread=0.6)
@@ -55,7 +53,8 @@ def build_virtual_load(
         raise NotFound(f"there is no forecast {forecast!r}", hint=f"known: {known}")
     draw = np.random.default_rng(seed)
     rows, search_rows = list(bench.trace.rows), bench.rows
-    fitted = [fit_log_t(draw_answer_lengths(rows[i], FITTED_SAMPLES, draw)) for i in search_rows]
+    samples = [draw_answer_lengths(rows[i], FITTED_SAMPLES, draw) for i in search_rows]
+    fitted = [fit_log_t(lengths, lengths >= MAX_TOKENS) for lengths in samples]
     chat_mu, chat_sigma = chats.draw_parameters(CHAT_ROWS, draw)
     prompt_tokens = np.minimum(
         chats.draw_prompt_tokens(CHAT_ROWS, draw), bench.setup.limits[0] - chats.max_tokens - 1
@@ -101,7 +100,9 @@ def measure_load_dispersion(load: VirtualLoad, seed: int = 0) -> dict[str, Dispe
 def _build_chat_row(mu: float, sigma: float, prompt_tokens: int, chats: LengthPrior) -> TraceRow:
     """Answers of one step each, with the even quantiles of a log-t distribution as lengths."""
     shares = (np.arange(CHAT_QUANTILES) + 0.5) / CHAT_QUANTILES
-    lengths = np.clip(np.ceil(LogT(mu, sigma, chats.nu).quantile(shares)), 3, chats.max_tokens)
+    lengths = np.clip(
+        np.ceil(LogT(mu, sigma, chats.nu).inverse_survival(1 - shares)), 3, chats.max_tokens
+    )
     return TraceRow(
         prompt_tokens=prompt_tokens, step_tokens=tuple((int(tokens),) for tokens in lengths)
     )

@@ -26,7 +26,7 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs import RooflineCurve
-from flashedge.scheduling.lengths.base import LengthDistribution
+from flashedge.scheduling.lengths.distribution import LengthDistribution
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import TokenIds
 from scripts.lab.benchmark.load.daemon_server import BATCH_PRIORITY

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashedge.scheduling.lengths.base import LengthDistribution
-from flashedge.scheduling.lengths.families.log_normal import LogNormal
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from flashedge.scheduling.lengths.tail import compute_figures
 from scripts.lab.benchmark.requests.prior import Floats, LengthPrior
 from scripts.lab.benchmark.requests.prompts import Prompts
+from scripts.lab.distributions import LogNormal
 
 LOG_NORMAL_SPREAD = 1.34
 """Standard deviation that a log-normal fit finds for a log-t of sigma 1 and nu 3.5: the geometric
@@ -138,7 +137,7 @@ def tabulate(distributions: Sequence[LengthDistribution], max_tokens: int) -> Ex
 def spread_lengths(mu: Floats, sigma: Floats, nu: float, max_tokens: int) -> Floats:
     """(requests, nodes) lengths at even quantiles of each request's log-t distribution."""
     shares = (np.arange(_RANK_NODES) + 0.5) / _RANK_NODES
-    logs = np.log(LogT(0.0, 1.0, nu).quantile(shares))
+    logs = np.log(LogT(0.0, 1.0, nu).inverse_survival(1 - shares))
     longest = np.log(max_tokens)
     lengths: Floats = np.exp(np.minimum(mu[:, None] + sigma[:, None] * logs, longest))
     return lengths

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flashedge.scheduling.lengths.families.log_t import NU, LogT
-from flashedge.scheduling.lengths.fit import fit
+from flashedge.scheduling.lengths.distribution import NU
 from scripts.lab.benchmark.lengths import group_lengths, load_trace
 from scripts.lab.benchmark.requests.dispersion import Dispersion, measure_dispersion
 from scripts.lab.benchmark.requests.prior import Floats, LengthPrior
+from scripts.lab.distributions import fit_log_t
 from scripts.lab.sim.trace import TraceRow
 
 MEASURED_SAMPLES = 200
@@ -90,7 +90,7 @@ def draw_trace_prompts(
     all_rows = load_trace(workload, "smooth").rows
     rows = [row for row in all_rows if max(map(len, row.step_tokens)) <= most_steps]
     known = [draw_answer_lengths(row, MEASURED_SAMPLES, draw, max_tokens) for row in rows]
-    fitted = [fit_log_t(samples, max_tokens) for samples in known]
+    fitted = [fit_log_t(samples, samples >= max_tokens) for samples in known]
     asked = draw.integers(len(rows), size=count)
     mu = np.array([fitted[i].mu for i in asked])
     sigma = np.array([fitted[i].sigma for i in asked])
@@ -134,11 +134,3 @@ def draw_answer_lengths(
             group = groups[step, step == steps - 1]
             found[at] += group[draw.integers(len(group))]
     return np.minimum(found, max_tokens)
-
-
-def fit_log_t(samples: NDArray[np.int64], max_tokens: int = MAX_TOKENS) -> LogT:
-    """The log-t distribution, of the usual degrees of freedom, that fits samples which a limit
-    cuts."""
-    found = fit("log_t", samples, samples >= max_tokens)
-    assert isinstance(found, LogT)
-    return found

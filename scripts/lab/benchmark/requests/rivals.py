@@ -29,7 +29,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.policies import (
     NO_DECAY,

@@ -7,9 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flashedge.scheduling.lengths.families.log_normal import LogNormal
-from flashedge.scheduling.lengths.families.log_t import LogT
-from flashedge.scheduling.lengths.families.point import Point
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.policies import FirstCome, ShortestExpected, TailInflated
@@ -32,6 +30,7 @@ from scripts.lab.benchmark.requests.prior import (
 )
 from scripts.lab.benchmark.requests.prompts import Prompts, draw_prompts, draw_trace_prompts
 from scripts.lab.benchmark.requests.rivals import NAMES, EscalatingOrder, Rivals
+from scripts.lab.distributions import LogNormal, Point
 
 PRIOR = scale_to_dispersion(DEFAULT, 1.09)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from flashedge.events import Progress, RunStarted, StepCompleted
-from flashedge.runtime.lengths.path_counter import PathCounter
-from flashedge.runtime.lengths.stored_runs import count_outline, read_newest
+from flashedge.runtime.lengths.path_counter import PathCounter, count_outline
+from flashedge.runtime.lengths.predictions import iter_newest, read_run
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.types import FinishReason, NodeId
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, BEST, Story, drive, sim_engines
@@ -129,33 +129,27 @@ async def test_a_stored_run_counts_as_a_live_one(tmp_path: Path, strategy: str) 
     assert count_outline(outline) == count(story, sees_progress=False)
     steps = sum(isinstance(event, StepCompleted) for event in story.events)
     assert sum(hasattr(part, "finish") for part in outline.parts) == steps
-    (finished,) = read_newest(store, limit=9)
+    (stored,) = iter_newest(store, 0.0)
+    finished = read_run(store, stored)
+    assert finished is not None
     assert finished.request.num_prompt_tokens == 8
     assert finished.request.kind == strategy
     assert finished.request.text == "user: How many are left?"
     store.close()
 
 
-async def test_the_newest_runs_are_read_oldest_first(tmp_path: Path) -> None:
+async def test_runs_that_are_over_are_read_newest_first(tmp_path: Path) -> None:
     story = await drive(sim_engines(), SAMPLES)
     store = RunStore(tmp_path / "runs.sqlite")
     for number in range(6):
-        pair = "bundled" if number % 2 else "other"
-        keep(store, f"run-{number}", replace(SAMPLES, pair=pair, seed=number), story, number)
+        keep(store, f"run-{number}", replace(SAMPLES, seed=number), story, number)
     store.create("run-open", SAMPLES.to_json(), 9.0)
     store.create("run-odd", {"problem": "of another version"}, 9.5)
     store.finish("run-odd", "failed", None, {}, 9.5)
-
-    def read(**given: object) -> list[int]:
-        found = read_newest(store, **{"limit": 99, **given})  # type: ignore[arg-type]
-        return [0 if one.request.pair == "other" else 1 for one in found]
-
-    assert read() == [0, 1, 0, 1, 0, 1]
-    assert read(limit=3) == [1, 0, 1]
-    assert read(pair="bundled") == [1, 1, 1]
-    assert read(since_s=4.0) == [0, 1]
-    late = iter([False, False, True])
-    assert read(is_late=lambda: next(late)) == [1]  # the newest one has no path to count
+    odd, *others = iter_newest(store, 4.0)
+    assert read_run(store, odd) is None
+    assert [stored.id for stored in others] == ["run-5", "run-4"]
+    assert len([*iter_newest(store, 0.0)]) == 7
     store.close()
 
 

@@ -8,7 +8,7 @@ from math import log
 import pytest
 
 from flashedge.runtime.programs.members import Members, combine
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.program import Kind, Program
 
 SHORT, LONG = LogT(mu=log(10), sigma=0.1), LogT(mu=log(500), sigma=0.1)

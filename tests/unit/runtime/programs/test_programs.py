@@ -24,7 +24,7 @@ from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.types import NodeId
 from scripts.lab.sim.clock import VirtualTimePolicy

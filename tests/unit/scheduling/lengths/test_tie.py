@@ -1,4 +1,4 @@
-"""Scores: the paper's formulas, what moves them, and the table that caches their figures."""
+"""Scores: the paper's formulas, and what moves them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import pytest
 from flashedge.scheduling.lengths.tie import (
     MEASURED_DECAY,
     Decay,
-    combine,
     compute_risk_weight,
     compute_scores,
 )
 
 DECAY = Decay(factor=0.5, interval_s=10)
-STILL = Decay(factor=1, interval_s=10)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +32,6 @@ def test_scores_are_the_inflated_expectation_less_the_decay() -> None:
     waited_s = np.array([0.0, 9.99, 10.0, 25.0])
     scores = compute_scores(expected, risk, waited_s, weight=0.2, decay=DECAY)
     assert scores.tolist() == pytest.approx([180.0, 260.0, 362.0 / 2, 62.0 / 4])
-    assert combine(expected, risk, 0.2).tolist() == pytest.approx([180.0, 260.0, 362.0, 62.0])
 
 
 def test_a_clock_that_is_behind_does_not_raise_a_score() -> None:

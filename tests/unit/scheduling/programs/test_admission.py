@@ -7,7 +7,7 @@ from math import log
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import (
     UNPREDICTED_SHARE,
     Capacity,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.lengths.tail import compute_figures
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.policies import (

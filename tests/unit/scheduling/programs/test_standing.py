@@ -8,10 +8,10 @@ from math import exp, log
 
 import pytest
 
-from flashedge.scheduling.lengths.families.log_normal import LogNormal
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.standing import find_standings
 from flashedge.scheduling.programs.work import Work, estimate_work
+from scripts.lab.distributions import LogNormal
 
 WAITING = Program(key="a", client="me", arrived_s=10.0, outputs=4, max_tokens=10_000)
 LENGTHS = LogNormal(mu=log(100), sigma=0.5)

@@ -1,1 +1,0 @@
-"""`flashedge lengths`: what predicts how long outputs get."""

@@ -1,1 +1,0 @@
-"""The history predictor: learns lengths online from the runs that end."""

@@ -1,0 +1,94 @@
+"""What is predicted and learned from: a request before it runs, and how long its outputs became."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from flashedge.types import TokenIds
+
+PLAIN = "plain"
+"""The kind of a request outside any search."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthRequest:
+    """A search or a plain request, of which the length of one output is predicted."""
+
+    pair: str
+    """The pair that generates."""
+
+    kind: str = PLAIN
+    """The name of a search's strategy, or PLAIN."""
+
+    prompt_ids: TokenIds = ()
+    """The whole prompt in the generator's tokens. Empty where only the text is known."""
+
+    prompt_tokens: int = 0
+    """Tokens of the prompt where `prompt_ids` is empty. 0 where nobody knows them."""
+
+    text: str = ""
+    """The conversation. Empty where only the tokens are known."""
+
+    outputs: int = 1
+    """Paths or choices that it asks for."""
+
+    max_tokens: int
+    """Limit of one output."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_ids) or self.prompt_tokens
+
+    @property
+    def prompt_key(self) -> bytes:
+        """8 bytes that equal prompts have in common. By the text where there is one."""
+        data = self.text.encode() or array("q", self.prompt_ids).tobytes()
+        return hashlib.blake2b(data, digest_size=8).digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputLengths:
+    """The outputs of one prompt. A censored one is only known to be longer.
+
+    In a search tree, paths share their beginnings. A path that goes on as four children counts once
+    up to where they part, so that point holds a weight of 1 - 4. The weights of a tree add up to
+    the number of its first steps.
+    """
+
+    tokens: tuple[int, ...]
+    """(num_points,) tokens of each output, at least 1."""
+
+    is_censored: tuple[bool, ...]
+    """(num_points,) whether a limit, a pruning or a cancel ended it, and not the model."""
+
+    weights: tuple[float, ...]
+    """(num_points,) how often each of them counts. Only censored points may be negative."""
+
+    @classmethod
+    def from_outputs(cls, tokens: Sequence[int], is_censored: Sequence[bool] = ()) -> Self:
+        """Outputs that share nothing. is_censored: empty where none is."""
+        cut = tuple(is_censored) or (False,) * len(tokens)
+        return cls(tokens=tuple(tokens), is_censored=cut, weights=(1.0,) * len(tokens))
+
+    @property
+    def num_outputs(self) -> float:
+        """Outputs, the censored ones included."""
+        return sum(self.weights)
+
+    @property
+    def ended(self) -> tuple[int, ...]:
+        """Tokens of the outputs that the model ended, each as often as it counts."""
+        pairs = zip(self.tokens, self.is_censored, self.weights, strict=True)
+        return tuple(tokens for tokens, cut, w in pairs if not cut for _ in range(round(w)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedOutputs:
+    """A request that is over, and how long its outputs became."""
+
+    request: LengthRequest
+    lengths: OutputLengths

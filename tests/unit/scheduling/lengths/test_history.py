@@ -1,0 +1,190 @@
+"""What the history predictor learns and forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+from random import Random
+
+import numpy as np
+import pytest
+
+from flashedge.scheduling.lengths import history
+from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.lengths.history import HistoryPredictor
+from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
+from scripts.bench.lengths.accuracy import measure
+from scripts.bench.lengths.prediction_error import fit_constant
+
+
+def ask(text: str = "new", *, kind: str = "beam", tokens: int = 64) -> LengthRequest:
+    return LengthRequest(pair="p", kind=kind, text=text, prompt_tokens=tokens, max_tokens=4096)
+
+
+def end(request: LengthRequest, lengths: Sequence[int], *, cut: bool = False) -> FinishedOutputs:
+    outputs = OutputLengths.from_outputs(lengths, [cut] * len(lengths))
+    return FinishedOutputs(request=request, lengths=outputs)
+
+
+def make_run(number: int, *, factor: float = 1.0, steps: int | None = None) -> FinishedOutputs:
+    """A run of 8 paths. A prompt with more steps has more tokens and longer paths."""
+    random = Random(number)
+    count = random.randint(2, 10) if steps is None else steps
+    middle = 4.5 + 0.15 * count + random.gauss(0, 0.15)
+    lengths = [max(1, round(factor * exp(random.gauss(middle, 0.15)))) for _ in range(8)]
+    return end(ask(f"{number}", tokens=20 + 10 * count), lengths)
+
+
+def learn(predictor: HistoryPredictor, runs: Sequence[FinishedOutputs]) -> HistoryPredictor:
+    for run in runs:
+        predictor.learn(run)
+    return predictor
+
+
+def predict(predictor: HistoryPredictor, request: LengthRequest) -> LogT:
+    found = predictor.predict(request)
+    assert found is not None
+    return found
+
+
+def middle(distribution: LogT) -> float:
+    return exp(distribution.mu)
+
+
+def find_ratio(distribution: LogT) -> float:
+    """How many times the 10 % quantile the 90 % quantile is."""
+    high, low = distribution.inverse_survival(np.array([0.1, 0.9])).tolist()
+    return float(high / low)
+
+
+def test_it_knows_nothing_before_the_first_run() -> None:
+    assert HistoryPredictor().predict(ask()) is None
+
+
+def test_one_run_is_enough_to_predict_and_leaves_doubt() -> None:
+    predictor = learn(HistoryPredictor(), [end(ask("a"), [200, 210, 190, 205])])
+    found = predict(predictor, ask("b"))
+    assert 120 < middle(found) < 350
+    assert find_ratio(found) > 3
+
+
+def test_errors_fall_with_runs_and_end_below_the_constants() -> None:
+    held_out = [make_run(10_000 + i) for i in range(150)]
+    runs = [make_run(i) for i in range(400)]
+    scores = [measure(learn(HistoryPredictor(), runs[:k]).predict, held_out) for k in (5, 50, 400)]
+    alike = measure(fit_constant(runs), held_out)
+    assert scores[0].log_score > scores[1].log_score > scores[2].log_score
+    assert scores[2].log_score < alike.log_score - 0.2
+    assert scores[2].median_error < 0.75 * alike.median_error
+    assert scores[2].tau > 0.5
+    assert scores[2].coverage[1] == pytest.approx(0.8, abs=0.12)
+
+
+def test_a_prompt_that_ran_before_is_known_by_itself() -> None:
+    predictor = learn(HistoryPredictor(), [make_run(i, steps=5) for i in range(60)])
+    odd = ask("odd", tokens=70)
+    before = predict(predictor, odd)
+    predictor.learn(end(odd, [900, 950, 1000, 880, 910, 930, 940, 990]))
+    after = predict(predictor, odd)
+    assert middle(before) < 350
+    assert middle(after) > 750
+    assert middle(predict(predictor, ask("another", tokens=70))) < 350
+    assert find_ratio(after) < find_ratio(before)
+
+
+def test_a_run_with_many_outputs_counts_once_for_other_prompts() -> None:
+    runs = [end(ask(f"a{i}"), [100]) for i in range(30)]
+    predictor = learn(HistoryPredictor(), [*runs, end(ask("wide"), [2000] * 256)])
+    assert middle(predict(predictor, ask("new"))) < 150
+
+
+def test_strategies_are_told_apart_and_a_new_one_is_predicted_from_all() -> None:
+    predictor = HistoryPredictor()
+    for i in range(40):
+        predictor.learn(end(ask(f"a{i}"), [100, 110]))
+        predictor.learn(end(ask(f"b{i}", kind="plain"), [400, 420]))
+    assert middle(predict(predictor, ask())) == pytest.approx(105, rel=0.1)
+    assert middle(predict(predictor, ask(kind="plain"))) == pytest.approx(410, rel=0.1)
+    assert 105 < middle(predict(predictor, ask(kind="mcts"))) < 410
+
+
+def test_a_prompt_of_unknown_length_is_predicted_from_its_strategy() -> None:
+    predictor = learn(HistoryPredictor(), [make_run(i) for i in range(80)])
+    found = predict(predictor, ask(tokens=0))
+    assert middle(found) == pytest.approx(exp(4.5 + 0.15 * 6), rel=0.2)
+
+
+# ---------------------------------------------------------------- cuts
+
+
+def test_cut_outputs_are_lower_bounds() -> None:
+    honest, naive = HistoryPredictor(), HistoryPredictor()
+    random = Random(0)
+    for i in range(150):
+        drawn = [round(exp(random.gauss(6.0, 0.3))) for _ in range(8)]
+        kept, cut = [min(t, 400) for t in drawn], [t > 400 for t in drawn]
+        outputs = OutputLengths.from_outputs(kept, cut)
+        honest.learn(FinishedOutputs(request=ask(f"{i}"), lengths=outputs))
+        naive.learn(end(ask(f"{i}"), kept))
+    assert middle(predict(honest, ask())) == pytest.approx(exp(6.0), rel=0.06)
+    assert middle(predict(naive, ask())) < 0.96 * exp(6.0)
+
+
+def test_a_prompt_whose_paths_were_all_cut_is_long() -> None:
+    predictor = learn(HistoryPredictor(), [end(ask(f"{i}"), [100, 120, 110]) for i in range(20)])
+    predictor.learn(end(ask("endless"), [1000] * 8, cut=True))
+    assert middle(predict(predictor, ask("endless"))) > 350
+    assert middle(predict(predictor, ask("other"))) < 160
+
+
+def test_what_paths_of_a_tree_share_counts_once() -> None:
+    """Two paths part at 60 tokens; one is pruned at 80, the other ends at 100. Without the prunings
+    the known lengths would be those of the shortest paths."""
+    predictor = HistoryPredictor()
+    lengths = OutputLengths(
+        tokens=(100, 60, 80), is_censored=(False, True, True), weights=(1.0, -1.0, 1.0)
+    )
+    for i in range(60):
+        predictor.learn(FinishedOutputs(request=ask(f"{i}"), lengths=lengths))
+    found = predict(predictor, ask())
+    assert 95 < middle(found) < 160
+    assert find_ratio(found) < 4
+
+
+# ---------------------------------------------------------------- drift
+
+
+def test_it_follows_a_workload_that_drifts() -> None:
+    predictor = learn(HistoryPredictor(), [make_run(i) for i in range(400)])
+    longer = [make_run(20_000 + i, factor=2.0) for i in range(100)]
+    at_once = measure(predictor.predict, longer).median_error
+    learn(predictor, [make_run(30_000 + i, factor=2.0) for i in range(30)])
+    soon = measure(predictor.predict, longer).median_error
+    more = [make_run(40_000 + i, factor=2.0) for i in range(600)]
+    later = measure(learn(predictor, more).predict, longer).median_error
+    fresh = measure(learn(HistoryPredictor(), more).predict, longer).median_error
+    assert at_once > 0.4
+    assert soon < 0.6 * at_once
+    assert later < 1.25 * fresh
+
+
+# ---------------------------------------------------------------- bounds
+
+
+def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "KEPT_RUNS", 20)
+    monkeypatch.setattr(history, "KEPT_PROMPTS", 100)
+    predictor = HistoryPredictor()
+    for i in range(300):
+        predictor.learn(end(ask(f"{i}", kind=f"kind {i % 3}"), [100 + i]))
+    assert len(predictor._prompts) == 100
+    assert [len(runs) for runs in predictor._runs.values()] == [20] * 3
+    assert middle(predict(predictor, ask(kind="kind 0"))) > 330
+
+
+def test_equal_runs_in_equal_order_give_equal_predictions() -> None:
+    runs = [make_run(i) for i in range(60)]
+    first, second = (learn(HistoryPredictor(), runs) for _ in range(2))
+    for i in range(20):
+        request = make_run(500 + i).request
+        assert first.predict(request) == second.predict(request)
