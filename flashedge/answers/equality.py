@@ -8,11 +8,12 @@ The last `\boxed{...}` of a path is compared by these tests, cheapest first:
    of several names, `x=3,y=5`, which is the pair `(3,5)`;
 4. mathematics: a worker process compares the formulas (`workers.mathematics`).
 
-Where no path has a box, what the paths name as their answers is compared likewise (`unboxed`).
+Where no path has a box, what the paths name as their answers is compared likewise
+(`extraction.find_named_answer`).
 
 Open-ended answers, where no box is expected, are compared by one of
 
-5. words: how much of their wording is shared (`words.are_alike`);
+5. words: how much of their wording is shared (`groups.are_alike`);
 6. meaning: the distance of their embeddings, if a model is configured
    (`workers.embedding_groups`).
 
@@ -30,8 +31,7 @@ import re
 from fractions import Fraction
 
 from flashedge.answers.numbers import parse_number
-from flashedge.answers.options import raise_option
-from flashedge.answers.spelling import normalize
+from flashedge.answers.spelling import normalize, raise_option
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
 _COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")

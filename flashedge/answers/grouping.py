@@ -7,11 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from flashedge.answers.extraction import extract_answer, extract_open_answer
-from flashedge.answers.groups import group_by_first_match
+from flashedge.answers.extraction import extract_answer, extract_open_answer, find_named_answer
+from flashedge.answers.groups import are_alike, group_by_first_match
 from flashedge.answers.structured import find_calls, write_canonically
-from flashedge.answers.unboxed import find_named_answer
-from flashedge.answers.words import are_alike
 from flashedge.types import NodeId
 
 MOST_AT_ONCE = 50_000

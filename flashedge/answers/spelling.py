@@ -10,13 +10,202 @@ from __future__ import annotations
 
 import functools
 import re
+import unicodedata
 from fractions import Fraction
 
-from flashedge.answers.braces import find_closing_brace
 from flashedge.answers.numbers import SCALES, parse_words
-from flashedge.answers.options import find_option
-from flashedge.answers.symbols import write_in_latex
-from flashedge.answers.units import TEXT_COMMAND, drop_text_unit, drop_unit
+
+# ---------------------------------------------------------------- braces
+
+BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+"""A brace, or a backslash with what it escapes."""
+
+
+def find_closing_brace(text: str, start: int) -> int | None:
+    r"""Index of the brace that closes the one before `start`; `\{` and `\}` are skipped."""
+    depth = 1
+    for match in BRACE.finditer(text, start):
+        if match[0] == "{":
+            depth += 1
+        elif match[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return match.start()
+    return None
+
+
+# ---------------------------------------------------------------- units
+
+# What stands behind a number is its unit, unless it changes the value. Percent is one, too. The
+# answers to one problem have one unit, which some paths leave out.
+
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|boldsymbol|bm|emph"
+    r"|underline|boxed|fbox)\s*\{"
+)
+_UNIT_TEXT = re.compile(
+    r"(?:(?<=[\d})])|(?<=\\pi))\s*\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}(?:\^\s*\{?\d\}?)?$"
+)
+_UNIT_LETTER = re.compile(r"\s*(?:[mgshlLNJWAVKCF]|\(?[^\W_].*[^\W_].*)", re.DOTALL)
+_UNITS = re.compile(
+    r"(-?\d(?:[\d.,/]*\d)?)(?: ?(?:cm|mm|km|kg|mg|ft|lb|oz|hr|mi|ml|mL)| [^\W\d_]{3,})"
+    r"(?: [^\W\d_]+)*(?:/ ?[^\W\d_]+)?(?:\^\{?\d\}?)?"
+)
+_FORMULA_UNITS = re.compile(
+    r"(?=.*[\d\\])(?!.*(?<![a-zA-Z])[a-zA-Z]\s+\d)"
+    r"((?:[^a-zA-Z\\]|\\[a-zA-Z]++|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)(?:(?<=[)}])| )"
+    r"(?:square |cubic )?(?:units?|cm|mm|km|kg|inch(?:es)?|feet|foot|ft|yards?|miles?"
+    r"|(?:centi|milli|kilo)?met(?:er|re)s?|degrees?|radians?|dollars?|cents?|hours?|minutes?|seconds?"
+    r"|days?|weeks?|months?|years?|(?:kilo)?grams?|pounds?|ounces?|lit(?:er|re)s?|gallons?|people)"
+    r"(?:\^\{?\d\}?)?"
+)
+"""A formula and its unit. After a number any word is taken for one (`_UNITS`)."""
+_NOT_UNITS = re.compile(
+    r"\b(?:and|or|mod|not|half|halves|thirds?|quarters?|tenths?|hundredths?|squared|cubed|factorial"
+    r"|plus|minus|over|divided|choose|[ap]\.?m|noon|midnight|morning|afternoon|evening|night|b?ce?"
+    r"|ad|abcd?|xyzw?|pqr|north|south|east|west|early|late|above|below|before|after|"
+    + "|".join(SCALES)
+    + r")\b"
+    r"|\b(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|min|max|gcd|lcm)(?= ?[\\(]| \w\b)",
+    re.IGNORECASE,
+)
+
+
+def _drop_text_unit(text: str) -> str:
+    r"""The text without a unit that a command such as `\text{...}` sets behind it."""
+    return _UNIT_TEXT.sub(_judge_unit, text)
+
+
+def _drop_unit(text: str) -> str:
+    """The text without a unit in plain letters."""
+    if _NOT_UNITS.search(text):
+        return text
+    match = _UNITS.fullmatch(text) or _FORMULA_UNITS.fullmatch(text)
+    return match[1].strip() if match else text
+
+
+def _judge_unit(match: re.Match[str]) -> str:
+    r"""`5\text{ cm}` is 5; `5\text{ million}`, `5\text{ PM}`, `5\mathrm{i}` and
+    `5\text{ m } 20\text{ cm}` stay."""
+    is_unit = _UNIT_LETTER.fullmatch(match[1]) and not _NOT_UNITS.search(match[1])
+    is_first = _TEXT_COMMAND.search(match.string, 0, match.start()) is None
+    return "" if is_unit and is_first else match[0]
+
+
+# ---------------------------------------------------------------- symbols
+
+_RAISED = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+", strict=True))
+_LOWERED = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_SYMBOLS = str.maketrans(
+    {
+        **dict.fromkeys("−﹣－", "-"),
+        **{"＋": "+", "⁄": "/", "∕": "/", "×": "\\times ", "⋅": "\\cdot ", "·": "\\cdot "},
+        **{"π": "\\pi ", "∞": "\\infty ", "±": "\\pm ", "≈": "\\approx ", "θ": "\\theta "},
+        **{"≤": "\\leq ", "≥": "\\geq ", "≠": "\\neq ", "∪": "\\cup ", "∩": "\\cap "},
+        **{"…": "...", "÷": "/", "∅": "\\emptyset "},
+    }
+)
+_RAISED_RUN = re.compile(f"[{''.join(_RAISED)}]+")
+_LOWERED_RUN = re.compile(f"[{''.join(_LOWERED)}]+")
+_FRACTION = re.compile(r"[¼-¾⅐-⅞]")
+_ROOT = re.compile(r"√\s?(\d+|[a-z])")
+_DASH = re.compile(r"(?:^|(?<=[(\[{,=]))\s*–\s*(?=\d)")
+_SQUARE_ROOT = re.compile(
+    r"(\^\s?|(?<![a-zA-Z\\]))(?:sqrt\s?(?=[{\d])|\\?sqrt\s?\(((?:[^()]|\([^()]*+\))*+)\))"
+)
+_NAME = re.compile(
+    r"(?<![a-zA-Z\\_])(?:(pi|theta|alpha|beta|gamma|phi|omega|infinity)(?![a-zA-Z])"
+    r"|((?:arc)?(?:sin|cos|tan)|cot|sec|csc|ln|log|exp)"
+    r"(?=\s?(?:[\\({\d^_]|[a-zA-Z](?![a-zA-Z]))))"
+)
+"""Constants, and functions with an argument: `30 sec` is a time."""
+_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3,}")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\{\w+\}")
+_TILDE = re.compile(r"(?:^|(?<=[(∧∨&|→]))\s*~\s*(?=[a-zA-Z(])")
+
+
+def write_in_latex(text: str) -> str:
+    """The text without such symbols.
+
+    A dash is a minus sign where a number can begin. A tilde is a blank, but for one before a name,
+    which negates it.
+    """
+    if not text.isascii():
+        text = _FRACTION.sub(_write_fraction, text)
+        text = _RAISED_RUN.sub(lambda m: f"^{{{''.join(map(_RAISED.__getitem__, m[0]))}}}", text)
+        text = _LOWERED_RUN.sub(lambda m: f"_{{{''.join(map(_LOWERED.__getitem__, m[0]))}}}", text)
+        text = _DASH.sub("-", _ROOT.sub(r"\\sqrt{\1}", text.translate(_SYMBOLS)))
+    text = _SQUARE_ROOT.sub(_write_root, text)
+    return _write_names(_TILDE.sub(r"\\neg ", text).replace("~", " "))
+
+
+def _write_root(match: re.Match[str]) -> str:
+    raised, inner = match.groups()
+    if inner is None:
+        return f"{raised}\\sqrt"
+    return f"^{{\\sqrt{{{inner}}}}}" if raised else f"\\sqrt{{{inner}}}"
+
+
+def _write_names(text: str) -> str:
+    """Only in a formula, which has no words but a unit."""
+    named = _NAME.sub(lambda m: "\\infty" if m[1] == "infinity" else f"\\{m[0]}", text)
+    is_formula = named != text and not _WORD.search(_ENVIRONMENT.sub(" ", _drop_unit(named)))
+    return named if is_formula else text
+
+
+def _write_fraction(match: re.Match[str]) -> str:
+    over, _, under = unicodedata.normalize("NFKC", match[0]).partition("⁄")
+    return f"\\frac{{{over}}}{{{under}}}"
+
+
+# ---------------------------------------------------------------- options
+
+_OPTION_LEAD = r"(?:(?i:option|choice|answer)[:\s]\s*)?"
+_OPTION = re.compile(
+    rf"{_OPTION_LEAD}"
+    r"(?:[(\[]\s?([A-J])\s?[)\]][.:]?|([A-J])([).:]?))(\s*)(.*)",
+    re.DOTALL,
+)
+_SMALL_OPTION = re.compile(
+    rf"{_OPTION_LEAD}(?:\(\s?)?([a-h])\s?\)(?:[.:]?\s+(?!-|[a-z]\Z)(.+)|[.:]?)", re.DOTALL
+)
+"""A small letter is an option only before a bracket: `b` and `b: 5` are formulas."""
+_OPTION_TEXT = re.compile(
+    r"(?!(?:and|or)\b|[A-Z]\Z)"
+    r"(?:[\w$]|[\"'“]\w|-\d|\\(?:\$|\(|\{|text|[dt]?frac|sqrt|pi|infty|left|begin|mathrm)|[(\[]-?\d)"
+)
+_OTHER_OPTION = re.compile(r"\b[A-J]\s*[:)=]")
+
+
+def raise_option(form: str) -> str:
+    """A normal form, but `B` for `(b)`, which may also be the formula `b`."""
+    return form[1].upper() if _SMALL_OPTION.fullmatch(form) else form
+
+
+def find_option(text: str) -> str | None:
+    """The letter of an answer that is an option, alone or with its text; None for others. A small
+    letter has its brackets.
+
+    The text counts for nothing. In doubt an answer is no option: `B+5` and `A(3,4)` are formulas,
+    `A:B` is a ratio, and `A: 5, B: 7` names two things.
+    """
+    if small := _SMALL_OPTION.fullmatch(text):
+        letter, rest = small.groups()
+        is_option = rest is None or (_OPTION_TEXT.match(rest) and not _OTHER_OPTION.search(rest))
+        return f"({letter})" if is_option else None
+    match = _OPTION.fullmatch(text)
+    if match is None:
+        return None
+    bracketed, bare, mark, gap, rest = match.groups()
+    if not rest:
+        return bracketed or bare
+    if not _OPTION_TEXT.match(rest) or _OTHER_OPTION.search(rest):
+        return None
+    is_set_off = bracketed or (mark and (gap or (mark != "." and not rest[0].isalpha())))
+    return (bracketed or bare) if is_set_off else None
+
+
+# ---------------------------------------------------------------- the normal form
 
 _MAX_LENGTH = 1000
 _ROUNDS = 100
@@ -108,7 +297,7 @@ def _normalize_once(text: str) -> str:
         text = text.rstrip(".")
     text = text.removeprefix("$").strip().replace("{,}", ",")
     text = _DROPPED.sub("", text)
-    text = _strip_text_commands(drop_text_unit(text))
+    text = _strip_text_commands(_drop_text_unit(text))
     if option := find_option(text):
         return option
     if clock := _CLOCK.fullmatch(text):
@@ -133,7 +322,7 @@ def _normalize_once(text: str) -> str:
     text = "0" if text == "-0" else text
     if scaled := _SCALED.match(text):
         text = _scale(scaled) + text[scaled.end() :]
-    text = drop_unit(text)
+    text = _drop_unit(text)
     if (value := parse_words(text)) is not None:
         return str(value)
     text = _SPACED.sub("", text)
@@ -180,7 +369,7 @@ def _scale(match: re.Match[str]) -> str:
 
 def _strip_text_commands(text: str) -> str:
     r"""Replace `\text{...}` and similar commands by their contents."""
-    while (match := TEXT_COMMAND.search(text)) is not None:
+    while (match := _TEXT_COMMAND.search(text)) is not None:
         end = find_closing_brace(text, match.end())
         if end is None:
             break

@@ -131,7 +131,8 @@ class Clustered:
     answers: Mapping[NodeId, str | None]
     """The representative answer of each node's cluster. None: the path has no answer."""
     is_unboxed: bool = False
-    """Whether no path has a boxed answer, so that these are named otherwise (`answers.unboxed`)."""
+    """Whether no path has a boxed answer, so that these are named without one
+    (`answers.extraction`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,9 +27,9 @@ from pathlib import Path
 
 import psutil
 
+from flashedge.answers.groups import MIN_LIKENESS, likeness
 from flashedge.answers.numbers import find_numbers, numbers_conflict
 from flashedge.answers.spelling import normalize
-from flashedge.answers.words import MIN_LIKENESS, likeness
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
 from scripts.bench.daemon import DATA, report
 from scripts.lab.statistics import auc

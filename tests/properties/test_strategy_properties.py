@@ -10,8 +10,7 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flashedge.answers.groups import group_by_first_match
-from flashedge.answers.words import likeness
+from flashedge.answers.groups import group_by_first_match, likeness
 from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency

@@ -142,7 +142,7 @@ async def _solve(
     quiet: bool,
 ) -> bool:
     """Solve the problems. Whether no interrupt came. Raises KeyboardInterrupt at the second one."""
-    from flashedge.answers.words import are_alike
+    from flashedge.answers.groups import are_alike
     from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.batch.attempts import Attempts
     from flashedge.batch.batch import Batch

@@ -9,8 +9,7 @@ import pytest
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.numbers import parse_number, parse_words
-from flashedge.answers.options import find_option
-from flashedge.answers.spelling import normalize
+from flashedge.answers.spelling import find_option, normalize
 
 SAME = [
     # a sign where a number begins is none

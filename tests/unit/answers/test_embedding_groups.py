@@ -18,8 +18,11 @@ from transformers import AutoTokenizer, BertModel
 
 from flashedge.answers.workers import embedding_groups as module
 from flashedge.answers.workers.embedding import Embedder
-from flashedge.answers.workers.embedding_groups import EmbeddingGroups, build_embedding_groups
-from flashedge.answers.workers.embedding_worker import group_texts
+from flashedge.answers.workers.embedding_groups import (
+    EmbeddingGroups,
+    build_embedding_groups,
+    group_texts,
+)
 from flashedge.answers.workers.line_worker import package_parent
 from flashedge.config import load_config
 from flashedge.errors import CheckpointError, ConfigError
@@ -164,7 +167,7 @@ def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
         [
             sys.executable,
             "-m",
-            "flashedge.answers.workers.embedding_worker",
+            "flashedge.answers.workers.embedding_groups",
             str(tmp_path / "none"),
             "0.5",
         ],
@@ -179,7 +182,6 @@ def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
 def test_the_daemons_side_imports_no_torch() -> None:
     code = (
         "import flashedge.answers.workers.embedding_groups, sys; "
-        "import flashedge.answers.workers.embedding_worker; "
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=package_parent())

@@ -20,14 +20,11 @@ import pytest
 
 import flashedge
 from flashedge.answers.equality import decide_equal
-from flashedge.answers.extraction import extract_answer, extract_open_answer
+from flashedge.answers.extraction import extract_answer, extract_open_answer, find_named_answer
+from flashedge.answers.groups import are_alike
 from flashedge.answers.numbers import find_numbers, parse_number, parse_words
-from flashedge.answers.options import find_option
-from flashedge.answers.spelling import normalize
+from flashedge.answers.spelling import find_option, normalize, write_in_latex
 from flashedge.answers.structured import find_calls, write_canonically
-from flashedge.answers.symbols import write_in_latex
-from flashedge.answers.unboxed import find_named_answer
-from flashedge.answers.words import are_alike
 from flashedge.certainty.consistency import hesitates
 from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
 from flashedge.runtime.incremental_text import IncrementalText
@@ -64,13 +61,13 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answers.numbers.find_numbers": find_numbers,
     "answers.numbers.parse_number": parse_number,
     "answers.numbers.parse_words": parse_words,
-    "answers.options.find_option": find_option,
+    "answers.spelling.find_option": find_option,
     "answers.spelling.normalize": normalize.__wrapped__,
     "answers.structured.find_calls": lambda text: find_calls(text, ("<tool_call>", "[")),
     "answers.structured.write_canonically": write_canonically,
-    "answers.symbols.write_in_latex": write_in_latex,
-    "answers.unboxed.find_named_answer": find_named_answer,
-    "answers.words.are_alike": lambda text: are_alike(text, text + "x"),
+    "answers.spelling.write_in_latex": write_in_latex,
+    "answers.extraction.find_named_answer": find_named_answer,
+    "answers.groups.are_alike": lambda text: are_alike(text, text + "x"),
     "certainty.consistency.hesitates": hesitates,
     "engine.vllm.serving.conversation.build_problem": lambda text: build_problem(
         {"role": "user", "content": part} for part in text.split("\n")
@@ -151,24 +148,19 @@ SEARCHES = frozenset(
     }
 )
 COVERED = {
-    "answers.braces": "extract_answer and normalize",
     "answers.equality": "decide_equal",
-    "answers.extraction": "extract_answer",
+    "answers.groups": "are_alike",
+    "answers.extraction": "extract_answer and find_named_answer",
     "answers.numbers": "find_numbers, parse_number and parse_words",
-    "answers.options": "find_option",
-    "answers.spelling": "normalize",
+    "answers.spelling": "normalize, find_option and write_in_latex",
     "answers.structured": "write_canonically and find_calls",
-    "answers.symbols": "write_in_latex",
-    "answers.unboxed": "find_named_answer",
-    "answers.units": "normalize",
-    "answers.words": "are_alike",
     "certainty.consistency": "hesitates",
     "runtime.thinking": "Thinking.split",
     "search.steps": "split_steps",
 }
 NO_MODEL_TEXT = {
     "answers.workers.embedding": "a checkpoint's own file",
-    "answers.workers.embedding_worker": "in the worker, which has a time limit",
+    "answers.workers.embedding_groups": "in the worker, which has a time limit",
     "answers.workers.line_worker": "a worker's replies",
     "answers.workers.mathematics": "in the worker, which has a time limit",
     "search.catalog": "the name of a strategy",

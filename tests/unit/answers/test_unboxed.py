@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from flashedge.answers.extraction import MAX_LENGTH, find_named_answer
 from flashedge.answers.grouping import WordGroups, group_answers
 from flashedge.answers.spelling import normalize
-from flashedge.answers.unboxed import MAX_LENGTH, find_named_answer
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.types import NodeId
 

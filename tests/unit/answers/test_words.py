@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.answers.groups import group_by_complete_links
+from flashedge.answers.groups import are_alike, group_by_complete_links
 from flashedge.answers.numbers import find_numbers, numbers_conflict
 from flashedge.answers.spelling import normalize
-from flashedge.answers.words import are_alike
 from tests.support.paths import DATA
 
 OPEN_ANSWERS = DATA / "open_answers.jsonl"

@@ -7,8 +7,7 @@ import math
 import pytest
 
 from flashedge.answers.equality import decide_equal
-from flashedge.answers.groups import group_by_first_match
-from flashedge.answers.words import are_alike, likeness
+from flashedge.answers.groups import are_alike, group_by_first_match, likeness
 from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import (
