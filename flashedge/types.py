@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Literal, NewType
 
 NodeId = NewType("NodeId", int)
@@ -37,6 +39,20 @@ POLICY_NAMES = (
 )
 """Which of the waiting programs goes next: see `scheduling.programs.policies`."""
 USUAL_POLICY = "shortest"
+STRATEGIES: Mapping[str, str] = MappingProxyType(
+    {
+        "beam": "step by step, the best paths go on",
+        "best_of_n": "n whole answers, weighed by the verifier",
+        "self_consistency": "n whole answers, the most frequent one wins",
+        "dvts": "subtrees, each keeps its best path",
+        "dynamic_branching": "a beam that branches more below high scores",
+        "varying_granularity": "a beam of short steps first, long ones later",
+        "rebase": "rewards decide how many children a path gets",
+        "mcts": "n rollouts of Monte Carlo tree search",
+        "probed_cot": "one chain, asked for its answer as it grows",
+    }
+)
+"""The built-in strategies, each in words. `search.catalog` builds them."""
 STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
 `search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have; entropy:

@@ -9,7 +9,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,37 +19,29 @@ from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.filter import LineFilter
+from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
+from flashedge.client.async_client import AsyncClient
 from flashedge.client.run_figures import find_answer
 from flashedge.client.run_fold import Numbered
 from flashedge.client.words import describe_wait
 from flashedge.console import LiteralConsole
 from flashedge.literal import show_in_line, show_literally
-from flashedge.tui import export, feed, messages, themes
-from flashedge.tui.draft import Draft
-from flashedge.tui.state import dashboard as state
-from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.device import read_devices
-from flashedge.tui.widgets.answer import AnswerPanel
+from flashedge.tui import colours, export, feed, state
+from flashedge.tui.device import read_devices
+from flashedge.tui.state import Dashboard
+from flashedge.tui.widgets.answer import AnswerPanel, draw_votes
+from flashedge.tui.widgets.bars import COMMANDS, FilterLine, KeyBar, draw_status
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.certainty import CertaintyPanel
-from flashedge.tui.widgets.device import DevicePanel, name_device
-from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
+from flashedge.tui.widgets.dialogs import AskLine, Confirm, Draft, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
-from flashedge.tui.widgets.filter_line import FilterLine
-from flashedge.tui.widgets.key_bar import COMMANDS, KeyBar
-from flashedge.tui.widgets.latency import LatencyPanel
-from flashedge.tui.widgets.literal import ActingFilter
-from flashedge.tui.widgets.memory import MemoryPanel
-from flashedge.tui.widgets.panel import COMPACT, SHORT, Panel, PanelGroup
-from flashedge.tui.widgets.problem import ProblemPanel, SolutionPanel
+from flashedge.tui.widgets.machine import build_machine_panels
+from flashedge.tui.widgets.panel import COMPACT, SHORT, ActingFilter, Panel, PanelGroup
 from flashedge.tui.widgets.runs import RunList
-from flashedge.tui.widgets.status_bar import StatusBar
-from flashedge.tui.widgets.step import StepPanel
-from flashedge.tui.widgets.throughput import RatePanel
-from flashedge.tui.widgets.votes import VotesPanel
+from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel, StepPanel
 
 FRAMES_PER_S = 12.0
 SAMPLE_S = 0.5
@@ -57,6 +49,13 @@ KEY_TIMEOUT_S = 0.5
 WIDE_COLUMNS, HUGE_COLUMNS = 100, 170
 TALL_LINES = 32
 _NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
+
+
+@dataclass
+class KeyHandled(Message):
+    """The key that was sent with this number has been handled wherever it could be."""
+
+    number: int
 
 
 class DashboardApp(App[None]):
@@ -81,7 +80,7 @@ class DashboardApp(App[None]):
 
     def __init__(
         self,
-        daemon: feed.Daemon,
+        daemon: AsyncClient,
         *,
         devices: feed.ReadDevices = read_devices,
         clock: Callable[[], float] = time.monotonic,
@@ -102,9 +101,11 @@ class DashboardApp(App[None]):
         self._runs, self._tree, self._step = RunList(), BeamTree(), StepPanel()
         self._log_panel = EventLogPanel()
         self._problem, self._solution = ProblemPanel(), SolutionPanel()
-        self._bar, self._answer = StatusBar(daemon.base_url), AnswerPanel()
-        self._votes, self._certainty = VotesPanel(), CertaintyPanel()
-        machine = (RatePanel(), LatencyPanel(), MemoryPanel(), DevicePanel())
+        address = daemon.base_url.removeprefix("http://")
+        self._bar = Panel(lambda now, width, _: draw_status(now, width, address), id="status")
+        self._answer, self._certainty = AnswerPanel(), CertaintyPanel()
+        self._votes = Panel(draw_votes, id="votes", title="Votes")
+        machine = build_machine_panels()
         self._panels: tuple[Panel, ...] = (
             *(self._bar, self._answer, self._votes, self._certainty),
             *machine,
@@ -139,7 +140,7 @@ class DashboardApp(App[None]):
     # ------------------------------------------------------------ text from outside
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        light = () if self.current_theme.dark else (themes.LightFilter(),)
+        light = () if self.current_theme.dark else (colours.LightFilter(),)
         return (*light, *super().get_line_filters(), ActingFilter())
 
     def notify(
@@ -147,7 +148,7 @@ class DashboardApp(App[None]):
         message: str,
         *,
         title: str = "",
-        severity: messages.Severity = "information",
+        severity: feed.Severity = "information",
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
@@ -183,10 +184,10 @@ class DashboardApp(App[None]):
         self._key_sent_at, self._keys_sent = time.monotonic(), self._keys_sent + 1
         await super().on_event(key)
         if self.screen_stack:  # it was not the key that quits
-            (self.focused or self.screen).post_message(messages.KeyHandled(self._keys_sent))
+            (self.focused or self.screen).post_message(KeyHandled(self._keys_sent))
 
-    @on(messages.KeyHandled)
-    async def _receive_handled(self, message: messages.KeyHandled) -> None:
+    @on(KeyHandled)
+    async def _receive_handled(self, message: KeyHandled) -> None:
         if message.number == self._keys_sent:
             self.call_later(self._handle_next_key)  # behind the change of the focus
 
@@ -199,33 +200,34 @@ class DashboardApp(App[None]):
     # ------------------------------------------------------------ start
 
     def on_mount(self) -> None:
-        self.register_theme(themes.OURS)
-        chosen = themes.load_choice(self._theme_file)
-        self.theme = chosen if chosen in self.available_themes else themes.OURS.name
+        self.register_theme(colours.OURS)
+        chosen = colours.load_choice(self._theme_file)
+        self.theme = chosen if chosen in self.available_themes else colours.OURS.name
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         self._runs.focus()
         self._work(feed.watch_daemon(self._daemon, self.post_message, self._poll_s))
-        self._work(feed.watch_devices(self._devices, self._list_cards, self.post_message))
+        self._work(feed.watch_devices(self._devices, lambda: self.state.cards, self.post_message))
         self.set_interval(1 / FRAMES_PER_S, self.tick)
-
-    def _list_cards(self) -> tuple[str, ...]:
-        return self.state.daemon.cards if self.state.daemon else ()
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self.run_worker(work, exit_on_error=True)
 
     def _remember_theme(self, theme: Theme) -> None:
-        if self._theme_file is None or theme.name == themes.load_choice(self._theme_file):
+        if self._theme_file is None or theme.name == colours.load_choice(self._theme_file):
             return
         try:
-            themes.save_choice(self._theme_file, theme.name)
+            colours.save_choice(self._theme_file, theme.name)
         except OSError as error:
             self.notify(f"Can't remember the theme: {error.strerror}", severity="warning")
 
     # ------------------------------------------------------------ messages of workers
 
-    @on(messages.EventsReceived)
-    def _receive_events(self, message: messages.EventsReceived) -> None:
+    @on(feed.Changed)
+    def _change(self, message: feed.Changed) -> None:
+        self.state = message.change(self.state)
+
+    @on(feed.EventsReceived)
+    def _receive_events(self, message: feed.EventsReceived) -> None:
         if not self._inbox:
             self.call_later(self.fold_inbox)  # behind the queued messages: one fold for all
         self._inbox.setdefault(message.run, []).extend(message.items)
@@ -236,22 +238,22 @@ class DashboardApp(App[None]):
         for run, items in inbox.items():
             self.state = state.fold_events(self.state, run, items)
 
-    @on(messages.FollowEnded)
-    def _end_follow(self, message: messages.FollowEnded) -> None:
+    @on(feed.FollowEnded)
+    def _end_follow(self, message: feed.FollowEnded) -> None:
         self.fold_inbox()
         self._followed.discard(message.run)
         if message.interrupted:
             self.state = state.interrupt_run(self.state, message.run)
 
-    @on(messages.StatusReceived)
-    def _receive_status(self, message: messages.StatusReceived) -> None:
+    @on(feed.StatusReceived)
+    def _receive_status(self, message: feed.StatusReceived) -> None:
         follow = self._is_following
         self.state = state.update_daemon(self.state, message.daemon, message.runs, follow=follow)
         if self._runs.filter:
             self._load_older()
 
-    @on(messages.OlderReceived)
-    def _receive_older(self, message: messages.OlderReceived) -> None:
+    @on(feed.OlderReceived)
+    def _receive_older(self, message: feed.OlderReceived) -> None:
         self._is_loading_older = False
         self.state = state.add_older(self.state, message.runs)
         if message.runs and self._runs.filter:
@@ -265,32 +267,20 @@ class DashboardApp(App[None]):
             self._is_loading_older = True
             self._work(feed.load_older(self._daemon, self.post_message, oldest.id))
 
-    @on(messages.DaemonLost)
-    def _lose_daemon(self, message: messages.DaemonLost) -> None:
-        self.state = state.lose_daemon(self.state, message.error, message.retry_in_s)
-
-    @on(messages.DeviceSampled)
-    def _receive_sample(self, message: messages.DeviceSampled) -> None:
-        self.state = replace(self.state, devices=message.samples)
-
-    @on(messages.ReplayLoaded)
-    def _start_replay(self, message: messages.ReplayLoaded) -> None:
-        self.state = state.start_replay(self.state, message.run, message.items)
-
-    @on(messages.RunAccepted)
-    def _show_accepted(self, message: messages.RunAccepted) -> None:
+    @on(feed.RunAccepted)
+    def _show_accepted(self, message: feed.RunAccepted) -> None:
         ended = state.end_replay(self.state)
         self.state = state.choose(ended, message.run, follow_newest=True)
         known = describe_wait(message.position, message.starts_in_s)
         self.notify(f"Run {message.run} was accepted{known and ': '}{known}")
 
-    @on(messages.RunRefused)
-    def _show_refused(self, message: messages.RunRefused) -> None:
+    @on(feed.RunRefused)
+    def _show_refused(self, message: feed.RunRefused) -> None:
         """Open the dialog again, with what was typed and the reason."""
         self._open_submit(message.draft, message.error)
 
-    @on(messages.Notice)
-    def _show_notice(self, message: messages.Notice) -> None:
+    @on(feed.Notice)
+    def _show_notice(self, message: feed.Notice) -> None:
         self.notify(message.text, severity=message.severity)
 
     # ------------------------------------------------------------ time
@@ -324,7 +314,8 @@ class DashboardApp(App[None]):
             self._solution.show(shown)
             self._tree.show(shown)
             self._log_panel.show(shown)
-            self._machine.border_subtitle = name_device(self.state.devices)
+            devices = self.state.devices  # several cards have their names in their lines
+            self._machine.border_subtitle = devices[0].name if len(devices) == 1 else ""
             for panel in self._panels:
                 panel.show(self.state)
             self._withdraw_question()
@@ -402,7 +393,7 @@ class DashboardApp(App[None]):
                 self._work(feed.submit_problem(self._daemon, self.post_message, draft))
 
         pair = self.state.daemon.pair if self.state.daemon is not None else ""
-        self.push_screen(Submit(draft, error, pair), submit)
+        self.push_screen(Submit(self.state.strategies, draft, error, pair), submit)
 
     def action_cancel(self) -> None:
         run = self.state.chosen_row

@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flashedge.client.node_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_figures import child_priors, is_mcts, rollout_values
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView, RunView
 from flashedge.client.words import describe_distrust, format_count
 from flashedge.literal import escape_page, format_json, show_in_line
-from flashedge.tui.state.scores import SCALE
+from flashedge.tui.colours import score_colour
+from flashedge.tui.widgets.panel import shorten
 from flashedge.types import NodeId
 
 _COLUMN, _ROW, _MARGIN, _BOX_W, _BOX_H = 270, 22, 16, 234, 16
@@ -179,7 +179,7 @@ def _edge(run: RunView, rows: Mapping[NodeId, float], node: NodeView, best: bool
 
 def _box(rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
     x, y = _place(rows, node)
-    fill = "#ffffff" if node.score is None else _fill_colour(node.score)
+    fill = "#ffffff" if node.score is None else score_colour(node.score)
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""
     line += ' stroke-dasharray="4 3"' if node.kind == CUT else ""
@@ -198,9 +198,4 @@ def _label(node: NodeView) -> str:
     if node.id == ROOT:
         return "root"
     score = "" if node.score is None else f" {node.score:.2f}"
-    label = f"{node.mark}{score} {show_in_line(node.text)}"
-    return label if len(label) <= _BOX_CHARACTERS else f"{label[: _BOX_CHARACTERS - 1]}…"
-
-
-def _fill_colour(score: float) -> str:
-    return SCALE[min(int(min(max(score, 0.0), 1.0) * len(SCALE)), len(SCALE) - 1)]
+    return shorten(f"{node.mark}{score} {show_in_line(node.text)}", _BOX_CHARACTERS)

@@ -1,35 +1,29 @@
-"""The workers between client and dashboard. Each loops or makes one request, and posts messages.
+"""The workers between client and dashboard, and the messages that they post. They own no state.
 
-They poll a daemon that does not answer at growing intervals.
+Each worker loops or makes one request. One whose daemon does not answer polls it at growing
+intervals.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 from textual.message import Message
 
+from flashedge.client.async_client import AsyncClient
 from flashedge.client.follow import RetryPolicy, follow
 from flashedge.client.run_fold import Numbered
 from flashedge.errors import FlashEdgeError, RunInterrupted
-from flashedge.tui.draft import Draft
-from flashedge.tui.messages import (
-    DaemonLost,
-    DeviceSampled,
-    EventsReceived,
-    FollowEnded,
-    Notice,
-    OlderReceived,
-    ReplayLoaded,
-    RunAccepted,
-    RunRefused,
-    StatusReceived,
-)
-from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.summary import parse_run, parse_status
+from flashedge.literal import show_in_line
+from flashedge.tui.device import DeviceSample
+from flashedge.tui.state import Dashboard, lose_daemon, start_replay
+from flashedge.tui.summary import DaemonStatus, RunRow, parse_run, parse_status
+from flashedge.tui.widgets.dialogs import Draft
 
 POLL_S = 1.0
 DEVICE_POLL_S = 2.0
@@ -43,52 +37,114 @@ RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
 
 Post = Callable[[Message], object]
-
-
 ReadDevices = Callable[[Sequence[str]], tuple[DeviceSample, ...]]
 
 
-class Daemon(Protocol):
-    """The part of the async client that the dashboard uses."""
-
-    @property
-    def base_url(self) -> str: ...
-
-    async def status(self) -> dict[str, Any]: ...
-    async def runs(self, *, limit: int = ..., before: str | None = ...) -> list[dict[str, Any]]: ...
-    async def run(self, run: str) -> dict[str, Any]: ...
-    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
-    async def cancel(self, run: str) -> dict[str, Any]: ...
-    def events(self, run: str, after: int = ...) -> AsyncGenerator[tuple[Numbered, ...]]: ...
+Severity = Literal["information", "warning", "error"]
 
 
-async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> None:
-    """Poll the daemon's status and its runs forever."""
-    failures = 0
+@dataclass
+class Changed(Message):
+    """Something that needs no more than a pure change of the dashboard's state."""
+
+    change: Callable[[Dashboard], Dashboard]
+
+
+@dataclass
+class EventsReceived(Message):
+    """Events of a followed run, in order."""
+
+    run: str
+    items: tuple[Numbered, ...]
+
+
+@dataclass
+class FollowEnded(Message):
+    """A run is no longer followed. interrupted: its log has no last event."""
+
+    run: str
+    interrupted: bool = False
+
+
+@dataclass
+class StatusReceived(Message):
+    """The daemon's status and its newest runs."""
+
+    daemon: DaemonStatus
+    runs: tuple[RunRow, ...]
+
+
+@dataclass
+class OlderReceived(Message):
+    """A page of the runs behind the oldest listed one."""
+
+    runs: tuple[RunRow, ...]
+
+
+@dataclass
+class RunAccepted(Message):
+    """The daemon accepted a submitted problem; `position` runs wait before it, and it is expected
+    to start in `starts_in_s`."""
+
+    run: str
+    position: int | None
+    starts_in_s: float | None
+
+
+@dataclass
+class RunRefused(Message):
+    """The daemon refused a submitted problem."""
+
+    draft: Draft
+    error: str
+
+
+@dataclass
+class Notice(Message):
+    """A line for the user."""
+
+    text: str
+    severity: Severity = "information"
+
+
+async def watch_daemon(daemon: AsyncClient, post: Post, poll_s: float = POLL_S) -> None:
+    """Poll the daemon's status and its runs forever; its strategies once for each connection."""
+    failures, is_new = 0, True
     while True:
         try:
             status, listing = await asyncio.gather(daemon.status(), daemon.runs(limit=LISTED_RUNS))
+            if is_new:
+                names = list_strategies(await daemon.models())
+                post(Changed(partial(replace, strategies=names)))
+                is_new = False
         except FlashEdgeError as error:
-            failures += 1
+            failures, is_new = failures + 1, True
             pause_s = RETRIES.pause_s(failures)
-            post(DaemonLost(error.line, pause_s))
+            post(Changed(partial(lose_daemon, error=error.line, retry_in_s=pause_s)))
         else:
             failures, pause_s = 0, poll_s
-            post(StatusReceived(parse_status(status), tuple(map(parse_run, listing))))
+            post(StatusReceived(parse_status(status), tuple(map(parse_run, listing["data"]))))
         await asyncio.sleep(pause_s)
 
 
-async def load_older(daemon: Daemon, post: Post, before: str) -> None:
+def list_strategies(models: Mapping[str, Any]) -> tuple[str, ...]:
+    """The strategies among the models' names, `pair:strategy`, of the first pair."""
+    pair, *names = [str(model["id"]) for model in models["data"]] or [""]
+    own = f"{pair}:"
+    return tuple(show_in_line(n.removeprefix(own)) for n in names if n.startswith(own))
+
+
+async def load_older(daemon: AsyncClient, post: Post, before: str) -> None:
     """Fetch one page of the runs older than `before`; an empty one if that fails."""
     try:
-        page = await daemon.runs(limit=OLDER_RUNS, before=before)
+        page = (await daemon.runs(limit=OLDER_RUNS, before=before))["data"]
     except FlashEdgeError as error:
         page = []
         post(Notice(f"Can't list older runs: {error.line}", "warning"))
     post(OlderReceived(tuple(map(parse_run, page))))
 
 
-async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> None:
+async def follow_run(daemon: AsyncClient, post: Post, run: str, after: int = 0) -> None:
     """Post the run's events to its end, through lost connections."""
     try:
         async with aclosing(follow(daemon, run, RETRIES, after)) as pieces:
@@ -103,7 +159,7 @@ async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> No
         post(FollowEnded(run))
 
 
-async def load_replay(daemon: Daemon, post: Post, run: str) -> None:
+async def load_replay(daemon: AsyncClient, post: Post, run: str) -> None:
     """Fetch all events of a run that is over."""
     items: list[Numbered] = []
     try:
@@ -116,12 +172,12 @@ async def load_replay(daemon: Daemon, post: Post, run: str) -> None:
         post(Notice(f"Can't replay the run: {error.line}", "error"))
         return
     if items:
-        post(ReplayLoaded(run, tuple(items)))
+        post(Changed(partial(start_replay, run=run, items=items)))
     else:
         post(Notice(f"Run {run} has no events to replay", "warning"))
 
 
-async def submit_problem(daemon: Daemon, post: Post, draft: Draft) -> None:
+async def submit_problem(daemon: AsyncClient, post: Post, draft: Draft) -> None:
     try:
         accepted = await daemon.submit(draft.build_body())
     except FlashEdgeError as error:
@@ -131,7 +187,7 @@ async def submit_problem(daemon: Daemon, post: Post, draft: Draft) -> None:
     post(RunAccepted(str(accepted["id"]), *known))
 
 
-async def cancel_run(daemon: Daemon, post: Post, run: str) -> None:
+async def cancel_run(daemon: AsyncClient, post: Post, run: str) -> None:
     try:
         found = await daemon.cancel(run)
     except FlashEdgeError as error:
@@ -143,7 +199,8 @@ async def cancel_run(daemon: Daemon, post: Post, run: str) -> None:
 async def watch_devices(
     read: ReadDevices, list_cards: Callable[[], tuple[str, ...]], post: Post
 ) -> None:
-    """Sample the listed cards, for ever. Reading may block, so it happens in a thread."""
+    """Sample the listed cards forever. Reading may block, so it happens in a thread."""
     while True:
-        post(DeviceSampled(await asyncio.to_thread(read, list_cards())))
+        devices = await asyncio.to_thread(read, list_cards())
+        post(Changed(partial(replace, devices=devices)))
         await asyncio.sleep(DEVICE_POLL_S)

@@ -65,7 +65,7 @@ def verify_run(client: Any, run: str, *, as_json: bool) -> None:
 def _repeat(client: Any, run: str) -> tuple[str, tuple[dict[str, Any], list[Any]]]:
     """The id of the repetition, its result and its events. An interrupt cancels it."""
     from flashedge import events
-    from flashedge.client.replies import build_run_error
+    from flashedge.client.protocol import build_run_error
 
     name = client.repeat_run(run)["id"]
     output.note(f"run {run} runs again as {name}")

@@ -1,46 +1,40 @@
-"""An asynchronous client of the daemon's HTTP API, for the dashboard, batches and evaluations.
-
-Each method raises the FlashEdgeError that the daemon's answer names, or DaemonError when the daemon
-can't be reached.
-"""
+"""An asynchronous client of the daemon's HTTP API, for the dashboard, batches and evaluations."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import httpx
 
 from flashedge import events
-from flashedge.client.caller import build_headers, make_sendable
-from flashedge.client.chat import (
+from flashedge.client.calls import READ_TIMEOUT_S, Calls
+from flashedge.client.follow import explain_missing_end
+from flashedge.client.protocol import (
+    CHAT,
     DONE,
     ChatPiece,
+    Frame,
     build_chat_body,
+    build_headers,
     explain_cut_reply,
     parse_chat_frame,
-)
-from flashedge.client.chat import PATH as CHAT
-from flashedge.client.follow import explain_missing_end
-from flashedge.client.replies import (
-    parse_error_response,
     parse_event,
+    parse_frames,
     parse_json_object,
     translate_error,
 )
-from flashedge.client.sse import parse_frames
 from flashedge.events import Event
 from flashedge.types import Message
 
-_READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
-_CALL_TIMEOUT_S = 10.0
-_LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
 MAX_STREAMS = 64
 
 
-class AsyncClient:
+class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
     """Use as an async context manager, or call `close`."""
+
+    call_timeout_s = 10.0
 
     def __init__(
         self,
@@ -54,16 +48,15 @@ class AsyncClient:
     ) -> None:
         """max_streams: most requests at once; further ones wait for a free connection.
 
-        name, program: see `caller.build_headers`, which raises RequestError.
+        name, program: see `protocol.build_headers`, which raises RequestError.
         """
         self.base_url = base_url
-        headers = build_headers(api_key=api_key, name=name, program=program)
         self._http = httpx.AsyncClient(
             base_url=base_url,
-            headers=headers,
+            headers=build_headers(api_key=api_key, name=name, program=program),
             transport=transport,
-            trust_env=False,
-            timeout=httpx.Timeout(_CALL_TIMEOUT_S, connect=5.0),
+            trust_env=False,  # no proxy between this client and its daemon
+            timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
             limits=httpx.Limits(max_connections=max_streams, max_keepalive_connections=8),
         )
 
@@ -76,38 +69,6 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def status(self) -> dict[str, Any]:
-        return await self._json("GET", "/v1/status")
-
-    async def runs(self, *, limit: int = 20, before: str | None = None) -> list[dict[str, Any]]:
-        """Summaries, newest first; before: only of runs older than this one."""
-        query = {"limit": limit} | ({} if before is None else {"before": before})
-        return list((await self._json("GET", "/v1/runs", params=query))["data"])
-
-    async def run(self, run: str, wait_s: float = 0.0) -> dict[str, Any]:
-        """The run's object, once it is over or after `wait_s`, at most half a minute."""
-        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_CALL_TIMEOUT_S + wait_s)
-        query = {"wait_s": wait_s} if wait_s else {}
-        return await self._json("GET", f"/v1/runs/{run}", params=query, timeout=timeout)
-
-    async def submit(
-        self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Start a run without following it: `{"id", "status", "position", …}`.
-
-        Waits until the pair is loaded, where it is not.
-        """
-        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_LOAD_TIMEOUT_S)
-        return await self._json(
-            "POST", "/v1/runs", json=make_sendable(body), headers=headers, timeout=timeout
-        )
-
-    async def cancel(self, run: str) -> dict[str, Any]:
-        return await self._json("POST", f"/v1/runs/{run}/cancel")
-
-    async def delete(self, run: str) -> None:
-        await self._json("DELETE", f"/v1/runs/{run}")
-
     async def events(
         self, run: str, after: int = 0
     ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:
@@ -117,10 +78,12 @@ class AsyncClient:
         RunInterrupted when the daemon ended before the run did.
         """
         last = after
-        async with aclosing(self._blocks(f"/v1/runs/{run}/events", str(after))) as blocks:
-            async for block in blocks:
+        path, headers = f"/v1/runs/{run}/events", {"Last-Event-ID": str(after)}
+        timeout = self._patient(READ_TIMEOUT_S)
+        async with aclosing(self._stream("GET", path, headers=headers, timeout=timeout)) as pieces:
+            async for frames in pieces:
                 items: list[tuple[int, Event]] = []
-                for frame in parse_frames([block]):
+                for frame in frames:
                     last, event = parse_event(frame, last)
                     items.append((last, event))
                 if items:
@@ -128,12 +91,6 @@ class AsyncClient:
                     if isinstance(items[-1][1], events.TERMINAL):
                         return
         raise explain_missing_end(run, (await self.run(run)).get("status"))
-
-    async def score(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """The scores of solutions, of their steps and of the whole: see /v1/score. There is no
-        limit to the time that it takes."""
-        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=None)
-        return await self._json("POST", "/v1/score", json=make_sendable(body), timeout=timeout)
 
     async def chat(
         self,
@@ -147,52 +104,34 @@ class AsyncClient:
 
         There is no limit to the time until the first part: the request may wait in the engine.
         """
-        body = build_chat_body(messages, model, options)
-        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=None)
-        request = self._http.build_request(
-            "POST", CHAT, json=make_sendable(body), headers=headers, timeout=timeout
-        )
-        async with aclosing(self._stream(request)) as blocks:
-            async for block in blocks:
-                for frame in parse_frames([block]):
+        body, timeout = build_chat_body(messages, model, options), self._patient(None)
+        stream = self._stream("POST", CHAT, json=body, headers=headers, timeout=timeout)
+        async with aclosing(stream) as pieces:
+            async for frames in pieces:
+                for frame in frames:
                     if frame.data == DONE:
                         return
                     for piece in parse_chat_frame(frame):
                         yield piece
         raise explain_cut_reply()
 
-    # ------------------------------------------------------------ inner
-
     async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         try:
-            response = await self._http.request(method, path, **kwargs)
+            return parse_json_object(await self._http.request(method, path, **kwargs))
         except httpx.HTTPError as error:
             raise translate_error(error, self.base_url) from error
-        if response.is_error:
-            raise parse_error_response(response)
-        return parse_json_object(response)
 
-    async def _blocks(self, path: str, after: str) -> AsyncGenerator[bytes]:
-        """Blocks of complete events of a run, as they arrive."""
-        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_READ_TIMEOUT_S)
-        headers = {"Last-Event-ID": after}
-        request = self._http.build_request("GET", path, headers=headers, timeout=timeout)
-        async with aclosing(self._stream(request)) as blocks:
-            async for block in blocks:
-                yield block
-
-    async def _stream(self, request: httpx.Request) -> AsyncGenerator[bytes]:
-        """Blocks of complete events of a stream, as they arrive."""
+    async def _stream(self, method: str, path: str, **kwargs: Any) -> AsyncGenerator[list[Frame]]:
+        """The complete frames of a stream, in pieces as they arrive."""
         try:
-            response = await self._http.send(request, stream=True)
-            async with aclosing(response):
+            async with self._http.stream(method, path, **kwargs) as response:
                 if response.is_error:
                     await response.aread()
-                    raise parse_error_response(response)
+                    parse_json_object(response)
                 rest = b""
                 async for chunk in response.aiter_bytes():
                     whole, end, rest = (rest + chunk).rpartition(b"\n\n")
                     if end:
-                        yield whole + end
+                        yield list(parse_frames([whole + end]))
         except httpx.HTTPError as error:
             raise translate_error(error, self.base_url) from error

@@ -4,36 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, assert_never
+from typing import NamedTuple, assert_never
 
 from flashedge import events
 from flashedge.client.words import format_count
 from flashedge.events import Event
 from flashedge.literal import show_in_line
 
-CATEGORIES = ("steps", "certainty", "memory", "errors")
-"""What the lines can be filtered by. The run's start and end belong to none of them."""
-
-_CATEGORY: Mapping[type, str] = {
-    events.NodesExpanded: "steps",
-    events.StepCompleted: "steps",
-    events.NodeScored: "steps",
-    events.NodesMarked: "steps",
-    events.RolloutsEnded: "steps",
-    events.RolloutsInFlight: "steps",
-    events.RolloutsAllowed: "certainty",
-    events.Probed: "certainty",
-    events.CertaintyUpdated: "certainty",
-    events.EarlyExit: "certainty",
-    events.PromptRead: "memory",
-    events.KvSplitChanged: "memory",
-    events.Offloaded: "memory",
-    events.Restored: "memory",
-    events.EngineRestarted: "errors",
-    events.RunFailed: "errors",
-    events.RunCancelled: "errors",
+_CATEGORIES: Mapping[str, tuple[type, ...]] = {
+    "steps": (
+        *(events.NodesExpanded, events.StepCompleted, events.NodeScored, events.NodesMarked),
+        *(events.RolloutsEnded, events.RolloutsInFlight),
+    ),
+    "certainty": (
+        *(events.RolloutsAllowed, events.Probed, events.CertaintyUpdated, events.EarlyExit),
+    ),
+    "memory": (events.PromptRead, events.KvSplitChanged, events.Offloaded, events.Restored),
+    "errors": (events.EngineRestarted, events.RunFailed, events.RunCancelled),
 }
-
+CATEGORIES = tuple(_CATEGORIES)
+"""What the lines can be filtered by. The run's start and end belong to none of them."""
 
 FEW_SCORES = 4
 """So many consecutive scores of a level keep a line each."""
@@ -46,9 +36,6 @@ class ScoreTally(NamedTuple):
     scored: int
     best: float
     total: float
-
-    def add(self, score: float) -> ScoreTally:
-        return ScoreTally(self.depth, self.scored + 1, max(self.best, score), self.total + score)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +55,15 @@ class EventLine:
 
 
 def category_of(event: Event) -> str:
-    return _CATEGORY.get(type(event), "run")
+    return next((name for name, kinds in _CATEGORIES.items() if isinstance(event, kinds)), "run")
 
 
 def tally_score(before: EventLine | None, depth: int, score: float) -> ScoreTally:
     """The tally of a score at `depth` whose line follows `before`."""
-    if before is not None and before.tally is not None and before.tally.depth == depth:
-        return before.tally.add(score)
-    return ScoreTally(depth, 1, score, score)
+    if before is None or before.tally is None or before.tally.depth != depth:
+        return ScoreTally(depth, 1, score, score)
+    _, scored, best, total = before.tally
+    return ScoreTally(depth, scored + 1, max(best, score), total + score)
 
 
 def sum_up_scores(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
@@ -105,14 +93,11 @@ def _sum_up(scores: list[EventLine]) -> list[EventLine]:
 
 def describe(event: Event) -> str | None:
     """The event in a line, without its number. None for Progress, which is sent too often."""
-    text = _describe(event)
-    return None if text is None else show_in_line(text)
+    return None if isinstance(event, events.Progress) else show_in_line(_describe(event))
 
 
-def _describe(event: Event) -> str | None:
+def _describe(event: Event) -> str:
     match event:
-        case events.Progress():
-            return None
         case events.RunStarted():
             return f"started after {event.queue_s:.1f} s in the queue"
         case events.NodesExpanded():
@@ -154,14 +139,12 @@ def _describe(event: Event) -> str | None:
         case events.Restored():
             return f"{event.engine} KV restored: {event.loaded_bytes / 2**20:.0f} MiB loaded"
         case events.RunFinished():
-            return f"finished: {_answer(event.result)}"
+            answer = event.result.get("answer")
+            return f"finished: {'no boxed answer' if answer is None else f'the answer is {answer}'}"
         case events.RunFailed():
             return f"failed: {event.error}"
         case events.RunCancelled():
             return f"cancelled: {event.reason}"
+        case events.Progress():
+            raise ValueError("progress has no line")
     assert_never(event)
-
-
-def _answer(result: Mapping[str, Any]) -> str:
-    answer = result.get("answer")
-    return "no boxed answer" if answer is None else f"the answer is {answer}"

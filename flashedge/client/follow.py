@@ -12,11 +12,12 @@ import math
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flashedge.errors import DaemonError, EngineDead, FlashEdgeError, QueueFull, RunInterrupted
 
 if TYPE_CHECKING:
+    from flashedge.client.async_client import AsyncClient
     from flashedge.client.run_fold import Numbered
 
 T = TypeVar("T")
@@ -95,20 +96,8 @@ def explain_lost_run(run: str, error: DaemonError) -> DaemonError:
     )
 
 
-class EventSource(Protocol):
-    """The part of the async client that serves a run's events over one connection."""
-
-    def events(self, run: str, after: int = ...) -> AsyncGenerator[tuple[Numbered, ...]]: ...
-
-
-class Canceller(Protocol):
-    """The part of the async client that cancels a run."""
-
-    async def cancel(self, run: str) -> dict[str, Any]: ...
-
-
 async def follow(
-    source: EventSource, run: str, policy: RetryPolicy, after: int = 0
+    client: AsyncClient, run: str, policy: RetryPolicy, after: int = 0
 ) -> AsyncGenerator[tuple[Numbered, ...]]:
     """The run's events after number `after` to the terminal one, reconnecting when cut off.
 
@@ -118,7 +107,7 @@ async def follow(
     connection = Reconnection(policy, after)
     while True:
         try:
-            async with aclosing(source.events(run, connection.last)) as pieces:
+            async with aclosing(client.events(run, connection.last)) as pieces:
                 async for piece in pieces:
                     connection.receive(piece[-1][0])
                     yield piece
@@ -156,7 +145,7 @@ async def retry(
         await asyncio.sleep(pause_s)
 
 
-async def cancel_quietly(client: Canceller, run: str) -> None:
+async def cancel_quietly(client: AsyncClient, run: str) -> None:
     """Cancel a run on leaving. A daemon that does not answer is left alone."""
     with suppress(FlashEdgeError, TimeoutError):
         async with asyncio.timeout(CANCEL_TIMEOUT_S):

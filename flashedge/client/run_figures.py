@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.client.node_view import ROOT, NodeView
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import ROOT, NodeView, RunView
 from flashedge.client.words import (
     describe_distrust,
     describe_unboxed,
@@ -172,23 +171,30 @@ def flights_through(view: RunView) -> Mapping[NodeId, int]:
     return Counter(at for _, node in view.flights for at in (ROOT, *view.path(node)))
 
 
-def mcts_figures(
-    node: NodeView,
-    values: Mapping[NodeId, tuple[int, float]],
-    priors: Mapping[NodeId, float],
-    flying: Mapping[NodeId, int],
-) -> str:
-    """`N3  Q 0.83 P 0.25`: visits, mean value (before a visit: the score) and prior.
+class MctsFigures:
+    """Visits, values and priors of a search's nodes, computed once for all of them."""
 
-    `N3+2`: two rollouts in flight go through the node as well.
-    """
-    visits, value = values.get(node.id, (0, node.score))
-    count = f"{visits}+{flying[node.id]}" if node.id in flying else f"{visits}"
-    shown = [f"N{count:<2}"]
-    shown += ["Q  -  " if value is None else f"Q {value:.2f}"]
-    prior = priors.get(node.id)
-    shown += ["P  -  " if prior is None else f"P {prior:.2f}"]
-    return " ".join(shown)
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._values, self._flying = rollout_values(view), flights_through(view)
+        self._priors: dict[NodeId, Mapping[NodeId, float]] = {}
+
+    def describe(self, node: NodeView) -> str:
+        """`N3  Q 0.83 P 0.25`: visits, mean value (before a visit: the score) and prior.
+
+        `N3+2`: two rollouts in flight go through the node as well.
+        """
+        assert node.parent is not None, "the root has no figures"
+        if node.parent not in self._priors:
+            self._priors[node.parent] = child_priors(self._view, node.parent)
+        visits, value = self._values.get(node.id, (0, node.score))
+        count = f"{visits}+{self._flying[node.id]}" if node.id in self._flying else f"{visits}"
+        prior = self._priors[node.parent].get(node.id)
+        shown = (
+            f"{name}  -  " if x is None else f"{name} {x:.2f}"
+            for name, x in zip("QP", (value, prior), strict=True)
+        )
+        return " ".join((f"N{count:<2}", *shown))
 
 
 # ---------------------------------------------------------------- work done and left
@@ -263,16 +269,5 @@ def duration_text(seconds: float) -> str:
 
 
 def find_thresholds(config: Mapping[str, Any]) -> Mapping[str, float]:
-    """Certainty at which the run stops early, by the measure's name. Empty: it never does.
-
-    The thresholds may stand anywhere in the configuration, as a table from measure to value or as
-    pairs (`least`).
-    """
-    for key, value in config.items():
-        if key == "thresholds":
-            pairs = value.get("least", value) if isinstance(value, Mapping) else value
-            table = dict(pairs) if isinstance(pairs, Mapping | list | tuple) else {}
-            return {str(k): float(v) for k, v in table.items() if isinstance(v, int | float)}
-        if isinstance(value, Mapping) and (found := find_thresholds(value)):
-            return found
-    return {}
+    """Certainty at which the run stops early, by the measure's name. Empty: it never does."""
+    return (config.get("early_exit") or {}).get("thresholds") or {}

@@ -15,8 +15,16 @@ from typing import Any, assert_never
 
 from flashedge import events
 from flashedge.client.event_line import EventLine, category_of, describe, tally_score
-from flashedge.client.node_view import CUT, KEPT, ROOT, NodeView
-from flashedge.client.run_view import LOG_LINES, CertaintyPoint, ExitPoint, RunView
+from flashedge.client.run_view import (
+    CUT,
+    KEPT,
+    LOG_LINES,
+    ROOT,
+    CertaintyPoint,
+    ExitPoint,
+    NodeView,
+    RunView,
+)
 from flashedge.events import Event, Progress
 from flashedge.types import NodeId
 
@@ -145,7 +153,6 @@ class _ViewDraft:
                     tokens=event.tokens or self._tokens,
                     certainty=event.certainty,
                     answers=event.answers,
-                    measures=event.measures,
                 )
                 self._certainty.append(point)
             case events.EarlyExit():
@@ -281,7 +288,7 @@ def build_view(result: Mapping[str, Any]) -> RunView:
     certainty = result.get("certainty")
     tokens = sum(n.tokens for n in nodes.values())
     answers = sum(int(v["count"]) for v in result.get("votes") or ())
-    point = CertaintyPoint(tokens=tokens, certainty=certainty, answers=answers, measures={})
+    point = CertaintyPoint(tokens=tokens, certainty=certainty, answers=answers)
     return RunView(
         id=str(result.get("id") or ""),
         state="finished",

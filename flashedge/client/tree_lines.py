@@ -17,8 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 
-from flashedge.client.node_view import ROOT, NodeView
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import ROOT, NodeView, RunView
 from flashedge.types import NodeId
 
 MAX_LEAD = 20

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashedge.client.async_client import MAX_STREAMS, AsyncClient
-from flashedge.client.replies import parse_error
+from flashedge.client.protocol import parse_error
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
 from flashedge.daemon.files import (

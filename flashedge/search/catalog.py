@@ -22,21 +22,7 @@ from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
 from flashedge.search.strategies.rebase import Rebase
-from flashedge.types import Judges
-
-STRATEGIES: Mapping[str, str] = MappingProxyType(
-    {
-        "beam": "keeps the best paths after every step",
-        "best_of_n": "generates n whole answers and weighs them by their scores",
-        "self_consistency": "generates n whole answers; the most frequent wins, without a verifier",
-        "dvts": "searches n / branching separate subtrees, each from its best path",
-        "dynamic_branching": "beam search whose paths branch in proportion to their scores",
-        "varying_granularity": "beam search with short steps first and long steps later",
-        "rebase": "splits the width over all paths by the softmax of their scores",
-        "mcts": "runs n rollouts of Monte Carlo tree search, some at once if you like",
-        "probed_cot": "one chain of thought, probed for its answer until the probes agree",
-    }
-)
+from flashedge.types import STRATEGIES, Judges
 
 
 def _pop_exits(fields: dict[str, Any]) -> Exits:

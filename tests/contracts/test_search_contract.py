@@ -25,7 +25,6 @@ from flashedge.search.base import (
     Search,
     Watch,
 )
-from flashedge.search.catalog import STRATEGIES
 from flashedge.search.strategies.beam import BeamSearch, DynamicBranching, VaryingGranularity
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
@@ -35,7 +34,7 @@ from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
-from flashedge.types import FinishReason, Limits, NodeId, Segment
+from flashedge.types import STRATEGIES, FinishReason, Limits, NodeId, Segment
 from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive
 
 

@@ -17,9 +17,8 @@ from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
-from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import NodeStatus
-from flashedge.types import Problem, Sampling
+from flashedge.types import STRATEGIES, Problem, Sampling
 from tests.support.small_searches import PROBES, spec_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

@@ -20,9 +20,8 @@ from flashedge.events import (
     from_json,
 )
 from flashedge.tui.app import DashboardApp
-from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.strategies import STRATEGIES
-from flashedge.types import USUAL_POLICY, NodeId
+from flashedge.tui.device import DeviceSample
+from flashedge.types import STRATEGIES, USUAL_POLICY, NodeId
 from tests.support.paths import DATA
 
 BEAM, MCTS, BOOST = "recorded_run", "recorded_mcts", "recorded_boost"
@@ -102,6 +101,7 @@ class FakeDaemon:
     def __init__(self, *runs: dict[str, Any]) -> None:
         self.listing = list(runs)
         self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
+        self.strategies = tuple(STRATEGIES)
         self.policy = USUAL_POLICY
         self.boosts: list[dict[str, Any]] = []
         self.down = False
@@ -143,14 +143,18 @@ class FakeDaemon:
             "kept_runs": len(self.listing) + self.more_kept,
         }
 
-    async def runs(self, *, limit: int = 20, before: str | None = None) -> list[dict[str, Any]]:
+    async def models(self) -> dict[str, Any]:
+        self._check()
+        return {"data": [{"id": "bundled"}, *({"id": f"bundled:{s}"} for s in self.strategies)]}
+
+    async def runs(self, *, limit: int = 20, before: str | None = None) -> dict[str, Any]:
         self._check()
         ids = [r["id"] for r in self.listing]
         start = 0 if before is None else ids.index(before) + 1
         if before is not None:
             self.pages.append(before)
             await self.may_page.wait()
-        return [dict(r) for r in self.listing[start : start + limit]]
+        return {"data": [dict(r) for r in self.listing[start : start + limit]]}
 
     async def run(self, run: str) -> dict[str, Any]:
         self._check()
@@ -158,8 +162,8 @@ class FakeDaemon:
 
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check()
-        if body["strategy"] not in STRATEGIES:
-            known = ", ".join(STRATEGIES)
+        if body["strategy"] not in self.strategies:
+            known = ", ".join(self.strategies)
             raise NotFound(f"no strategy {body['strategy']!r}; known: {known}", param="strategy")
         self.submitted.append(dict(body))
         run = f"run-new{len(self.submitted)}"

@@ -28,12 +28,12 @@ from flashedge.literal import show_in_line
 from flashedge.tui import export
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.answer import AnswerPanel
+from flashedge.tui.widgets.bars import KEYS
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
-from flashedge.tui.widgets.key_bar import KEYS
-from flashedge.tui.widgets.literal import ActingFilter, LiteralTitles
+from flashedge.tui.widgets.panel import ActingFilter, LiteralTitles
 from flashedge.tui.widgets.runs import RunList
-from flashedge.tui.widgets.step import StepPanel
+from flashedge.tui.widgets.texts import StepPanel
 from tests.support.dashboard_rig import (
     Clock,
     FakeDaemon,

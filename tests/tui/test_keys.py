@@ -17,13 +17,12 @@ from textual.widgets import Input, TextArea
 
 from flashedge.tui import feed
 from flashedge.tui.app import DashboardApp
-from flashedge.tui.draft import Draft
+from flashedge.tui.widgets.bars import COMMANDS, KEYS
 from flashedge.tui.widgets.beam_tree import BeamTree
-from flashedge.tui.widgets.dialogs import HELP, Help, Submit
+from flashedge.tui.widgets.dialogs import HELP, Draft, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
-from flashedge.tui.widgets.key_bar import COMMANDS, KEYS
 from flashedge.tui.widgets.runs import RunList
-from flashedge.tui.widgets.step import StepPanel
+from flashedge.tui.widgets.texts import StepPanel
 from tests.support.dashboard_rig import (
     Clock,
     FakeDaemon,

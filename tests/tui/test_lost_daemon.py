@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from flashedge.client.follow import RetryPolicy
-from flashedge.client.node_view import CUT
+from flashedge.client.run_view import CUT
 from flashedge.errors import RunInterrupted
 from flashedge.tui import feed
 from flashedge.tui.widgets.beam_tree import BeamTree
-from flashedge.tui.widgets.status_bar import StatusBar
 from tests.support.dashboard_rig import Clock, FakeDaemon, dashboard, live_items, summary
 from tests.tui.test_keys import until
 
@@ -28,7 +27,7 @@ async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
     app = dashboard(daemon, Clock())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].seq > 50)
-        bar, before = app.query_one(StatusBar), app.state.trees[RUN]
+        bar, before = app.query_one("#status"), app.state.trees[RUN]
         daemon.go(down=True)
         await until(pilot, lambda: app.state.link.state == "lost")
         await until(pilot, lambda: "daemon lost" in str(bar.render()))

@@ -15,14 +15,12 @@ from textual.widget import Widget
 
 from flashedge.client.words import describe_distrust, describe_unboxed, describe_unlikely
 from flashedge.events import RunCancelled, RunFailed, from_json, to_json
-from flashedge.tui import themes
 from flashedge.tui.app import DashboardApp
-from flashedge.tui.state.scores import ON_LIGHT, SCALE
+from flashedge.tui.colours import ON_LIGHT, OURS, SCALE
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import Confirm
-from flashedge.tui.widgets.problem import ProblemPanel, SolutionPanel
 from flashedge.tui.widgets.runs import RunList
-from flashedge.tui.widgets.status_bar import StatusBar
+from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel
 from tests.support.dashboard_rig import (
     Clock,
     FakeDaemon,
@@ -127,7 +125,7 @@ async def test_an_engine_that_is_unwell_comes_first(size: tuple[int, int]) -> No
             return {**await super().status(), "state": "degraded", "detail": detail}
 
     async with watching(stored_items(), size, daemon=Unwell()) as (_, app):
-        shown = read(app, StatusBar)
+        shown = read(app, "#status")
         assert "4,096 tokens; it is restarted in 8 s" in shown
         assert shown.index("verifier died") < shown.index("running")
 
@@ -298,7 +296,7 @@ def list_colours(app: DashboardApp) -> set[str]:
 
 async def test_scores_are_dark_on_a_light_theme() -> None:
     async with watching(stored_items(), (120, 40)) as (pilot, app):
-        assert app.theme == themes.OURS.name
+        assert app.theme == OURS.name
         assert SCALE[-1] in list_colours(app)
         app.theme = "textual-light"
         await pilot.pause(0.1)
@@ -311,7 +309,7 @@ async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with watching(stored_items(), (120, 40)) as (pilot, app):
         assert any(isinstance(one, Monochrome) for one in app.get_line_filters())
-        for theme in (themes.OURS.name, "textual-light"):
+        for theme in (OURS.name, "textual-light"):
             app.theme = theme
             await pilot.pause(0.1)
             for name in list_colours(app):
@@ -342,7 +340,7 @@ async def test_a_theme_that_is_not_known_is_ours(content: bytes, tmp_path: Path)
     file = tmp_path / "theme"
     file.write_bytes(content)
     async with watching(stored_items(), (80, 24), theme_file=file) as (_, app):
-        assert app.theme == themes.OURS.name
+        assert app.theme == OURS.name
 
 
 async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The shown run's answer, or the one that it would give now, and what speaks against it."""
+"""The shown run's answer, or the one that it would give now, what speaks against it, and votes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from flashedge.client.run_figures import find_answer, list_warnings, vote_shares
 from flashedge.client.run_view import RunView
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
-from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import DIM, SCALE, score_colour
+from flashedge.tui.colours import DIM, SCALE, draw_track, score_colour
+from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import (
     COMPACT,
     Panel,
+    dim_line,
     label_line,
+    shorten,
     stack_lines,
     warn_lines,
     wrap_parts,
 )
-from flashedge.tui.widgets.votes import draw_line
+from flashedge.types import Vote
+
+Shares = tuple[tuple[Vote, float], ...]
+
+CHOSEN = "★"
+"""As on the best path of the tree."""
 
 LABEL, INTERIM = "Answer", "Best so far"
 _SHORT = 24
@@ -27,26 +34,22 @@ _SHORT = 24
 
 class AnswerPanel(Panel):
     def __init__(self) -> None:
-        super().__init__(id="answer")
+        super().__init__(self._draw_state, id="answer")
 
-    def draw(self, state: Dashboard, width: int, height: int) -> Text:
+    def _draw_state(self, state: Dashboard, width: int, height: int) -> Text:
         run = state.shown
         if run is None:
-            return label_line(LABEL, Text("none yet", style=f"not bold {DIM}"))
+            return dim_line(LABEL, "none yet")
         warnings = warn_lines([show_in_line(text) for text in list_warnings(run)], width)
         label = LABEL if run.over else INTERIM
         answer = find_answer(run)
         if answer is None:
-            head = [] if warnings else [_say_none(run)]
-        elif self.is_attached and self.screen.has_class(COMPACT):
+            head = [] if warnings else [dim_line(LABEL, "none" if run.over else "none yet")]
+        elif self.screen.has_class(COMPACT):
             head = [draw_line(label, vote_shares(run), answer, width)]
         else:
             head = draw_answer(run, label, answer, width, height - len(warnings))
         return stack_lines(*head, *warnings)
-
-
-def _say_none(run: RunView) -> Text:
-    return label_line(LABEL, Text("none" if run.over else "none yet", style=f"not bold {DIM}"))
 
 
 def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) -> list[Text]:
@@ -82,3 +85,64 @@ def _list_figures(run: RunView, answer: str) -> list[Text]:
     if score is not None:
         parts.append(Text(f"score {score:.2f}", style=score_colour(score)))
     return parts
+
+
+# ---------------------------------------------------------------- votes
+
+
+def draw_votes(state: Dashboard, width: int, height: int) -> Text:
+    """How many paths gave each answer, its share of the vote, and which is chosen."""
+    run = state.shown
+    shares = vote_shares(run) if run is not None else ()
+    if run is None or not shares:
+        is_over = run is not None and run.over
+        why = "no votes: no path ended with an answer" if is_over else "no answers yet"
+        return Text(why, style=DIM)
+    return stack_lines(*draw_table(shares, find_answer(run), width, height))
+
+
+def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> list[Text]:
+    """A header, and a line for each answer. The last line counts those for which there is none."""
+    room = min(max([6, *(len(show_in_line(v.answer)) for v, _ in shares)]), max(width - 28, 8))
+    track = max(width - room - 16, 4)
+    rows = [Text(f"  {'answer':<{room}}  paths  {'share':>{track + 5}}", style=DIM)]
+    shown = shares[: height - 1 if len(shares) < height else max(height - 2, 1)]
+    for vote, share in shown:
+        is_chosen = vote.answer == chosen
+        colour = SCALE[-1] if is_chosen else SCALE[0]
+        row = Text(no_wrap=True)
+        answer = f"{CHOSEN if is_chosen else ' '} {_cut(vote.answer, room):<{room}}"
+        row.append(answer, f"bold {colour}" if is_chosen else "")
+        row.append(f"  {f'×{vote.count}':>5}  ")
+        row.append(draw_track(share, track), colour)
+        rows.append(row.append(f" {share:>4.0%}"))
+    if len(shown) < len(shares):
+        rest = shares[len(shown) :]
+        paths = sum(vote.count for vote, _ in rest)
+        rows.append(Text(f"  {len(rest)} more answers from {paths} paths", style=DIM))
+    return rows
+
+
+def draw_line(label: str, shares: Shares, chosen: str | None, width: int) -> Text:
+    """The chosen answer, as many others as the line holds, and how many are not shown."""
+    parts = [
+        Text(f"{_cut(vote.answer, 12)} ×{vote.count} {share:.0%}", style="not bold")
+        for vote, share in shares
+        if vote.answer != chosen
+    ]
+    if chosen is not None:
+        figures = [f" ×{vote.count} {share:.0%}" for vote, share in shares if vote.answer == chosen]
+        star = Text(f"{CHOSEN} {_cut(chosen, max(width - 30, 12))}", f"bold {SCALE[-1]}")
+        parts.insert(0, star.append("".join(figures), "not bold default"))
+    line = label_line(label)
+    for shown in range(len(parts), 0, -1):
+        rest = [Text(f"{len(parts) - shown} more")] if shown < len(parts) else []
+        joined = Text(" · ", style="not bold").join((*parts[:shown], *rest))
+        line = label_line(label, " " if len(label) > 10 else "", joined)
+        if line.cell_len <= width:
+            break
+    return line
+
+
+def _cut(answer: str, width: int) -> str:
+    return shorten(show_in_line(answer), width)

@@ -6,26 +6,19 @@ The user may follow its newest node, collapse nodes, hide pruned ones and filter
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from flashedge.client.node_view import CUT, DROPPED, NodeView
-from flashedge.client.run_figures import (
-    child_priors,
-    flights_through,
-    is_mcts,
-    mcts_figures,
-    rollout_values,
-)
-from flashedge.client.run_view import RunView
+from flashedge.client.run_figures import MctsFigures
+from flashedge.client.run_view import CUT, DROPPED, NodeView, RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
-from flashedge.tui.state.scores import DIM, SCALE, draw_score
+from flashedge.tui.colours import DIM, SCALE, draw_score
 from flashedge.tui.widgets.lines import LineList
 from flashedge.types import NodeId
 
@@ -69,8 +62,7 @@ class BeamTree(LineList):
 
         self._collapsed: frozenset[NodeId] = frozenset()
         self._best: frozenset[NodeId] = frozenset()
-        self._values: Mapping[NodeId, tuple[int, float]] = {}
-        self._flying: Mapping[NodeId, int] = {}
+        self._figures: MctsFigures | None = None
         self._shape: tuple[object, ...] = ()
         self._texts: tuple[object, object] = ({}, {})  # nodes and tails of the last layout
         self._frames = self._layout_frames = FOLLOW_FRAMES
@@ -84,11 +76,8 @@ class BeamTree(LineList):
     def empty(self) -> str:
         if self.filter:
             return f"nothing matches /{self.filter}"
-        return "no tree: the run ended before its first step" if self._is_over else "no tree yet"
-
-    @property
-    def _is_over(self) -> bool:
-        return self._run is not None and self._run.over
+        is_over = self._run is not None and self._run.over
+        return "no tree: the run ended before its first step" if is_over else "no tree yet"
 
     @property
     def selected(self) -> NodeId | None:
@@ -123,8 +112,7 @@ class BeamTree(LineList):
             self.update_lines()
             return
         self._best = frozenset(run.path(run.best))
-        self._values = rollout_values(run) if is_mcts(run) else {}
-        self._flying = flights_through(run)
+        self._figures = MctsFigures(run) if run.rollouts else None
         shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
         if not _is_same(shape, self._shape) or self._has_new_texts:
             self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
@@ -202,7 +190,10 @@ class BeamTree(LineList):
         dim = node.status in DROPPED
         style = "bold" if best else DIM if dim else ""
         text.append(f"{node.mark} ", style=style)
-        text.append_text(self._draw_figures(node, dim))
+        figures = draw_score(node.score)
+        if self._figures is not None:
+            figures.append(f" {self._figures.describe(node)}")
+        text.append_text(Text.assemble(figures, style="dim" if dim else ""))
         if len(line.members) > 1:
             text.append(f" ×{len(line.members)}", style="bold")
         if line.hidden:
@@ -214,16 +205,6 @@ class BeamTree(LineList):
         if line.is_match:
             _highlight(text, self.filter, begin)
         text.truncate(width, overflow="ellipsis")
-        return text
-
-    def _draw_figures(self, node: NodeView, dim: bool) -> Text:
-        """The score; of an MCTS node visits, mean value and prior as well."""
-        text = draw_score(node.score)
-        if self._run is not None and self._run.rollouts and node.parent is not None:
-            priors = child_priors(self._run, node.parent)
-            text.append(f" {mcts_figures(node, self._values, priors, self._flying)}")
-        if dim:
-            text.stylize("dim")
         return text
 
     def _words(self, node: NodeView, room: int) -> str:
@@ -256,11 +237,10 @@ class BeamTree(LineList):
         if not self._matches:
             return
         if by > 0:
-            beyond = [i for i in self._matches if i > self.cursor]
-            self._go(beyond[0] if beyond else self._matches[0])
+            self._go(next((i for i in self._matches if i > self.cursor), self._matches[0]))
         else:
             before = [i for i in self._matches if i < self.cursor]
-            self._go(before[-1] if before else self._matches[-1])
+            self._go((before or self._matches)[-1])
 
     def set_following(self, on: bool) -> None:
         self.following = on

@@ -17,35 +17,37 @@ from flashedge.client.run_figures import (
     list_warnings,
     paths_wanted,
 )
-from flashedge.client.run_view import CertaintyPoint, RunView
+from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_wait, format_count
 from flashedge.literal import show_in_line
-from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import BLOCKS, DIM, SCALE, draw_meter
-from flashedge.tui.widgets.panel import Panel, label_line, stack_lines, wrap_parts
+from flashedge.tui.colours import BLOCKS, DIM, SCALE, clamp, draw_meter
+from flashedge.tui.state import Dashboard
+from flashedge.tui.widgets.panel import Panel, dim_line, label_line, stack_lines, wrap_parts
 
 _AXIS = 5
 EXIT = "▼"
 THRESHOLD = "┄"
 
 
-class CertaintyPanel(Panel):
-    title = "Progress"
+TITLE = "Progress"
 
+
+class CertaintyPanel(Panel):
     def __init__(self) -> None:
-        super().__init__(id="certainty")
+        super().__init__(self.draw, id="certainty", title=TITLE)
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        run = state.shown or _find_waiting(state)
+        row = state.chosen_row
+        is_waiting = row is not None and row.position is not None  # it has no events yet
+        run = state.shown or (RunView(id=row.id) if row is not None and is_waiting else None)
         if run is None:
-            self.border_title = self.title
-            return label_line(
-                "Progress" if height < 2 else "", Text("no run", style=f"not bold {DIM}")
-            )
+            self.border_title = TITLE
+            return dim_line(TITLE if height < 2 else "", "no run")
         known = _known_points(run)
         if height < 5 or width < 24:
             return _draw_line(state, run, width)
-        head = [*_draw_progress(state, run, width), *_draw_tokens(state, run, width)]
+        progress = [Text(part, style="bold") for part in _list_progress(state, run)]
+        head = [*wrap_parts(progress, width, " · "), *_draw_tokens(state, run, width)]
         levels = level_scores(run)
         if len(known) > 1 or (known and not levels):
             self.border_title = "Certainty over tokens"
@@ -56,14 +58,14 @@ class CertaintyPanel(Panel):
             end = _summarize(run, width) if known else []
             room = height - len(head) - len(end)
             return stack_lines(*head, *draw_levels(levels, width, room), *end)
-        self.border_title = self.title
-        return stack_lines(*head, *_draw_done(run, width), *_draw_limits(run))
-
-
-def _find_waiting(state: Dashboard) -> RunView | None:
-    """The chosen run, if it waits: it has no events yet."""
-    row = state.chosen_row
-    return None if row is None or row.position is None else RunView(id=row.id)
+        self.border_title = TITLE
+        n = paths_wanted(run)
+        done = [draw_meter(run.paths_done / n, width)] if n else []
+        limits = [
+            Text(f"{THRESHOLD}{THRESHOLD} {name}: exit at {value:.2f}", style=DIM)
+            for name, value in find_thresholds(run.config).items()
+        ]
+        return stack_lines(*head, *done, *limits)
 
 
 def _known_points(run: RunView) -> list[tuple[int, float]]:
@@ -71,17 +73,8 @@ def _known_points(run: RunView) -> list[tuple[int, float]]:
     return [(p.tokens, p.certainty) for p in run.certainty if p.certainty is not None]
 
 
-def _last_point(run: RunView) -> CertaintyPoint | None:
-    return run.certainty[-1] if run.certainty else None
-
-
-def _draw_progress(state: Dashboard, run: RunView, width: int) -> list[Text]:
-    """`level 7 · 0/16 paths · 12 s`, and what is left where that can be estimated."""
-    parts = [Text(part, style="bold") for part in _list_progress(state, run)]
-    return wrap_parts(parts, width, " · ")
-
-
 def _list_progress(state: Dashboard, run: RunView) -> list[str]:
+    """`level 7 · 0/16 paths · 12 s`, and what is left where that can be estimated."""
     elapsed_s, row = state.shown_elapsed_s, state.chosen_row
     if run.state == "waiting":
         known = "" if row is None else describe_wait(row.position, row.starts_in_s)
@@ -107,7 +100,7 @@ def _draw_tokens(state: Dashboard, run: RunView, width: int) -> list[Text]:
 
 def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
     """The whole panel in one line. The bars of the levels take what the figures leave."""
-    last = _last_point(run)
+    last = run.certainty[-1] if run.certainty else None
     if last is not None and last.certainty is not None:
         stop = [f"{EXIT} {run.exit.reason.replace('_', ' ')}"] if run.exit else []
         limits = [f"{THRESHOLD}{v:.2f}" for v in find_thresholds(run.config).values()]
@@ -128,33 +121,15 @@ def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
     if levels:
         figures = f"{levels[-1].best:.2f} mean {levels[-1].mean:.2f}"
         room = min(12, width - line.cell_len - len(f"  best  {figures}"))
-        blocks = "".join(_block(level.best) for level in levels[-room:]) if room > 0 else ""
+        bests = [level.best for level in levels[-room:]] if room > 0 else []
+        blocks = "".join(BLOCKS[max(1, round(clamp(best) * 8))] for best in bests)
         line.append(f"  best {blocks} {figures}" if blocks else f"  best {figures}", "not bold")
     return line
 
 
-def _block(score: float) -> str:
-    return BLOCKS[max(1, round(min(max(score, 0.0), 1.0) * 8))]
-
-
-def _draw_done(run: RunView, width: int) -> list[Text]:
-    """Paths done of those wanted, of a run that nothing scores."""
-    n = paths_wanted(run)
-    return [draw_meter(run.paths_done / n, width)] if n else []
-
-
-def _draw_limits(run: RunView) -> list[Text]:
-    return [
-        Text(f"{THRESHOLD}{THRESHOLD} {name}: exit at {value:.2f}", style=DIM)
-        for name, value in find_thresholds(run.config).items()
-    ]
-
-
 def _summarize(run: RunView, width: int) -> list[Text]:
     """The certainty, and why the run stopped early or did not, in as many lines as it needs."""
-    last = _last_point(run)
-    assert last is not None, "a chart has points"
-    parts = []
+    last, parts = run.certainty[-1], []
     if run.exit is not None:
         parts.append(Text(f"{EXIT} exit: {run.exit.reason.replace('_', ' ')}", style="bold"))
     value = "-" if last.certainty is None else f"{last.certainty:.2f}"
@@ -182,8 +157,7 @@ def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> lis
     grid = [[(" ", "")] * (len(shown) * cells) for _ in range(rows)]
 
     def row_of(score: float) -> int:
-        part = (min(max(score, floor), 1.0) - floor) / (1 - floor)
-        return round((1 - part) * (rows - 1))
+        return round((1 - clamp((score - floor) / (1 - floor))) * (rows - 1))
 
     for place, level in enumerate(shown):
         at = place * cells
@@ -216,7 +190,7 @@ def draw_chart(run: RunView, width: int, height: int) -> list[Text]:
     grid = [[" "] * columns for _ in range(rows)]
 
     def row_of(value: float) -> int:
-        return round((1 - min(max(value, 0.0), 1.0)) * (rows - 1))
+        return round((1 - clamp(value)) * (rows - 1))
 
     for limit in find_thresholds(run.config).values():
         grid[row_of(limit)] = [THRESHOLD] * columns

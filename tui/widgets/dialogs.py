@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import on
@@ -16,10 +18,45 @@ from textual.widgets import Button, Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from flashedge.literal import show_in_line, show_literally
-from flashedge.tui.draft import DEFAULT_SEARCH, Draft
-from flashedge.tui.state.scores import DIM
-from flashedge.tui.strategies import STRATEGIES
-from flashedge.tui.widgets.literal import LiteralTitles
+from flashedge.tui.colours import DIM
+from flashedge.tui.widgets.panel import LiteralTitles
+from flashedge.types import STRATEGIES
+
+_SEARCH = re.compile(r"^([a-z][a-z_-]*?)(?:-(\d+))?$")
+DEFAULT_SEARCH = "beam-16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A problem as it was typed, with what its fields say."""
+
+    problem: str = ""
+    search: str = DEFAULT_SEARCH
+    """Strategy and number of paths, as in `beam-16`."""
+
+    seed: str = ""
+    limit_s: str = ""
+    pair: str = ""
+
+    def build_body(self) -> dict[str, Any]:
+        """The body of a run. Raises ValueError with what is wrong."""
+        match = _SEARCH.match(self.search)
+        if not self.problem:
+            raise ValueError("Type a problem first.")
+        if match is None:
+            raise ValueError("A search is like beam-16.")
+        body: dict[str, Any] = {"problem": self.problem, "strategy": match[1].replace("-", "_")}
+        body |= {"n": int(match[2])} if match[2] else {}
+        if self.seed:
+            if not self.seed.isdecimal():
+                raise ValueError("A seed is a whole number, or empty.")
+            body["seed"] = int(self.seed)
+        if self.limit_s:
+            if re.fullmatch(r"\d+(\.\d*)?", self.limit_s) is None:
+                raise ValueError("A time limit is a number of seconds, or empty.")
+            body["deadline_s"] = float(self.limit_s)
+        return body | ({"pair": self.pair} if self.pair else {})
+
 
 HELP = """\
 The dashboard shows what the FlashEdge daemon does.
@@ -85,8 +122,8 @@ class Help(ModalScreen[None]):
 class Submit(ModalScreen[Draft | None]):
     """Asks for a problem and a search. Its result is what was typed, or None.
 
-    draft, error: what to begin with, after the daemon refused it; pair: the one that is used where
-    none is typed.
+    strategies: those that it offers; draft, error: what to begin with, after the daemon refused
+    it; pair: the one that is used where none is typed.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -94,8 +131,11 @@ class Submit(ModalScreen[Draft | None]):
         Binding("ctrl+s,f2", "send", "Submit", priority=True),
     ]
 
-    def __init__(self, draft: Draft | None = None, error: str = "", pair: str = "") -> None:
+    def __init__(
+        self, strategies: Sequence[str], draft: Draft | None, error: str = "", pair: str = ""
+    ) -> None:
         super().__init__()
+        self._strategies = strategies
         self._draft, self._error, self._pair = draft or Draft(), error, pair
 
     def compose(self) -> ComposeResult:
@@ -106,9 +146,9 @@ class Submit(ModalScreen[Draft | None]):
             yield Static("Problem", classes="field-name", markup=False)
             yield TextArea(show_literally(draft.problem), id="problem-field", tab_behavior="focus")
             yield from _field("Search", "search", draft.search, f"{DEFAULT_SEARCH}: with 16 paths")
-            yield OptionList(*map(_option, STRATEGIES), id="strategies")
+            yield OptionList(*map(_option, self._strategies), id="strategies")
             yield from _field("Seed", "seed", draft.seed, "0")
-            yield from _field("Time limit", "limit", draft.limit_s, "none; in seconds")
+            yield from _field("Time limit", "limit_s", draft.limit_s, "none; in seconds")
             yield from _field("Pair", "pair", draft.pair, self._pair or "the daemon's")
             yield Static(show_literally(self._error), id="wrong", markup=False)
             yield Button(Content("Submit"), id="send", compact=True)
@@ -127,17 +167,10 @@ class Submit(ModalScreen[Draft | None]):
     @on(Input.Submitted)
     @on(Button.Pressed)
     def action_send(self) -> None:
+        lines = ("search", "seed", "limit_s", "pair")
         draft = Draft(
             problem=self.query_one("#problem-field", TextArea).text.strip(),
-            **{
-                name: self.query_one(f"#{field}", Input).value.strip()
-                for name, field in (
-                    ("search", "search"),
-                    ("seed", "seed"),
-                    ("limit_s", "limit"),
-                    ("pair", "pair"),
-                )
-            },
+            **{name: self.query_one(f"#{name}", Input).value.strip() for name in lines},
         )
         try:
             draft.build_body()
@@ -161,7 +194,9 @@ def _field(name: str, id: str, value: str, placeholder: str) -> ComposeResult:
 
 
 def _option(name: str) -> Option:
-    text = Text.assemble(f"{name:<20} ", (STRATEGIES[name], DIM), no_wrap=True)
+    text = Text.assemble(
+        f"{name:<20} ", (STRATEGIES.get(name, "a program of your own"), DIM), no_wrap=True
+    )
     text.truncate(66, overflow="ellipsis")
     return Option(text, id=name)
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from flashedge.client.event_line import CATEGORIES, EventLine, sum_up_scores
 from flashedge.client.run_view import RunView
-from flashedge.tui.state.scores import DIM
+from flashedge.tui.colours import DIM
 from flashedge.tui.widgets.lines import LineList
 
 _LOUD = {"RunStarted", "RunFinished", "RunFailed", "RunCancelled", "EngineRestarted"}

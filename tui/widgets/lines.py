@@ -13,8 +13,8 @@ from textual.strip import Strip
 
 from flashedge.console import show_text
 from flashedge.literal import show_in_line
-from flashedge.tui.state.scores import DIM
-from flashedge.tui.widgets.literal import LiteralTitles
+from flashedge.tui.colours import DIM
+from flashedge.tui.widgets.panel import LiteralTitles
 
 CURSOR = "▸"
 

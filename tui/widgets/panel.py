@@ -1,17 +1,26 @@
-"""A panel of text that is as high as what it has to say, and one line high in a small terminal."""
+"""What all panels share: literal titles, and panels of text that are as high as what they say.
+
+No text acts on the dashboard: it is never markup, and control characters are visible. Widgets show
+what comes from outside by `show_literally` and `show_in_line`. `LiteralTitles` and `ActingFilter`
+hold for all of them, also where that was forgotten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from rich.segment import Segment
 from rich.text import Text
+from textual.color import Color
 from textual.containers import Vertical
+from textual.content import Content
+from textual.filter import LineFilter
 from textual.widget import Widget
 
 from flashedge.console import LiteralConsole, show_text
-from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import WARNING
-from flashedge.tui.widgets.literal import LiteralTitles
+from flashedge.literal import ACTING, HALVES, show_in_line
+from flashedge.tui.colours import DIM, WARNING
+from flashedge.tui.state import Dashboard
 
 COMPACT = "-narrow"
 """The screen's class in a terminal where panels are lines without frames."""
@@ -19,36 +28,71 @@ COMPACT = "-narrow"
 SHORT = "-short"
 """Its class in a terminal of so few lines that one counts."""
 
+_DROPPED: Mapping[int, str | None] = {
+    **dict.fromkeys((*ACTING, ord("\t"), ord("\n"))),
+    **dict.fromkeys(HALVES, "�"),
+}
+"""Keeps the width of a line: all but the halves have none."""
+
+_CONSOLE = LiteralConsole(width=80)
+
+
+class LiteralTitles:
+    """A widget whose titles are text, where Textual reads markup.
+
+    It stands before the widget's own class, and is none itself: Textual inherits styles from the
+    first base that is a widget.
+    """
+
+    def render_str(self, text_content: str | Content) -> Content:
+        if isinstance(text_content, Content):
+            return text_content
+        return Content(show_in_line(text_content))
+
+
+class ActingFilter(LineFilter):
+    """Drops what acts from a line of the screen: the last step before the terminal."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if segment.control else segment._replace(text=segment.text.translate(_DROPPED))
+            for segment in segments
+        ]
+
+
+Draw = Callable[[Dashboard, int, int], Text]
+"""Draws a Dashboard into `width` cells and at most `height` lines, as many as the stylesheet's
+max-height leaves."""
+
 
 class Panel(LiteralTitles, Widget):
-    """Subclasses draw a Dashboard into `width` cells and at most `height` lines, as many as the
-    stylesheet's max-height leaves. Redrawn only when it differs."""
+    """Text that `draw` makes of the state. Redrawn only when it differs."""
 
-    title = ""
-
-    def __init__(self, *, id: str) -> None:
+    def __init__(
+        self,
+        draw: Draw,
+        *,
+        id: str,
+        title: str = "",
+        is_quiet: Callable[[Dashboard], bool] = lambda state: False,
+    ) -> None:
+        """is_quiet: whether it has nothing to say, so that it takes no line of a small terminal."""
         super().__init__(id=id)
-        self.border_title = self.title
+        self.border_title = title
+        self._draw_text, self._is_quiet = draw, is_quiet
         self._state = Dashboard()
         self._text = Text()
-
-    def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        raise NotImplementedError
-
-    def is_quiet(self, state: Dashboard) -> bool:
-        """Whether it has nothing to say, so that it takes no line of a small terminal."""
-        return False
 
     def show(self, state: Dashboard) -> None:
         self._state = state
         if not self.is_attached:
             return
-        self.set_class(self.screen.has_class(COMPACT) and self.is_quiet(state), "quiet")
+        self.set_class(self.screen.has_class(COMPACT) and self._is_quiet(state), "quiet")
         if not self.display or not self.size.width:
             return
         limit = self.styles.max_height
         height = int(limit.value) - self.gutter.height if limit is not None else 1
-        text = show_text(self.draw(state, self.size.width, max(height, 1)))
+        text = show_text(self._draw_text(state, self.size.width, max(height, 1)))
         if text != self._text or text.spans != self._text.spans:
             before, self._text = self._text, text
             grew = text.plain.count("\n") != before.plain.count("\n")
@@ -63,6 +107,18 @@ class Panel(LiteralTitles, Widget):
 
 class PanelGroup(LiteralTitles, Vertical):
     """Panels in one frame."""
+
+
+# ---------------------------------------------------------------- lines
+
+
+def shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def plain(text: Text | str) -> Text:
+    """Within a bold line."""
+    return Text.assemble(text, style="not bold")
 
 
 def stack_lines(*parts: Text) -> Text:
@@ -80,6 +136,11 @@ def label_line(label: str, *parts: str | Text) -> Text:
     return text
 
 
+def dim_line(label: str, text: str) -> Text:
+    """The label, and in place of figures why there are none."""
+    return label_line(label, Text(text, style=f"not bold {DIM}"))
+
+
 def wrap_parts(parts: Sequence[Text], width: int, gap: str = "  ") -> list[Text]:
     """The parts in as many lines as they need. One that is longer than a line is wrapped."""
     lines: list[Text] = []
@@ -93,19 +154,5 @@ def wrap_parts(parts: Sequence[Text], width: int, gap: str = "  ") -> list[Text]
 
 def warn_lines(warnings: Sequence[str], width: int) -> list[Text]:
     """Each warning whole, in as many lines as it needs."""
-    return [
-        line
-        for warning in warnings
-        for line in Text(f"! {warning}", f"bold {WARNING}").wrap(_CONSOLE, max(width, 1))
-    ]
-
-
-_CONSOLE = LiteralConsole(width=80)
-
-
-def format_bytes(count: float) -> str:
-    """`1.5 GiB`."""
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
+    texts = [Text(f"! {warning}", f"bold {WARNING}") for warning in warnings]
+    return [line for text in texts for line in text.wrap(_CONSOLE, max(width, 1))]

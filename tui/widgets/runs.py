@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from rich.text import Text
@@ -13,10 +14,11 @@ from textual.message import Message
 from flashedge.client.run_figures import count_rollouts, duration_text, is_mcts
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_wait
-from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import DIM
-from flashedge.tui.state.summary import RunRow
+from flashedge.tui.colours import DIM
+from flashedge.tui.state import Dashboard
+from flashedge.tui.summary import RunRow
 from flashedge.tui.widgets.lines import LineList
+from flashedge.tui.widgets.panel import shorten
 
 STATUS = {
     "queued": ("◌", "queued"),
@@ -91,14 +93,8 @@ class RunList(LineList):
 
     def show(self, state: Dashboard) -> None:
         """Draw the listing; the cursor stays on the chosen run."""
-        at = self._state
-        if (state.listed, state.trees, state.chosen, state.wall_s, state.daemon) != (
-            at.listed,
-            at.trees,
-            at.chosen,
-            at.wall_s,
-            at.daemon,
-        ):
+        shown = attrgetter("listed", "trees", "chosen", "wall_s", "daemon")
+        if shown(state) != shown(self._state):
             self._state = state
             self.draw()
 
@@ -198,7 +194,7 @@ class RunList(LineList):
         elapsed_s = self._state.elapsed_s(run)
         seconds = "" if elapsed_s is None else duration_text(elapsed_s)
         if not run.live:
-            answer = "" if run.answer is None else f"= {_shorten(run.answer, 18)}"
+            answer = "" if run.answer is None else f"= {shorten(run.answer, 18)}"
             return RunCells(_shorten_search(run), answer, _count(run.tokens), "", seconds)
         tokens = tree.all_tokens if tree is not None else run.tokens
         rate = self._state.run_rate(run.id) if tree is not None else None
@@ -250,13 +246,9 @@ def _draw_paths(run: RunRow, tree: RunView | None) -> str:
     return paths if last is None else f"{paths} C{last:.2f}".replace("C0.", "C.")
 
 
-def _shorten(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
-
-
 def _shorten_search(run: RunRow) -> str:
     """`self_con…-16`: the name is cut, its n is not."""
-    return f"{_shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"
+    return f"{shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"
 
 
 def _searched(run: RunRow) -> str:

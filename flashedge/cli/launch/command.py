@@ -172,7 +172,7 @@ def _check_version(agent: Agent, path: str) -> None:
 
 def _check_served(client: Any, pair: Pair, strategy: str | None) -> None:
     """Raises ConfigError where the daemon can't answer by this pair and search."""
-    served = {str(model["id"]) for model in client.models()}
+    served = {str(model["id"]) for model in client.models()["data"]}
     if pair.name not in served:
         raise ConfigError(
             f"the files of the pair {pair.name!r} are not on this machine",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flashedge.client.node_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView, RunView
 from flashedge.client.words import (
     describe_distrust,
     describe_unboxed,

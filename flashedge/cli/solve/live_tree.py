@@ -8,24 +8,19 @@ from collections.abc import Hashable, Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flashedge.client.node_view import DROPPED, MARKS, NodeView
 from flashedge.client.run_figures import (
-    child_priors,
+    MctsFigures,
     describe_flights,
     describe_progress,
     describe_rest,
     duration_text,
-    flights_through,
     is_mcts,
     level_scores,
-    mcts_figures,
-    rollout_values,
 )
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import DROPPED, MARKS, NodeView, RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.client.words import describe_wait, format_count
 from flashedge.literal import show_in_line
-from flashedge.types import NodeId
 
 STYLES: Mapping[str, str] = {
     "generating": "cyan",
@@ -126,7 +121,7 @@ def _tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Ite
 
     deepest = {n.id for n in view.nodes.values() if depth is not None and n.depth >= depth}
     chosen = view.chosen
-    figures = _MctsFigures(view) if is_mcts(view) and view.rollouts else None
+    figures = MctsFigures(view) if is_mcts(view) and view.rollouts else None
     for line in tree_lines(view, group=group, collapsed=frozenset(deepest)):
         node = view.nodes[line.node]
         if is_dropped(node) and not view.children.get(node.id):
@@ -145,25 +140,8 @@ def _find_kept_twin(view: RunView, node: NodeView) -> NodeView | None:
     return next((s for s in siblings if s.status != "duplicate" and s.text.strip() == text), None)
 
 
-class _MctsFigures:
-    """Visits, values and priors of a search, computed once for all lines."""
-
-    def __init__(self, view: RunView) -> None:
-        self._view = view
-        self._values = rollout_values(view)
-        self._flying = flights_through(view)
-        self._priors: dict[NodeId, Mapping[NodeId, float]] = {}
-
-    def of_node(self, node: NodeView) -> str:
-        parent = node.parent
-        assert parent is not None, "the root has no line"
-        if parent not in self._priors:
-            self._priors[parent] = child_priors(self._view, parent)
-        return mcts_figures(node, self._values, self._priors[parent], self._flying)
-
-
 def _node_line(
-    view: RunView, line: TreeLine, width: int, chosen: bool, figures: _MctsFigures | None
+    view: RunView, line: TreeLine, width: int, chosen: bool, figures: MctsFigures | None
 ) -> Text:
     node = view.nodes[line.node]
     style = STYLES.get(node.status, "dim")
@@ -171,7 +149,7 @@ def _node_line(
     text.append(f"{node.mark} ", style="bold green" if chosen else style)
     text.append(_bar(node.score) if node.score is not None else "       ")
     if figures is not None:
-        text.append(f" {figures.of_node(node)}", style="dim")
+        text.append(f" {figures.describe(node)}", style="dim")
     if len(line.members) > 1:
         text.append(f" ×{len(line.members)}", style="bold")
     if line.hidden:

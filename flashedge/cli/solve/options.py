@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES, complete_strategy
+from flashedge.cli.solve.strategy_flags import complete_strategy
+from flashedge.types import STRATEGIES
 
 SEARCH, SAMPLING, LIMITS = "Search", "Sampling", "Limits"
 ORDER, BATCH, OUTPUT = "Order", "Many problems", "Output"
@@ -37,7 +38,7 @@ Strategy = Annotated[
     str | None,
     typer.Option(
         metavar="NAME[-N]",
-        help=f"{', '.join(STRATEGY_NAMES)}. beam-16 means beam with --n 16.",
+        help=f"{', '.join(STRATEGIES)}. beam-16 means beam with --n 16.",
         show_default="beam; best_of_n if the verifier judges whole answers",
         autocompletion=complete_strategy,
         rich_help_panel=SEARCH,

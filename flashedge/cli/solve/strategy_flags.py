@@ -8,19 +8,7 @@ from typing import Any
 
 from flashedge.cli.output import note
 from flashedge.errors import NotFound, RequestError
-
-STRATEGY_NAMES = (
-    "beam",
-    "best_of_n",
-    "self_consistency",
-    "dvts",
-    "dynamic_branching",
-    "varying_granularity",
-    "rebase",
-    "mcts",
-    "probed_cot",
-)
-"""The names of `search.catalog.STRATEGIES`, here so that `--help` loads no search."""
+from flashedge.types import STRATEGIES
 
 REQUEST_FIELDS = {
     "branching": "children of each kept path (4)",
@@ -50,7 +38,7 @@ _OLD_FLAGS = {
 
 def complete_strategy(incomplete: str) -> list[str]:
     """For the shell: the strategies that begin with `incomplete`."""
-    return [name for name in STRATEGY_NAMES if name.startswith(incomplete)]
+    return [name for name in STRATEGIES if name.startswith(incomplete)]
 
 
 def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | None, int | None]:

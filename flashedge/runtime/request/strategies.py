@@ -17,9 +17,9 @@ from flashedge.runtime.request.early_exit import (
 )
 from flashedge.runtime.request.request import Request
 from flashedge.search.base import Search
-from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, make_search
+from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram
-from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, Judges
+from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, STRATEGIES, Judges
 
 GROUP = "flashedge.strategies"
 REBASE_TREE = 16

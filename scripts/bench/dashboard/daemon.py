@@ -89,6 +89,10 @@ def app_of(stage: Stage) -> FastAPI:
             "runs": {"running": 1, "queued": 0},
         }
 
+    @app.get("/v1/models")
+    async def models() -> dict[str, object]:
+        return {"data": [{"id": "made up"}, {"id": "made up:beam"}]}
+
     @app.get("/v1/runs")
     async def runs() -> dict[str, object]:
         rows = [{"id": r, "status": s, "n": stage.n} for r, s in stage.status.items()]

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, NamedTuple, Self
 
 from flashedge import events
-from flashedge.client.replies import build_run_error
+from flashedge.client.protocol import build_run_error
 from flashedge.client.sync_client import Client
 from flashedge.errors import RequestError
 from flashedge.statistics import bootstrap, interval, mean

@@ -11,7 +11,7 @@ from typing import Any
 from flashedge import events
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.replies import build_run_error
+from flashedge.client.protocol import build_run_error
 from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
 

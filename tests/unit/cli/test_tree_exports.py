@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from flashedge.cli.solve.html_page import page
-from flashedge.client.node_view import CUT, MEANINGS
 from flashedge.client.run_fold import fold
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import CUT, MEANINGS, RunView
 from flashedge.client.words import describe_distrust
 from tests.support.cli_rig import Cli, cli_for, with_daemon
 from tests.support.dashboard_rig import stored_items
@@ -130,6 +129,7 @@ def test_the_dashboard_loads_nothing_of_the_engine() -> None:
         "events",
         "types",
         "literal",
+        "sizes",
         "console",
         "client",
         "tui",

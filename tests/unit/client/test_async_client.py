@@ -62,7 +62,7 @@ async def test_a_page_of_older_runs() -> None:
         return httpx.Response(200, json={"data": [{"id": "old"}], "has_more": False})
 
     async with client(handler) as daemon:
-        assert await daemon.runs(limit=5, before="run-1") == [{"id": "old"}]
+        assert (await daemon.runs(limit=5, before="run-1"))["data"] == [{"id": "old"}]
         await daemon.runs()
     assert seen == ["limit=5&before=run-1", "limit=20"]
 
@@ -114,7 +114,7 @@ async def test_calls_and_their_errors() -> None:
 
     async with client(handler) as daemon:
         assert await daemon.status() == {"state": "ready"}
-        assert await daemon.runs(limit=7) == [{"id": "a"}]
+        assert (await daemon.runs(limit=7))["data"] == [{"id": "a"}]
         assert (await daemon.cancel("a"))["status"] == "cancelled"
         assert await daemon.score({"problem": "p\ud83d"}) == {"asked": {"problem": "p\ufffd"}}
         with pytest.raises(QueueFull):

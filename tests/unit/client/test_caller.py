@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.client.caller import make_sendable
+from flashedge.client.protocol import make_sendable
 from tests.support.hostile import acting_texts
 
 values = st.recursive(

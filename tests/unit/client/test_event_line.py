@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from flashedge import events
 from flashedge.client.event_line import FEW_SCORES, sum_up_scores
-from flashedge.client.node_view import ROOT
 from flashedge.client.run_fold import fold
-from flashedge.client.run_view import LOG_LINES, RunView
+from flashedge.client.run_view import LOG_LINES, ROOT, RunView
 from flashedge.events import Event
 from flashedge.types import NodeId
 

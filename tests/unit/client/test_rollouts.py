@@ -9,10 +9,9 @@ from rich.console import Console
 from flashedge import events
 from flashedge.cli.solve.live_tree import render
 from flashedge.client.event_line import describe
-from flashedge.client.node_view import ROOT
 from flashedge.client.run_figures import describe_flights, describe_progress, flights_through
 from flashedge.client.run_fold import fold
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import ROOT, RunView
 from flashedge.events import Event
 from flashedge.types import NodeId
 from tests.support.boost_rig import SPEC, run_boosted

@@ -13,8 +13,7 @@ import pytest
 from flashedge import errors, events
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
-from flashedge.client.replies import build_run_error
-from flashedge.client.sse import Frame, parse_frames
+from flashedge.client.protocol import Frame, build_run_error, parse_frames
 from flashedge.client.sync_client import Client, Queued
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 from flashedge.types import Message

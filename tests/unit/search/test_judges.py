@@ -8,9 +8,9 @@ import pytest
 
 from flashedge.errors import RequestError
 from flashedge.search.base import Scored, Search
-from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, check_judges, make_search
+from flashedge.search.catalog import WITHOUT_STEP_SCORES, check_judges, make_search
 from flashedge.search.tree import Tree
-from flashedge.types import Judges, NodeId
+from flashedge.types import STRATEGIES, Judges, NodeId
 from tests.support.search_rig import World, drive
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flashedge.tui.widgets.votes import CHOSEN, draw_line, draw_table
+from flashedge.tui.widgets.answer import CHOSEN, draw_line, draw_table
 from flashedge.types import Vote
 
 VOTES = (9, 3, 2, 1, 1)

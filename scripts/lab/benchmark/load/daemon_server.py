@@ -12,7 +12,7 @@ from flashedge import events
 from flashedge.answers.extraction import extract_answer
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.replies import build_run_error
+from flashedge.client.protocol import build_run_error
 from flashedge.errors import DaemonError, RequestError
 from flashedge.files.problems import FileProblem
 from flashedge.runtime.run import create_run_id

@@ -11,7 +11,7 @@ import pytest
 from flashedge.events import EngineRestarted, Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.search.catalog import STRATEGIES
+from flashedge.types import STRATEGIES
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults, SimConfig
 from tests.support.runtime_rig import (

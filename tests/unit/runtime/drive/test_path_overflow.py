@@ -10,7 +10,7 @@ import pytest
 from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow, PathOverflow
 from flashedge.runtime.drive.engines import Engines
-from flashedge.search.catalog import STRATEGIES
+from flashedge.types import STRATEGIES
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, assert_nothing_left, drive, sim_engines
 

@@ -11,7 +11,7 @@ from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifie
 from flashedge.errors import GenerationFailed
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.score_once import ScoreOnce
-from flashedge.search.catalog import STRATEGIES
+from flashedge.types import STRATEGIES
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.model import SimModel
 from scripts.lab.sim.pair import Faults, SimulatedVerifier

@@ -15,9 +15,8 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
-from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import ROOT, NodeStatus
-from flashedge.types import Timing, Usage
+from flashedge.types import STRATEGIES, Timing, Usage
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (

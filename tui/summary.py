@@ -47,7 +47,7 @@ class RunRow:
 
 
 def parse_run(data: Mapping[str, Any]) -> RunRow:
-    answer = data.get("answer")
+    answer, half, tail = (data.get(key) for key in ("answer", "median_tokens", "tail_tokens"))
     return RunRow(
         id=str(data["id"]),
         status=show_in_line(str(data["status"])),
@@ -60,14 +60,8 @@ def parse_run(data: Mapping[str, Any]) -> RunRow:
         total_s=data.get("total_s"),
         position=data.get("position"),
         starts_in_s=data.get("starts_in_s"),
-        prediction=_describe_paths(data.get("median_tokens"), data.get("tail_tokens")),
+        prediction="" if half is None or tail is None else describe_prediction(half, tail),
     )
-
-
-def _describe_paths(median_tokens: float | None, tail_tokens: float | None) -> str:
-    if median_tokens is None or tail_tokens is None:
-        return ""
-    return describe_prediction(median_tokens, tail_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +84,11 @@ class EngineStatus:
 
     cache_hits: float | None = None
     """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None: it had none yet."""
+
+    @property
+    def kv_used(self) -> float:
+        """The part of its KV memory that is in use, in [0, 1]."""
+        return self.kv_used_bytes / self.kv_quota_bytes if self.kv_quota_bytes else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +193,12 @@ def _parse_latency(kinds: Mapping[str, Any]) -> tuple[Latency, ...]:
 def _describe_others(pairs: Mapping[str, Any]) -> tuple[str, ...]:
     """`ollama 3.2 GiB` of each program, once however many pairs see it."""
     users = [user for pair in pairs.values() for user in pair.get("card_users") or ()]
-    found = {(user.get("card"), user.get("pid")): user for user in users}
-    return tuple(map(_describe_other, found.values()))
-
-
-def _describe_other(user: Mapping[str, Any]) -> str:
-    name, held = user.get("name") or f"process {user.get('pid')}", user.get("memory_bytes")
-    size = "" if held is None else f" {held / (1 << 30):.1f} GiB"
-    return f"{show_in_line(str(name))}{size}"
+    found = {}
+    for user in users:
+        name, held = user.get("name") or f"process {user.get('pid')}", user.get("memory_bytes")
+        size = "" if held is None else f" {held / (1 << 30):.1f} GiB"
+        found[user.get("card"), user.get("pid")] = f"{show_in_line(str(name))}{size}"
+    return tuple(found.values())
 
 
 def _describe_boosts(boosts: Sequence[Mapping[str, Any]]) -> str:
@@ -221,12 +218,10 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
         kv_used_bytes=int(view.get("blocks_used") or 0) * block_bytes,
         kv_quota_bytes=int(view.get("quota_blocks") or 0) * block_bytes,
         owns_cards=engine.get("kv_memory") == "own",
-        cards=_parse_cards(str(engine.get("cards") or "")),
+        cards=tuple(
+            part.removeprefix("GPU ")
+            for part in str(engine.get("cards") or "").split(" + ")
+            if part.startswith("GPU ")
+        ),
         cache_hits=view.get("cache_hits"),
     )
-
-
-def _parse_cards(text: str) -> tuple[str, ...]:
-    """The cards in a text such as "GPU 0 + GPU 1"."""
-    parts = text.split(" + ")
-    return tuple(part.removeprefix("GPU ") for part in parts if part.startswith("GPU "))

@@ -15,13 +15,36 @@ from flashedge.client.run_fold import Numbered, fold, interrupt
 from flashedge.client.run_view import RunView
 from flashedge.literal import show_in_line
 from flashedge.tui import replay
+from flashedge.tui.device import DeviceSample
 from flashedge.tui.replay import Replay
-from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.rates import Rate, TokenSample, add_sample, compute_rates
-from flashedge.tui.state.summary import DaemonStatus, RunRow
+from flashedge.tui.summary import DaemonStatus, RunRow
+from flashedge.types import STRATEGIES
 
+KEPT_S = 120.0
+WINDOW_S = 3.0
 TREES_KEPT = 4
 """A tree of 512 paths takes 2 to 3 MiB. The daemon sends an older one again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenSample:
+    """Token counts of the runs at one moment."""
+
+    at_s: float
+    counts: Mapping[str, tuple[int, int]]
+    """By run: all tokens, and tokens of nodes that are active or complete."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Tokens per second up to `at_s`."""
+
+    at_s: float
+    tokens_per_s: float
+    """Everything that the runs generate."""
+
+    goodput_per_s: float
+    """What the searches keep of it. It moves when a level is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,23 +58,22 @@ class Link:
     retry_in_s: float = 0.0
 
 
-def _no_trees() -> Mapping[str, RunView]:
-    return MappingProxyType({})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
     """The daemon, its runs and what the user looks at."""
 
     link: Link = field(default_factory=Link)
     daemon: DaemonStatus | None = None
+    strategies: tuple[str, ...] = tuple(STRATEGIES)
+    """Those that the daemon serves, the user's own programs among them."""
+
     runs: tuple[RunRow, ...] = ()
     """The newest runs, as the last poll listed them; those that are not over come first."""
 
     older: tuple[RunRow, ...] = ()
     """Runs behind them that the user wanted to see, newest first."""
 
-    trees: Mapping[str, RunView] = field(default_factory=_no_trees)
+    trees: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     """Of the runs that are or were followed."""
 
     chosen: str | None = None
@@ -92,6 +114,10 @@ class Dashboard:
         """Whether the daemon keeps runs that are not listed."""
         kept = None if self.daemon is None else self.daemon.kept
         return kept is not None and kept > len(self.runs) + len(self.older)
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        return self.daemon.cards if self.daemon is not None else ()
 
     @property
     def chosen_row(self) -> RunRow | None:
@@ -221,6 +247,48 @@ def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard
     counts = MappingProxyType({t.id: (t.all_tokens, t.kept_tokens) for t in trees})
     samples = add_sample(state.samples, TokenSample(at_s=at_s, counts=counts))
     return replace(state, samples=samples, wall_s=wall_s)
+
+
+# ---------------------------------------------------------------- tokens per second
+
+
+def add_sample(samples: tuple[TokenSample, ...], new: TokenSample) -> tuple[TokenSample, ...]:
+    """The samples with `new`, without those that are too old to show."""
+    return (*(s for s in samples if new.at_s - s.at_s < KEPT_S), new)
+
+
+def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> tuple[Rate, ...]:
+    """The rate at each sample, over the window before it; of one run, or of all together.
+
+    A run counts from its first sample within the window. A sample gives no rate while it has runs
+    of which none was sampled before.
+    """
+    return tuple(
+        rate
+        for index in range(1, len(samples))
+        if (rate := _compute_rate(samples, index, run)) is not None
+    )
+
+
+def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None) -> Rate | None:
+    now = samples[index]
+    first = index - 1
+    while first > 0 and now.at_s - samples[first - 1].at_s <= WINDOW_S:
+        first -= 1
+    elapsed_s = now.at_s - samples[first].at_s
+    if elapsed_s <= 0:
+        return None
+    counts = {name: c for name, c in now.counts.items() if run is None or name == run}
+    before = samples[first:index]
+    seen = [name for name in counts if any(name in sample.counts for sample in before)]
+    if (counts or run is not None) and not seen:
+        return None
+    generated = kept = 0
+    for name in seen:
+        earlier = next(sample.counts[name] for sample in before if name in sample.counts)
+        generated += max(counts[name][0] - earlier[0], 0)
+        kept += max(counts[name][1] - earlier[1], 0)
+    return Rate(at_s=now.at_s, tokens_per_s=generated / elapsed_s, goodput_per_s=kept / elapsed_s)
 
 
 # ---------------------------------------------------------------- replay

@@ -1,0 +1,116 @@
+"""The dashboard's themes and its colours of scores, which always stand with a number or a bar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from rich.segment import Segment
+from rich.style import Style
+from rich.text import Text
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.theme import Theme
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+BLOCKS = " ▁▂▃▄▅▆▇█"
+SCALE = ("#5f86c9", "#7f93ba", "#a09f9f", "#c9b46a", "#ffd84d")
+"""Blue to yellow with rising luminance (after cividis): readable with any colour vision, and in
+shades of grey."""
+
+DIM = "#8a8a8a"
+WARNING = "#ffb454"
+ON_LIGHT = {
+    **dict(zip(SCALE, ("#5b7fc7", "#5f7199", "#666666", "#6f5a1c", "#5c4000"), strict=True)),
+    DIM: "#6e6e6e",
+    WARNING: "#9a4d00",
+}
+"""What stands for each of these colours on a light background, where high scores are dark."""
+
+OURS = Theme(
+    name="flashedge",
+    primary=SCALE[0],
+    secondary="#7f93ba",
+    accent=SCALE[-1],
+    warning=WARNING,
+    error="#ff7a70",
+    success="#8fd18a",
+    foreground="#dcdfe4",
+    background="#0f1216",
+    surface="#171b21",
+    panel="#1f252d",
+    dark=True,
+)
+
+
+def load_choice(file: Path | None) -> str:
+    """The name of the theme that was chosen last; ours if none was."""
+    try:
+        return (file.read_text(encoding="utf-8").strip() if file is not None else "") or OURS.name
+    except (OSError, UnicodeDecodeError):
+        return OURS.name
+
+
+def save_choice(file: Path, name: str) -> None:
+    """Raises OSError."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{name}\n", encoding="utf-8")
+
+
+class LightFilter(LineFilter):
+    """Gives scores and dim texts the colours that are readable on a light background."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if segment.style is None else segment._replace(style=_darken(segment.style))
+            for segment in segments
+        ]
+
+
+@lru_cache(maxsize=1024)
+def _darken(style: Style) -> Style:
+    colours = (style.color, style.bgcolor)
+    text, ground = (ON_LIGHT.get(c.name) if c is not None else None for c in colours)
+    return style + Style(color=text, bgcolor=ground) if text or ground else style
+
+
+# ---------------------------------------------------------------- scores and bars
+
+
+def clamp(part: float) -> float:
+    return min(max(part, 0.0), 1.0)
+
+
+def score_colour(score: float | None) -> str:
+    """The colour of a score in [0, 1]; grey without one."""
+    return DIM if score is None else SCALE[min(int(clamp(score) * len(SCALE)), len(SCALE) - 1)]
+
+
+def draw_bar(part: float, width: int) -> str:
+    """`part` in [0, 1] as `width` cells, in eighths of a cell."""
+    filled = clamp(part) * width
+    return "".join(EIGHTHS[round(clamp(filled - i) * 8)] for i in range(width))
+
+
+def draw_track(part: float, width: int) -> str:
+    """A bar with a track, so that its end is visible without colour."""
+    return draw_bar(part, width).replace(" ", "░")
+
+
+def draw_meter(part: float, width: int) -> Text:
+    return Text(draw_track(part, width), style=SCALE[-1] if part > 0.9 else SCALE[0])
+
+
+def draw_score(score: float | None, width: int = 3) -> Text:
+    """`0.83 ██▍`; blanks of the same width without a score."""
+    if score is None:
+        return Text(" " * (5 + width))
+    return Text(f"{score:.2f} {draw_bar(score, width)}", style=score_colour(score))
+
+
+def draw_sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
+    """The last `width` values as a line of blocks; `top` is the value of a full block."""
+    last = values[-width:] if width else ()
+    high = max([top or 0.0, *last]) or 1.0
+    return "".join(BLOCKS[round(clamp(v / high) * 8)] for v in last).rjust(width)

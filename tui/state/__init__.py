@@ -1,1 +1,0 @@
-"""What the dashboard knows: pure folds over events and status replies."""

@@ -1,0 +1,170 @@
+"""The lines at the edges: status, filter, and keys."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from rich.style import Style
+from rich.text import Text
+from textual import on
+from textual.widget import Widget
+from textual.widgets import Input
+
+from flashedge.client.words import format_count
+from flashedge.literal import show_in_line
+from flashedge.tui.colours import DIM, WARNING, draw_track
+from flashedge.tui.replay import Replay
+from flashedge.tui.state import Dashboard
+from flashedge.tui.widgets.panel import stack_lines, wrap_parts
+from flashedge.types import USUAL_POLICY
+
+
+def draw_status(state: Dashboard, width: int, address: str) -> Text:
+    """The first line: which daemon, its state, and the replay."""
+    name = Text("FlashEdge ", style="bold")
+    link, daemon = state.link, state.daemon
+    if state.replay is not None:
+        text = Text.assemble(name, _draw_replay(state.replay))
+        if link.state == "lost":
+            text.append("  daemon lost", style="bold reverse")
+        hint = "  r speed, esc closes"
+        return text.append(hint if len(text) + len(hint) <= width else "", style=DIM)
+    if link.state == "lost":
+        retry = f" daemon lost, next try in {link.retry_in_s:g} s "
+        error = Text(show_in_line(link.error), style=DIM)
+        return _stack(name, [Text(retry, style="bold reverse"), error], width)
+    if daemon is None:
+        return name.append(f"connecting to {address}", style=f"not bold {DIM}")
+    name.append(f"{daemon.pair} ", style="not bold")
+    name.append(daemon.state, style="bold" if daemon.is_well else "bold reverse")
+    parts = [Text(daemon.detail, style=f"bold {WARNING}")] if daemon.detail else []
+    restarts = daemon.generator.restarts + daemon.verifier.restarts
+    if restarts:
+        parts.append(Text(format_count(restarts, "engine restart"), style="bold"))
+    parts += [Text(f"{daemon.running} running"), Text(f"{daemon.queued} waiting")]
+    if daemon.policy != USUAL_POLICY:
+        parts.append(Text(f"policy {daemon.policy}"))
+    if daemon.boosts:
+        parts.append(Text(daemon.boosts))
+    whole = _stack(name, [*parts, Text(address, style=DIM)], width)
+    short = _stack(name, parts, width)
+    return whole if whole.plain.count("\n") == short.plain.count("\n") else short
+
+
+def _stack(name: Text, parts: list[Text], width: int) -> Text:
+    """The name and the parts in one line; in more, where they have no room in it."""
+    return stack_lines(*wrap_parts([name, *parts], width, " · "))
+
+
+def _draw_replay(replay: Replay) -> Text:
+    part = replay.at_s / replay.total_s if replay.total_s else 1.0
+    end = " end" if replay.over else ""
+    return Text.assemble(
+        (f" REPLAY {replay.speed}× ", "bold reverse"),
+        f" {replay.run} {draw_track(part, 12)} {replay.at_s:.1f} of {replay.total_s:.1f} s{end}",
+    )
+
+
+# ---------------------------------------------------------------- the filter
+
+
+class Filterable(Protocol):
+    """A panel whose lines can be filtered by text."""
+
+    filter: str
+
+    def set_filter(self, wanted: str) -> None: ...
+    def focus(self) -> object: ...
+
+
+class FilterLine(Input):
+    """Hidden until it is opened for a panel. The panel is filtered while the user types."""
+
+    def __init__(self) -> None:
+        hint = "filter: enter keeps it, esc clears it"
+        super().__init__(id="filter", placeholder=hint, compact=True)
+        self._panel: Filterable | None = None
+
+    @property
+    def panel(self) -> Filterable | None:
+        """The panel it is open for."""
+        return self._panel
+
+    def open_for(self, panel: Filterable) -> None:
+        self._panel = panel
+        self.value = show_in_line(panel.filter)
+        self.add_class("open")
+        self.focus()
+
+    def clear_filter(self, panel: Filterable) -> None:
+        panel.set_filter("")
+        self._close(panel)
+
+    @on(Input.Changed)
+    def _update(self, event: Input.Changed) -> None:
+        if self._panel is not None:
+            self._panel.set_filter(event.value)
+
+    @on(Input.Submitted)
+    def _keep(self) -> None:
+        if self._panel is not None:
+            self._close(self._panel)
+
+    def _close(self, panel: Filterable) -> None:
+        self._panel = None
+        self.remove_class("open")
+        panel.focus()
+
+
+# ---------------------------------------------------------------- keys
+
+
+class Command(NamedTuple):
+    """What the user may do, by a key or in the command palette."""
+
+    key: str
+    word: str
+    """Its name in the last line. Empty: it is not named there."""
+
+    action: str
+    title: str
+    """Its name in the palette. Empty: it is not listed there."""
+
+    help: str
+
+
+COMMANDS = (
+    Command("?", "help", "help", "Help", "all keys and marks"),
+    Command("/", "filter", "filter", "Filter", "the runs, or the tree when it is focused"),
+    Command("s", "submit", "submit", "Submit", "a problem"),
+    Command("c", "cancel", "cancel", "Cancel", "the chosen run"),
+    Command("r", "replay", "replay", "Replay", "the chosen run; again: faster"),
+    Command("f", "follow", "follow", "Follow", "the newest run and its newest node"),
+    Command("^p", "commands", "command_palette", "", "this list"),
+    Command("q", "quit", "quit", "Quit", "the runs go on"),
+    Command("y", "copy", "copy", "Copy the step", "the text of the marked node"),
+    Command("Y", "", "copy_answer", "Copy the answer", "of the chosen run"),
+    Command("e", "export", "export", "Export", "the shown tree, as SVG or JSON"),
+    Command("p", "pruned", "dropped", "Pruned nodes", "hide or show them"),
+    Command("v", "events", "category", "Events", "of the next category"),
+    Command("l", "", "log", "Log", "in place of the step, in a small terminal"),
+)
+KEYS = tuple((c.key, c.word, c.action) for c in COMMANDS if c.word)
+"""Those of the last line: key, word and action, the most useful ones first."""
+
+
+class KeyBar(Widget):
+    def __init__(self) -> None:
+        super().__init__(id="keys")
+
+    def render(self) -> Text:
+        text = Text(no_wrap=True)
+        for key, word, action in KEYS:
+            gap = "  " if text else ""
+            if len(text) + len(gap) + len(key) + 1 + len(word) > self.size.width:
+                break
+            click = Style(meta={"@click": f"app.{action}"})
+            text.append(gap)
+            text.append(key, Style(bold=True, reverse=True) + click)
+            text.append(f" {word}", click)
+        return text

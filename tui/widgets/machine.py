@@ -1,0 +1,243 @@
+"""What the machine does: tokens per second, latency, KV memory, and the devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from flashedge.sizes import format_size
+from flashedge.tui.colours import DIM, SCALE, WARNING, draw_meter, draw_sparkline
+from flashedge.tui.device import DeviceSample
+from flashedge.tui.state import Dashboard
+from flashedge.tui.summary import DaemonStatus, EngineStatus
+from flashedge.tui.widgets.panel import COMPACT, Panel, dim_line, label_line, plain, stack_lines
+
+_QUIET = 0.05
+"""An engine that uses less of its KV memory than this part has little to show."""
+
+_FULL = 0.8
+
+
+def build_machine_panels() -> tuple[Panel, ...]:
+    return (
+        Panel(draw_rates, id="rates"),
+        LatencyPanel(),
+        Panel(draw_memory, id="memory", is_quiet=_has_room),
+        Panel(draw_devices, id="device"),
+    )
+
+
+# ---------------------------------------------------------------- tokens
+
+
+def draw_rates(state: Dashboard, width: int, height: int) -> Text:
+    """Tokens and goodput per second: tokens of nodes that the searches keep."""
+    rates, now = state.rates, state.current_rate
+    generated, kept = (
+        (f"{now.tokens_per_s:,.0f}", f"{now.goodput_per_s:,.0f}") if now else ("–", "–")
+    )
+    drawn = [rate.tokens_per_s for rate in rates]
+    if height > 1 and now is None and not any(drawn):
+        return dim_line("Tokens/s", "–")
+    if height < 2:
+        history = draw_sparkline(drawn, max(width - 11 - 34, 0))
+        figures = f"{generated:>7}  goodput {kept:>7}  "
+        return label_line("Tokens/s", figures, Text(history, style=SCALE[0]))
+    room, top = max(width - 11 - 8, 1), max(drawn, default=0.0)
+    useful = draw_sparkline([rate.goodput_per_s for rate in rates], room, top)
+    whole = draw_sparkline(drawn, room, top)
+    return stack_lines(
+        label_line("Tokens/s", f"{generated:>7} ", Text(whole, style=SCALE[0])),
+        label_line("Goodput", f"{kept:>7} ", Text(useful, style=SCALE[-1])),
+    )
+
+
+# ---------------------------------------------------------------- latency
+
+
+class LatencyPanel(Panel):
+    """How fast the last requests were, and how much of their prompts the prefix cache had.
+
+    Takes no line in a small terminal, nor while the daemon has answered nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            lambda state, width, height: stack_lines(*_draw_latency(state, width)[:height]),
+            id="latency",
+        )
+
+    def show(self, state: Dashboard) -> None:
+        if self.is_attached:
+            self.display = not self.screen.has_class(COMPACT) and bool(_draw_latency(state, 80))
+        super().show(state)
+
+
+def _draw_latency(state: Dashboard, width: int) -> list[Text]:
+    daemon = state.daemon
+    if daemon is None:
+        return []
+    names = {"run": "search"}
+    first = [(names.get(one.kind, one.kind), one.first_token_s) for one in daemon.latency]
+    each = [(names.get(one.kind, one.kind), one.token_s) for one in daemon.latency if one.token_s]
+    lines = [_draw_times("1st token", first, 1, "s", width)] if first else []
+    lines += [_draw_times("Next token", each, 1000, "ms", width)] if each else []
+    hits = [
+        f"{name[:3]} {engine.cache_hits:.0%}"
+        for name, engine in _list_engines(daemon)
+        if engine.cache_hits is not None
+    ]
+    return [*lines, label_line("Cache hits", "  ".join(hits))] if hits else lines
+
+
+def _draw_times(
+    label: str, times: Sequence[tuple[str, tuple[float, float]]], scale: int, unit: str, width: int
+) -> Text:
+    """`chat 0.12, p90 0.4 s · search 0.3, p90 1.1 s`, as many as there is room for."""
+    parts = [
+        f"{name} {scale * half:.3g}, p90 {scale * most:.3g} {unit}" for name, (half, most) in times
+    ]
+    while len(parts) > 1 and 11 + len(" · ".join(parts)) > width:
+        parts.pop()
+    return label_line(label, " · ".join(parts))
+
+
+# ---------------------------------------------------------------- KV memory
+
+
+def _has_room(state: Dashboard) -> bool:
+    """Whether both engines are well and have room."""
+    engines = _list_engines(state.daemon)
+    return all(e.state == "ready" and e.kv_used < _FULL for _, e in engines)
+
+
+def draw_memory(state: Dashboard, width: int, height: int) -> Text:
+    """The KV memory of generator and verifier, and how it is split between them."""
+    daemon = state.daemon
+    if daemon is None:
+        return dim_line("KV", "unknown: no daemon")
+    engines = _list_engines(daemon)
+    idle = all(e.state == "ready" and e.kv_used < _QUIET for _, e in engines)
+    if height > 1 and not idle:
+        return stack_lines(
+            *(_draw_engine(name, engine, width) for name, engine in engines),
+            label_line("KV split", plain(_draw_split(daemon, max(width - 11 - 10, 4)))),
+        )
+    cells = 8 if width > 60 else 0
+    parts = [_draw_briefly(name, engine, cells) for name, engine in engines]
+    return label_line("KV", *map(plain, (*parts, _draw_split(daemon, cells))))
+
+
+def _list_engines(daemon: DaemonStatus | None) -> tuple[tuple[str, EngineStatus], ...]:
+    if daemon is None:
+        return ()
+    return ("generator", daemon.generator), ("verifier", daemon.verifier)
+
+
+def _draw_briefly(name: str, engine: EngineStatus, cells: int) -> Text:
+    """`gen ███░░  44%`, without the bar where there are no cells for it."""
+    if engine.state != "ready":
+        return Text.assemble(f"{name[:3]} ", (f"{engine.state}  ", f"bold {WARNING}"))
+    bar = Text.assemble(draw_meter(engine.kv_used, cells), " ") if cells else Text()
+    return Text.assemble(f"{name[:3]} ", bar, f"{engine.kv_used:.0%}  ")
+
+
+def _draw_engine(name: str, engine: EngineStatus, width: int) -> Text:
+    label = f"KV {name[:3]}"
+    if engine.state != "ready":
+        return label_line(label, Text(engine.state, style=WARNING))
+    figures = f" {engine.kv_used:>4.0%} of {format_size(engine.kv_quota_bytes)}"
+    return _draw_used(label, engine.kv_used, figures, width)
+
+
+def _draw_split(daemon: DaemonStatus, width: int) -> Text:
+    """`G███▒▒V 66:34`, or `split 66:34` in 0 cells: the generator's part and the verifier's."""
+    share = daemon.generator_share
+    if daemon.generator.owns_cards:
+        return Text("each on its own cards", style=DIM)
+    if share is None:
+        return Text("split unknown", style=DIM)
+    ratio = f" {share * 100:.0f}:{(1 - share) * 100:.0f}"
+    if not width:
+        return Text(f"split{ratio}")
+    cells = round(share * width)
+    bar = (("█" * cells, SCALE[0]), ("▒" * (width - cells), SCALE[-1]))
+    return Text.assemble("G", *bar, ("V", "bold"), ratio, style="bold")
+
+
+# ---------------------------------------------------------------- devices
+
+
+def draw_devices(state: Dashboard, width: int, height: int) -> Text:
+    """Utilization and memory; power and temperature where the device reports them."""
+    devices = state.devices
+    if not devices:
+        return dim_line("Device", "…")
+    held_by = state.daemon.others if state.daemon is not None and height > 2 else ()
+    others = [label_line("Held by", ", ".join(held_by))] if held_by else []
+    if len(devices) > 1:
+        return stack_lines(*_draw_cards(devices, width, height - len(others)), *others)
+    (device,) = devices
+    power = _format_power(device)
+    if height < 2:
+        figures = f"{device.name} {device.utilization:>4.0%}  memory {_format_memory(device)}"
+        return label_line("Device", figures + (f"  {power}" if power else ""))
+    memory = f" {_format_memory(device)}"
+    beside = f" {device.utilization:>4.0%}  {power}".rstrip()
+    longest = max(len(memory), len(beside))
+    return stack_lines(
+        _draw_used("Busy", device.utilization, beside, width, longest),
+        _draw_used("Memory", _used_share(device), memory, width, longest),
+        *others,
+    )
+
+
+def _draw_used(label: str, part: float, figures: str, width: int, longest: int = 0) -> Text:
+    """A meter and its figures. longest: those of the line that has most."""
+    room = max(width - 11 - max(len(figures), longest), 4)
+    return label_line(label, plain(draw_meter(part, room)), figures)
+
+
+def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> list[Text]:
+    """A line for each card. The last line counts those for which there is no room."""
+    if height < 2:
+        figures = "  ".join(
+            f"{_name(card)} {card.utilization:.0%}, memory {_used_share(card):.0%}"
+            for card in cards
+        )
+        return [label_line("Device", figures)]
+    shown = cards if len(cards) <= height else cards[: height - 1]
+    lines = [_draw_card(card, width) for card in shown]
+    if hidden := len(cards) - len(shown):
+        lines.append(Text(f"and {hidden} more: nvidia-smi shows them", style=DIM))
+    return lines
+
+
+def _draw_card(card: DeviceSample, width: int) -> Text:
+    """`GPU 1      ███▌     87%  20.1 GiB of 23.6 GiB  320/450 W  61 °C`."""
+    figures = f" {card.utilization:>4.0%}  {_format_memory(card)}  {_format_power(card)}".rstrip()
+    return _draw_used(_name(card), card.utilization, figures, width)
+
+
+def _name(card: DeviceSample) -> str:
+    return f"GPU {card.label}"[:10]
+
+
+def _used_share(device: DeviceSample) -> float:
+    return device.memory_used_bytes / max(device.memory_total_bytes, 1)
+
+
+def _format_memory(device: DeviceSample) -> str:
+    return f"{format_size(device.memory_used_bytes)} of {format_size(device.memory_total_bytes)}"
+
+
+def _format_power(device: DeviceSample) -> str:
+    """`512/700 W  61 °C`, or as much of it as the device reports."""
+    parts = []
+    if device.power_w is not None:
+        limit = f"/{device.power_limit_w:.0f}" if device.power_limit_w is not None else ""
+        parts.append(f"{device.power_w:.0f}{limit} W")
+    if device.temperature_c is not None:
+        parts.append(f"{device.temperature_c:.0f} °C")
+    return "  ".join(parts)

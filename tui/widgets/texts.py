@@ -1,0 +1,149 @@
+"""Panels that scroll a text: the problem, the path of its answer, and the marked step."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from flashedge.client.run_figures import MctsFigures, is_mcts
+from flashedge.client.run_view import NodeView, RunView
+from flashedge.client.words import format_count
+from flashedge.console import show_text
+from flashedge.literal import show_in_line, show_literally
+from flashedge.tui.colours import DIM, score_colour
+from flashedge.tui.widgets.panel import COMPACT, SHORT, LiteralTitles
+from flashedge.types import NodeId
+
+
+class TextPanel(LiteralTitles, VerticalScroll, can_focus=True):
+    """Arrow keys scroll it when it is focused."""
+
+    def __init__(self, id: str, title: str = "") -> None:
+        super().__init__(id=id)
+        self.border_title = title
+        self._words = Static(id=f"{id}-text", markup=False)
+        self._drawn: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield self._words
+
+    def has_changed(self, *shown: object) -> bool:
+        """Whether it shows something else than at the last call."""
+        before, self._drawn = self._drawn, shown
+        return before != shown
+
+
+class ProblemPanel(TextPanel):
+    """What the shown run is about; in a small terminal its beginning until it is focused."""
+
+    def __init__(self) -> None:
+        super().__init__("problem")
+        self._problem = ""
+
+    def show(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self.scroll_home(animate=False)
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_attached:
+            return
+        compact = self.screen.has_class(COMPACT)
+        is_line = compact and self.screen.has_class(SHORT) and not self.has_focus
+        if not self.has_changed(self._problem, compact, is_line, self.size.width):
+            return
+        label = Text("Problem    ", style="bold") if compact else Text()
+        if not self._problem:
+            text = Text("no run is chosen", style=DIM)
+        elif is_line:
+            text = Text(show_in_line(self._problem))
+        else:
+            text = Text(show_literally(self._problem.strip()))
+        whole = Text.assemble(label, text)
+        if is_line:
+            whole.truncate(self.size.width, overflow="ellipsis")
+        self._words.update(whole)
+
+    def on_focus(self) -> None:
+        self._draw()
+
+    def on_blur(self) -> None:
+        self.scroll_home(animate=False)
+        self._draw()
+
+    def on_resize(self) -> None:
+        self._draw()
+
+
+class SolutionPanel(TextPanel):
+    """The text of the best path from its first step on. Only large terminals have room for it."""
+
+    def __init__(self) -> None:
+        super().__init__("solution")
+
+    def show(self, run: RunView | None) -> None:
+        if not self.display:
+            return
+        run = run or RunView()
+        path = run.path(run.best)
+        if not self.has_changed(run.id, path, run.over):
+            return
+        steps = "".join(run.nodes[node].text for node in path).strip()
+        name = "The path of the answer" if run.over else "The best path so far"
+        text = Text(f"{name}\n", style=f"bold {DIM}") if steps else Text()
+        self._words.update(text.append(show_literally(steps), "not bold default"))
+
+
+class StepPanel(TextPanel):
+    """The marked node: its figures and its whole text."""
+
+    def __init__(self) -> None:
+        super().__init__("step", "Step")
+        self.text = ""
+        """The marked node's text, as it is shown. Empty without a node."""
+
+    def show(self, run: RunView | None, selected: NodeId | None, prediction: str = "") -> None:
+        """prediction: how long a path of the run will be, in words."""
+        node = run.nodes.get(selected) if run is not None and selected is not None else None
+        if run is None or node is None:
+            if self.has_changed(None):
+                self.border_title, self.text = "Step", ""
+                self._words.update(Text("the marked node's text stands here", style=DIM))
+            return
+        growing, tail = run.growing.get(node.id), run.tails.get(node.id, "")
+        if self.has_changed(node, growing, tail, run.rollouts, prediction):
+            self.text = show_literally((node.text or tail).strip())
+            self.border_title = (
+                f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}"
+            )
+            self._words.update(show_text(_describe(run, node, prediction)))
+
+
+def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
+    text = Text()
+    if node.score is not None:
+        text.append(f"score {node.score:.3f}", style=f"bold {score_colour(node.score)}")
+        if len(node.scores) > 1:
+            text.append(f" (steps {', '.join(f'{s:.2f}' for s in node.scores)})")
+        text.append(" · ")
+    text.append(format_count(_count_tokens(run, node.id), "token"))
+    if prediction:
+        drawn = sum(_count_tokens(run, part) for part in run.path(node.id))
+        text.append(f" · path {drawn:,} (predicted {prediction})")
+    if node.finish:
+        text.append(f" · ended by {show_in_line(node.finish)}")
+    if node.answer is not None:
+        text.append(f" · answer {show_in_line(node.answer)}", style="bold")
+    if is_mcts(run) and run.rollouts and node.parent is not None:
+        text.append(f" · {MctsFigures(run).describe(node)}")
+    tail = run.tails.get(node.id)
+    if node.text:
+        return text.append(f"\n{show_literally(node.text.strip())}")
+    return text.append(f"\n…{show_literally(tail)}", style=DIM) if tail else text
+
+
+def _count_tokens(run: RunView, node: NodeId) -> int:
+    return run.growing.get(node, run.nodes[node].tokens)
