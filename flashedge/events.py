@@ -6,6 +6,7 @@ Every event is frozen, and `from_json(to_json(event)) == event`.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -311,7 +312,7 @@ def from_json(data: Mapping[str, Any]) -> Event:
     kind = _KINDS.get(str(data.get("type")))
     if kind is None:
         raise ValueError(f"unknown event type {data.get('type')!r}")
-    hints = typing.get_type_hints(kind)
+    hints = _find_hints(kind)
     fields = {
         name: _restore_tuples(hints.get(name), value)
         for name, value in data.items()
@@ -321,6 +322,9 @@ def from_json(data: Mapping[str, Any]) -> Event:
         return typing.cast(Event, kind(**fields))
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+_find_hints = functools.cache(typing.get_type_hints)
 
 
 def _restore_tuples(hint: Any, value: Any) -> Any:

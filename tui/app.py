@@ -111,7 +111,7 @@ class DashboardApp(App[None]):
             *machine,
         )
         self._machine = PanelGroup(*machine, id="machine")
-        self._machine.border_title = "Machine"
+        self._machine.retitle("Machine")
         self._question = PanelGroup(*(self._problem, self._answer, self._solution), id="question")
         self._theme_file = theme_file
         self._typed: deque[events.Key] = deque()
@@ -309,13 +309,13 @@ class DashboardApp(App[None]):
         if self.state is not self._painted:
             self._painted = self.state
             self._runs.show(self.state)
-            self._question.border_title = _title_run(self.state)
+            self._question.retitle(_title_run(self.state))
             self._problem.show(self.state.problem)
             self._solution.show(shown)
             self._tree.show(shown)
             self._log_panel.show(shown)
             devices = self.state.devices  # several cards have their names in their lines
-            self._machine.border_subtitle = devices[0].name if len(devices) == 1 else ""
+            self._machine.retitle("Machine", devices[0].name if len(devices) == 1 else "")
             for panel in self._panels:
                 panel.show(self.state)
             self._withdraw_question()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, assert_never
 
 from flashedge import events
@@ -91,38 +91,33 @@ class _ViewDraft:
     """What one `fold` changes. Tables are copied when they are first written."""
 
     def __init__(self, view: RunView) -> None:
-        self._view = view
+        self._now = SimpleNamespace(**{f.name: getattr(view, f.name) for f in fields(RunView)})
         self._tables: dict[str, dict[Any, Any]] = {}
         self._log: list[EventLine] = []
         self._certainty: list[CertaintyPoint] = []
-        self._fields: dict[str, Any] = {"seq": view.seq}
-        self._tokens, self._kept_tokens = view.tokens, view.kept_tokens
 
     def freeze(self) -> RunView:
-        view, fields = self._view, self._fields
-        fields |= {name: MappingProxyType(table) for name, table in self._tables.items()}
-        if self._log:
-            fields["log"] = _trim((*view.log, *self._log))
-        if self._certainty:
-            fields["certainty"] = (*view.certainty, *self._certainty)
-        return replace(view, **fields, tokens=self._tokens, kept_tokens=self._kept_tokens)
+        now = self._now
+        for name, table in self._tables.items():
+            setattr(now, name, MappingProxyType(table))
+        now.log = _trim((*now.log, *self._log)) if self._log else now.log
+        now.certainty = (*now.certainty, *self._certainty)
+        return RunView(**vars(now))
 
-    def _read(self, table: str) -> Mapping[Any, Any]:
-        written = self._tables.get(table)
-        return getattr(self._view, table) if written is None else written
-
-    def _write(self, table: str) -> dict[Any, Any]:
-        if table not in self._tables:
-            self._tables[table] = dict(getattr(self._view, table))
-        return self._tables[table]
+    def _write(self, name: str) -> dict[Any, Any]:
+        if name not in self._tables:
+            self._tables[name] = dict(getattr(self._now, name))
+            setattr(self._now, name, self._tables[name])
+        return self._tables[name]
 
     def apply(self, seq: int, event: Event) -> None:
-        if (text := describe(event)) is not None:
+        now, text = self._now, describe(event)
+        if text is not None:
             self._note(seq, event, text)
         match event:
             case events.RunStarted():
-                self._fields |= {"state": "running", "position": None, "starts_in_s": None}
-                self._fields |= {"config": event.config, "queue_s": event.queue_s}
+                now.state, now.position, now.starts_in_s = "running", None, None
+                now.config, now.queue_s = event.config, event.queue_s
             case events.NodesExpanded():
                 self._expand(event)
             case events.Progress():
@@ -135,88 +130,74 @@ class _ViewDraft:
                 for node in event.nodes:
                     self._mark(node, event.status)
             case events.RolloutsEnded():
-                before = self._fields.get("rollouts", self._view.rollouts)
-                futile: int = self._fields.get("futile_rollouts", self._view.futile_rollouts)
-                self._fields |= {
-                    "rollouts": (*before, *event.nodes),
-                    "futile_rollouts": futile + event.futile,
-                }
+                now.rollouts = (*now.rollouts, *event.nodes)
+                now.futile_rollouts += event.futile
             case events.RolloutsAllowed(rollouts=rollouts, of=of):
-                allowed = self._fields.get("allowed", self._view.allowed)
-                boosts: int = self._fields.get("boosts", self._view.boosts)
-                is_boost = rollouts > (allowed[0] if allowed else 1)
-                self._fields |= {"allowed": (rollouts, of), "boosts": boosts + is_boost}
+                now.boosts += rollouts > (now.allowed[0] if now.allowed else 1)
+                now.allowed = (rollouts, of)
             case events.RolloutsInFlight(flights=flights, cancelled=cancelled):
-                self._fields |= {"flights": flights, "cancelled_rollouts": cancelled}
-            case events.CertaintyUpdated():
-                point = CertaintyPoint(
-                    tokens=event.tokens or self._tokens,
-                    certainty=event.certainty,
-                    answers=event.answers,
-                )
+                now.flights, now.cancelled_rollouts = flights, cancelled
+            case events.CertaintyUpdated(certainty=certainty, answers=answers):
+                tokens = event.tokens or now.tokens
+                point = CertaintyPoint(tokens=tokens, certainty=certainty, answers=answers)
                 self._certainty.append(point)
             case events.EarlyExit():
-                tokens = event.tokens or self._tokens
-                self._fields["exit"] = ExitPoint(tokens=tokens, reason=event.reason)
-                self._fields["note"] = text
+                now.exit = ExitPoint(tokens=event.tokens or now.tokens, reason=event.reason)
+                now.note = text
             case events.EngineRestarted():
-                self._fields["note"] = text
+                now.note = text
             case events.PromptRead() | events.Probed():
                 pass  # in the log only: they don't change the tree
             case events.KvSplitChanged() | events.Offloaded() | events.Restored():
                 pass  # likewise
             case events.RunFinished():
-                self.end("finished", result=event.result)
+                now.result = event.result
+                self.end("finished")
             case events.RunFailed():
-                self.end("failed", note=event.error)
+                self.end("failed", event.error)
             case events.RunCancelled():
-                self.end("cancelled", note=event.reason)
+                self.end("cancelled", event.reason)
             case _:
                 assert_never(event)
 
-    def end(self, state: str, **fields: Any) -> None:
+    def end(self, state: str, note: str | None = None) -> None:
         """The run is over. Nodes that still generate are cut."""
-        self._fields |= {"state": state, "flights": (), **fields}
-        for node in [n.id for n in self._read("nodes").values() if n.status == "generating"]:
+        now = self._now
+        now.state, now.flights, now.note = state, (), now.note if note is None else note
+        for node in [n.id for n in now.nodes.values() if n.status == "generating"]:
             self._change(node, status=CUT)
         self._write("growing").clear()
         self._write("tails").clear()
 
     def _note(self, seq: int, event: Event, text: str) -> None:
-        category = category_of(event)
-        counts = self._write("event_counts")
+        now, category, counts = self._now, category_of(event), self._write("event_counts")
         counts[category] = counts.get(category, 0) + 1
-        self._fields["seq"] = seq
-        kind = type(event).__name__
+        now.seq = seq
         tally = None
-        if isinstance(event, events.NodeScored) and event.node in self._read("nodes"):
-            before = (self._log or self._view.log or (None,))[-1]
-            tally = tally_score(before, self._read("nodes")[event.node].depth, event.score)
-        line = EventLine(seq=seq, kind=kind, category=category, text=text, tally=tally)
-        self._log.append(line)
+        if isinstance(event, events.NodeScored) and event.node in now.nodes:
+            before = (self._log or now.log or (None,))[-1]
+            tally = tally_score(before, now.nodes[event.node].depth, event.score)
+        kind = type(event).__name__
+        self._log.append(EventLine(seq=seq, kind=kind, category=category, text=text, tally=tally))
 
     def _expand(self, event: events.NodesExpanded) -> None:
         nodes, children = self._write("nodes"), self._write("children")
         new = [(node, index) for node, index, _ in event.children if node not in nodes]
-        added = tuple(node for node, _ in new)
-        children[event.parent] = (*children.get(event.parent, ()), *added)
-        self._fields["level"] = event.depth
+        children[event.parent] = (*children.get(event.parent, ()), *(node for node, _ in new))
+        self._now.level = event.depth
         for node, index in new:
             nodes[node] = NodeView(id=node, parent=event.parent, index=index, depth=event.depth)
-            self._fields["latest"] = node
+            self._now.latest = node
 
     def _grow(self, event: Progress) -> None:
-        nodes = self._read("nodes")
-        for table, pairs in (("growing", event.tokens), ("tails", event.tails)):
-            written = self._write(table)
+        nodes = self._now.nodes
+        for name, pairs in (("growing", event.tokens), ("tails", event.tails)):
+            table = self._write(name)
             for node, value in pairs:
                 if node in nodes and nodes[node].status == "generating":
-                    written[node] = value
+                    table[node] = value
 
     def _complete(self, event: events.StepCompleted) -> None:
-        nodes = self._read("nodes")
-        if event.node in nodes:
-            self._tokens += len(event.token_ids) - nodes[event.node].tokens
         self._change(
             event.node,
             tokens=len(event.token_ids),
@@ -229,28 +210,31 @@ class _ViewDraft:
 
     def _mark(self, node: NodeId, status: str) -> None:
         """A cancelled node loses what it had, as in the search's tree."""
-        known = self._read("nodes").get(node)
+        known = self._now.nodes.get(node)
         if status == "cancelled" and known is not None:
-            self._tokens -= known.tokens
-            blank = NodeView(
-                id=node, parent=known.parent, index=known.index, depth=known.depth, status=status
-            )
+            place: dict[str, Any] = {
+                "parent": known.parent,
+                "index": known.index,
+                "depth": known.depth,
+            }
+            blank = NodeView(id=node, status=status, **place)
             self._change(node, **{f.name: getattr(blank, f.name) for f in fields(NodeView)})
         else:
             self._change(node, status=status)
 
     def _change(self, node: NodeId, **fields: Any) -> None:
-        before = self._read("nodes").get(node)
+        now = self._now
+        before = now.nodes.get(node)
         if before is None:
             return
-        after = replace(before, **fields)
-        self._write("nodes")[node] = after
-        self._kept_tokens += _kept(after) - _kept(before)
+        after = self._write("nodes")[node] = replace(before, **fields)
+        now.tokens += after.tokens - before.tokens
+        now.kept_tokens += _kept(after) - _kept(before)
         if after.status != "generating":
             self._write("growing").pop(node, None)
             self._write("tails").pop(node, None)
         if node != ROOT and "status" not in fields:
-            self._fields["latest"] = node
+            now.latest = node
 
 
 def _kept(node: NodeView) -> int:

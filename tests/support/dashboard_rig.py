@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
     from_json,
+    to_json,
 )
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.device import DeviceSample
@@ -36,6 +38,7 @@ DEVICE = DeviceSample(
 )
 
 
+@cache
 def recorded(name: str = BEAM) -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
     """The run's row, and (number, seconds, event) as a live client received them."""
     data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
@@ -49,6 +52,13 @@ def live_items(name: str = BEAM) -> list[Numbered]:
 def stored_items() -> list[Numbered]:
     """What the store keeps of the beam run: everything but Progress."""
     return [(n, e) for n, e in live_items() if not isinstance(e, Progress)]
+
+
+def end_with(**fields: Any) -> list[Numbered]:
+    """The stored events, with these fields of the run's result."""
+    *items, (number, end) = stored_items()
+    told = to_json(end)
+    return [*items, (number, from_json({**told, "result": {**told["result"], **fields}}))]
 
 
 def whole_answer_items(ended: int) -> list[Numbered]:

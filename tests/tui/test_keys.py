@@ -59,45 +59,50 @@ async def opened(
         yield pilot, app, daemon, clock
 
 
-async def test_help() -> None:
+async def test_help_the_last_line_panels_by_tab_and_quit() -> None:
     async with opened() as (pilot, app, _, _):
+        shown = str(app.query_one("#keys").render())
+        assert shown == "  ".join(f"{key} {word}" for key, word, _ in KEYS)
+        assert {action for _, _, action in KEYS} <= {b.action for b in app.BINDINGS}
         await pilot.press("question_mark")
         assert isinstance(app.screen, Help)
         assert "≈ cut by" in HELP, "the word that the tree and the CLI use"
         await pilot.press("escape")
         assert not isinstance(app.screen, Help)
+        seen = []
+        for _ in range(5):
+            assert app.focused is not None
+            seen.append(app.focused.id)
+            await pilot.press("tab")
+        assert seen == ["runs", "problem", "tree", "step", "log"]
+        await pilot.press("q")
+        await pilot.pause(0.1)
+        assert not app.is_running
 
 
-async def test_the_last_line_names_every_key() -> None:
-    async with opened() as (_, app, _, _):
-        shown = str(app.query_one("#keys").render())
-        assert shown == "  ".join(f"{key} {word}" for key, word, _ in KEYS)
-        assert {action for _, _, action in KEYS} <= {b.action for b in app.BINDINGS}
-
-
-async def test_filter_of_runs() -> None:
+async def test_a_filter_of_the_runs_chooses_one_that_it_shows() -> None:
     async with opened() as (pilot, app, _, _):
-        runs = app.query_one(RunList)
-        await pilot.press("slash", *"other")
+        runs, tree = app.query_one(RunList), app.query_one(BeamTree)
+        assert (app.state.chosen, runs.is_marked) == (OVER, True)
+        await pilot.press("slash", *"zzz")
+        assert "no run matches /zzz" in runs.render_line(0).text
+        assert runs.border_title == "Runs · 0 of 225 · /zzz"
+        assert app.state.chosen == OVER
+        await pilot.press("escape", "slash", *"other")
         assert (runs.count, runs.filter) == (1, "other")
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
+        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
         await pilot.press("enter")
         assert app.focused is runs
         assert runs.count == 1
         await pilot.press("escape")
-        assert (runs.count, runs.filter) == (2, "")
-
-
-async def test_a_filter_chooses_a_run_that_it_shows() -> None:
-    async with opened() as (pilot, app, _, _):
-        runs = app.query_one(RunList)
-        assert (app.state.chosen, runs.is_marked) == (OVER, True)
-        await pilot.press("slash", *"other")
-        await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
-        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
-        await pilot.press("escape")
         await pilot.pause(0.1)
+        assert (runs.count, runs.filter) == (2, "")
         assert app.state.chosen == OTHER
         assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+        tree.focus()
+        await pilot.press("slash", *"zzz")
+        assert "nothing matches /zzz" in tree.render_line(0).text
 
 
 async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
@@ -111,19 +116,6 @@ async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
         assert (runs.count, runs.run_at(0)) == (1, OTHER)
         await pilot.press("escape")
         assert (runs.run_at(runs.cursor), runs.is_marked) == ("run-begun", True)
-
-
-async def test_a_filter_that_matches_nothing_says_so() -> None:
-    async with opened() as (pilot, app, _, _):
-        runs, tree = app.query_one(RunList), app.query_one(BeamTree)
-        await pilot.press("slash", *"zzz")
-        assert "no run matches /zzz" in runs.render_line(0).text
-        assert runs.border_title == "Runs · 0 of 225 · /zzz"
-        assert app.state.chosen == OVER
-        await pilot.press("escape")
-        tree.focus()
-        await pilot.press("slash", *"zzz")
-        assert "nothing matches /zzz" in tree.render_line(0).text
 
 
 @asynccontextmanager
@@ -179,7 +171,22 @@ async def test_a_filter_looks_through_all_runs() -> None:
 async def test_a_filter_of_the_tree_goes_from_match_to_match() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)
+
+        def find(text: str) -> set[str]:
+            lines = [tree.line(i, 100).plain.split() for i in range(tree.count)]
+            return {next((w for w in line if w[0] == "×"), "") for line in lines if text in line}
+
+        whole, before = find("85+11=96."), tree.count
+        assert whole == {"×14"}
         tree.focus()
+        await pilot.press("home", "slash", *"boxed{22}", "enter")
+        assert 0 < tree.count < before
+        assert find("85+11=96.") == whole, "siblings that the filter hides count"
+        assert app.focused is tree
+        await pilot.press("slash")
+        assert app.query_one("#filter", Input).value == "boxed{22}"
+        await pilot.press("escape")
+        assert tree.count == before
         await pilot.press("home", "slash", *"24+24", "escape", "slash", *"22+24", "enter")
         matches = [i for i in range(tree.count) if "22+24" in tree.line(i, 100).plain]
         assert len(matches) > 2
@@ -194,47 +201,18 @@ async def test_a_filter_of_the_tree_goes_from_match_to_match() -> None:
         assert tree.cursor == matches[-1]
 
 
-async def test_a_filter_keeps_the_counts_of_siblings() -> None:
-    async with opened() as (pilot, app, _, _):
-        tree = app.query_one(BeamTree)
-
-        def find(text: str) -> set[str]:
-            lines = [tree.line(i, 100).plain.split() for i in range(tree.count)]
-            return {next((w for w in line if w[0] == "×"), "") for line in lines if text in line}
-
-        whole = find("85+11=96.")
-        assert whole == {"×14"}
-        tree.focus()
-        await pilot.press("slash", *"boxed{22}", "enter")
-        assert find("85+11=96.") == whole
-
-
-async def test_filter_of_the_tree() -> None:
-    async with opened() as (pilot, app, _, _):
-        tree = app.query_one(BeamTree)
-        tree.focus()
-        before = tree.count
-        await pilot.press("slash", *"boxed{22}", "enter")
-        assert 0 < tree.count < before
-        assert app.focused is tree
-        await pilot.press("slash")
-        assert app.query_one("#filter", Input).value == "boxed{22}"
-        await pilot.press("escape")
-        assert tree.count == before
-
-
-async def test_cancel_asks_first() -> None:
-    async with opened("running") as (pilot, _, daemon, _):
+async def test_a_run_that_goes_on_is_cancelled_and_not_replayed() -> None:
+    async with opened("running") as (pilot, app, daemon, _):
+        await pilot.press("r")
+        await pilot.pause(0.1)
+        assert app.state.replay is None
         await pilot.press("c", "n")
         assert daemon.cancelled == []
         await pilot.press("c", "y")
         await until(pilot, lambda: daemon.cancelled == [OVER])
-
-
-async def test_a_run_that_is_over_is_not_cancelled() -> None:
-    async with opened() as (pilot, app, daemon, _):
+        await until(pilot, lambda: app.state.chosen_row and not app.state.chosen_row.live)
         await pilot.press("c", "y")
-        assert daemon.cancelled == []
+        assert daemon.cancelled == [OVER], "it is over"
         assert len(app.screen_stack) == 1
 
 
@@ -244,7 +222,10 @@ async def test_submit() -> None:
         assert isinstance(app.screen, Submit)
         await pilot.press("ctrl+s")
         assert isinstance(app.screen, Submit), "an empty problem is not sent"
-        await pilot.press(*"2+2?", "tab", "backspace", "backspace", "4", "enter")
+        await pilot.press(*"2+2?", "tab", "x", "ctrl+s")
+        assert isinstance(app.screen, Submit), "beam-16x is no search"
+        assert daemon.submitted == []
+        await pilot.press("backspace", "backspace", "backspace", "4", "enter")
         await until(pilot, lambda: daemon.submitted)
         assert daemon.submitted == [{"problem": "2+2?", "strategy": "beam", "n": 4}]
         await until(pilot, lambda: app.state.chosen == "run-new1")
@@ -283,6 +264,18 @@ def test_a_draft_says_what_is_wrong(draft: Draft, wrong: str) -> None:
         draft.build_body()
 
 
+async def test_the_dialog_offers_what_the_daemon_serves() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        daemon.strategies = ("beam", "mine")
+        daemon.go(down=True)
+        await until(pilot, lambda: app.state.link.state == "lost")
+        daemon.go(down=False)
+        await until(pilot, lambda: app.state.strategies == ("beam", "mine"))
+        await pilot.press("s", *"2+2?", "tab", "tab", "end", "enter", "enter")
+        await until(pilot, lambda: daemon.submitted)
+        assert daemon.submitted == [{"problem": "2+2?", "strategy": "mine", "n": 16}]
+
+
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
     """All keys are in the queue before the first widget has handled one."""
     async with opened() as (pilot, app, daemon, _):
@@ -298,27 +291,23 @@ async def test_keys_typed_ahead_go_where_they_belong() -> None:
         assert app.is_running, "q did not reach the dashboard"
 
 
-async def test_a_step_and_an_answer_are_copied() -> None:
+async def test_the_marked_step_is_shown_whole_and_can_be_copied() -> None:
     async with opened() as (pilot, app, _, _):
         app.query_one(BeamTree).focus()
         await pilot.press("b")
         await pilot.pause(0.2)
+        step = app.query_one(StepPanel)
+        assert "node 109" in str(step.border_title)
+        assert "\\boxed{46}" in str(step.query_one("#step-text").render())
         await pilot.press("y")
         assert app.clipboard == "Day 6 was the last. The answer is \\boxed{46}."
         await pilot.press("Y")
         assert app.clipboard == "46"
-
-
-async def test_text_marked_with_the_mouse_is_copied() -> None:
-    async with opened() as (pilot, app, _, _):
-        app.query_one(BeamTree).focus()
-        await pilot.press("b")
-        await pilot.pause(0.2)
         await pilot.mouse_down("#step-text", offset=(0, 1))
         await pilot.hover("#step-text", offset=(9, 1))
         await pilot.mouse_up("#step-text", offset=(9, 1))
         await pilot.press("ctrl+c")
-        assert app.clipboard.startswith("Day 6 was")
+        assert app.clipboard.startswith("Day 6 was"), "marked with the mouse"
 
 
 async def test_the_palette_does_what_a_key_does() -> None:
@@ -331,13 +320,6 @@ async def test_the_palette_does_what_a_key_does() -> None:
         assert tree.shows_dropped
         await pilot.press("enter")
         await until(pilot, lambda: not tree.shows_dropped)
-
-
-async def test_submit_refuses_what_is_no_search() -> None:
-    async with opened() as (pilot, app, daemon, _):
-        await pilot.press("s", *"2+2?", "tab", "x", "ctrl+s")
-        assert isinstance(app.screen, Submit)
-        assert daemon.submitted == []
 
 
 async def test_an_unknown_strategy_keeps_the_text_and_lists_the_known_ones() -> None:
@@ -376,13 +358,6 @@ async def test_a_replay_at_every_speed() -> None:
 def _fields(app: DashboardApp, run: str) -> dict[str, object]:
     tree = app.state.trees[run]
     return {name: getattr(tree, name) for name in tree.__dataclass_fields__}
-
-
-async def test_a_run_that_goes_on_is_not_replayed() -> None:
-    async with opened("running") as (pilot, app, _, _):
-        await pilot.press("r")
-        await pilot.pause(0.1)
-        assert app.state.replay is None
 
 
 async def test_export(tmp_path: Path) -> None:
@@ -449,17 +424,7 @@ async def test_events_are_filtered_by_category() -> None:
         assert "level 1: 16 scores, best 0.95, mean 0.95" in drawn
 
 
-async def test_pruned_nodes_can_be_hidden() -> None:
-    async with opened() as (pilot, app, _, _):
-        tree = app.query_one(BeamTree)
-        before = tree.count
-        await pilot.press("p")
-        assert tree.count < before
-        await pilot.press("p")
-        assert tree.count == before
-
-
-async def test_moving_and_collapsing() -> None:
+async def test_moving_collapsing_and_hiding() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)
         tree.focus()
@@ -472,23 +437,21 @@ async def test_moving_and_collapsing() -> None:
         assert tree.cursor == tree.count - 1
         await pilot.press("pageup", "pagedown", "k", "j", "b")
         assert tree.selected == app.state.trees[OVER].best
+        before = tree.count
+        await pilot.press("p")
+        assert tree.count < before
+        await pilot.press("p")
+        assert tree.count == before
 
 
-async def test_the_selected_step_is_shown_whole() -> None:
-    async with opened() as (pilot, app, _, _):
-        app.query_one(BeamTree).focus()
-        await pilot.press("b")
-        await pilot.pause(0.2)
-        step = app.query_one(StepPanel)
-        assert "node 109" in str(step.border_title)
-        assert "\\boxed{46}" in str(step.query_one("#step-text").render())
-
-
-async def test_choosing_a_run_follows_it() -> None:
+async def test_a_run_is_chosen_by_key_and_by_click() -> None:
     async with opened() as (pilot, app, _, _):
         await pilot.press("down")
         assert app.state.chosen == OTHER
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
+        await pilot.click(RunList, offset=(5, 1))
+        await pilot.pause()
+        assert app.state.chosen == OVER
 
 
 async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
@@ -499,23 +462,3 @@ async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
         await pilot.pause(0.2)
         assert (log.display, step.display) == (True, False)
         assert log.count == 163
-
-
-async def test_panels_by_tab_and_quit() -> None:
-    async with opened() as (pilot, app, _, _):
-        seen = []
-        for _ in range(5):
-            assert app.focused is not None
-            seen.append(app.focused.id)
-            await pilot.press("tab")
-        assert seen == ["runs", "problem", "tree", "step", "log"]
-        await pilot.press("q")
-        await pilot.pause(0.1)
-        assert not app.is_running
-
-
-async def test_a_click_moves_the_cursor() -> None:
-    async with opened() as (pilot, app, _, _):
-        await pilot.click(RunList, offset=(5, 2))
-        await pilot.pause()
-        assert app.state.chosen == OTHER

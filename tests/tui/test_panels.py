@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from textual.widget import Widget
 from flashedge.client.words import describe_distrust, describe_unboxed, describe_unlikely
 from flashedge.events import RunCancelled, RunFailed, from_json, to_json
 from flashedge.tui.app import DashboardApp
-from flashedge.tui.colours import ON_LIGHT, OURS, SCALE
+from flashedge.tui.colours import ON_LIGHT, OURS, SCALE, load_choice
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import Confirm
 from flashedge.tui.widgets.runs import RunList
@@ -26,6 +27,7 @@ from tests.support.dashboard_rig import (
     FakeDaemon,
     Numbered,
     dashboard,
+    end_with,
     engine,
     live_items,
     recorded,
@@ -37,16 +39,6 @@ from tests.tui.test_keys import until
 RUN = "run-shown"
 SIZES = ((80, 24), (120, 40), (200, 60))
 PROBLEM = recorded()[0]["problem"]
-
-
-def end_with(**fields: Any) -> list[Numbered]:
-    """The recorded run's events, with these fields of its result."""
-    items = stored_items()
-    number, end = items[-1]
-    return [
-        *items[:-1],
-        (number, from_json({**to_json(end), "result": {**to_json(end)["result"], **fields}})),
-    ]
 
 
 @asynccontextmanager
@@ -79,77 +71,93 @@ def read(app: DashboardApp, widget: str | type[Widget] | None = None) -> str:
     return " ".join(" ".join(lines).replace("│", " ").split())
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_no_warning_is_cut(size: tuple[int, int]) -> None:
+async def show_each_size(pilot: Pilot[None], app: DashboardApp) -> AsyncIterator[int]:
+    """Resize the terminal to each of SIZES, and give its columns once the screen has settled."""
+    for size in SIZES:
+        await pilot.resize_terminal(*size)
+        before, shown = "", read(app)
+        while shown != before:
+            await pilot.pause(0.1)
+            before, shown = shown, read(app)
+        yield size[0]
+
+
+async def test_no_warning_is_cut() -> None:
     items = end_with(trusted=False, unboxed=True, cut_by="deadline")
-    async with watching(items, size) as (_, app):
-        shown = read(app, "#answer")
-        assert shown.startswith("Answer")
-        assert describe_distrust(0.7462) in shown
-        assert describe_unboxed() in shown
-        assert "The run was stopped early by its deadline." in shown
+    async with watching(items, SIZES[0]) as (pilot, app):
+        async for _ in show_each_size(pilot, app):
+            shown = read(app, "#answer")
+            assert shown.startswith("Answer")
+            assert describe_distrust(0.7462) in shown
+            assert describe_unboxed() in shown
+            assert "The run was stopped early by its deadline." in shown
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_long_answer_leaves_room_for_its_warning(size: tuple[int, int]) -> None:
+async def test_a_long_answer_leaves_room_for_its_warning() -> None:
     answer = " ".join(f"word {i}" for i in range(400))
     items = end_with(answer=answer, unlikely=True, votes=[])
-    async with watching(items, size) as (_, app):
-        shown = read(app, "#answer")
-        assert "word 0 word 1" in shown
-        assert "…" in shown
-        assert shown.endswith(describe_unlikely())
+    async with watching(items, SIZES[0]) as (pilot, app):
+        async for _ in show_each_size(pilot, app):
+            shown = read(app, "#answer")
+            assert "word 0 word 1" in shown
+            assert "…" in shown
+            assert shown.endswith(describe_unlikely())
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_search_that_gave_up_says_so_whole(size: tuple[int, int]) -> None:
-    async with watching(end_with(unlikely=True), size) as (_, app):
-        assert describe_unlikely() in read(app, "#answer")
+async def test_a_search_that_gave_up_says_so_whole() -> None:
+    async with watching(end_with(unlikely=True), SIZES[0]) as (pilot, app):
+        async for _ in show_each_size(pilot, app):
+            assert describe_unlikely() in read(app, "#answer")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_failure_is_the_answer(size: tuple[int, int]) -> None:
+async def test_a_failure_is_the_answer() -> None:
     items = live_items()[:100]
     error = "the generator ran out of memory while it computed a batch of 16 requests, and again"
     items.append((items[-1][0] + 1, RunFailed(error=error, code="engine_dead", hint=None)))
-    async with watching(items, size, "failed") as (_, app):
-        assert f"! failed: {error}" in read(app, "#answer")
+    async with watching(items, SIZES[0], "failed") as (pilot, app):
+        async for _ in show_each_size(pilot, app):
+            assert f"! failed: {error}" in read(app, "#answer")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_an_engine_that_is_unwell_comes_first(size: tuple[int, int]) -> None:
+async def test_an_engine_that_is_unwell_comes_first() -> None:
     class Unwell(FakeDaemon):
         async def status(self) -> dict[str, Any]:
             why = "the verifier died of a CUDA error in a step of 4,096 tokens"
             detail = f"{why}; it is restarted in 8 s"
             return {**await super().status(), "state": "degraded", "detail": detail}
 
-    async with watching(stored_items(), size, daemon=Unwell()) as (_, app):
-        shown = read(app, "#status")
-        assert "4,096 tokens; it is restarted in 8 s" in shown
-        assert shown.index("verifier died") < shown.index("running")
+    async with watching(stored_items(), SIZES[0], daemon=Unwell()) as (pilot, app):
+        async for _ in show_each_size(pilot, app):
+            shown = read(app, "#status")
+            assert "4,096 tokens; it is restarted in 8 s" in shown
+            assert shown.index("verifier died") < shown.index("running")
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_whole_problem_can_be_read(size: tuple[int, int]) -> None:
-    async with watching(stored_items(), size) as (pilot, app):
+async def test_a_finished_run_shows_its_problem_and_sets_off_its_answer() -> None:
+    async with watching(stored_items(), SIZES[0]) as (pilot, app):
         panel = app.query_one(ProblemPanel)
-        if size[0] == 80:
+        async for columns in show_each_size(pilot, app):
+            row = app.query_one(RunList).render_line(0).text.rstrip()
+            assert PROBLEM[:27] in row
+            assert "   " not in row, "no wide gap"
+            if columns > 80:
+                expected = "Answer 46 15 of 16 paths 94% of the vote certainty 0.92 score 0.75"
+                assert read(app, "#answer") == expected
+                assert PROBLEM in read(app, ProblemPanel)
+                continue
+            assert read(app, "#answer") == "Answer ★ 46 ×15 94% · 22 ×1 6%"
             assert read(app, ProblemPanel).startswith(f"Problem {PROBLEM[:60]}")
             assert panel.size.height == 1
             await pilot.press("tab")
-            await pilot.pause(0.1)
-        assert PROBLEM in read(app, ProblemPanel)
-        if size[0] == 80:
+            await until(pilot, lambda: PROBLEM in read(app, ProblemPanel))
             await pilot.press("tab")
             await until(pilot, lambda: panel.size.height == 1)
-            await pilot.pause(0.1)
-            assert read(app, ProblemPanel).endswith("…")
+            await until(pilot, lambda: read(app, ProblemPanel).endswith("…"))
 
 
 async def test_a_long_problem_is_scrolled() -> None:
     text = " ".join(f"sentence {i}." for i in range(200))
-    started = to_json(stored_items()[0][1])
+    started = deepcopy(to_json(stored_items()[0][1]))
     started["config"]["problem"]["messages"][-1]["content"] = text
     items = [(1, from_json(started)), *stored_items()[1:]]
     async with watching(items, (120, 40), problem=text[:200]) as (pilot, app):
@@ -158,40 +166,27 @@ async def test_a_long_problem_is_scrolled() -> None:
         await until(pilot, lambda: "sentence 199." in read(app, ProblemPanel))
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_answer_is_set_off(size: tuple[int, int]) -> None:
-    async with watching(stored_items(), size) as (_, app):
-        expected = "Answer ★ 46 ×15 94% · 22 ×1 6%"
-        if size[0] > 80:
-            expected = "Answer 46 15 of 16 paths 94% of the vote certainty 0.92 score 0.75"
-        assert read(app, "#answer") == expected
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_a_run_under_way_has_a_best_answer_so_far(size: tuple[int, int]) -> None:
-    async with watching(live_items()[:262], size, "running") as (_, app):
-        assert read(app, "#answer").startswith("Best so far")
-        assert "22" in read(app, "#answer")
-    async with watching(live_items()[:60], size, "running") as (_, app):
-        assert read(app, "#answer") == "Answer none yet"
+async def test_a_run_under_way_has_a_best_answer_so_far() -> None:
+    daemon = FakeDaemon()
+    async with watching(live_items()[:60], SIZES[0], "running", daemon=daemon) as (pilot, app):
+        async for _ in show_each_size(pilot, app):
+            assert read(app, "#answer") == "Answer none yet"
+        daemon.send(RUN, live_items()[60:262])
+        await until(pilot, lambda: "Best so far" in read(app))
+        async for _ in show_each_size(pilot, app):
+            assert read(app, "#answer").startswith("Best so far")
+            assert "22" in read(app, "#answer")
 
 
 async def test_a_run_that_was_cancelled_in_the_queue_says_so() -> None:
     items: list[Numbered] = [(1, RunCancelled(reason="cancelled by request"))]
-    for size in SIZES:
-        async with watching(items, size, "cancelled", problem="A problem of its own.") as (_, app):
+    problem = "A problem of its own."
+    async with watching(items, SIZES[0], "cancelled", problem=problem) as (pilot, app):
+        async for _ in show_each_size(pilot, app):
             shown = read(app)
             assert "cancelled before it started" in shown
-            assert "A problem of its own." in read(app, ProblemPanel)
+            assert problem in read(app, ProblemPanel)
             assert "no tree: the run ended before its first step" in shown
-
-
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_problem_has_the_room_of_its_row(size: tuple[int, int]) -> None:
-    async with watching(stored_items(), size) as (_, app):
-        row = app.query_one(RunList).render_line(0).text.rstrip()
-        assert PROBLEM[:27] in row
-        assert "   " not in row, "no wide gap"
 
 
 async def test_problems_that_begin_alike_are_told_apart() -> None:
@@ -249,34 +244,34 @@ async def test_a_small_terminal_has_ten_lines_of_the_tree() -> None:
         ]
 
 
-async def test_kv_memory_takes_a_line_when_it_is_full() -> None:
-    class Full(FakeDaemon):
-        async def status(self) -> dict[str, Any]:
-            engines = {"generator": engine(2000, 2047), "verifier": engine(1, 1023)}
-            return {**await super().status(), "engines": engines}
+class UsedMemory(FakeDaemon):
+    """Its engines use so many blocks of their KV memory."""
 
-    async with watching(stored_items(), (80, 24), daemon=Full()) as (_, app):
+    blocks = (2000, 1)
+
+    async def status(self) -> dict[str, Any]:
+        generator, verifier = engine(self.blocks[0], 2047), engine(self.blocks[1], 1023)
+        return {**await super().status(), "engines": {"generator": generator, "verifier": verifier}}
+
+
+async def test_kv_memory_takes_a_line_when_it_is_full_and_idle_engines_share_one() -> None:
+    daemon = UsedMemory()
+    async with watching(stored_items(), (80, 24), daemon=daemon) as (pilot, app):
         assert read(app, "#memory").startswith("KV gen")
         assert "98%" in read(app, "#memory")
-
-
-async def test_idle_engines_share_a_line() -> None:
-    class Idle(FakeDaemon):
-        async def status(self) -> dict[str, Any]:
-            engines = {"generator": engine(0, 2047), "verifier": engine(0, 1023)}
-            return {**await super().status(), "engines": engines}
-
-    async with watching(stored_items(), (120, 40), daemon=Idle()) as (_, app):
-        assert read(app, "#memory") == "KV gen 0% ver 0% split 67:33"
+        daemon.blocks = (0, 0)
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: read(app, "#memory") == "KV gen 0% ver 0% split 67:33")
 
 
 async def test_a_large_terminal_shows_the_path_of_the_answer() -> None:
-    async with watching(stored_items(), (200, 60)) as (_, app):
+    async with watching(stored_items(), (120, 40)) as (pilot, app):
+        assert not app.query_one(SolutionPanel).display
+        await pilot.resize_terminal(200, 60)
+        await until(pilot, lambda: "The path of the answer" in read(app))
         shown = read(app, SolutionPanel)
         assert shown.startswith("The path of the answer Day 1: gets 11. 85+11=96.")
         assert shown.endswith("The answer is \\boxed{46}.")
-    async with watching(stored_items(), (120, 40)) as (_, app):
-        assert not app.query_one(SolutionPanel).display
 
 
 # ---------------------------------------------------------------- colours
@@ -303,6 +298,10 @@ async def test_scores_are_dark_on_a_light_theme() -> None:
         colours = list_colours(app)
         assert ON_LIGHT[SCALE[-1]] in colours
         assert not colours & {*SCALE}
+        for theme in ("textual-dark", "ansi-light", "solarized-light", "gruvbox"):
+            app.theme = theme
+            await pilot.pause()
+            assert "Answer 46" in read(app, "#answer"), "every kind of theme can be drawn"
 
 
 async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,14 +315,6 @@ async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
                 assert name in ("default",) or name[1:3] == name[3:5] == name[5:7], name
 
 
-async def test_themes_of_every_kind_can_be_drawn() -> None:
-    async with watching(stored_items(), (120, 40)) as (pilot, app):
-        for theme in ("textual-dark", "ansi-light", "solarized-light", "gruvbox"):
-            app.theme = theme
-            await pilot.pause()
-            assert "Answer 46" in read(app, "#answer")
-
-
 async def test_the_theme_is_remembered(tmp_path: Path) -> None:
     file = tmp_path / "new" / "theme"
     async with watching(stored_items(), (120, 40), theme_file=file) as (pilot, app):
@@ -335,10 +326,16 @@ async def test_the_theme_is_remembered(tmp_path: Path) -> None:
         assert app.theme == "nord"
 
 
-@pytest.mark.parametrize("content", [b"no such theme\n", b"", b"\xff\xfe"])
-async def test_a_theme_that_is_not_known_is_ours(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
+def test_a_choice_that_cannot_be_read_is_ours(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "theme"
     file.write_bytes(content)
+    assert load_choice(file) == OURS.name
+
+
+async def test_a_theme_that_is_not_known_is_ours(tmp_path: Path) -> None:
+    file = tmp_path / "theme"
+    file.write_bytes(b"no such theme\n")
     async with watching(stored_items(), (80, 24), theme_file=file) as (_, app):
         assert app.theme == OURS.name
 
@@ -371,15 +368,15 @@ class BusyDaemon(FakeDaemon):
         return told
 
 
-@pytest.mark.parametrize("size", SIZES)
-async def test_the_machine_says_how_fast_requests_were(size: tuple[int, int]) -> None:
-    async with watching(stored_items(), size, daemon=BusyDaemon()) as (pilot, app):
-        is_small = size == SIZES[0]
-        words = ("Certainty",) if is_small else ("Cache hits", "Held by")
-        await until(pilot, lambda: all(word in read(app) for word in words))
-        shown = read(app)
-        assert ("1st token chat 0.12, p90 0.4 s" in shown) != is_small
-        assert ("Next token chat 8, p90 15 ms" in shown) != is_small
-        assert ("· search 8, p90 15 ms" in shown) == (size == SIZES[2])
-        assert ("Cache hits gen 84%" in shown) != is_small
-        assert ("Held by ollama 3.0 GiB" in shown) != is_small
+async def test_the_machine_says_how_fast_requests_were() -> None:
+    async with watching(stored_items(), SIZES[0], daemon=BusyDaemon()) as (pilot, app):
+        async for columns in show_each_size(pilot, app):
+            is_small = columns == 80
+            words = ("Certainty",) if is_small else ("Cache hits", "Held by")
+            await until(pilot, lambda words=words: all(word in read(app) for word in words))
+            shown = read(app)
+            assert ("1st token chat 0.12, p90 0.4 s" in shown) != is_small
+            assert ("Next token chat 8, p90 15 ms" in shown) != is_small
+            assert ("· search 8, p90 15 ms" in shown) == (columns == 200)
+            assert ("Cache hits gen 84%" in shown) != is_small
+            assert ("Held by ollama 3.0 GiB" in shown) != is_small

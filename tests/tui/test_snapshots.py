@@ -5,7 +5,7 @@ After an intended change run `pytest tests/tui --snapshot-update`; look at the p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from textual.widgets import Input
 
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
-from flashedge.events import from_json, to_json
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit
@@ -27,6 +26,7 @@ from tests.support.dashboard_rig import (
     FakeDaemon,
     Numbered,
     dashboard,
+    end_with,
     live_items,
     stored_items,
     summary,
@@ -39,16 +39,16 @@ LARGE = (200, 60)
 RUN, QUEUED, PAST = "run-2dcea5c48dce", "run-ccc1e546379c", "run-260cd89ddfe7"
 
 PREDICTED = {"median_tokens": 162.0, "tail_tokens": 204.0}
+BEAM_ENDS = (160, 200, 235, 262)
 WAITS = {"position": 0, "starts_in_s": 9.4, **PREDICTED}
 
 
-def scene(status: str) -> tuple[FakeDaemon, Clock]:
-    daemon = FakeDaemon(
+def scene(status: str) -> FakeDaemon:
+    return FakeDaemon(
         summary(QUEUED, "queued", problem="Let h = 91. y = 22. p = h - y. z = p + y.", **WAITS),
         summary(RUN, status, **(PREDICTED if status == "running" else {})),
         summary(PAST, "finished", problem="Dan has 24 nuts. Day 1: wins 20.", answer="26"),
     )
-    return daemon, Clock()
 
 
 async def settled(pilot: Pilot[None]) -> None:
@@ -69,19 +69,19 @@ async def settled(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-async def sampled(pilot: Pilot[None], clock: Clock, seconds: float) -> None:
+async def sampled(pilot: Pilot[None], seconds: float) -> None:
     """Let time pass until the rates are sampled once more."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
+    assert isinstance(app._clock, Clock)
     seen = len(app.state.samples)
-    clock.now += seconds
+    app._clock.now += seconds
     await until(pilot, lambda: len(app.state.samples) > seen)
 
 
 async def grown(
     pilot: Pilot[None],
     daemon: FakeDaemon,
-    clock: Clock,
     run: str,
     items: list[Numbered],
     ends: Iterable[int],
@@ -94,67 +94,89 @@ async def grown(
         daemon.send(run, items[start:end])
         start, whole = end, fold(RunView(id=run), items[:end])
         await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
-        await sampled(pilot, clock, 1.0)
+        await sampled(pilot, 1.0)
+
+
+Then = Callable[[Pilot[None], DashboardApp], Awaitable[object]]
+
+
+def picture(
+    compare: Any,
+    size: tuple[int, int],
+    daemon: FakeDaemon,
+    run: str = RUN,
+    *,
+    items: list[Numbered] | None = None,
+    ends: Iterable[int] = (),
+    then: Then | None = None,
+    before: Callable[[DashboardApp], object] = lambda app: None,
+    settle: Callable[[Pilot[None]], Awaitable[object]] = settled,
+) -> bool:
+    """Whether the picture is as before, of a run with `items` up to each end, or of one that is
+    over; then: what the user does, given once the run is there."""
+    app = dashboard(daemon, Clock())
+
+    async def play(pilot: Pilot[None]) -> None:
+        before(app)
+        await until(pilot, lambda: app.state.devices and app.state.chosen == run)
+        if items is not None:
+            await grown(pilot, daemon, run, items, ends)
+        else:
+            await until(pilot, lambda: app.state.trees.get(run) and app.state.trees[run].over)
+        if then is not None:
+            await then(pilot, app)
+        await settle(pilot)
+
+    return bool(compare(app, terminal_size=size, run_before=play))
+
+
+def over(items: list[Numbered], status: str = "finished") -> FakeDaemon:
+    """The scene without the run that waits."""
+    daemon = scene(status)
+    daemon.listing.pop(0)
+    daemon.send(RUN, items)
+    return daemon
+
+
+def quarters(items: list[Numbered], count: int) -> list[int]:
+    return [len(items) * quarter // 4 for quarter in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    daemon, clock = scene("running")
-    app = dashboard(daemon, clock)
-    items = live_items()
+    assert picture(snap_compare, size, scene("running"), items=live_items(), ends=BEAM_ENDS)
 
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
-        await grown(pilot, daemon, clock, RUN, items, (160, 200, 235, 262))
-        await settled(pilot)
 
-    assert snap_compare(app, terminal_size=size, run_before=play)
+def test_a_light_theme(snap_compare: Any) -> None:
+    def lighten(app: DashboardApp) -> None:
+        app.theme = "textual-light"
+
+    daemon, size = scene("running"), (120, 40)
+    shown = picture(snap_compare, size, daemon, items=live_items(), ends=BEAM_ENDS, before=lighten)
+    assert shown
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
     run, items = "run-fd3576bddf2a", live_items(MCTS)
-    daemon, clock = FakeDaemon(summary(run, "running", MCTS), summary(PAST, "finished")), Clock()
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.devices and app.state.chosen == run)
-        quarters = [len(items) * quarter // 4 for quarter in (1, 2, 3)]
-        await grown(pilot, daemon, clock, run, items, quarters)
-        await settled(pilot)
-
-    assert snap_compare(app, terminal_size=size, run_before=play)
+    daemon = FakeDaemon(summary(run, "running", MCTS), summary(PAST, "finished"))
+    assert picture(snap_compare, size, daemon, run, items=items, ends=quarters(items, 3))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_boosted_run(snap_compare: Any, size: tuple[int, int]) -> None:
     run, items = "run-f8a7df324c10", live_items(BOOST)
-    daemon, clock = FakeDaemon(summary(run, "running", BOOST), summary(PAST, "finished")), Clock()
+    daemon = FakeDaemon(summary(run, "running", BOOST), summary(PAST, "finished"))
     daemon.boosts = [{"pair": "bundled", "budget": 7, "reason": "", "runs": {run: 3, PAST: 4}}]
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.devices and app.state.chosen == run)
-        quarters = [len(items) * quarter // 4 for quarter in (1, 2)]
-        await grown(pilot, daemon, clock, run, items, quarters)
-        await settled(pilot)
-
-    assert snap_compare(app, terminal_size=size, run_before=play)
+    assert picture(snap_compare, size, daemon, run, items=items, ends=quarters(items, 2))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_self_consistency_run(snap_compare: Any, size: tuple[int, int]) -> None:
     items = whole_answer_items(ended=9)
     row = summary(RUN, "running", strategy="self_consistency")
-    daemon, clock = FakeDaemon(row, summary(PAST, "finished")), Clock()
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
-        await grown(pilot, daemon, clock, RUN, items, (2, 6, len(items)))
-        await settled(pilot)
-
-    assert snap_compare(app, terminal_size=size, run_before=play)
+    daemon = FakeDaemon(row, summary(PAST, "finished"))
+    assert picture(snap_compare, size, daemon, items=items, ends=(2, 6, len(items)))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -164,133 +186,62 @@ def test_a_queue(snap_compare: Any, size: tuple[int, int]) -> None:
         summary(f"run-wait{place}", "queued", position=place, starts_in_s=start_s, **PREDICTED)
         for place, start_s in ((3, None), (1, 21.0), (0, 9.4), (2, 95.0))
     ]
-    daemon, clock = FakeDaemon(*waiting, summary(RUN, "running", **PREDICTED)), Clock()
+    daemon = FakeDaemon(*waiting, summary(RUN, "running", **PREDICTED))
     daemon.policy = "fair_finish"
-    app = dashboard(daemon, clock)
 
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
-        await grown(pilot, daemon, clock, RUN, live_items(), (40, 60))
+    async def choose(pilot: Pilot[None], app: DashboardApp) -> None:
         await pilot.press("down")
         await until(pilot, lambda: app.state.chosen == "run-wait0")
-        await settled(pilot)
 
-    assert snap_compare(app, terminal_size=size, run_before=play)
+    assert picture(snap_compare, size, daemon, items=live_items(), ends=(40, 60), then=choose)
 
 
 def test_an_interrupted_run(snap_compare: Any) -> None:
-    daemon, clock = scene("interrupted")
-    daemon.listing.pop(0)
-    daemon.send(RUN, stored_items()[:163])
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.devices)
-        await settled(pilot)
-
-    assert snap_compare(app, terminal_size=(120, 40), run_before=play)
-
-
-def test_the_submit_dialog(snap_compare: Any) -> None:
-    daemon, clock = scene("finished")
-    daemon.listing.pop(0)
-    daemon.send(RUN, stored_items())
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.devices)
-        await settled(pilot)
-        await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
-        await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
-        app.screen.query_one("#search", Input).cursor_blink = False
-        await pilot.pause()
-
-    assert snap_compare(app, terminal_size=(80, 24), run_before=play)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
-    daemon, clock = scene("finished")
-    daemon.listing.pop(0)
-    daemon.send(RUN, stored_items())
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.devices)
-        await pilot.press("r")
-        await until(pilot, lambda: app.state.replay is not None)
-        for _ in range(4):
-            await sampled(pilot, clock, 0.7)
-        await settled(pilot)
-
-    assert snap_compare(app, terminal_size=size, run_before=play)
+    assert picture(snap_compare, (120, 40), over(stored_items()[:163], "interrupted"))
 
 
 @pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_finished_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    daemon, clock = scene("finished")
-    daemon.listing.pop(0)
-    daemon.send(RUN, stored_items())
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.devices)
+    async def look_at_the_tree(pilot: Pilot[None], app: DashboardApp) -> None:
         await pilot.press("tab", "tab")
-        await settled(pilot)
 
-    assert snap_compare(app, terminal_size=size, run_before=play)
+    assert picture(snap_compare, size, over(stored_items()), then=look_at_the_tree)
 
 
 @pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_doubtful_run(snap_compare: Any, size: tuple[int, int]) -> None:
     """The verifier gives the answer a low score, and some paths are cut."""
-    items = stored_items()
-    number, end = items[-1]
-    told = to_json(end)
-    told["result"] |= {"trusted": False, "cut_by": "deadline"}
-    daemon, clock = scene("finished")
-    daemon.listing.pop(0)
-    daemon.send(RUN, [*items[:-1], (number, from_json(told))])
-    app = dashboard(daemon, clock)
+    assert picture(snap_compare, size, over(end_with(trusted=False, cut_by="deadline")))
 
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.devices)
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
+    async def replay(pilot: Pilot[None], app: DashboardApp) -> None:
+        await pilot.press("r")
+        await until(pilot, lambda: app.state.replay is not None)
+        for _ in range(4):
+            await sampled(pilot, 0.7)
+
+    assert picture(snap_compare, size, over(stored_items()), then=replay)
+
+
+def test_the_submit_dialog(snap_compare: Any) -> None:
+    async def refuse(pilot: Pilot[None]) -> None:
         await settled(pilot)
+        await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, Submit) and pilot.app.screen._error)
+        pilot.app.screen.query_one("#search", Input).cursor_blink = False
+        await pilot.pause()
 
-    assert snap_compare(app, terminal_size=size, run_before=play)
-
-
-def test_a_light_theme(snap_compare: Any) -> None:
-    daemon, clock = scene("running")
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        app.theme = "textual-light"
-        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
-        await grown(pilot, daemon, clock, RUN, live_items(), (160, 200, 235, 262))
-        await settled(pilot)
-
-    assert snap_compare(app, terminal_size=(120, 40), run_before=play)
+    assert picture(snap_compare, (80, 24), over(stored_items()), settle=refuse)
 
 
 def test_the_commands(snap_compare: Any) -> None:
-    daemon, clock = scene("finished")
-    daemon.listing.pop(0)
-    daemon.send(RUN, stored_items())
-    app = dashboard(daemon, clock)
-
-    async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.devices)
+    async def open_palette(pilot: Pilot[None]) -> None:
         await settled(pilot)
         await pilot.press("ctrl+p")
-        await until(pilot, lambda: app.screen.query_one(CommandList).option_count)
-        app.screen.query_one(Input).cursor_blink = False
+        await until(pilot, lambda: pilot.app.screen.query_one(CommandList).option_count)
+        pilot.app.screen.query_one(Input).cursor_blink = False
         await pilot.pause()
 
-    assert snap_compare(app, terminal_size=(120, 40), run_before=play)
+    assert picture(snap_compare, (120, 40), over(stored_items()), settle=open_palette)

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy.stats import kendalltau
 
 from flashedge.statistics import bootstrap, interval, kendall, mean
 
@@ -32,19 +29,6 @@ def test_the_bootstrap_leaves_out_draws_without_a_value() -> None:
     assert bootstrap(problems, last) == (0.5, 0.5)
     assert all(map(math.isnan, bootstrap([[]], last)))
     assert all(map(math.isnan, bootstrap([], last)))
-
-
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=60))
-def test_kendall_agrees_with_scipy(pairs: list[tuple[int, int]]) -> None:
-    left, right = zip(*pairs, strict=True)
-    ours, theirs = kendall(left, right), kendalltau(left, right).statistic
-    assert ours == pytest.approx(theirs, nan_ok=True)
-
-
-def test_kendall_of_many_values_is_fast_and_right() -> None:
-    values = [(7919 * i) % 10_007 / 3 for i in range(5000)]
-    shifted = [(v + i % 97) % 1000 for i, v in enumerate(values)]
-    assert kendall(values, shifted) == pytest.approx(kendalltau(values, shifted).statistic)
 
 
 def test_kendall_of_known_values() -> None:

@@ -50,7 +50,7 @@ class BeamTree(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="tree")
-        self.border_title = "Tree"
+        self.retitle("Tree")
         self.filter = ""
         self.following = True
         self.shows_dropped = True
@@ -176,7 +176,7 @@ class BeamTree(LineList):
         parts += ["follow"] if self.following else []
         parts += [] if self.shows_dropped else ["pruned hidden"]
         parts += [f"{self.cursor + 1}/{len(self._lines)}"] if self._lines else []
-        self.border_title = " · ".join(parts)
+        self.retitle(" · ".join(parts))
 
     def line(self, index: int, width: int) -> Text:
         assert self._run is not None, "lines are those of a run"

@@ -41,7 +41,7 @@ class CertaintyPanel(Panel):
         is_waiting = row is not None and row.position is not None  # it has no events yet
         run = state.shown or (RunView(id=row.id) if row is not None and is_waiting else None)
         if run is None:
-            self.border_title = TITLE
+            self.retitle(TITLE)
             return dim_line(TITLE if height < 2 else "", "no run")
         known = _known_points(run)
         if height < 5 or width < 24:
@@ -50,15 +50,15 @@ class CertaintyPanel(Panel):
         head = [*wrap_parts(progress, width, " · "), *_draw_tokens(state, run, width)]
         levels = level_scores(run)
         if len(known) > 1 or (known and not levels):
-            self.border_title = "Certainty over tokens"
+            self.retitle("Certainty over tokens")
             end = _summarize(run, width)
             return stack_lines(*head, *draw_chart(run, width, height - len(head) - len(end)), *end)
         if levels:
-            self.border_title = "Scores by level"
+            self.retitle("Scores by level")
             end = _summarize(run, width) if known else []
             room = height - len(head) - len(end)
             return stack_lines(*head, *draw_levels(levels, width, room), *end)
-        self.border_title = TITLE
+        self.retitle(TITLE)
         n = paths_wanted(run)
         done = [draw_meter(run.paths_done / n, width)] if n else []
         limits = [

@@ -60,9 +60,9 @@ class EventLogPanel(LineList):
     def _show_title(self) -> None:
         counts = self._view.event_counts
         shown = self.category if self.category != FILTERS[0] else f"all {sum(counts.values())}"
-        self.border_title = f"Events · {shown}"
         summary = " · ".join(f"{counts[c]} {c}" for c in CATEGORIES if counts.get(c))
-        self.border_subtitle = f"{summary} · v filters" if summary else "v filters"
+        filters = f"{summary} · v filters" if summary else "v filters"
+        self.retitle(f"Events · {shown}", filters)
 
     def line(self, index: int, width: int) -> Text:
         entry = self._lines[index]

@@ -44,6 +44,15 @@ class LiteralTitles:
     first base that is a widget.
     """
 
+    _titles: tuple[str, str] = ("", "")
+
+    def retitle(self, title: str, subtitle: str = "") -> None:
+        """Set the titles if they changed: setting one draws the widget and all its parts again."""
+        before, self._titles = self._titles, (title, subtitle)
+        for name, old, new in zip(("title", "subtitle"), before, self._titles, strict=True):
+            if old != new:
+                setattr(self, f"border_{name}", new)
+
     def render_str(self, text_content: str | Content) -> Content:
         if isinstance(text_content, Content):
             return text_content
@@ -78,7 +87,7 @@ class Panel(LiteralTitles, Widget):
     ) -> None:
         """is_quiet: whether it has nothing to say, so that it takes no line of a small terminal."""
         super().__init__(id=id)
-        self.border_title = title
+        self.retitle(title)
         self._draw_text, self._is_quiet = draw, is_quiet
         self._state = Dashboard()
         self._text = Text()

@@ -64,7 +64,7 @@ class RunList(LineList):
 
     def __init__(self) -> None:
         super().__init__(id="runs")
-        self.border_title = "Runs"
+        self.retitle("Runs")
         self.filter = ""
         self._state = Dashboard()
         self._rows: tuple[RunRow, ...] = ()
@@ -140,7 +140,7 @@ class RunList(LineList):
         title = f"Runs · {shown}" if shown or self.filter else "Runs"
         if kept is not None and kept > shown:
             title += f" of {kept}"
-        self.border_title = title + (f" · /{self.filter}" if self.filter else "")
+        self.retitle(title + (f" · /{self.filter}" if self.filter else ""))
 
     def line(self, index: int, width: int) -> Text:
         run, cells = self._rows[index], self._cells[index]

@@ -22,7 +22,7 @@ class TextPanel(LiteralTitles, VerticalScroll, can_focus=True):
 
     def __init__(self, id: str, title: str = "") -> None:
         super().__init__(id=id)
-        self.border_title = title
+        self.retitle(title)
         self._words = Static(id=f"{id}-text", markup=False)
         self._drawn: tuple[object, ...] = ()
 
@@ -110,15 +110,14 @@ class StepPanel(TextPanel):
         node = run.nodes.get(selected) if run is not None and selected is not None else None
         if run is None or node is None:
             if self.has_changed(None):
-                self.border_title, self.text = "Step", ""
+                self.retitle("Step")
+                self.text = ""
                 self._words.update(Text("the marked node's text stands here", style=DIM))
             return
         growing, tail = run.growing.get(node.id), run.tails.get(node.id, "")
         if self.has_changed(node, growing, tail, run.rollouts, prediction):
             self.text = show_literally((node.text or tail).strip())
-            self.border_title = (
-                f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}"
-            )
+            self.retitle(f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}")
             self._words.update(show_text(_describe(run, node, prediction)))
 
 

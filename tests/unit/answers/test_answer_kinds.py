@@ -69,6 +69,19 @@ SAME = [
     r"2x|2x feet",
     r"5000|5 \times 10^3 meters|5 \cdot 10^{3}\text{ m}",
     r"17|17\text{ (rounded)}|\boxed{17}",
+    # mixed numbers
+    r"63/5|12 \frac{3}{5}|12\frac{3}{5}|12\tfrac35|12 3/5|12.6|12 3/5 hours",
+    r"-1.5|-1\frac{1}{2}|- 1 1/2",
+    r"-2.75|−2 \frac34",
+    r"13/4|$3\,\dfrac{1}{4}$",
+    r"3/2|x = 1\frac{1}{2}",
+    r"1234.5|1,234\frac{1}{2}",
+    r"5.5|5\frac{1}{2}\text{ feet}",
+    r"(3/2,2)|(1\frac{1}{2}, 2)",
+    # fractions and decimals
+    r"1/2|0.5|2/4",
+    r"(b)|(B)",
+    r"(b) 5|B: 5",
     # percent is a unit
     r"28|28\%|28%|28 percent|28\text{ percent}|28 per cent|28 percentage points",
 ]

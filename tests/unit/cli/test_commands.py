@@ -477,7 +477,7 @@ def many(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     return with_daemon(monkeypatch, daemon)
 
 
-DELETED = httpx.Response(204)
+DELETED = httpx.Response(200, json={"deleted": True})
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,10 @@ def step(node: int, tokens: int, text: str = "a step\n\n") -> events.StepComplet
     )
 
 
+def score(node: int, value: float) -> events.NodeScored:
+    return events.NodeScored(node=NodeId(node), scores=(value,), score=value)
+
+
 # ---------------------------------------------------------------- one run
 
 
@@ -98,26 +102,20 @@ def test_progress_stands_apart_from_committed_tokens() -> None:
 
 def test_a_cancelled_node_loses_what_it_had() -> None:
     """So does the search's tree, whatever had arrived of the node."""
-    run = grown(step(1, 5), events.NodeScored(node=NodeId(1), scores=(0.5,), score=0.5))
+    run = grown(step(1, 5), score(1, 0.5))
     run = fold(run, [(9, events.NodesMarked(status="cancelled", nodes=(NodeId(1),)))])
     node = run.nodes[NodeId(1)]
     assert (run.tokens, node.tokens, node.text, node.score) == (0, 0, "", None)
     assert (node.status, node.parent) == ("cancelled", ROOT)
 
 
-def test_events_that_were_folded_change_nothing_again() -> None:
-    run = grown(step(1, 5), events.NodeScored(node=NodeId(1), scores=(0.5,), score=0.5))
+def test_events_of_the_past_and_of_unknown_nodes_change_no_tree() -> None:
+    run = grown(step(1, 5), score(1, 0.5))
     assert fold(run, [(2, step(1, 9)), (3, step(1, 9))]) == run
-    late = events.Progress(tokens=((NodeId(2), 3),))
-    assert fold(run, [(1, late)]) == run
-
-
-def test_unknown_nodes_change_nothing_but_the_log() -> None:
-    run = grown()
-    after = fold(
-        run, [(2, step(77, 5)), (3, events.NodesMarked(status="pruned", nodes=(NodeId(9),)))]
-    )
-    assert (after.nodes, after.tokens) == (run.nodes, 0)
+    assert fold(run, [(1, events.Progress(tokens=((NodeId(2), 3),)))]) == run
+    marked = events.NodesMarked(status="pruned", nodes=(NodeId(9),))
+    after = fold(run, [(4, step(77, 5)), (5, marked)])
+    assert (after.nodes, after.tokens) == (run.nodes, 5)
 
 
 def test_superseded_progress_is_dropped_before_it_costs() -> None:
@@ -139,9 +137,7 @@ def test_goodput_counts_what_the_search_keeps() -> None:
 
 
 def test_the_best_path_while_a_run_goes_on() -> None:
-    scored = [
-        events.NodeScored(node=NodeId(n), scores=(s,), score=s) for n, s in ((1, 0.2), (2, 0.9))
-    ]
+    scored = (score(1, 0.2), score(2, 0.9))
     marked = events.NodesMarked(status="active", nodes=(NodeId(1), NodeId(2)))
     assert grown(step(1, 5), step(2, 5), *scored, marked).best == 2
     assert grown().best is None
@@ -179,13 +175,10 @@ def test_ends(end: events.Event, ended: str, note: str) -> None:
     assert interrupt(run) is run
 
 
-def test_what_was_growing_in_an_interrupted_run_is_cut() -> None:
+def test_an_interrupted_run_cuts_what_was_growing_and_a_restart_is_noted() -> None:
     run = interrupt(grown(step(1, 5)))
     assert (run.state, run.over) == ("interrupted", True)
     assert {n.id: n.status for n in run.nodes.values() if n.id != ROOT} == {1: "generated", 2: CUT}
-
-
-def test_a_restart_is_noted() -> None:
     run = grown(events.EngineRestarted(engine="verifier", waited_s=2.04))
     assert run.note == "the verifier engine died and was restarted in 2.0 s"
 
@@ -194,9 +187,7 @@ def test_a_restart_is_noted() -> None:
 
 
 def test_scores_by_level_are_known_from_the_first_level() -> None:
-    scored = [
-        events.NodeScored(node=NodeId(n), scores=(s,), score=s) for n, s in ((1, 0.2), (2, 0.9))
-    ]
+    scored = (score(1, 0.2), score(2, 0.9))
     (level,) = level_scores(grown(step(1, 5), step(2, 5), *scored))
     assert (level.depth, level.scored, level.best) == (1, 2, 0.9)
     assert level.mean == pytest.approx(0.55)
@@ -213,6 +204,10 @@ def test_votes_before_and_after_the_result() -> None:
     assert (best.answer, share + rest) == ("46", pytest.approx(1.0))
     assert share == pytest.approx(11.080425500869751 / (11.080425500869751 + 0.7384710907936096))
     assert vote_shares(grown()) == ()
+    done = replace(step(1, 1, "7"), finish="stop", answer="7")
+    run = grown(done)
+    vote = Vote(answer="7", weight=0.0, count=1)
+    assert (run.paths_done, collect_votes(run)) == (1, (vote,)), "before its level is decided"
 
 
 def test_visits_and_values_follow_from_the_rollouts() -> None:
@@ -229,19 +224,7 @@ def test_visits_and_values_follow_from_the_rollouts() -> None:
 
 def test_priors_are_those_of_the_search() -> None:
     run = whole_mcts()
-    segments = segments_of_mcts()
-    for _, event in live_items(MCTS):
-        if isinstance(event, events.NodesExpanded):
-            children = [c for c, _, _ in event.children if run.nodes[c].status != "duplicate"]
-            priors = child_priors(run, event.parent)
-            assert list(priors) == children
-            expected = logprob_priors([segments[c] for c in children])
-            assert list(priors.values()) == pytest.approx(list(expected))
-    assert child_priors(grown(), ROOT) == {}
-
-
-def segments_of_mcts() -> dict[NodeId, Segment]:
-    return {
+    segments = {
         event.node: Segment(
             token_ids=event.token_ids,
             logprobs=event.logprobs,
@@ -252,6 +235,14 @@ def segments_of_mcts() -> dict[NodeId, Segment]:
         for _, event in live_items(MCTS)
         if isinstance(event, events.StepCompleted)
     }
+    for _, event in live_items(MCTS):
+        if isinstance(event, events.NodesExpanded):
+            children = [c for c, _, _ in event.children if run.nodes[c].status != "duplicate"]
+            priors = child_priors(run, event.parent)
+            assert list(priors) == children
+            expected = logprob_priors([segments[c] for c in children])
+            assert list(priors.values()) == pytest.approx(list(expected))
+    assert child_priors(grown(), ROOT) == {}
 
 
 def test_progress_in_words() -> None:
@@ -264,20 +255,6 @@ def test_progress_in_words() -> None:
     assert describe_rest(mcts, 6.0) == f"about {duration_text(6.0 / done * (12 - done))} left"
     assert describe_rest(whole_mcts(), 6.0) is None
     assert [duration_text(s) for s in (8.26, 42.2, 187)] == ["8.3 s", "42 s", "3:07"]
-
-
-def test_paths_count_as_done_before_their_level_is_decided() -> None:
-    done = events.StepCompleted(
-        node=NodeId(1),
-        token_ids=(1,),
-        logprobs=(-0.1,),
-        text="7",
-        steps=("7",),
-        finish="stop",
-        answer="7",
-    )
-    run = grown(done)
-    assert (run.paths_done, collect_votes(run)) == (1, (Vote(answer="7", weight=0.0, count=1),))
 
 
 def test_the_log_keeps_rare_events() -> None:
@@ -425,6 +402,11 @@ def test_the_split_of_memory() -> None:
     assert parse_status({}).generator_share is None
     assert parse_status({}).detail == ""
     assert parse_status({"detail": "verifier: it hung"}).detail == "verifier: it hung"
+    view = {"quota_blocks": 3, "block_bytes": 1 << 20}
+    for kv_memory, share in (("kept", 0.5), ("own", None)):
+        either = {"view": view, "kv_memory": kv_memory}
+        status = parse_status({"engines": {"generator": either, "verifier": either}})
+        assert status.generator_share == share, "engines on different cards divide none"
 
 
 def test_rates_over_a_window() -> None:
@@ -436,6 +418,13 @@ def test_rates_over_a_window() -> None:
     assert (found[-1].tokens_per_s, found[-1].goodput_per_s) == (100.0, 40.0)
     assert state.compute_rates(samples[:1]) == ()
     assert state.compute_rates(samples, "b") == (), "it was seen once"
+    begun = tuple(
+        TokenSample(at_s=i / 2, counts={"a": (200 * i, 0)} if i else {}) for i in range(4)
+    )
+    assert state.compute_rates(begun)[-1].tokens_per_s == pytest.approx(400 / 1.5)
+    for second in range(8, 200):
+        samples = state.add_sample(samples, TokenSample(at_s=float(second), counts={}))
+    assert len(samples) == state.KEPT_S, "they do not pile up"
 
 
 def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
@@ -455,14 +444,6 @@ def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
     assert "–" not in draw_rates(Dashboard(samples=later), 44, 4).plain
 
 
-def test_a_run_that_has_just_begun_has_a_rate() -> None:
-    samples: tuple[TokenSample, ...] = (TokenSample(at_s=0.0, counts={}),)
-    for half in range(1, 4):
-        counts = {"a": (200 * half, 0)}
-        samples = state.add_sample(samples, TokenSample(at_s=half / 2, counts=counts))
-    assert state.compute_rates(samples)[-1].tokens_per_s == pytest.approx(400 / 1.5)
-
-
 def test_the_last_tokens_of_a_run_count() -> None:
     now = state.fold_events(listing(("go", "running")), "go", live_items()[:160])
     now = state.take_sample(now, 1.0)
@@ -475,22 +456,7 @@ def test_the_last_tokens_of_a_run_count() -> None:
     assert "old" not in state.take_sample(late, 3.0).samples[-1].counts
 
 
-def test_samples_do_not_pile_up() -> None:
-    samples: tuple[TokenSample, ...] = ()
-    for second in range(1000):
-        samples = state.add_sample(samples, TokenSample(at_s=float(second), counts={}))
-    assert len(samples) == state.KEPT_S
-
-
 # ---------------------------------------------------------------- replay
-
-
-def test_a_replay_takes_the_runs_own_time() -> None:
-    items = stored_items()
-    played = replay.build_replay("r", items)
-    timing = recorded()[1][-1][2].result["timing"]  # type: ignore[union-attr]
-    assert played.total_s == pytest.approx(timing["total_s"] - timing["queue_s"])
-    assert list(played.offsets_s) == sorted(played.offsets_s)
 
 
 @pytest.mark.parametrize("speed", replay.SPEEDS)
@@ -504,6 +470,11 @@ def test_a_replay_gives_every_event_once(speed: int) -> None:
         given += due
     assert given == items
     assert replay.advance(played, 5.0)[1] == ()
+    timing = items[-1][1].result["timing"]  # type: ignore[union-attr]
+    assert played.total_s == pytest.approx(timing["total_s"] - timing["queue_s"])
+    assert list(played.offsets_s) == sorted(played.offsets_s)
+    without_timing = replay.build_replay("r", items[:100])
+    assert without_timing.total_s == pytest.approx(2.0)
 
 
 def test_a_replayed_run_is_the_stored_run() -> None:
@@ -512,11 +483,6 @@ def test_a_replayed_run_is_the_stored_run() -> None:
         now = state.advance_replay(now, 0.3)
     assert now.shown == whole()
     assert state.end_replay(now).shown is None
-
-
-def test_a_run_without_timing_is_played_evenly() -> None:
-    played = replay.build_replay("r", stored_items()[:100])
-    assert played.total_s == pytest.approx(2.0)
 
 
 # ---------------------------------------------------------------- lines, export, the rest
@@ -563,16 +529,13 @@ def test_only_branch_points_indent() -> None:
     ]
 
 
-def test_a_deep_chain_takes_one_column() -> None:
-    run = family(*((max(2 * i - 1, 0), 2 * i + 1, 2 * i + 2) for i in range(200)))
-    lines = tree_lines(run)
-    assert len(lines) == len(run.nodes) - 1
-    assert {line.lead for line in lines} == {"", "├ ", "└ "}
-
-
-def test_no_lead_is_longer_than_the_limit() -> None:
-    run = family(*((n, 2 * n + 1, 2 * n + 2) for n in range(2**12 - 1)))
-    assert max(len(line.lead) for line in tree_lines(run)) == MAX_LEAD
+def test_chains_and_branches_of_any_depth_are_drawn() -> None:
+    deep = family(*((max(2 * i - 1, 0), 2 * i + 1, 2 * i + 2) for i in range(200)))
+    lines = tree_lines(deep)
+    assert len(lines) == len(deep.nodes) - 1
+    assert {line.lead for line in lines} == {"", "├ ", "└ "}, "a chain takes one column"
+    bushy = family(*((n, 2 * n + 1, 2 * n + 2) for n in range(2**12 - 1)))
+    assert max(len(line.lead) for line in tree_lines(bushy)) == MAX_LEAD
 
 
 def test_equal_siblings_share_a_line() -> None:
@@ -715,14 +678,6 @@ def test_each_card_has_a_line_as_far_as_there_is_room() -> None:
     assert two[1].endswith("10% 6.0 GiB of 24.0 GiB 101 W")
     assert draw(4, 3)[2] == "and 2 more: nvidia-smi shows them"
     assert draw(2, 1) == ["Device GPU 0 0%, memory 25% GPU 1 10%, memory 25%"]
-
-
-def test_engines_on_different_cards_divide_no_memory() -> None:
-    view = {"quota_blocks": 3, "block_bytes": 1 << 20}
-    for kv_memory, share in (("kept", 0.5), ("own", None)):
-        engine = {"view": view, "kv_memory": kv_memory}
-        status = parse_status({"engines": {"generator": engine, "verifier": engine}})
-        assert status.generator_share == share
 
 
 def test_this_machine_can_be_read() -> None:

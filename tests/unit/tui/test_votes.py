@@ -17,19 +17,13 @@ def draw(width: int) -> str:
     return draw_line("Votes", SHARES, "10", width).plain
 
 
-def test_all_votes_are_shown_where_there_is_room() -> None:
+def test_a_line_has_as_many_votes_as_it_has_room_for_and_counts_the_rest() -> None:
     assert draw(100).count("×") == len(VOTES)
     assert "more" not in draw(100)
-
-
-def test_the_rest_is_counted_where_there_is_none() -> None:
     line = draw(50)
     assert len(line) <= 50
     assert line.endswith(f"{len(VOTES) - line.count('×')} more")
-
-
-def test_one_vote_always_stands() -> None:
-    assert draw(12).count("×") == 1
+    assert draw(12).count("×") == 1, "one always stands"
 
 
 def test_the_chosen_answer_stands_first_and_is_marked() -> None:
