@@ -61,28 +61,20 @@ def test_pauses_double_up_to_the_longest() -> None:
     assert policy.pause_s(10**6) == 8
 
 
-def test_a_policy_gives_up_after_its_retries() -> None:
-    connection = Reconnection(RetryPolicy(first_s=1.0, max_retries=2))
-    assert [connection.fail() for _ in range(3)] == [1, 2, None]
-
-
 def test_an_event_resets_the_failures() -> None:
     connection = Reconnection(RetryPolicy(first_s=1.0, max_retries=2), after=4)
     assert connection.last == 4
-    connection.fail()
+    assert [connection.fail() for _ in range(3)] == [1, 2, None], "it gives up"
     connection.receive(7)
     assert connection.last == 7
     assert [connection.fail() for _ in range(3)] == [1, 2, None]
 
 
-@pytest.mark.parametrize("status", ["queued", "running"])
-def test_an_open_run_can_be_followed_again(status: str) -> None:
-    assert type(explain_missing_end("r", status)) is DaemonError
-
-
-@pytest.mark.parametrize("status", ["interrupted", "cancelled", None])
-def test_a_closed_run_without_an_end_was_interrupted(status: str | None) -> None:
-    assert type(explain_missing_end("r", status)) is RunInterrupted
+def test_an_open_run_can_be_followed_again_and_a_closed_one_was_interrupted() -> None:
+    for status in ("queued", "running"):
+        assert type(explain_missing_end("r", status)) is DaemonError
+    for closed in ("interrupted", "cancelled", None):
+        assert type(explain_missing_end("r", closed)) is RunInterrupted
 
 
 # ---------------------------------------------------------------- following

@@ -13,7 +13,7 @@ import pytest
 from flashedge import errors, events
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
-from flashedge.client.protocol import Frame, build_run_error, parse_frames
+from flashedge.client.protocol import build_run_error
 from flashedge.client.sync_client import Client, Queued
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 from flashedge.types import Message
@@ -130,11 +130,6 @@ def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
     assert type(build_run_error(failed)) is kind
 
 
-def test_the_codes_of_errors_are_distinct() -> None:
-    codes = [kind.code for kind in errors.list_error_types()]
-    assert len(codes) == len(set(codes))
-
-
 @pytest.mark.parametrize(
     ("response", "kind", "said"),
     [
@@ -223,20 +218,6 @@ def test_chat() -> None:
     assert [p.finish for p in pieces if p.finish] == ["stop"]
     assert pieces[-1].usage == {"total_tokens": 5}
     assert "seed" not in daemon.bodies("/v1/chat/completions")[0]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
-    text = (
-        ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\ndata:x\n\nid: 9\n\ndata: unfinished"
-    )
-    raw = text.replace("\n", end).encode()
-    got = list(parse_frames(raw[i : i + size] for i in range(0, len(raw), size)))
-    assert got == [
-        Frame(event="a", data="{\n é\u2028}", id="4"),
-        Frame(event="message", data="x", id=None),
-    ]
 
 
 def test_the_client_brings_nothing_of_the_daemons() -> None:

@@ -1,13 +1,15 @@
-"""What a client's requests have in common."""
+"""What goes over the wire: bodies in Unicode, server-sent events, codes of errors."""
 
 from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.client.protocol import make_sendable
+from flashedge import errors
+from flashedge.client.protocol import Frame, make_sendable, parse_frames
 from tests.support.hostile import acting_texts
 
 values = st.recursive(
@@ -29,3 +31,22 @@ def test_valid_unicode_is_sent_as_it_is(value: object) -> None:
 def test_half_surrogates_are_marked() -> None:
     body = {"problem": "caf\udce9", "messages": ({"content": "ok \ud83d"},), "n": 2}
     assert make_sendable(body) == {"problem": "caf�", "messages": [{"content": "ok �"}], "n": 2}
+
+
+def test_the_codes_of_errors_are_distinct() -> None:
+    codes = [kind.code for kind in errors.list_error_types()]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
+    text = (
+        ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\ndata:x\n\nid: 9\n\ndata: unfinished"
+    )
+    raw = text.replace("\n", end).encode()
+    got = list(parse_frames(raw[i : i + size] for i in range(0, len(raw), size)))
+    assert got == [
+        Frame(event="a", data="{\n é\u2028}", id="4"),
+        Frame(event="message", data="x", id=None),
+    ]
