@@ -15,7 +15,7 @@ from flashedge.literal import show_literally
 class LiteralConsole(Console):
     """No markup, no emoji codes, no highlighting, and control characters are visible.
 
-    They are replaced in whatever is printed: before it is laid out, so that the widths are right,
+    They are replaced in all that is printed: before it is laid out, so that the widths are right,
     and once more in what comes out.
     """
 

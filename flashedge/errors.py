@@ -116,7 +116,7 @@ class DaemonStopping(DaemonError):
 
     @classmethod
     def for_request(cls) -> DaemonStopping:
-        """Of a request that comes, or is open, while the daemon stops."""
+        """The error of a request that arrives, or is open, while the daemon stops."""
         return cls("the daemon is stopping", hint="start it again: flashedge up")
 
 

@@ -41,7 +41,7 @@ class PromptRead:
     """The first request of the run has begun to generate."""
 
     tokens: int
-    """Of the run's prompt."""
+    """Length of the run's prompt."""
 
     cached_tokens: int
     """Those of them whose KV the generator reused, as of the conversation's turn before."""
@@ -91,8 +91,8 @@ class NodesMarked:
     """Nodes changed their status."""
 
     status: str
-    """active, pruned, duplicate, complete or cancelled. A cancelled node has nothing any more,
-    whatever was generated of it."""
+    """active, pruned, duplicate, complete or cancelled. A cancelled node loses its text, tokens
+    and scores."""
 
     nodes: tuple[NodeId, ...]
 
@@ -196,7 +196,7 @@ class EngineRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplitChanged:
-    """The KV memory was divided anew between the engines, for all runs.
+    """The KV memory was divided again between the engines, for all runs.
 
     Each run also emits the current split at its first level.
     """

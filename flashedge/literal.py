@@ -21,7 +21,7 @@ _CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
 _LINE_ENDS = (0x85, 0x2028, 0x2029)
 _JOINER = "\u200d"
 _LONE_JOINER = re.compile(f"(?<!\\S){_JOINER}|{_JOINER}(?!\\S)")
-"""One with a blank or nothing beside it. rich counts the blank as joined, and lines get longer."""
+"""One next to a blank or to nothing. rich counts the blank as joined, and lines get longer."""
 _DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 """What turns the direction of the text around it."""
 
@@ -59,7 +59,7 @@ def show_literally(text: str) -> str:
 def show_in_line(text: str) -> str:
     """The same in one line: newlines, tabs and runs of blanks are one blank.
 
-    Joiners go: whatever a line is filled with would count as joined to the character before one.
+    Joiners go: the blanks that fill a line would count as joined to the character before one.
     """
     return " ".join(show_literally(text).replace(_JOINER, "").split())
 

@@ -152,7 +152,7 @@ class DashboardApp(App[None]):
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
-        """Show a message. It is never markup, whatever `markup` says."""
+        """Show a message. `markup` has no effect: no message is markup."""
         shown = show_literally(message)
         heading = show_in_line(title)
         super().notify(shown, title=heading, severity=severity, timeout=timeout, markup=False)

@@ -18,6 +18,7 @@ _COLUMN, _ROW, _MARGIN, _BOX_W, _BOX_H = 270, 22, 16, 234, 16
 _LINE, _CHARACTER = 16, 6.7
 _BOX_CHARACTERS = int((_BOX_W - 10) / _CHARACTER)
 _WRAP = 110
+Places = Mapping[NodeId, tuple[float, float]]
 _LEGEND = (
     ", ".join(f"{mark} {status}" for status, mark in MARKS.items()),
     f"{MARKS[CUT]} {CUT}, box dashed: {MEANINGS[CUT]}",
@@ -63,19 +64,10 @@ def to_json(run: RunView) -> str:
 def _node(
     run: RunView, node: NodeView, best: bool, values: Mapping[NodeId, tuple[int, float]]
 ) -> dict[str, object]:
-    data: dict[str, object] = {
-        "id": node.id,
-        "parent": node.parent,
-        "depth": node.depth,
-        "status": node.status,
-        "tokens": node.tokens,
-        "score": node.score,
-        "scores": list(node.scores),
-        "cut": node.kind == CUT,
-        "answer": node.answer,
-        "text": node.text,
-        "best": best,
-    }
+    names = ("id", "parent", "depth", "status", "tokens", "score")
+    data = {name: getattr(node, name) for name in names}
+    data |= {"scores": list(node.scores), "cut": node.kind == CUT}
+    data |= {"answer": node.answer, "text": node.text, "best": best}
     if is_mcts(run) and node.parent is not None:
         visits, value = values.get(node.id, (0, None))
         prior = child_priors(run, node.parent).get(node.id)
@@ -85,13 +77,13 @@ def _node(
 
 def to_svg(run: RunView) -> str:
     """Levels from left to right, the legend above them, the best path's text below."""
-    rows = _rows(run)
+    places = _place_nodes(run)
     best = frozenset(run.path(run.best))
     steps = list(_best_path_text(run))
     titles = [_title(run), *([describe_distrust()] if run.is_distrusted else [])]
     above = [*titles, *_LEGEND]
     top = _MARGIN + _LINE * (len(above) + 1)
-    bottom = top + _ROW * (int(max(rows.values(), default=0)) + 1) + _LINE
+    bottom = int(top + max((y for _, y in places.values()), default=0)) + _ROW + _LINE
     widest = max(map(len, (*above, *steps)))
     tree_width = _COLUMN * run.depth + _BOX_W
     width = _MARGIN * 2 + max(tree_width, int(widest * _CHARACTER))
@@ -100,7 +92,7 @@ def to_svg(run: RunView) -> str:
         _text_line(_MARGIN, _MARGIN + 4 + _LINE * i, line, bold=i < len(titles))
         for i, line in enumerate(above)
     ]
-    drawn = [n for n in run.nodes.values() if n.id in rows]
+    drawn = [n for n in run.nodes.values() if n.id in places]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
@@ -108,8 +100,8 @@ def to_svg(run: RunView) -> str:
             f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
             *head,
             f'<g transform="translate(0 {top})">',
-            *(_edge(run, rows, n, n.id in best) for n in drawn if n.parent is not None),
-            *(_box(rows, n, n.id in best) for n in drawn),
+            *(_edge(places, n, n.id in best) for n in drawn if n.parent is not None),
+            *(_box(places, n, n.id in best) for n in drawn),
             "</g>",
             *(_text_line(_MARGIN, bottom + _LINE * (i + 1), t) for i, t in enumerate(steps)),
             "</svg>\n",
@@ -142,7 +134,7 @@ def _best_path_text(run: RunView) -> Iterator[str]:
                 lead = " " * len(lead)
 
 
-def _rows(run: RunView) -> Mapping[NodeId, float]:
+def _place_nodes(run: RunView) -> Places:
     """Each leaf has a row of its own; a parent is in the middle of its children."""
     rows: dict[NodeId, float] = {}
     free = 0.0
@@ -158,17 +150,12 @@ def _rows(run: RunView) -> Mapping[NodeId, float]:
         else:
             stack.append((node, True))
             stack.extend((c, False) for c in reversed(below))
-    return rows
+    return {n: (_MARGIN + run.nodes[n].depth * _COLUMN, row * _ROW) for n, row in rows.items()}
 
 
-def _place(rows: Mapping[NodeId, float], node: NodeView) -> tuple[float, float]:
-    return _MARGIN + node.depth * _COLUMN, rows[node.id] * _ROW
-
-
-def _edge(run: RunView, rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
+def _edge(places: Places, node: NodeView, best: bool) -> str:
     assert node.parent is not None
-    x0, y0 = _place(rows, run.nodes[node.parent])
-    x1, y1 = _place(rows, node)
+    (x0, y0), (x1, y1) = places[node.parent], places[node.id]
     x0, y0, y1 = x0 + _BOX_W, y0 + _BOX_H / 2, y1 + _BOX_H / 2
     middle = (x0 + x1) / 2
     style = 'stroke="#000000" stroke-width="2.5"' if best else 'stroke="#b0b0b0"'
@@ -177,8 +164,8 @@ def _edge(run: RunView, rows: Mapping[NodeId, float], node: NodeView, best: bool
     return f'<path d="{curve}" fill="none" {style}{dash}/>'
 
 
-def _box(rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
-    x, y = _place(rows, node)
+def _box(places: Places, node: NodeView, best: bool) -> str:
+    x, y = places[node.id]
     fill = "#ffffff" if node.score is None else score_colour(node.score)
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""

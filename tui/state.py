@@ -74,7 +74,7 @@ class Dashboard:
     """Runs behind them that the user wanted to see, newest first."""
 
     trees: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
-    """Of the runs that are or were followed."""
+    """By run: the trees of followed runs, and of the last ones that were."""
 
     chosen: str | None = None
     """The run whose tree is shown."""

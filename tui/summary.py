@@ -132,7 +132,7 @@ class DaemonStatus:
     generator: EngineStatus
     verifier: EngineStatus
     latency: tuple[Latency, ...] = ()
-    """Of each kind of request that has finished, the most frequent one first."""
+    """For each kind of request that has finished, the most frequent one first."""
 
     others: tuple[str, ...] = ()
     """The other programs that hold memory of the cards, in words."""

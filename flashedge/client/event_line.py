@@ -51,7 +51,7 @@ class EventLine:
 
     text: str
     tally: ScoreTally | None = None
-    """Of a score: what it sums up to with those right before it at its level."""
+    """Only for a score: its sum with the scores right before it at its level."""
 
 
 def category_of(event: Event) -> str:

@@ -41,7 +41,7 @@ MEANINGS: Mapping[str, str] = {status: meaning for status, (_, meaning) in _STAT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One segment of a path, as far as the events describe it."""
+    """One segment of a path: what the events say about it."""
 
     id: NodeId
     parent: NodeId | None

@@ -40,7 +40,7 @@ _SEE_LOG = "see its log: flashedge logs"
 
 
 def connect(config: Config, *, name: str = CLI, program: str | None = None) -> Client:
-    """A client of the running daemon. name, program: see `client.caller`.
+    """A client of the running daemon. name, program: see `client.protocol`.
 
     Raises DaemonError when there is none, RequestError for a bad name.
     """

@@ -53,7 +53,7 @@ class AnswerPanel(Panel):
 
 
 def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) -> list[Text]:
-    """The answer set off, and beside it what speaks for it, in about `height` lines."""
+    """The answer, set off, and the figures that support it, in about `height` lines."""
     text = show_in_line(answer)
     chip = Text(f" {text} ", style=f"bold reverse {SCALE[-1]}" if run.over else "bold reverse")
     figures = _list_figures(run, answer)

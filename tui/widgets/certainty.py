@@ -91,7 +91,7 @@ def _list_progress(state: Dashboard, run: RunView) -> list[str]:
 
 
 def _draw_tokens(state: Dashboard, run: RunView, width: int) -> list[Text]:
-    """The tokens drawn so far, beside how long a path is predicted to be. None if nobody knows."""
+    """The tokens so far, and how long a path is predicted to be. Empty without a prediction."""
     if not state.prediction:
         return []
     drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []

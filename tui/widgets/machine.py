@@ -184,10 +184,10 @@ def draw_devices(state: Dashboard, width: int, height: int) -> Text:
         figures = f"{device.name} {device.utilization:>4.0%}  memory {_format_memory(device)}"
         return label_line("Device", figures + (f"  {power}" if power else ""))
     memory = f" {_format_memory(device)}"
-    beside = f" {device.utilization:>4.0%}  {power}".rstrip()
-    longest = max(len(memory), len(beside))
+    busy = f" {device.utilization:>4.0%}  {power}".rstrip()
+    longest = max(len(memory), len(busy))
     return stack_lines(
-        _draw_used("Busy", device.utilization, beside, width, longest),
+        _draw_used("Busy", device.utilization, busy, width, longest),
         _draw_used("Memory", _used_share(device), memory, width, longest),
         *others,
     )
