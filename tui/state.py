@@ -263,11 +263,8 @@ def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> t
     A run counts from its first sample within the window. A sample gives no rate while it has runs
     of which none was sampled before.
     """
-    return tuple(
-        rate
-        for index in range(1, len(samples))
-        if (rate := _compute_rate(samples, index, run)) is not None
-    )
+    found = (_compute_rate(samples, index, run) for index in range(1, len(samples)))
+    return tuple(rate for rate in found if rate is not None)
 
 
 def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None) -> Rate | None:
@@ -279,15 +276,14 @@ def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None)
     if elapsed_s <= 0:
         return None
     counts = {name: c for name, c in now.counts.items() if run is None or name == run}
-    before = samples[first:index]
-    seen = [name for name in counts if any(name in sample.counts for sample in before)]
-    if (counts or run is not None) and not seen:
+    before = samples[first:index][::-1]  # the earliest sample of a run counts
+    earlier = {name: s.counts[name] for s in before for name in counts if name in s.counts}
+    if (counts or run is not None) and not earlier:
         return None
-    generated = kept = 0
-    for name in seen:
-        earlier = next(sample.counts[name] for sample in before if name in sample.counts)
-        generated += max(counts[name][0] - earlier[0], 0)
-        kept += max(counts[name][1] - earlier[1], 0)
+    generated, kept = (
+        sum(max(counts[name][part] - was[part], 0) for name, was in earlier.items())
+        for part in (0, 1)
+    )
     return Rate(at_s=now.at_s, tokens_per_s=generated / elapsed_s, goodput_per_s=kept / elapsed_s)
 
 

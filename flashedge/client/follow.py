@@ -134,14 +134,13 @@ async def retry(
         try:
             return await call()
         except QueueFull as error:
-            pause_s: float | None = max(error.retry_after_s, MIN_QUEUE_PAUSE_S)
+            pause_s = max(error.retry_after_s, MIN_QUEUE_PAUSE_S)
         except (DaemonError, EngineDead):
             if on_loss is not None:
                 on_loss()
-            pause_s = connection.fail()
-            if pause_s is None:
+            if (failed := connection.fail()) is None:
                 raise
-        assert pause_s is not None
+            pause_s = failed
         await asyncio.sleep(pause_s)
 
 
