@@ -38,6 +38,17 @@ def write_config(folder: Path, role: str, **changes: Any) -> Path:
     return folder
 
 
+def _plan(card: str = "4090", **settings: object) -> tuple[Any, Any]:
+    """The pair, and the configuration by which its engines start on a card."""
+    from flashedge.config import load_config
+    from flashedge.engine.memory_plan import resolve_memory
+    from flashedge.models.registry import find_pair
+
+    given = load_config(settings)
+    pair = find_pair(PAIR, given)
+    return pair, resolve_memory(pair, given, fake_card(card))
+
+
 def walk(folder: str) -> dict[str, Any]:
     """All of the functions below, in one process."""
     return {
@@ -54,16 +65,10 @@ def walk_cards(folder: str) -> dict[str, Any]:
     """For each card: the planned KV in bytes, and for each role and dtype what vLLM makes of the
     options that we start its engine with."""
     install()
-    from flashedge.config import load_config
-    from flashedge.engine.memory_plan import resolve_memory
-    from flashedge.models.registry import find_pair
-
-    given = load_config()
-    pair = find_pair(PAIR, given)
     found: dict[str, Any] = {}
     for card in CARDS:
         forget_card()
-        config = resolve_memory(pair, given, fake_card(card))
+        pair, config = _plan(card)
         install(card)
         found[card] = {
             "kv_bytes": [config.kv_bytes.generator, config.kv_bytes.verifier],
@@ -183,15 +188,10 @@ def count_forward(folder: str) -> dict[str, int]:
     """The peak bytes of vLLM's forward pass at the batch limit, on tensors without data, for models
     of 7B and 1.5B. The layers run as on a card, with kernels that only say what they return."""
     install()
-    from flashedge.config import load_config
-    from flashedge.engine.memory_plan import resolve_memory
-    from flashedge.models.registry import find_pair
     from tests.support.meta_forward import count_peak, register_kernels
 
     register_kernels()
-    given = load_config()
-    pair = find_pair(PAIR, given)
-    config = resolve_memory(pair, given, fake_card("4090"))
+    pair, config = _plan()
     found = {}
     for name, changes in {
         "7B": {},
@@ -214,16 +214,11 @@ def walk_experimental(folder: str) -> dict[str, Any]:
     install()
     from vllm.config import vllm
 
-    from flashedge.config import load_config
-    from flashedge.engine.memory_plan import resolve_memory
     from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-    from flashedge.models.registry import find_pair
 
     apply_patches(ProcessKind.DAEMON)
     vllm.HAS_TRITON = True  # Triton finds no driver on a faked card
-    given = load_config({"features": "second_runner=on,verifier_graphs=on"})
-    pair = find_pair(PAIR, given)
-    config = resolve_memory(pair, given, fake_card("4090"))
+    pair, config = _plan(features="second_runner=on,verifier_graphs=on")
     return {role: _describe(role, "bfloat16", config, pair, Path(folder)) for role in ROLES}
 
 
@@ -236,15 +231,10 @@ def walk_passes(folder: str) -> dict[str, Any]:
     from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
     from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-    from flashedge.config import load_config
-    from flashedge.engine.memory_plan import resolve_memory
     from flashedge.engine.vllm.inside.determinism.runner import force_one_split
     from flashedge.engine.vllm.shape_probe import list_shapes
-    from flashedge.models.registry import find_pair
 
-    given = load_config()
-    pair = find_pair(PAIR, given)
-    config = resolve_memory(pair, given, fake_card("4090"))
+    pair, config = _plan()
     own = _build_config("generator", "bfloat16", config, pair, Path(folder))
     spec = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=128, dtype=torch.bfloat16)
     builder = FlashAttentionMetadataBuilder(spec, [], own, torch.device("cpu"))
