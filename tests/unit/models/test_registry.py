@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -326,33 +327,20 @@ def test_a_mistake_is_named(config: Config, old: str, new: str, message: str) ->
 # ---------------------------------------------------------------- folders
 
 
-def test_a_missing_model_names_the_command_that_pulls_it(config: Config) -> None:
-    spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
+@pytest.mark.parametrize("place", ["own", "users"])
+def test_a_model_in_a_hub_cache_is_found(config: Config, tmp_path: Path, place: str) -> None:
+    pair = find_pair("qwen-1.5b+skywork-1.5b", config)
+    spec, hub = pair.generator, hub_folder(config) if place == "own" else tmp_path / "hf" / "hub"
     with pytest.raises(CheckpointError, match="not on this machine") as e:
         resolve_model(spec, config)
     assert e.value.hint == "flashedge models pull Qwen/Qwen2.5-1.5B-Instruct"
-
-
-@pytest.mark.parametrize("place", ["own", "users"])
-def test_a_model_in_a_hub_cache_is_found(config: Config, tmp_path: Path, place: str) -> None:
-    spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
-    hub = hub_folder(config) if place == "own" else tmp_path / "hf" / "hub"
     assert spec.revision is not None
     made = write_hub_model(hub, spec.source, spec.revision, "Qwen2ForCausalLM")
     assert resolve_model(spec, config) == made
-
-
-def test_another_revision_does_not_count(config: Config) -> None:
-    spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
-    write_hub_model(hub_folder(config), spec.source, "0" * 40, "Qwen2ForCausalLM")
-    assert locate_model(spec, config) is None
-
-
-def test_the_revision_main_is_the_one_of_the_cache(config: Config) -> None:
-    spec = find_pair("qwen-1.5b+skywork-1.5b", config).verifier
-    assert spec.revision == "main"
-    made = write_hub_model(hub_folder(config), spec.source, "1" * 40, "Qwen2ForPrmModel")
-    assert resolve_model(spec, config) == made
+    assert locate_model(replace(spec, revision="0" * 40), config) is None
+    assert pair.verifier.revision == "main", "which the cache has a commit for"
+    made = write_hub_model(hub, pair.verifier.source, "1" * 40, "Qwen2ForPrmModel")
+    assert resolve_model(pair.verifier, config) == made
 
 
 def test_a_model_in_a_folder_is_found(config: Config, tmp_path: Path) -> None:

@@ -140,26 +140,31 @@ def test_the_programs_that_hold_the_memory_are_named(config: Config) -> None:
         )
 
 
-def test_a_pair_of_the_same_models_quantized_is_named_first(config: Config) -> None:
-    found = checks_of("qwen-7b+prm-7b", "rtx4090", config)["fit"]
-    assert found.verdict == BAD
-    assert "GiB are missing. Weights take 14.2 GiB + 13.2 GiB" in found.detail
-    assert "flashedge up --pair qwen-7b-gptq+prm-7b-fp8 (these fit too: qwen-7b-awq" in str(
-        found.hint
-    )
-
-
-def test_else_a_quantized_checkpoint_that_would_fit_is_named(config: Config) -> None:
-    found = checks_of("qwen-7b+shepherd-7b", "rtx4090", config)["fit"]
-    assert found.verdict == BAD
-    assert "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)" in str(found.hint)
-
-
-def test_else_the_pairs_that_fit(config: Config) -> None:
-    found = checks_of("math-7b+skywork-1.5b", "rtx4080", config)["fit"]
-    assert "qwen3-4b+skywork-1.5b" in str(found.hint)
+@pytest.mark.parametrize(
+    ("name", "gpu", "hint"),
+    [
+        (
+            "qwen-7b+prm-7b",
+            "rtx4090",
+            "flashedge up --pair qwen-7b-gptq+prm-7b-fp8 (these fit too: qwen-7b-awq",
+        ),
+        (
+            "qwen-7b+shepherd-7b",
+            "rtx4090",
+            "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)",
+        ),
+        ("math-7b+skywork-1.5b", "rtx4080", "qwen3-4b+skywork-1.5b"),
+        (SMALL, None, "but `bundled`"),
+    ],
+    ids=["the same models, quantized", "a quantized checkpoint", "the nearest pair", "none"],
+)
+def test_what_would_fit_is_named(config: Config, name: str, gpu: str | None, hint: str) -> None:
     tiny = FakeNvml(MemoryInfo=SimpleNamespace(total=6 * GIB, free=6 * GIB))
-    assert "but `bundled`" in str(checks_of(SMALL, None, config, tiny)["fit"].hint)
+    found = checks_of(name, gpu, config, NONE if gpu else tiny)["fit"]
+    assert found.verdict == BAD
+    assert hint in str(found.hint)
+    if name == "qwen-7b+prm-7b":
+        assert "GiB are missing. Weights take 14.2 GiB + 13.2 GiB" in found.detail
 
 
 def test_kv_sizes_that_are_larger_than_what_is_left(config: Config) -> None:
