@@ -1,1 +1,1 @@
-"""The HTTP API. It uses the runtime only through `contract.ServicePort`."""
+"""The HTTP API over a `Service`."""

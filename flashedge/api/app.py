@@ -12,7 +12,6 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import flashedge
-from flashedge.api.contract import ServicePort
 from flashedge.api.failures import (
     ERROR_RESPONSES,
     handle_bad_parameter,
@@ -33,12 +32,13 @@ from flashedge.errors import FlashEdgeError
 from flashedge.models.folders import is_local
 from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
+from flashedge.runtime.service import Service
 
 log = logging.getLogger(__name__)
 
 
 def create_app(
-    service: ServicePort, config: Config, pairs: Mapping[str, Pair] | None = None
+    service: Service, config: Config, pairs: Mapping[str, Pair] | None = None
 ) -> FastAPI:
     """The application. `pairs`: those that requests may name. None: those of models.toml.
 
@@ -105,7 +105,7 @@ def create_app(
     return app
 
 
-async def _start_service(service: ServicePort) -> None:
+async def _start_service(service: Service) -> None:
     """Start the engines. After a failure the daemon stays up, so that /health can report it."""
     try:
         await service.start()

@@ -1,4 +1,7 @@
-"""Parse request bodies: JSON without NaN, then the schema. Errors name the field that is wrong."""
+"""Parse request bodies: JSON without NaN, then the schema, and how `keep_alive` says a duration.
+
+Errors name the field that is wrong.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from flashedge.errors import RequestError
 B = TypeVar("B", bound=BaseModel)
 _HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
 """What may be half a surrogate pair: an escape of JSON, or one that came as bytes."""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
@@ -141,3 +146,37 @@ def _inline(node: Any, shared: dict[str, Any]) -> Any:
             return _inline(shared[node["$ref"].rsplit("/", 1)[-1]], shared)
         return {k: _inline(v, shared) for k, v in node.items()}
     return [_inline(v, shared) for v in node] if isinstance(node, list) else node
+
+
+def parse_keep_alive(value: Any) -> float | None:
+    """Seconds of a number, of a text such as "90", "10m" or "1h30m", None of null.
+
+    Negative: for ever. Raises RequestError.
+    """
+    if value is None:
+        return None
+    seconds = _parse(value) if isinstance(value, str) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise _refuse(value)
+    if not math.isfinite(seconds):
+        raise _refuse(value)
+    return float(seconds)
+
+
+def _parse(text: str) -> float | None:
+    text = text.strip()
+    sign = -1.0 if text.startswith("-") else 1.0
+    text = text.removeprefix("-")
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return sign * float(text)
+    if not text or _PART.sub("", text):
+        return None
+    return sign * sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(text))
+
+
+def _refuse(value: Any) -> RequestError:
+    return RequestError(
+        f"keep_alive is {value!r}",
+        hint='give seconds, or a text such as "10m"; 0 unloads at once, -1 never',
+        param="keep_alive",
+    )

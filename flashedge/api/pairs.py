@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from flashedge.api.contract import Defaults
 from flashedge.errors import NotFound
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.strategies import find_usual_strategy, list_strategies
+from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """Values of a pair for fields that a request leaves out."""
+
+    pair: str = "bundled"
+    sampling: Sampling
+    max_model_len: int
+    """Most tokens of prompt and path together."""
+    strategies: tuple[str, ...] = ("beam",)
+    """Those that the verifier can serve."""
+    strategy: str = "beam"
+    max_step_tokens: int
+    max_path_tokens: int
+    step_rule: str = BLANK_LINE
+    step_entropy: float = STEP_ENTROPY
+    min_step_tokens: int = MIN_STEP_TOKENS
+    judge: str = STEPS
+    has_budgets: bool = False
+    """Whether the engine limits the thinking of its model."""
+    deterministic: bool = False
+    scores_pairs: bool = False
+    """Whether vLLM's own handler can score pairs of texts by the verifier."""
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The options of each strategy."""
 
 
 class ServablePairs:
@@ -21,15 +49,15 @@ class ServablePairs:
         *,
         deterministic: bool = False,
     ) -> None:
-        """load: reads all known pairs. usual: the pair of requests that name none. deterministic:
-        whether searches are that do not say."""
+        """load: reads all known pairs. usual: the default pair. deterministic: the default for
+        searches that do not set it."""
         self._load = load
         self._is_here = is_here
         self._deterministic = deterministic
         self.usual = usual
 
     def list_names(self) -> list[str]:
-        """The pair of requests that name none, then the others."""
+        """The default pair, then the others."""
         here = [name for name, pair in self._load().items() if self._is_here(pair)]
         return sorted(here, key=lambda name: (name != self.usual, name))
 

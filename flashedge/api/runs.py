@@ -12,9 +12,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from flashedge.api.askers import read_asker
-from flashedge.api.bodies import describe_body, read_body
-from flashedge.api.contract import HandlePort, ServicePort
-from flashedge.api.durations import parse_keep_alive
+from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
 from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.schemas import SolveBody
@@ -32,6 +30,7 @@ from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.request.plan import pin_early_exit
+from flashedge.runtime.service import RunHandle, Service
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
 QUEUE_POLL_S = 0.1
@@ -39,10 +38,10 @@ LOOKS_A_SECOND = 10
 MAX_WAIT_S = 30.0
 
 
-def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
+def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    async def submit(request: Request, body: SolveBody) -> HandlePort:
+    async def submit(request: Request, body: SolveBody) -> RunHandle:
         spec = build_solve_spec(body, pairs.find_defaults(body.pair, "pair"))
         service.keep_alive(parse_keep_alive(body.keep_alive))
         async with service.use_pair(spec.pair):
@@ -158,7 +157,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
     return router
 
 
-def _accept(handle: HandlePort) -> Response:
+def _accept(handle: RunHandle) -> Response:
     """The answer to a request that starts a run and does not wait for it."""
     return Json(
         {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.outlook)},
@@ -167,7 +166,7 @@ def _accept(handle: HandlePort) -> Response:
     )
 
 
-async def _stream_queue_and_events(handle: HandlePort) -> AsyncGenerator[bytes]:
+async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
     """A `queued` event for each position in the queue, and every second while the run waits. Then
     the run's events."""
     sent, looks = handle.outlook, 0
@@ -187,7 +186,7 @@ def _frame_queued(run_id: str, outlook: Outlook) -> bytes:
     return frame({"id": run_id, **dataclasses.asdict(outlook)}, event="queued")
 
 
-async def _stream_events(handle: HandlePort, after: int) -> AsyncGenerator[bytes]:
+async def _stream_events(handle: RunHandle, after: int) -> AsyncGenerator[bytes]:
     """The run's events up to the terminal one, or to the last one of an interrupted run."""
     yield OPENED
     async with closing(handle.events(after)) as source:

@@ -14,27 +14,6 @@ from pydantic_core import PydanticCustomError
 from flashedge.runtime.request.checks import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
 from flashedge.types import Message
 
-STRATEGY_FIELDS = (
-    "strategy",
-    "n",
-    "branching",
-    "aggregate",
-    "selection",
-    "max_step_tokens",
-    "max_steps",
-    "step_rule",
-    "step_entropy",
-    "min_step_tokens",
-    "judge",
-    "token_budget",
-    "deadline_s",
-    "baseline",
-    "deterministic",
-    "early_exit",
-    "options",
-    "answers",
-)
-
 
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -79,8 +58,8 @@ class SearchOptions(Body):
     answers: str | None = None
 
     def collect_options(self) -> dict[str, Any]:
-        """The options of `STRATEGY_FIELDS` that are set."""
-        values = ((name, getattr(self, name)) for name in STRATEGY_FIELDS)
+        """Those that are set."""
+        values = ((name, getattr(self, name)) for name in SearchOptions.model_fields)
         return {name: value for name, value in values if value is not None}
 
 
@@ -151,7 +130,7 @@ class SolveBody(SearchOptions):
     max_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     keep_alive: float | str | None = None
-    """How long the pair stays loaded after the run. See `api.durations`."""
+    """How long the pair stays loaded after the run. See `bodies.parse_keep_alive`."""
 
     priority: int | None = None
     """Smaller is more urgent. Above 0 the run is batch work, which waits for everything else."""

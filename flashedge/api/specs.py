@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.api.contract import Defaults
+from flashedge.api.pairs import Defaults
 from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
 from flashedge.runtime.request.checks import check_field

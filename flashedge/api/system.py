@@ -10,15 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
+from pydantic import TypeAdapter
 from starlette.responses import PlainTextResponse, Response
 
 import flashedge
-from flashedge.api.contract import ServicePort
 from flashedge.api.failures import Json
-from flashedge.api.status_schema import describe_status
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
+from flashedge.profiler.card_watch import CardUser
+from flashedge.runtime.recent_latency import PERCENTILES
 from flashedge.runtime.served_pair import PairState
+from flashedge.runtime.service import Service
+from flashedge.scheduling.programs.standing import Standing
+from flashedge.scheduling.rollouts.standing import BoostStanding
+from flashedge.types import POLICY_NAMES
 
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
@@ -28,7 +33,7 @@ SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "card
 """What /health tells of an engine. /v1/status tells more."""
 
 
-def system_router(service: ServicePort) -> APIRouter:
+def system_router(service: Service) -> APIRouter:
     router = APIRouter()
     started = time.monotonic()
 
@@ -93,7 +98,7 @@ def system_router(service: ServicePort) -> APIRouter:
 
     @router.post("/v1/load", status_code=202)
     async def load() -> Response:
-        """Begin to load the pair of requests that name none. /health tells how it goes on."""
+        """Begin to load the default pair. /health tells how it goes on."""
         service.load()
         return Json({"loaded": list(service.loaded)}, status_code=202)
 
@@ -139,7 +144,7 @@ async def _read_pair(state: PairState) -> Mapping[str, EngineView]:
         return {}
 
 
-def describe_daemon(service: ServicePort, url: str) -> str:
+def describe_daemon(service: Service, url: str) -> str:
     """Plain text, so that no name in it is markup."""
     now = service.health()
     detail = f" ({now.detail})" if now.detail else ""
@@ -154,3 +159,67 @@ What can be named     GET {url}/v1/models
 State                 GET {url}/v1/status, /health, /metrics
 In a terminal         flashedge tui
 """
+
+
+def describe_status() -> dict[int | str, dict[str, Any]]:
+    """What /openapi.json says of the reply of /v1/status."""
+
+    def make(properties: dict[str, Any], required: str = "", about: str = "") -> dict[str, Any]:
+        schema: dict[str, Any] = {"type": "object", "properties": properties}
+        schema |= {"required": required.split()} if required else {}
+        return schema | ({"description": about} if about else {})
+
+    def make_list(kind: Any) -> dict[str, Any]:
+        return {"type": "array", "items": TypeAdapter(kind).json_schema()}
+
+    number, text = {"type": "number"}, {"type": "string"}
+    scheduling = make(
+        {
+            "policy": {**text, "enum": list(POLICY_NAMES)},
+            "programs": make_list(Standing),
+            "boosts": make_list(BoostStanding),
+            "boost_running_s": number,
+            "boost_open_s": number,
+        },
+        "policy programs boosts boost_running_s boost_open_s",
+        "How programs are ordered, and how they stand, the first to go first.",
+    )
+    pair = make(
+        {
+            "state": text,
+            "detail": {"type": ["string", "null"]},
+            "engines": {"type": "object"},
+            "runs": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "card_users": make_list(CardUser),
+        },
+        "state detail engines runs",
+    )
+    percentiles = {
+        "type": ["object", "null"],
+        "description": "Seconds of half (p50), nine tenths (p90) and all but a hundredth (p99).",
+        "properties": {f"p{p}": number for p in PERCENTILES},
+    }
+    latency = {
+        "type": "object",
+        "description": "How fast the last chats and runs that finished were: until the first token,"
+        " and for each token after it (of a run: of its whole tree).",
+        "additionalProperties": make(
+            {
+                "requests": {"type": "integer"},
+                "first_token_s": percentiles,
+                "token_s": percentiles,
+            }
+        ),
+    }
+    pairs = {
+        "type": "object",
+        "description": "The loaded pairs, or the default one: their engines, and their runs that"
+        " are queued and running.",
+        "additionalProperties": pair,
+    }
+    schema = make(
+        {"state": text, "pairs": pairs, "scheduling": scheduling, "latency": latency},
+        "state pairs scheduling",
+    )
+    content = {"application/json": {"schema": schema}}
+    return {200: {"description": "The daemon's state and load.", "content": content}}

@@ -1,7 +1,7 @@
 """A service whose runs follow a script, in place of the real runtime.
 
-It implements `api/contract.py`, so that tests of the HTTP layer take milliseconds and control the
-order of events.
+It has what the HTTP layer uses of `runtime.service.Service`, so that tests of the
+HTTP layer take milliseconds and control the order of events.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.api.askers import shorten
-from flashedge.api.contract import Defaults
+from flashedge.api.pairs import Defaults
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.errors import RequestError
 from flashedge.runtime.plain_requests import MAX_CHOICES

@@ -1,5 +1,5 @@
 """One error body in each protocol, whoever refuses a request: the guard, the switch or vLLM's
-handlers.
+handlers, and in a stream that vLLM's handler can't end with its reason.
 
 OpenAI's protocols have the form of `api.failures`, Anthropic's
 `{"type": "error", "error": {"type", "message"}}`. A conversation that is too long is told in the
@@ -16,8 +16,9 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api.asgi import begins_stream
-from flashedge.api.failures import build_error_object, dump_json
-from flashedge.api.protocols.paths import MESSAGES
+from flashedge.api.failures import build_error, build_error_object, dump_json
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.engine.http_requests import TaggedRequest
 from flashedge.errors import ContextOverflow, FlashEdgeError, RequestError
 
 _OVERFLOWS = (
@@ -29,6 +30,9 @@ _OVERFLOWS = (
     re.compile(r"(?P<has>\d+) tokens do not fit .* context of (?P<most>\d+) tokens"),
 )
 """How vLLM's handlers and ours say that a conversation is too long."""
+_ERROR_EVENT = b"event: error\n"
+_ERROR_CHUNK = b'data: {"error":'
+"""The one of chat completions and completions."""
 _CODES = {404: "not_found", 409: "conflict", 413: "request_too_large", 503: "overloaded"}
 """Of an error that vLLM's handlers found themselves, by its status."""
 _KINDS = {
@@ -135,3 +139,66 @@ def _measure(start: Message, body: bytes) -> list[tuple[bytes, bytes]]:
     """The headers of an answer with this body."""
     kept = [(name, v) for name, v in start["headers"] if name.lower() != b"content-length"]
     return [*kept, (b"content-length", str(len(body)).encode())]
+
+
+class StreamFailures:
+    """Passes one answer on to `send`.
+
+    A stream of responses breaks off when an error meets it, and one of messages says that its own
+    error was malformed. Chat completions say it in a form of vLLM's own.
+    """
+
+    def __init__(self, request: TaggedRequest, path: str, send: Send) -> None:
+        self._request = request
+        self._path = path
+        self._send = send
+        self._events = 0
+        self._can_fail = False
+        """Whether a stream is open."""
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the answer on."""
+        if message["type"] == "http.response.start":
+            self._can_fail = begins_stream(message)
+        else:
+            body = message.get("body", b"")
+            if self._path == RESPONSES:  # its error event has a number
+                self._events += (b"\n" + body).count(b"\nevent: ")
+            failure = self._request.failure
+            if self._path == MESSAGES and failure is not None and body.startswith(_ERROR_EVENT):
+                message = {**message, "body": build_error_event(failure, self._path)}
+            elif self._path in (CHAT, COMPLETIONS) and body.startswith(_ERROR_CHUNK):
+                message = {**message, "body": _rewrite_chunk(body, failure)}
+            if not message.get("more_body", False):
+                self._can_fail = False
+        await self._send(message)
+
+    async def end(self) -> bool:
+        """End a stream that its handler has left. Returns whether there was one to end."""
+        failure = self._request.failure
+        if failure is None or not self._can_fail or self._path != RESPONSES:
+            return False
+        body = build_error_event(failure, self._path, self._events)
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        return True
+
+
+def _rewrite_chunk(body: bytes, failure: FlashEdgeError | None) -> bytes:
+    chunk, _, rest = body.partition(b"\n\n")
+    told = json.loads(chunk.removeprefix(b"data: "))["error"]
+    code = told.get("code")
+    status = code if isinstance(code, int) else 500 if failure is None else failure.http_status
+    told = build_protocol_error(told, status, failure)
+    return b"data: " + dump_json(told) + b"\n\n" + rest
+
+
+def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
+    """The event that ends a stream of messages or responses. number: of the event."""
+    inner = build_error(error)["error"]
+    data: dict[str, Any]
+    if path == MESSAGES:
+        data = build_messages_error(inner["message"], error.http_status)
+    else:
+        told = {name: inner[name] for name in ("code", "message", "param")}
+        data = {"type": "error", **told, "sequence_number": number}
+    return _ERROR_EVENT + b"data: " + dump_json(data) + b"\n\n"

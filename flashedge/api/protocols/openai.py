@@ -10,9 +10,8 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from flashedge.api.bodies import describe_body
-from flashedge.api.contract import Defaults
 from flashedge.api.failures import Json
-from flashedge.api.pairs import ServablePairs
+from flashedge.api.pairs import Defaults, ServablePairs
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
 from flashedge.api.schemas import ProtocolBody
 from flashedge.api.specs import ModelName

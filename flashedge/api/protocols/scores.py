@@ -15,11 +15,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from flashedge.api.askers import read_asker
-from flashedge.api.bodies import describe_body, read_body
-from flashedge.api.contract import Defaults, ServicePort
-from flashedge.api.durations import parse_keep_alive
+from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
 from flashedge.api.failures import Json
-from flashedge.api.pairs import ServablePairs
+from flashedge.api.pairs import Defaults, ServablePairs
 from flashedge.api.protocols.paths import SCORES
 from flashedge.api.schemas import ScoreBody
 from flashedge.api.specs import parse_pair
@@ -27,6 +25,7 @@ from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.errors import RequestError
 from flashedge.runtime.plain_requests import MAX_CHOICES
 from flashedge.runtime.request.checks import check_field
+from flashedge.runtime.service import Service
 from flashedge.runtime.solution_scoring import ScoreAsk, Solution, SolutionScores
 from flashedge.types import Problem
 
@@ -34,7 +33,7 @@ USUAL_AGGREGATE = "last"
 """As in a search that names none."""
 
 
-def scores_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
+def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
     router = APIRouter()
 
     async def score(request: Request) -> Response:

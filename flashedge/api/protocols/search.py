@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from flashedge.api.bodies import parse_object
-from flashedge.api.contract import Defaults, HandlePort, ServicePort
 from flashedge.api.failures import RunFault
+from flashedge.api.pairs import Defaults
 from flashedge.api.protocols.client_habits import LIMITS, read_int
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
@@ -40,6 +40,7 @@ from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.request.request import USUAL_PATHS, Request
 from flashedge.runtime.request.strategies import find_defaults, find_user_programs
 from flashedge.runtime.run import create_run_id
+from flashedge.runtime.service import RunHandle, Service
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import FinishReason, NodeId, Problem, Sampling
 
@@ -82,7 +83,7 @@ class ProtocolSearch:
 
     def __init__(
         self,
-        service: ServicePort,
+        service: Service,
         defaults: Defaults,
         body: Mapping[str, Any],
         *,
@@ -98,7 +99,7 @@ class ProtocolSearch:
         self._asker = Asker(client=tags.client, program=tags.program, priority=tags.priority)
         self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
         self._problem: Problem | None = None
-        self._handle: HandlePort | None = None
+        self._handle: RunHandle | None = None
         self.result: Mapping[str, Any] | None = None
         """The run's result, once it has finished."""
 
@@ -173,7 +174,7 @@ class ProtocolSearch:
             **fields,
         )
 
-    async def _follow(self, handle: HandlePort, choices: int) -> AsyncGenerator[SearchItem]:
+    async def _follow(self, handle: RunHandle, choices: int) -> AsyncGenerator[SearchItem]:
         parents: dict[NodeId, NodeId] = {}
         steps: dict[NodeId, StepCompleted] = {}
         async with aclosing(handle.events()) as events:  # type: ignore[type-var]

@@ -25,11 +25,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
-from flashedge.api.asgi import drop_length
+from flashedge.api.asgi import drop_length, keep_alive
 from flashedge.api.askers import limit_priority, name_program, shorten
-from flashedge.api.bodies import load_object
-from flashedge.api.contract import Defaults, ServicePort
-from flashedge.api.durations import parse_keep_alive
+from flashedge.api.bodies import load_object, parse_keep_alive
 from flashedge.api.failures import (
     RETRY_AFTER_S,
     Refusal,
@@ -37,10 +35,9 @@ from flashedge.api.failures import (
     dump_json,
 )
 from flashedge.api.guard import replay_body
-from flashedge.api.pairs import ServablePairs
+from flashedge.api.pairs import Defaults, ServablePairs
 from flashedge.api.protocols.client_habits import normalize, read_int
-from flashedge.api.protocols.error_bodies import build_protocol_error, rewrite_error
-from flashedge.api.protocols.keep_alive import keep_alive
+from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error, rewrite_error
 from flashedge.api.protocols.paths import (
     CHAT,
     COMPLETIONS,
@@ -51,10 +48,10 @@ from flashedge.api.protocols.paths import (
 from flashedge.api.protocols.search import ProtocolSearch
 from flashedge.api.protocols.search_result import add_result
 from flashedge.api.protocols.steady_prompts import steady_prompt
-from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.api.specs import ModelName, parse_pair
 from flashedge.engine.http_requests import RequestTags, TaggedRequest, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.runtime.service import Service
 from flashedge.types import MAX_SEED
 
 ROUTES = frozenset({*PROTOCOL_ROUTES, *SCORES})
@@ -68,7 +65,7 @@ class ProtocolSwitch:
     """The middleware. All other routes go on to `app`."""
 
     def __init__(
-        self, app: ASGIApp, *, service: ServicePort, pairs: ServablePairs, steady: bool
+        self, app: ASGIApp, *, service: Service, pairs: ServablePairs, steady: bool
     ) -> None:
         """steady: whether what changes in each request is left out of its instructions."""
         self._app = app

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.durations import parse_keep_alive
+from flashedge.api.bodies import parse_keep_alive
 from flashedge.errors import RequestError
 from tests.support.api_rig import client_of
 from tests.support.fake_service import FakeService

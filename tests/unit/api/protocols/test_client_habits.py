@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.contract import Defaults
+from flashedge.api.pairs import Defaults
 from flashedge.api.protocols.client_habits import LIMITS, NO_ARGUMENTS, normalize
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.errors import RequestError

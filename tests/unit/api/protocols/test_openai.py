@@ -12,8 +12,7 @@ import httpx
 import pytest
 
 from flashedge.api.app import create_app
-from flashedge.api.contract import Defaults
-from flashedge.api.pairs import ServablePairs
+from flashedge.api.pairs import Defaults, ServablePairs
 from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.config import load_config

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flashedge.api.failures import dump_json
+from flashedge.api.protocols.error_bodies import StreamFailures
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.engine.http_requests import RequestTags, TaggedRequest
 from flashedge.errors import DaemonStopping, FlashEdgeError, GenerationFailed
 
