@@ -19,13 +19,12 @@ from flashedge.cli.doctor import card_checks, device_checks
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.engine.card_needs import DRIVER_HINTS
-from flashedge.engine.platform import detect_device_kind, find_vllm
+from flashedge.engine.platform import CHECKED, detect_device_kind, find_vllm
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.sizes import format_size
 
 _MARKS = {GOOD: ("✓", "green"), WARNING: ("!", "yellow"), BAD: ("✗", "red")}
 SETUP = "bash scripts/setup.sh"
-VLLM_VERSION = "0.32."
 
 
 def doctor(
@@ -145,9 +144,9 @@ def _check_vllm() -> Check:
     except FlashEdgeError as error:
         return Check(name="vllm", verdict=BAD, detail=str(error), hint=error.hint)
     detail = version if name == "vllm" else f"{version} ({name})"
-    if version.startswith(VLLM_VERSION):
+    if version.startswith(f"{CHECKED}."):
         return Check(name="vllm", verdict=GOOD, detail=detail)
-    detail += f"; FlashEdge needs {VLLM_VERSION}x"
+    detail += f"; FlashEdge needs {CHECKED}.x"
     return Check(name="vllm", verdict=BAD, detail=detail, hint=SETUP)
 
 
