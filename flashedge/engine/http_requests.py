@@ -14,7 +14,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Mapping,
-    MutableMapping,
 )
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from contextvars import ContextVar
@@ -24,16 +23,6 @@ from typing import Any, Protocol, TypeVar
 from flashedge.errors import FlashEdgeError
 from flashedge.events import PromptRead
 from flashedge.types import FinishReason, Problem, Sampling, TokenIds
-
-AsgiApp = Callable[
-    [
-        MutableMapping[str, Any],
-        Callable[[], Awaitable[MutableMapping[str, Any]]],
-        Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ],
-    Awaitable[None],
-]
-"""An application that answers HTTP requests: (scope, receive, send)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from starlette.types import ASGIApp
+
 from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
-from flashedge.engine.http_requests import AsgiApp, PlainRequests
+from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.platform import have_own_processors
 from flashedge.engine.self_test_turns import UNTESTED, Turns
@@ -52,7 +54,7 @@ class EnginePair(TwinEngines, Protocol):
     async def stop(self) -> None: ...
     def health(self) -> tuple[Health, Health]: ...
     async def self_test(self, turns: Turns) -> dict[str, Any]: ...
-    async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
+    async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
         """The HTTP protocols over the generator, for requests that `plain` counts."""
         ...
 
@@ -141,7 +143,7 @@ class ServedPair:
         self._failure: str | None = None
         self._fingerprint: str | None = None
         self._plain: PlainRequests | None = None
-        self._protocols: AsgiApp | None = None
+        self._protocols: ASGIApp | None = None
 
     # ------------------------------------------------------------ life
 
@@ -386,7 +388,7 @@ class ServedPair:
         return self._fingerprint
 
     @property
-    def protocols(self) -> AsgiApp:
+    def protocols(self) -> ASGIApp:
         """The HTTP protocols for requests outside any run."""
         assert self._protocols is not None, "`Service.use_pair` gives pairs that have started"
         return self._protocols

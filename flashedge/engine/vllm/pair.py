@@ -13,9 +13,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from starlette.types import ASGIApp
+
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.http_requests import AsgiApp, PlainRequests, ProtocolOptions
+from flashedge.engine.http_requests import PlainRequests, ProtocolOptions
 from flashedge.engine.layout import find_layout, warn_on_cpu
 from flashedge.engine.memory_plan import (
     build_memory,
@@ -245,7 +247,7 @@ class VllmPair:
         bits = await asyncio.to_thread(describe_bits, self._pair, self._config, found)
         return {**found, "fingerprint": bits}
 
-    async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
+    async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
         """vLLM's HTTP protocols over the generator, and its scores over the verifier, for requests
         that `plain` counts."""
         await asyncio.to_thread(importlib.import_module, _PROTOCOLS)  # a second of imports

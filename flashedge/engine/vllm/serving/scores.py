@@ -16,12 +16,12 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from starlette.types import ASGIApp
 from vllm import PoolingParams
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.pooling.scoring.api_router import router
 
 from flashedge.engine.http_requests import (
-    AsgiApp,
     PlainAsk,
     PlainRequests,
     ProtocolOptions,
@@ -124,7 +124,7 @@ class VllmScores:
 class PairProtocols:
     """An ASGI application: vLLM's scores over the verifier, all else over the generator."""
 
-    def __init__(self, generator: AsgiApp, verifier: AsgiApp) -> None:
+    def __init__(self, generator: ASGIApp, verifier: ASGIApp) -> None:
         self._generator = generator
         self._verifier = verifier
 
