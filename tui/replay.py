@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from flashedge.client.run_fold import Numbered
-from flashedge.events import Event, RunFinished, StepCompleted
+from flashedge.events import RunFinished, StepCompleted
 
 SPEEDS = (1, 4, 16)
 _EVENT_S = 0.02  # where a run's duration is not known
@@ -43,7 +43,10 @@ class Replay:
 
 def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
     """A replay at its beginning, at the first speed."""
-    weights = [_weight(event) for _, event in items]
+    weights = [
+        float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
+        for _, event in items
+    ]
     total = sum(weights) or 1.0
     length_s = _duration_s(items)
     offsets = tuple(length_s * done / total for done in accumulate(weights))
@@ -62,10 +65,6 @@ def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, .
 def speed_up(replay: Replay) -> Replay:
     """At the next speed; after the last one, at the first again."""
     return replace(replay, speed=SPEEDS[(SPEEDS.index(replay.speed) + 1) % len(SPEEDS)])
-
-
-def _weight(event: Event) -> float:
-    return float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
 
 
 def _duration_s(items: Sequence[Numbered]) -> float:

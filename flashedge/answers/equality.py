@@ -63,7 +63,8 @@ def decide_equal(a: str, b: str) -> bool | None:
         return True
     left, right = parse_number(a), parse_number(b)
     if left is not None and right is not None:
-        return left == right or (_may_round(a, b) and _is_close(left, right))
+        least = min(LEAST_DIGIT, LEAST_SHARE * max(abs(left), abs(right)))
+        return left == right or (_may_round(a, b) and abs(left - right) <= least)
     if bool(_VALUES.fullmatch(a)) != bool(_VALUES.fullmatch(b)):
         return _is_pair(a, b) if _VALUES.fullmatch(a) else _is_pair(b, a)
     if (hour := _HOUR.fullmatch(a) or _HOUR.fullmatch(b)) and hour[1] in (a, b):
@@ -89,10 +90,6 @@ def _may_round(a: str, b: str) -> bool:
     return {bool(_FRACTIONAL.search(a)), bool(_FRACTIONAL.search(b))} == {True, False} and (
         "." in (b if _FRACTIONAL.search(a) else a)
     )
-
-
-def _is_close(a: Fraction, b: Fraction) -> bool:
-    return abs(a - b) <= min(LEAST_DIGIT, LEAST_SHARE * max(abs(a), abs(b)))
 
 
 def _is_name(form: str) -> bool:

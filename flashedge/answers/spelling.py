@@ -71,11 +71,6 @@ _NOT_UNITS = re.compile(
 )
 
 
-def _drop_text_unit(text: str) -> str:
-    r"""The text without a unit that a command such as `\text{...}` sets behind it."""
-    return _UNIT_TEXT.sub(_judge_unit, text)
-
-
 def _drop_unit(text: str) -> str:
     """The text without a unit in plain letters."""
     if _NOT_UNITS.search(text):
@@ -297,7 +292,7 @@ def _normalize_once(text: str) -> str:
         text = text.rstrip(".")
     text = text.removeprefix("$").strip().replace("{,}", ",")
     text = _DROPPED.sub("", text)
-    text = _strip_text_commands(_drop_text_unit(text))
+    text = _strip_text_commands(_UNIT_TEXT.sub(_judge_unit, text))
     if option := find_option(text):
         return option
     if clock := _CLOCK.fullmatch(text):
@@ -321,10 +316,11 @@ def _normalize_once(text: str) -> str:
     text = _MIXED.sub(_add_mixed, text)
     text = "0" if text == "-0" else text
     if scaled := _SCALED.match(text):
-        text = _scale(scaled) + text[scaled.end() :]
+        value = Fraction(scaled[1]) * SCALES[scaled[2]]
+        text = f"{value}{text[scaled.end() :]}" if value.denominator == 1 else text
     text = _drop_unit(text)
-    if (value := parse_words(text)) is not None:
-        return str(value)
+    if (number := parse_words(text)) is not None:
+        return str(number)
     text = _SPACED.sub("", text)
     return text.lower() if _PHRASE.fullmatch(text) else text.strip()
 
@@ -360,11 +356,6 @@ def _write_list(text: str) -> str:
     if len(parts) == 1 or not all(map(_LIST_PART.fullmatch, parts)):
         return text
     return rf"\{{{','.join(parts)}\}}"
-
-
-def _scale(match: re.Match[str]) -> str:
-    value = Fraction(match[1]) * SCALES[match[2]]
-    return str(value) if value.denominator == 1 else match[0]
 
 
 def _strip_text_commands(text: str) -> str:

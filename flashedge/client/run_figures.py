@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from flashedge.client.run_view import ROOT, NodeView, RunView
@@ -69,7 +70,8 @@ def collect_votes(view: RunView) -> tuple[Vote, ...]:
                 counts[node.answer] += 1
                 weights[node.answer] = weights.get(node.answer, 0.0) + (node.score or 0.0)
         votes = [Vote(answer=a, weight=weights[a], count=c) for a, c in counts.items()]
-    return tuple(sorted(votes, key=lambda v: _size(view, v), reverse=True))
+    by = attrgetter(*(("weight", "count") if _weighs(view) else ("count", "weight")))
+    return tuple(sorted(votes, key=by, reverse=True))
 
 
 def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
@@ -120,11 +122,6 @@ def list_warnings(view: RunView) -> tuple[str, ...]:
 
 def _weighs(view: RunView) -> bool:
     return bool(view.config.get("selection", "weighted") == "weighted")
-
-
-def _size(view: RunView, vote: Vote) -> tuple[float, float]:
-    pair = (vote.weight, float(vote.count))
-    return pair if _weighs(view) else pair[::-1]
 
 
 # ---------------------------------------------------------------- MCTS
@@ -218,7 +215,8 @@ def describe_progress(view: RunView) -> str:
         parts = [f"{count_rollouts(view)}/{n} rollouts", describe_flights(view)]
         return " · ".join(part for part in parts if part)
     of = f"{view.paths_done}/{n} paths" if n is not None else f"{view.paths_done} paths"
-    return f"level {view.level} · {of}" if view.level > 1 or not _draws_whole(view) else of
+    draws_whole = view.config.get("strategy") in ("best_of_n", "self_consistency")
+    return of if draws_whole and view.level <= 1 else f"level {view.level} · {of}"
 
 
 def describe_flights(view: RunView) -> str:
@@ -235,10 +233,6 @@ def describe_flights(view: RunView) -> str:
     cancelled = view.cancelled_rollouts
     parts += [f"{format_count(cancelled, 'rollout')} cancelled"] if cancelled else []
     return ", ".join(parts)
-
-
-def _draws_whole(view: RunView) -> bool:
-    return view.config.get("strategy") in ("best_of_n", "self_consistency")
 
 
 def describe_rest(view: RunView, elapsed_s: float | None) -> str | None:

@@ -142,17 +142,14 @@ def _shown_children(view: RunView, hidden: frozenset[str], wanted: str) -> Child
     if not hidden and not wanted:
         return view.children
     nodes = view.nodes
-    shown = {n.id for n in nodes.values() if _matches(n, hidden, wanted)}
+    kept = (n for n in nodes.values() if n.status not in hidden)
+    shown = {n.id for n in kept if not wanted or _holds(n, wanted)}
     for node in list(shown):
         at = nodes[node].parent
         while at is not None and at not in shown:
             shown.add(at)
             at = nodes[at].parent
     return {p: tuple(c for c in below if c in shown) for p, below in view.children.items()}
-
-
-def _matches(node: NodeView, hidden: frozenset[str], wanted: str) -> bool:
-    return node.status not in hidden and (not wanted or _holds(node, wanted))
 
 
 def _holds(node: NodeView, wanted: str) -> bool:

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -120,7 +120,9 @@ class Journal(Generic[K, R]):
             check_settings(self.path, json.loads(lines[0])["settings"], settings)
             first = 1
         for number, line in enumerate(lines[first:], start=first + 1):
-            record = self._parse_line(line)
+            record: R | None = None
+            with suppress(ValueError, KeyError, TypeError):
+                record = self._parse(json.loads(line))
             if record is None or self._key(record) in self.records:
                 raise ConfigError(
                     f"{self.path}, line {number} is damaged or repeats a record",
@@ -128,12 +130,6 @@ class Journal(Generic[K, R]):
                     param="output",
                 )
             self.records[self._key(record)] = record
-
-    def _parse_line(self, line: bytes) -> R | None:
-        try:
-            return self._parse(json.loads(line))
-        except (ValueError, KeyError, TypeError):
-            return None
 
     def _build_foreign_error(self) -> ConfigError:
         return ConfigError(
@@ -214,11 +210,10 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 
 
 def _is_json(line: bytes) -> bool:
-    try:
+    with suppress(ValueError):
         json.loads(line)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _show(name: str, settings: Mapping[str, Any]) -> str:

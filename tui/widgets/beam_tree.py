@@ -114,7 +114,8 @@ class BeamTree(LineList):
         self._best = frozenset(run.path(run.best))
         self._figures = MctsFigures(run) if run.rollouts else None
         shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
-        if not _is_same(shape, self._shape) or self._has_new_texts:
+        is_same = shape[1:] == self._shape[1:] and shape[0] is (self._shape or (None,))[0]
+        if not is_same or self._has_new_texts:
             self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
             self._lines = tree_lines(
                 run,
@@ -286,8 +287,3 @@ def _highlight(text: Text, wanted: str, begin: int) -> None:
     if pattern := re.escape(show_in_line(wanted)):
         for match in re.finditer(pattern, text.plain[begin:], re.IGNORECASE):
             text.stylize("reverse", begin + match.start(), begin + match.end())
-
-
-def _is_same(shape: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether two layouts agree. The children are compared by identity."""
-    return len(shape) == len(other) and shape[0] is other[0] and shape[1:] == other[1:]

@@ -116,7 +116,9 @@ class RunList(LineList):
     def draw(self) -> None:
         wanted = self.filter.casefold()
         rows, was_empty = self._state.listed, not self._rows
-        self._rows = tuple(r for r in rows if not wanted or wanted in _searched(r).casefold())
+        searched = (f"{r.id} {r.status} {r.search} {r.problem} {r.answer or ''}" for r in rows)
+        found = zip(rows, searched, strict=True)
+        self._rows = tuple(r for r, text in found if wanted in text.casefold())
         chosen = next((i for i, r in enumerate(self._rows) if r.id == self._state.chosen), None)
         self._shown = self._state.chosen
         self._cells = tuple(map(self._list_cells, self._rows))
@@ -249,10 +251,6 @@ def _draw_paths(run: RunRow, tree: RunView | None) -> str:
 def _shorten_search(run: RunRow) -> str:
     """`self_con…-16`: the name is cut, its n is not."""
     return f"{shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"
-
-
-def _searched(run: RunRow) -> str:
-    return f"{run.id} {run.status} {run.search} {run.problem} {run.answer or ''}"
 
 
 def _count(tokens: int | None) -> str:

@@ -50,7 +50,10 @@ def are_equal_values(a: Any, b: Any) -> bool:
     may_round = isinstance(a, sympy.Float) != isinstance(b, sympy.Float)
     may_round = may_round and not isinstance(a, sympy.Integer) and not isinstance(b, sympy.Integer)
     positive = {s: sympy.Dummy(positive=True) for s in _list_positive(a) & _list_positive(b)}
-    a, b = (_write_decimals_exactly(value).subs(positive) for value in (a, b))
+    a, b = (
+        value.xreplace({x: sympy.Rational(str(x)) for x in value.atoms(sympy.Float)}).subs(positive)
+        for value in (a, b)
+    )
     difference = a - b
     if difference.is_Rational and not may_round:
         return bool(difference == 0)
@@ -66,10 +69,6 @@ def _choose_point(value: Any) -> dict[Any, Any]:
     """A value for each symbol. Formulas that differ there differ."""
     symbols = sorted(value.free_symbols, key=lambda symbol: symbol.sort_key())
     return {symbol: sympy.Rational(sympy.prime(5 + i), 7) for i, symbol in enumerate(symbols)}
-
-
-def _write_decimals_exactly(value: Any) -> Any:
-    return value.xreplace({x: sympy.Rational(str(x)) for x in value.atoms(sympy.Float)})
 
 
 def _list_positive(value: Any) -> set[Any]:
