@@ -288,13 +288,15 @@ async def test_a_filter_is_no_markup() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.query_one(BeamTree).count)
         for panel in (app.query_one(RunList), app.query_one(BeamTree)):
+            panel.focus()
+            await pilot.press("slash")
             for text in texts:
-                panel.focus()
-                await pilot.press("slash")
+                app.query_one("#filter", Input).value = ""
                 app.post_message(events.Paste(text))
+                await until(pilot, lambda: panel.filter == text)  # noqa: B023
                 await until(pilot, lambda: f"· /{text}" in show_title(panel, app))  # noqa: B023
                 assert panel.count == (panel.id == "runs")
-                await pilot.press("escape")
+            await pilot.press("escape")
 
 
 async def test_an_answer_is_no_markup() -> None:
@@ -314,8 +316,7 @@ async def test_an_answer_is_no_markup() -> None:
             assert f"= {answer}"[:17] in runs.render_line(min(i, runs.size.height - 1)).text
             await pilot.click(BeamTree, offset=(20, 0))
             assert app.is_running
-            runs.focus()
-            await pilot.press("down")
+            runs.action_move(1)
 
 
 async def test_an_escape_sequence_stands_there() -> None:
