@@ -22,7 +22,6 @@ class RunStarted:
 
     config: Mapping[str, Any]
     """The request with all its defaults filled in."""
-
     queue_s: float
 
 
@@ -42,7 +41,6 @@ class PromptRead:
 
     tokens: int
     """Length of the run's prompt."""
-
     cached_tokens: int
     """Those of them whose KV the generator reused, as of the conversation's turn before."""
 
@@ -53,7 +51,6 @@ class Progress:
 
     tokens: tuple[tuple[NodeId, int], ...]
     """(node, tokens so far)."""
-
     tails: tuple[tuple[NodeId, str], ...] = ()
     """The end of the text so far of some of these nodes; sent at most once a second."""
 
@@ -69,7 +66,6 @@ class StepCompleted:
     steps: tuple[str, ...]
     finish: str
     """A value of FinishReason."""
-
     answer: str | None = None
     """The boxed answer of a path that ends here, as the model wrote it."""
 
@@ -81,7 +77,6 @@ class NodeScored:
     node: NodeId
     scores: tuple[float, ...]
     """One score in [0, 1] for each step of the node's segment."""
-
     score: float
     """The aggregate over the whole path."""
 
@@ -93,7 +88,6 @@ class NodesMarked:
     status: str
     """active, pruned, duplicate, complete or cancelled. A cancelled node loses its text, tokens
     and scores."""
-
     nodes: tuple[NodeId, ...]
 
 
@@ -103,7 +97,6 @@ class RolloutsEnded:
 
     nodes: tuple[NodeId, ...]
     """The node in which each rollout ended, in order."""
-
     futile: int = 0
     """Further rollouts that were cut, since nothing below their node can be good enough."""
 
@@ -115,9 +108,7 @@ class RolloutsAllowed:
     turn: int
     """Expansions that the search had taken before. With the seed, the turns and numbers of all
     these events fix the tree."""
-
     rollouts: int
-
     of: int
     """Rollouts that all boosted runs may have together at the time. 0: not known."""
 
@@ -129,7 +120,6 @@ class RolloutsInFlight:
     flights: tuple[tuple[int, NodeId], ...]
     """(number, node) of each: rollouts are numbered in the order of their launch, and stand at the
     node that they expand or wait at. A new number was launched; one that is missing has ended."""
-
     cancelled: int
     """Rollouts that were cancelled so far, because the run may have fewer."""
 
@@ -144,19 +134,14 @@ class CertaintyUpdated:
     certainty: float | None
     """1 - normalized entropy of the answers so far; the consistency of the probes of a probed
     chain. In [0, 1]; None while it is unknown."""
-
     answers: int
     """Answers so far."""
-
     measures: Mapping[str, float] = field(default_factory=dict)
     """Every measure by name (see `certainty.history`)."""
-
     progress: int = 0
     """The progress: finished paths, rollouts or probes so far."""
-
     tokens: int = 0
     """Committed tokens so far."""
-
     answer: str | None = None
     """The answer of the run if it ended here."""
 
@@ -168,7 +153,6 @@ class Probed:
     node: NodeId
     text: str
     """The text that the model generated after the probe's suffix."""
-
     tokens: int
     """Tokens that the probe generated. They are no part of the tree."""
 
@@ -182,7 +166,6 @@ class EarlyExit:
 
     reason: str
     """One of EXIT_REASONS."""
-
     tokens: int
 
 
@@ -205,16 +188,12 @@ class KvSplitChanged:
     verifier_bytes: int
     decode_batch: int
     """Sequences in one step of the generator."""
-
     prefill_batch: int
     """Sequences in one step of the verifier."""
-
     offload: bool
     """Whether the engines own the memory in turn, each while the other's KV is offloaded."""
-
     predicted_s: float
     """Predicted seconds of a level."""
-
     curves: str
     """The source of the cost curves, in words."""
 
@@ -226,7 +205,6 @@ class Offloaded:
     engine: str
     saved_bytes: int
     """Bytes of its KV that are now in host memory."""
-
     seconds: float
 
 
@@ -237,7 +215,6 @@ class Restored:
     engine: str
     loaded_bytes: int
     """Bytes of the saved KV that were still needed."""
-
     seconds: float
 
 

@@ -93,10 +93,8 @@ class Sampling:
 
     temperature: float = 0.8
     """0 is greedy."""
-
     top_p: float = 1.0
     """1 is off."""
-
     top_k: int = 0
     """0 is off."""
 
@@ -136,14 +134,11 @@ class Segment:
 
     token_ids: TokenIds
     """Shape (num_tokens,)."""
-
     logprobs: tuple[float, ...]
     """Shape (num_tokens,): natural log under the model's distribution at temperature 1."""
-
     text: str
     steps: tuple[str, ...]
     """The texts of the segment's steps, at least one. The last may be cut (STEP_LIMIT)."""
-
     finish: FinishReason
 
 
@@ -154,7 +149,6 @@ class Vote:
     answer: str
     weight: float
     """The sum of its paths' scores."""
-
     count: int
     """The number of its paths."""
 
@@ -165,7 +159,6 @@ class Limits:
 
     max_path_tokens: int
     """Most generated tokens of one path."""
-
     token_budget: int | None = None
     """Most generated tokens of the whole tree, checked at the end of each level."""
 
@@ -176,13 +169,10 @@ class Speculation:
 
     drawn_tokens: int = 0
     """Tokens drafted beyond the ends of steps, or of paths that no node had asked for yet."""
-
     kept_tokens: int = 0
     """Those of them that became part of the tree."""
-
     kept_steps: int = 0
     """Steps, or whole paths, that began with a draft."""
-
     scored_steps: int = 0
     """Steps that were scored together with the step before."""
 
@@ -207,20 +197,15 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Tokens of the chosen path; of all choices in plain chat."""
-
     tree_tokens: int = 0
     """Committed tokens of the whole tree."""
-
     speculation: Speculation = Speculation()
     verifier_tokens: int = 0
     """Prompt tokens of the requests to the verifier."""
-
     verifier_cached_tokens: int = 0
     """Prompt tokens whose KV the verifier reused."""
-
     probe_tokens: int = 0
     """Tokens that probes generated. They are discarded and no part of `tree_tokens`."""
-
     cancelled_tokens: int = 0
     """Tokens of nodes that the search cancelled. They are no part of `tree_tokens`."""
 
@@ -232,8 +217,6 @@ class Timing:
     queue_s: float = 0.0
     generate_s: float = 0.0
     """Time with at least one request to the generator open."""
-
     verify_s: float = 0.0
     """Time with at least one request to the verifier open."""
-
     total_s: float = 0.0

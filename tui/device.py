@@ -20,10 +20,8 @@ class DeviceSample:
     name: str
     label: str = ""
     """The card, as CUDA_VISIBLE_DEVICES calls it. Empty for a processor."""
-
     utilization: float
     """In [0, 1]."""
-
     memory_used_bytes: int
     memory_total_bytes: int
     power_w: float | None = None

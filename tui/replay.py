@@ -26,7 +26,6 @@ class Replay:
     items: tuple[Numbered, ...]
     offsets_s: tuple[float, ...]
     """When each item is due, from the start."""
-
     speed: int = SPEEDS[0]
     at_s: float = 0.0
     due: int = 0

@@ -42,7 +42,6 @@ class Rate:
     at_s: float
     tokens_per_s: float
     """Everything that the runs generate."""
-
     goodput_per_s: float
     """What the searches keep of it. It moves when a level is decided."""
 
@@ -53,7 +52,6 @@ class Link:
 
     state: str = "connecting"
     """connecting, up or lost."""
-
     error: str = ""
     retry_in_s: float = 0.0
 
@@ -66,29 +64,21 @@ class Dashboard:
     daemon: DaemonStatus | None = None
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     """Those that the daemon serves, the user's own programs among them."""
-
     runs: tuple[RunRow, ...] = ()
     """The newest runs, as the last poll listed them; those that are not over come first."""
-
     older: tuple[RunRow, ...] = ()
     """Runs behind them that the user wanted to see, newest first."""
-
     trees: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     """By run: the trees of followed runs, and of the last ones that were."""
-
     chosen: str | None = None
     """The run whose tree is shown."""
-
     follow_newest: bool = True
     """Whether the user wants a run that begins to become the chosen one."""
-
     wall_s: float = 0.0
     """Unix seconds, as coarse as the panels need them."""
-
     samples: tuple[TokenSample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
     """Samples of the engines' cards, else of the processor. Empty until the first."""
-
     replay: Replay | None = None
     replayed: RunView | None = None
 

@@ -24,16 +24,13 @@ class RunRow:
     problem: str
     created_at: float = 0.0
     """Unix seconds."""
-
     answer: str | None = None
     tokens: int | None = None
     total_s: float | None = None
     position: int | None = None
     """Runs that wait before it. None: it doesn't wait."""
-
     starts_in_s: float | None = None
     """When it is expected to start. None: it doesn't wait, or that is not known."""
-
     prediction: str = ""
     """How long one of its paths is predicted to be, in words. Empty: it is over, or not known."""
 
@@ -75,13 +72,10 @@ class EngineStatus:
     kv_used_bytes: int = 0
     kv_quota_bytes: int = 0
     """On each card of the engine."""
-
     owns_cards: bool = False
     """Whether the other engine runs on other cards, so that no memory is divided between them."""
-
     cards: tuple[str, ...] = ()
     """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU."""
-
     cache_hits: float | None = None
     """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None: it had none yet."""
 
@@ -97,11 +91,9 @@ class Latency:
 
     kind: str
     """chat or run."""
-
     requests: int
     first_token_s: tuple[float, float]
     """Seconds until the first token."""
-
     token_s: tuple[float, float] | None
     """Seconds for each token after it. None: no request had another."""
 
@@ -113,27 +105,21 @@ class DaemonStatus:
     state: str
     pair: str
     """The one that was used last, else the one that requests get by default."""
-
     version: str
     running: int
     queued: int
     kept: int | None
     """Runs in the store. None: the daemon doesn't say."""
-
     detail: str
     """What is wrong with the engines and what comes next. Empty if nothing is."""
-
     policy: str
     """Which of the waiting programs goes next."""
-
     boosts: str
     """Rollouts of boosted runs, in words: `5/8 rollouts`. Empty while there are none."""
-
     generator: EngineStatus
     verifier: EngineStatus
     latency: tuple[Latency, ...] = ()
     """For each kind of request that has finished, the most frequent one first."""
-
     others: tuple[str, ...] = ()
     """The other programs that hold memory of the cards, in words."""
 

@@ -47,7 +47,6 @@ class Grouped:
     answers: Mapping[NodeId, str | None]
     """The representative of each node's group: the answer of the group's lowest node. None if the
     path has no answer."""
-
     is_unboxed: bool = False
     """Whether no path has a box, so that these are the answers that the paths name otherwise."""
 

@@ -45,10 +45,8 @@ class EventLine:
     seq: int
     kind: str
     """The event's name."""
-
     category: str
     """One of `CATEGORIES`, or "run"."""
-
     text: str
     tally: ScoreTally | None = None
     """Only for a score: its sum with the scores right before it at its level."""

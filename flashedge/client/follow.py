@@ -33,9 +33,7 @@ class RetryPolicy:
 
     first_s: float
     """The pause after the first failure. Each further failure in a row doubles it."""
-
     longest_s: float = math.inf
-
     max_retries: int | None = None
     """Retries in a row before the caller gives up. None never gives up."""
 

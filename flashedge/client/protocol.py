@@ -83,7 +83,6 @@ class Frame:
 
     event: str
     data: str
-
     id: str | None = None
     """The id in its own lines. An earlier event's id does not carry over."""
 
@@ -155,10 +154,8 @@ class ChatPiece:
 
     text: str = ""
     reasoning: str = ""
-
     finish: str | None = None
     """Why the reply ended. None in all parts but one of the last."""
-
     usage: Mapping[str, Any] | None = None
     """Token counts of the whole reply. None in all parts but one of the last."""
 

@@ -49,23 +49,17 @@ class NodeView:
     depth: int = 0
     status: str = "generating"
     """A `search.tree.NodeStatus`, or `CUT`."""
-
     tokens: int = 0
     """Tokens of the whole segment. 0 until its end: growing nodes are counted in the run's view."""
-
     text: str = ""
     scores: tuple[float, ...] = ()
     """Scores of the segment's steps, each in [0, 1]."""
-
     score: float | None = None
     """Score of the whole path down to this node."""
-
     finish: str = ""
     """The segment's `FinishReason`, empty until its end."""
-
     answer: str | None = None
     """The answer that the path ends with, as the model wrote it."""
-
     mean_logprob: float = 0.0
     """Mean log-probability of the segment's tokens."""
 
@@ -127,66 +121,48 @@ class RunView:
     id: str = ""
     state: str = "waiting"
     """waiting, running, finished, failed, cancelled or interrupted."""
-
     position: int | None = None
     """Runs that wait before it, while it waits."""
-
     starts_in_s: float | None = None
     """When it was expected to start, as the daemon said last. None where that is not known."""
-
     seq: int = 0
     """Number of the last event folded."""
-
     nodes: Mapping[NodeId, NodeView] = field(default_factory=_only_root)
     children: Mapping[NodeId, tuple[NodeId, ...]] = field(default_factory=_empty)
     growing: Mapping[NodeId, int] = field(default_factory=_empty)
     """Tokens so far of nodes that generate."""
-
     tails: Mapping[NodeId, str] = field(default_factory=_empty)
     """The end of the text so far of nodes that generate, where the daemon sends it."""
-
     tokens: int = 0
     """Committed tokens: those of generated segments."""
-
     kept_tokens: int = 0
     """Committed tokens of nodes that are active or complete."""
-
     level: int = 0
     """Depth of the newest expansion."""
-
     certainty: tuple[CertaintyPoint, ...] = ()
     rollouts: tuple[NodeId, ...] = ()
     """MCTS: the nodes in which rollouts ended, in order."""
-
     futile_rollouts: int = 0
     """MCTS: further rollouts, which were cut since nothing below their node can be good enough."""
-
     flights: tuple[tuple[int, NodeId], ...] = ()
     """MCTS with several rollouts at once: (number, node) of those in flight."""
-
     allowed: tuple[int, int] | None = None
     """Boosted MCTS: rollouts that the run may have in flight, and that all runs may have together
     (0: not known). None until the daemon said so."""
-
     boosts: int = 0
     """How often the daemon gave the run more rollouts than before."""
-
     cancelled_rollouts: int = 0
     """Rollouts that were cancelled because the run may have fewer."""
-
     exit: ExitPoint | None = None
     config: Mapping[str, Any] = field(default_factory=_empty)
     queue_s: float = 0.0
     result: Mapping[str, Any] | None = None
     note: str | None = None
     """The latest thing worth telling a user: an error, a restart, an early exit."""
-
     latest: NodeId | None = None
     """The node that an event touched last."""
-
     log: tuple[EventLine, ...] = ()
     """The newest `LOG_LINES` lines about steps and the newest `LOG_LINES` about anything else."""
-
     event_counts: Mapping[str, int] = field(default_factory=_empty)
     """Events by category."""
 

@@ -38,10 +38,8 @@ class Queued:
     """The daemon accepted the run."""
 
     id: str
-
     position: int | None
     """Runs that wait before it. None while it runs."""
-
     starts_in_s: float | None = None
     """When it is expected to start. None where that is not known."""
 

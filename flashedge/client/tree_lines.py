@@ -32,13 +32,10 @@ class TreeLine(NamedTuple):
     node: NodeId
     lead: str
     """The branches drawn before the node."""
-
     members: tuple[NodeId, ...]
     """All nodes of the line, `node` included."""
-
     hidden: int = 0
     """Nodes below a collapsed node, which have no line."""
-
     is_match: bool = False
     """Whether it holds the wanted text, and does not only lead to a line that does."""
 

@@ -27,15 +27,12 @@ class FileProblem:
 
     index: int
     """Its position among the file's problems, from 0."""
-
     id: ProblemId
     """Its id in the file, or else its line number."""
-
     text: str
     answer: str | None = None
     family: str | None = None
     """The kind of problem, such as a subject."""
-
     steps: int | None = None
     """The number of steps of its solution, if the file says it."""
 

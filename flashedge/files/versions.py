@@ -13,7 +13,6 @@ class FileVersion:
     path: Path
     changed_ns: int
     """The later of its last changes, of contents or of anything else about it."""
-
     size_bytes: int
     inode: int
 

@@ -125,11 +125,9 @@ class Command(NamedTuple):
     key: str
     word: str
     """Its name in the last line. Empty: it is not named there."""
-
     action: str
     title: str
     """Its name in the palette. Empty: it is not listed there."""
-
     help: str
 
 

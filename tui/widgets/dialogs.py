@@ -33,7 +33,6 @@ class Draft:
     problem: str = ""
     search: str = DEFAULT_SEARCH
     """Strategy and number of paths, as in `beam-16`."""
-
     seed: str = ""
     limit_s: str = ""
     pair: str = ""
