@@ -129,12 +129,9 @@ async def test_a_call_waits_for_a_full_queue_and_a_lost_daemon() -> None:
     assert await call_with(*script) == (7, 2)
 
 
-async def test_a_call_gives_up_on_a_daemon_that_stays_away() -> None:
+async def test_a_call_gives_up_on_a_daemon_that_stays_away_and_when_it_is_refused() -> None:
     with pytest.raises(DaemonError, match="third"):
         await call_with(DaemonError("first"), DaemonError("second"), DaemonError("third"), 7)
-
-
-async def test_a_refused_call_is_not_repeated() -> None:
     with pytest.raises(NotFound):
         await call_with(NotFound("no run"), 7)
 

@@ -41,6 +41,8 @@ from flashedge.types import FinishReason, NodeId, Segment, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
 from tests.support.fake_nvml import FakeNvml
 
+SVG = "{http://www.w3.org/2000/svg}"
+
 
 def whole() -> RunView:
     return fold(RunView(id="r"), stored_items())
@@ -580,9 +582,8 @@ def test_exports() -> None:
     assert exported["trusted"] is None
     assert not any(n["cut"] for n in exported["nodes"])
     picture = ElementTree.fromstring(to_svg(run))
-    svg = "{http://www.w3.org/2000/svg}"
-    assert len(picture.findall(f"{svg}g/{svg}g")) == len(run.nodes)
-    words = " ".join(text.text or "" for text in picture.iter(f"{svg}text"))
+    assert len(picture.findall(f"{SVG}g/{SVG}g")) == len(run.nodes)
+    words = " ".join(text.text or "" for text in picture.iter(f"{SVG}text"))
     assert "✗ pruned" in words, "the legend"
     assert all(run.nodes[n].text.strip() in words for n in run.path(run.best))
     assert ElementTree.fromstring(to_svg(RunView(id="<&>"))) is not None
@@ -597,10 +598,9 @@ def test_exports_show_distrust_and_paths_that_a_limit_cut() -> None:
     assert exported["trusted"] is False
     assert [n["id"] for n in exported["nodes"] if n["cut"]] == [end.id]
     picture = ElementTree.fromstring(to_svg(run))
-    svg = "{http://www.w3.org/2000/svg}"
-    words = [text.text or "" for text in picture.iter(f"{svg}text")]
+    words = [text.text or "" for text in picture.iter(f"{SVG}text")]
     assert describe_distrust() in words
-    dashed = [box for box in picture.iter(f"{svg}rect") if box.get("stroke-dasharray")]
+    dashed = [box for box in picture.iter(f"{SVG}rect") if box.get("stroke-dasharray")]
     assert len(dashed) == 1
     assert any("≈ cut, box dashed" in line for line in words), "the legend"
 
