@@ -13,6 +13,7 @@ Ref: arXiv 2509.00195 §4.1. Departures: ADR 8.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -102,8 +103,4 @@ def find_flat_batch(step_s: Callable[[int], float], max_batch: int, tolerance: f
 
     step_s: seconds of a step by batch size; it never falls (see `costs`).
     """
-    low, high, bound_s = 1, max_batch, (1 + tolerance) * step_s(1)
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if step_s(middle) <= bound_s else (low, middle - 1)
-    return low
+    return bisect_right(range(1, max_batch + 1), (1 + tolerance) * step_s(1), key=step_s)

@@ -61,22 +61,16 @@ class Continuation:
         return None if self.granularity.to_end else self.step_rule
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "run": self.run,
-            "level": self.level,
-            "seeds": list(self.seeds),
-            "max_tokens": self.granularity.max_tokens,
-            "to_end": self.granularity.to_end,
-            "max_drafts": self.max_drafts,
-            "step_rule": self.step_rule,
-            "deterministic": self.deterministic,
-        }
+        """The form in which a request's parameters carry it."""
+        names = ("run", "level", "seeds", "max_drafts", "step_rule", "deterministic")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "granularity": (self.granularity.max_tokens, self.granularity.to_end)}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Continuation:
-        rest = {key: value for key, value in found.items() if key not in ("max_tokens", "to_end")}
-        granularity = Granularity(max_tokens=found["max_tokens"], to_end=found["to_end"])
-        return cls(**{**rest, "seeds": tuple(found["seeds"]), "granularity": granularity})
+    def from_json(cls, data: Mapping[str, Any]) -> Continuation:
+        max_tokens, to_end = data["granularity"]
+        granularity = Granularity(max_tokens=max_tokens, to_end=to_end)
+        return cls(**{**data, "seeds": tuple(data["seeds"]), "granularity": granularity})
 
 
 class DraftState(StrEnum):

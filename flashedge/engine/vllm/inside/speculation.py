@@ -204,7 +204,7 @@ class Speculation:
         self._mark_paused(request)
         in_flight = request.num_stale_output_tokens
         if job.draft is not None:
-            job.finish = finish  # `_record_tokens` reports it to the board
+            job.finish = finish  # `_route_outputs` reports it to the board
             job.is_overdrawn = in_flight > 0
             request.num_computed_tokens -= in_flight
         elif not self._finish_step(job, tuple(request.all_token_ids), finish):
@@ -294,9 +294,7 @@ class Speculation:
             outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
 
     def _route_outputs(
-        self,
-        outputs: Iterable[EngineCoreOutput],
-        labels: Labels,
+        self, outputs: Iterable[EngineCoreOutput], labels: Labels
     ) -> Iterator[EngineCoreOutput]:
         """Yield the outputs of requested steps, labelled for the front end. Record the others:
         they are tokens of drafts."""
@@ -308,16 +306,13 @@ class Speculation:
                 label.put_on(output)
             if job is None or label is not None:
                 yield output
-            else:
-                self._record_tokens(job, output)
-
-    def _record_tokens(self, job: StepJob, output: EngineCoreOutput) -> None:
-        assert job.draft is not None, "it has no label"
-        last = len(output.new_token_ids) - 1  # of a deterministic request they come in windows
-        for at, token in enumerate(output.new_token_ids):
-            logprob = float(output.new_logprobs.logprobs[at][0])
-            self._board.append(job.draft, token, logprob, job.finish if at == last else None)
-            self.counters["drawn_tokens"] += 1
+                continue
+            assert job.draft is not None, "it has no label"
+            last = len(output.new_token_ids) - 1  # of a deterministic request they come in windows
+            for at, token in enumerate(output.new_token_ids):
+                logprob = float(output.new_logprobs.logprobs[at][0])
+                self._board.append(job.draft, token, logprob, job.finish if at == last else None)
+                self.counters["drawn_tokens"] += 1
 
     @property
     def has_outputs(self) -> bool:

@@ -64,9 +64,20 @@ def allocate(
     settings = read_settings(config)
     if settings.get(KV_FIXED):
         views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
-        pages: Pages = FixedPages(_find_buffer(views))
+        storage = next(iter(views.values())).untyped_storage()  # that all of them lie in
+        buffer = torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
+        pages: Pages = FixedPages(buffer)
     else:
-        pages = _make_pages(_count_buffer_bytes(kv_cache_config), torch.device(device), settings)
+        (size,) = {tensor.size for tensor in kv_cache_config.kv_cache_tensors}
+        device = torch.device(device)
+        if device.type != "cpu":
+            from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
+
+            pages = CudaPages(size, device.index or 0)
+        elif guard := settings.get(KV_GUARDED):
+            pages = HostPages(size, guard, guarded=True)
+        else:
+            pages = HostPages(size)
         views = _lay_out(pages.tensor, kv_cache_config, layout, kernel_block_sizes)
     blocks = kv_cache_config.num_blocks
     found = KvRange(pages, views.values(), blocks)
@@ -99,18 +110,6 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
     kv.claim_first(max(least, int(share * usable)) + 1, least + 1)
 
 
-def _count_buffer_bytes(kv_cache_config: Any) -> int:
-    """Bytes of the one buffer that holds the KV of all layers."""
-    (size,) = {tensor.size for tensor in kv_cache_config.kv_cache_tensors}
-    return int(size)
-
-
-def _find_buffer(views: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """Return the buffer that vLLM's views lie in, (bytes,) int8."""
-    storage = next(iter(views.values())).untyped_storage()
-    return torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
-
-
 def _lay_out(
     buffer: torch.Tensor,
     kv_cache_config: Any,
@@ -139,12 +138,3 @@ def _lay_out(
         )
         views.update(zip(tensor.layers, layers, strict=True))
     return views
-
-
-def _make_pages(size: int, device: torch.device, settings: Mapping[str, Any]) -> Pages:
-    if device.type == "cpu":
-        guard = settings.get(KV_GUARDED)
-        return HostPages(size, guard, guarded=True) if guard else HostPages(size)
-    from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
-
-    return CudaPages(size, device.index or 0)

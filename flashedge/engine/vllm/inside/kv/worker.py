@@ -8,9 +8,9 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -111,35 +111,25 @@ class SaveArea:
         can't be written. Nothing is saved then.
         """
         self.clear()
-        try:
-            return self._save(layers, tuple(block_ids), folder, to_file)
-        except Exception:
-            self.clear()
-            raise
-
-    def _save(
-        self,
-        layers: Sequence[torch.Tensor],
-        block_ids: tuple[int, ...],
-        folder: Path,
-        to_file: bool,
-    ) -> int:
-        self._ids = block_ids
+        self._ids = tuple(block_ids)
         saved_bytes = len(block_ids) * count_block_bytes(layers)
-        if to_file or psutil.virtual_memory().available < SPARE * saved_bytes:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
-        for layer in layers:
-            get_step_record().note_progress()
-            if self._file is None:
-                self._rows.append(layer.index_select(0, _make_index(self._ids, layer)).cpu())
-                continue
-            for ids in _iterate_chunks(self._ids):
-                rows = layer.index_select(0, _make_index(ids, layer)).cpu().contiguous()
-                self._file.write(_view_bytes(rows))
+        with ExitStack() as on_error:
+            on_error.callback(self.clear)
+            if to_file or psutil.virtual_memory().available < SPARE * saved_bytes:
+                folder.mkdir(parents=True, exist_ok=True)
+                self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
+            for layer in layers:
                 get_step_record().note_progress()
-        if self._file is not None:
-            self._file.flush()
+                if self._file is None:
+                    self._rows.append(layer.index_select(0, _make_index(self._ids, layer)).cpu())
+                    continue
+                for ids in _iterate_chunks(self._ids):
+                    rows = layer.index_select(0, _make_index(ids, layer)).cpu().contiguous()
+                    self._file.write(_view_bytes(rows))
+                    get_step_record().note_progress()
+            if self._file is not None:
+                self._file.flush()
+            on_error.pop_all()
         return saved_bytes
 
     def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
@@ -147,36 +137,32 @@ class SaveArea:
 
         Returns the bytes copied.
         """
-        try:
-            return self._load(layers, frozenset(block_ids))
-        finally:
-            self.clear()
-
-    def _load(self, layers: Sequence[torch.Tensor], wanted: frozenset[int]) -> int:
-        if self._file is not None:
-            self._file.seek(0)
-        for number, layer in enumerate(layers if self._ids else ()):
-            done = 0
-            for ids in _iterate_chunks(self._ids):
-                if self._file is None:
-                    rows = self._rows[number][done : done + len(ids)]
-                else:
-                    rows = _read_rows(self._file, layer, len(ids))
-                keep = [i for i, block in enumerate(ids) if block in wanted]
-                target = _make_index([ids[i] for i in keep], layer)
-                kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))
-                layer.index_copy_(0, target, kept.to(layer.device))
-                done += len(ids)
-                get_step_record().note_progress()
-        loaded = sum(block in wanted for block in self._ids)
-        return loaded * count_block_bytes(layers)
+        wanted = frozenset(block_ids)
+        with ExitStack() as at_end:
+            at_end.callback(self.clear)
+            if self._file is not None:
+                self._file.seek(0)
+            for number, layer in enumerate(layers if self._ids else ()):
+                done = 0
+                for ids in _iterate_chunks(self._ids):
+                    if self._file is None:
+                        rows = self._rows[number][done : done + len(ids)]
+                    else:
+                        rows = _read_rows(self._file, layer, len(ids))
+                    keep = [i for i, block in enumerate(ids) if block in wanted]
+                    target = _make_index([ids[i] for i in keep], layer)
+                    kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))
+                    layer.index_copy_(0, target, kept.to(layer.device))
+                    done += len(ids)
+                    get_step_record().note_progress()
+            return sum(block in wanted for block in self._ids) * count_block_bytes(layers)
 
     def clear(self) -> None:
         """Forget what was saved."""
         self._ids, self._rows = (), []
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # it could not be written in full
+            with suppress(OSError):  # it could not be written in full
                 file.close()
 
 

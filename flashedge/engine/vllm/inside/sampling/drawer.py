@@ -41,14 +41,11 @@ class TokenDrawer:
         """
         exclude_unlikely(logits, sampled)
         if self._kernel is not None:
-            self._kernel(logits, pack_rows(sampled, self._device))
-        else:
-            self._draw(logits, sampled, self._get_token_hashes(logits.shape[1]))
-
-    def _get_token_hashes(self, vocab: int) -> torch.Tensor:
+            return self._kernel(logits, pack_rows(sampled, self._device))
+        vocab = logits.shape[1]
         if self._token_hashes is None or len(self._token_hashes) != vocab:
             self._token_hashes = self._hash_tokens(vocab, self._device)
-        return self._token_hashes
+        self._draw(logits, sampled, self._token_hashes)
 
 
 log = logging.getLogger(__name__)

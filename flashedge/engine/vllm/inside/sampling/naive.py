@@ -24,15 +24,10 @@ def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: to
     """
     at_once = max(1, ELEMENTS // logits.shape[1])
     for start in range(0, len(sampled), at_once):
-        _sample(logits, sampled[start : start + at_once], token_hashes)
-
-
-def _sample(
-    logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor
-) -> None:
-    index, scaled = scale_rows(logits, sampled)
-    noise = draw_gumbel([row.key for _, row in sampled], token_hashes.unsqueeze(0))
-    logits.index_copy_(0, index, scaled + noise.to(scaled.dtype))
+        part = sampled[start : start + at_once]
+        index, scaled = scale_rows(logits, part)
+        noise = draw_gumbel([row.key for _, row in part], token_hashes.unsqueeze(0))
+        logits.index_copy_(0, index, scaled + noise.to(scaled.dtype))
 
 
 def scale_rows(
