@@ -31,30 +31,13 @@ def record() -> StepRecord:
 
 def test_requests_are_held_while_their_step_lasts(record: StepRecord) -> None:
     assert not record.is_in_step
-    record.begin_step(["gen-1-0a1b2c3d", "gen-12-0a1b2c3d", "gen-7"])
-    assert record.is_in_step
+    record.begin_step(["gen-1-0a1b2c3d", "gen-12-0a1b2c3d", "gen-7"], tokens=2048)
+    assert (record.is_in_step, record.tokens) == (True, 2048)
     assert [record.holds(f"gen-{i}") for i in (1, 12, 7, 2, 0)] == [True, True, True, False, False]
-    record.end_step()
-    assert not record.is_in_step
-    assert not record.holds("gen-1")
-
-
-def test_a_step_says_how_many_tokens_it_has(record: StepRecord) -> None:
-    record.begin_step(["gen-1-0a1b2c3d"], tokens=2048)
-    record.note_fault(MemoryError("no memory for the logits"))
-    assert (record.tokens, record.is_in_step) == (2048, True)
-    assert record.holds("gen-1")
-    record.end_step()
-    assert record.tokens == 0
-    assert record.fault == "MemoryError: no memory for the logits"
-
-
-def test_a_shorter_step_holds_nothing_of_the_last_one(record: StepRecord) -> None:
-    record.begin_step(["gen-1-0a1b2c3d", "gen-2-0a1b2c3d"])
     record.begin_step(["gen-3-0a1b2c3d"])
-    assert record.holds("gen-3")
-    assert not record.holds("gen-2")
-    record.begin_step([])
+    assert [record.holds(f"gen-{i}") for i in (3, 1, 12)] == [True, False, False]
+    record.end_step()
+    assert (record.is_in_step, record.tokens) == (False, 0)
     assert not record.holds("gen-3")
 
 
@@ -95,12 +78,13 @@ def test_each_begin_and_end_is_progress(record: StepRecord) -> None:
 
 
 def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
-    record.begin_step(["gen-1-0a1b2c3d"])
+    record.begin_step(["gen-1-0a1b2c3d"], tokens=2048)
     try:
         raise ValueError("the kernel\nfailed") from ZeroDivisionError("by zero" * 1000)
     except ValueError as error:
         record.note_fault(error)
-    assert record.holds("gen-1")
+    assert (record.tokens, record.is_in_step, record.holds("gen-1")) == (2048, True, True)
+    record.end_step()
     assert record.fault is not None
     assert record.fault.startswith("ZeroDivisionError: by zero")
     assert not record.is_memory_short
