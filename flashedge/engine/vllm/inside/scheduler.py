@@ -82,8 +82,7 @@ class EdgeScheduler(AsyncScheduler):
     ) -> list[Request]:
         self.joined.forget(request_ids)
         own = self.drafts.cancel(request_ids)
-        finished: list[Request] = super().finish_requests(own, finished_status)
-        return finished
+        return super().finish_requests(own, finished_status)
 
     def abort(self, request_ids: list[str]) -> None:
         """End vLLM's requests with these ids, without reporting it to the front end."""

@@ -44,7 +44,7 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
     kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
     """
     on_cpu = runner.device.type == "cpu"
-    _reset_resident_peak()
+    Path("/proc/self/clear_refs").write_text("5")  # Linux keeps the peak until it is told to forget
     with watch_peak(runner.device) as read_peak:
         hidden, last = run_forward(runner)
         if runner.is_pooling_model:
@@ -155,11 +155,6 @@ def watch_peak(device: torch.device) -> Iterator[ReadPeak]:
         yield lambda: live.peak
 
 
-def _reset_resident_peak() -> None:
-    """Linux keeps the peak until it is told to forget it."""
-    Path("/proc/self/clear_refs").write_text("5")
-
-
 def _read_resident_peak() -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
@@ -237,8 +232,7 @@ def ask_nvml(nvml: Any, card: str) -> int | None:
             handle = nvml.nvmlDeviceGetHandleByUUID(card)
             for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
                 if process.pid == os.getpid():
-                    found: int | None = process.usedGpuMemory
-                    return found
+                    return process.usedGpuMemory
         finally:
             nvml.nvmlShutdown()
     except nvml.NVMLError:

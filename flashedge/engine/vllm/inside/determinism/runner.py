@@ -58,8 +58,7 @@ ONE_SPLIT = {
 
 def _get_pass(runner: Any) -> ReplayPass | None:
     """The pass that the runner computes now."""
-    found: ReplayPass | None = runner.__dict__.get(_CURRENT)
-    return found
+    return runner.__dict__.get(_CURRENT)
 
 
 def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:

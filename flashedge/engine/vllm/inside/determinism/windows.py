@@ -51,8 +51,7 @@ class ReplayPass:
 
 def find_pass(output: Any) -> ReplayPass | None:
     """None: vLLM's own step."""
-    found: ReplayPass | None = getattr(output, _PASS, None)
-    return found
+    return getattr(output, _PASS, None)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

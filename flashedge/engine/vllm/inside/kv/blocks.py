@@ -144,8 +144,7 @@ class Granules:
     def list_unclaimed(self, block_ids: Collection[int]) -> list[int]:
         """Those of the blocks that are not in use."""
         ids = np.fromiter(block_ids, dtype=np.int64, count=len(block_ids))
-        found: list[int] = ids[~self._used[ids]].tolist()
-        return found
+        return ids[~self._used[ids]].tolist()
 
     def claim(self, block_ids: Collection[int]) -> list[GranuleSpan]:
         """Mark blocks as used. Returns the granules that were not needed before."""

@@ -100,8 +100,7 @@ class CudaPages:
 def _load_driver() -> ModuleType:
     from cuda.bindings import driver  # type: ignore[import-not-found]  # a dependency of torch for CUDA
 
-    found: ModuleType = driver
-    return found
+    return driver
 
 
 def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:

@@ -147,7 +147,7 @@ class KvQuota:
         self._scheduler._preempt_request(victim, 0.0)
         return True
 
-    # ------------------------------------------------------------ for `control`
+    # ------------------------------------------------------------ for the functions below
 
     @property
     def is_paused(self) -> bool:
@@ -227,14 +227,12 @@ def measure_memory(core: Any, kv_bytes: int) -> dict[str, int]:
 
     kv_bytes: of the KV that has memory now.
     """
-    found: dict[str, int] = _call_worker(core, "measure_step_memory", kv_bytes)
-    return found
+    return _call_worker(core, "measure_step_memory", kv_bytes)
 
 
 def view(core: Any) -> dict[str, Any]:
     _release_reserved(core)
-    found: dict[str, Any] = core.scheduler.view()
-    return found
+    return core.scheduler.view()
 
 
 def set_quota(core: Any, blocks: int) -> int:
@@ -316,8 +314,7 @@ def _claim(core: Any, block_ids: Collection[int]) -> str | None:
     """Map memory for blocks that are about to be used. Return why that failed, or None."""
     if not block_ids:
         return None
-    found: str | None = _call_worker(core, "claim_kv_blocks", block_ids)
-    return found
+    return _call_worker(core, "claim_kv_blocks", block_ids)
 
 
 def _release_reserved(core: Any) -> None:

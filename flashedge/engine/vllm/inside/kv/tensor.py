@@ -88,8 +88,7 @@ def allocate(
 
 def read_settings(config: VllmConfig) -> Mapping[str, Any]:
     """Return the KV memory's part of `EngineOptions`."""
-    found: Mapping[str, Any] = config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
-    return found
+    return config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
 
 
 def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:

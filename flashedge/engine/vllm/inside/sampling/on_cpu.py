@@ -96,8 +96,7 @@ def _find_winners(scaled: Floats, keys: list[int], hashes: Hashes) -> list[int]:
 
 def _draw_noise(key: int, hashes: Hashes) -> Floats:
     """The exact noise of some tokens of a row: (tokens,)."""
-    noise: Floats = draw_gumbel([key], torch.from_numpy(hashes.astype(np.int64)))[0].float().numpy()
-    return noise
+    return draw_gumbel([key], torch.from_numpy(hashes.astype(np.int64)))[0].float().numpy()
 
 
 def draw_bits(keys: list[int], hashes: Hashes) -> torch.Tensor:
@@ -139,7 +138,6 @@ _count_in_vllm = logprobs.batched_count_greater_than
 def count_at_least(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Stand for vLLM's function. x: (rows, vocab); values: (rows, 1). Returns (rows,) int64."""
     if x.device.type != "cpu":
-        counts: torch.Tensor = _count_in_vllm(x, values)
-        return counts
+        return _count_in_vllm(x, values)
     pairs = zip(x.numpy(), values.numpy(), strict=True)
     return torch.tensor([np.count_nonzero(row >= value) for row, value in pairs])
