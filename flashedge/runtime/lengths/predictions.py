@@ -97,22 +97,20 @@ class Predictions:
             receive(found)
 
     async def _open(self, pair: str) -> None:
-        predictor = HistoryPredictor()
         try:
-            for finished in await asyncio.to_thread(self._read_newest, pair):
-                predictor.learn(finished)
+            self._predictors[pair] = await asyncio.to_thread(self._learn_stored, pair)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             log.warning("no lengths are learned from the stored runs of %s: %s", pair, failure)
-        self._predictors[pair] = predictor
+            self._predictors[pair] = HistoryPredictor()
         for request, receive in self._waiting.pop(pair):
             self._predict(request, receive)
 
     # ------------------------------------------------------------ stored runs, in a thread
 
-    def _read_newest(self, name: str) -> list[FinishedOutputs]:
-        """Read the newest runs of the pair as it is now, oldest first. Raises StoreError,
-        NotFound."""
+    def _learn_stored(self, name: str) -> HistoryPredictor:
+        """Learn from the newest runs of the pair as it is now, the oldest of them first. Raises
+        StoreError, NotFound."""
         until = time.monotonic() + MOST_SECONDS
         since_s = last_change_s(find_pair(name, self._config), self._config)
         found: list[FinishedOutputs] = []
@@ -120,9 +118,12 @@ class Predictions:
             if len(found) == MOST_RUNS or self._is_stopping or time.monotonic() > until:
                 break
             if stored.spec.get("pair") == name:
-                finished = read_run(self._store, stored)
-                found += [] if finished is None else [finished]
-        return found[::-1]
+                run = read_run(self._store, stored)
+                found += [] if run is None else [run]
+        predictor = HistoryPredictor()
+        for finished in reversed(found):
+            predictor.learn(finished)
+        return predictor
 
 
 def read_run(store: RunStore, stored: StoredRun) -> FinishedOutputs | None:

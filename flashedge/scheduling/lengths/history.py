@@ -2,9 +2,9 @@
 
 A run leaves the tokens of its prompt and the mean logarithm of its outputs. A new prompt gets the
 average over the last runs of its strategy, in which those with about as long a prompt count most (a
-kernel average). How much longer than that the very last runs were is added: a workload that changes
-is followed within a dozen runs. A prompt that ran before gets the mean of its own outputs, drawn
-towards the average as far as prompts about as long are alike.
+kernel average). If the very last runs were longer or shorter than that, the difference is added, so
+that a change of the workload is followed within a dozen runs. A prompt that ran before gets the
+mean of its own outputs, shrunk towards the average.
 
 Cut outputs are lower bounds. Each counts as the mean of what is longer (expectation maximization).
 
