@@ -82,7 +82,7 @@ class Rig:
     ) -> None:
         """family: of the served pair's verifier, instead of the bundled one's. load: whether the
         service loads the pair at its start."""
-        # Predictions come from a thread, which knows nothing of virtual time.
+        # Stored runs are read in a thread, which knows nothing of virtual time.
         quiet = {"max_running": 1, "queue_limit": 2, "scheduling_lengths": "off"}
         settings = {**quiet, **settings}
         self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
