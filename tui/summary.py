@@ -63,12 +63,10 @@ def parse_run(data: Mapping[str, Any]) -> RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """One engine between two steps: its requests, and its KV memory in use and allowed."""
+    """One engine: its state, and its KV memory in use and allowed."""
 
     state: str = "unknown"
     restarts: int = 0
-    running: int = 0
-    waiting: int = 0
     kv_used_bytes: int = 0
     kv_quota_bytes: int = 0
     """On each card of the engine."""
@@ -105,7 +103,6 @@ class DaemonStatus:
     state: str
     pair: str
     """The one that was used last, else the one that requests get by default."""
-    version: str
     running: int
     queued: int
     kept: int | None
@@ -148,7 +145,6 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
     return DaemonStatus(
         state=show_in_line(str(status.get("state"))),
         pair=show_in_line(str((status.get("loaded") or [status.get("pair")])[-1])),
-        version=str(status.get("version")),
         running=int(runs.get("running") or 0),
         queued=int(runs.get("queued") or 0),
         kept=status.get("kept_runs"),
@@ -178,9 +174,8 @@ def _parse_latency(kinds: Mapping[str, Any]) -> tuple[Latency, ...]:
 
 def _describe_others(pairs: Mapping[str, Any]) -> tuple[str, ...]:
     """`ollama 3.2 GiB` of each program, once however many pairs see it."""
-    users = [user for pair in pairs.values() for user in pair.get("card_users") or ()]
     found = {}
-    for user in users:
+    for user in (user for pair in pairs.values() for user in pair.get("card_users") or ()):
         name, held = user.get("name") or f"process {user.get('pid')}", user.get("memory_bytes")
         size = "" if held is None else f" {held / (1 << 30):.1f} GiB"
         found[user.get("card"), user.get("pid")] = f"{show_in_line(str(name))}{size}"
@@ -199,8 +194,6 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
     return EngineStatus(
         state=show_in_line(str(engine.get("state") or "unknown")),
         restarts=int(engine.get("restarts") or 0),
-        running=int(view.get("running") or 0),
-        waiting=int(view.get("waiting") or 0),
         kv_used_bytes=int(view.get("blocks_used") or 0) * block_bytes,
         kv_quota_bytes=int(view.get("quota_blocks") or 0) * block_bytes,
         owns_cards=engine.get("kv_memory") == "own",
