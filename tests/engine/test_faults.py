@@ -67,7 +67,7 @@ async def stop_in_step(
 ) -> list[asyncio.Task[Outcome]]:
     """Start the requests, and stop the process while it computes a step with a full batch."""
     tasks = [asyncio.create_task(generate(engine, request)) for request in requests]
-    live = engine._process._live
+    live = engine.process._live
     assert live is not None
     while (view := await engine.view()).running < SEQUENCES or view.waiting < ASKED - SEQUENCES:
         pass

@@ -110,7 +110,7 @@ async def test_the_daemon_says_what_a_starting_engine_does(spawned: SpawnedEngin
 
 async def test_a_spawned_engine_ends_with_its_daemon(spawned: SpawnedEngines) -> None:
     """The daemon's death closes its end of a pipe, which no other process holds open."""
-    process = spawned.generator._process
+    process = spawned.generator.process
     assert process._live is not None
     process._live.note_end()  # nobody restarts the engine
     child = process.get_llm().engine_core.resources.engine_manager.processes[0]

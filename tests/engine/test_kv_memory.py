@@ -55,7 +55,7 @@ async def test_kv_offloaded_to_a_file_takes_no_memory(
     generator: VllmGenerator, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(generator.options, offload_folder=tmp_path, offload_to_file=True)
-    monkeypatch.setattr(generator, "_options", options)
+    monkeypatch.setattr(generator, "options", options)
     requests = [
         ask(generator, problem, seed=seed, after=(70 + seed,) * 600, max_tokens=300)
         for seed in range(16)

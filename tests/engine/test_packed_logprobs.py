@@ -25,7 +25,7 @@ async def collect(generator: VllmGenerator, request: Any, params: Any, pause_s: 
     count = 0
     prompt = {"prompt_token_ids": list(request.token_ids)}
     name = f"logprobs-{pause_s}-{len(params.extra_args[ARGS_KEY])}"
-    async for output in generator._process.get_llm().generate(prompt, params, name):
+    async for output in generator.process.get_llm().generate(prompt, params, name):
         part = output.outputs[0]
         packed += (output.kv_transfer_params or {}).get(LOGPROBS, ())
         own += [row[i].logprob for row, i in zip(part.logprobs or (), part.token_ids, strict=False)]

@@ -66,6 +66,6 @@ async def test_a_deterministic_request_is_refused(
         to_boundary=False,
         deterministic=True,
     )
-    monkeypatch.setattr(generator, "_options", replace(generator.options, second_runner=True))
+    monkeypatch.setattr(generator, "options", replace(generator.options, second_runner=True))
     with pytest.raises(RequestError, match="feature second_runner"):
         await anext(generator.extend(request))

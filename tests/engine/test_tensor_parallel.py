@@ -94,7 +94,7 @@ async def test_a_workers_step_holds_what_is_estimated(spread_pair: VllmPair) -> 
 async def test_an_engine_restarts_when_a_worker_dies(spread_pair: VllmPair) -> None:
     """Its other processes end with it."""
     verifier = spread_pair.verifier
-    workers, live = list_workers(verifier.health().pid), verifier._process._live
+    workers, live = list_workers(verifier.health().pid), verifier.process._live
     assert live is not None
     assert live._ended is not None
     workers[1].kill()
