@@ -123,8 +123,10 @@ def build_run_spec(
     }
     if isinstance(strategy, str) and (own := defaults.options.get(strategy)):
         filled["options"] = {**own, **filled.get("options", {})}
-    if isinstance(exits := search.get("early_exit"), bool | dict):
-        filled["early_exit"] = _parse_early_exit(exits)
+    if isinstance(exits := search.get("early_exit"), dict):
+        filled["early_exit"] = ExitOptions.from_json(exits)
+    elif isinstance(exits, bool):
+        filled["early_exit"] = ExitOptions() if exits else None
     elif stops_by_counts(strategy, filled.get("selection"), filled.get("answers")):
         filled["early_exit"] = ExitOptions()
     if filled.get("early_exit") and (watched := find_watched_options(strategy, filled.get("n"))):
@@ -138,9 +140,3 @@ def build_run_spec(
         **fields,
         **filled,
     )
-
-
-def _parse_early_exit(given: bool | dict[str, Any]) -> ExitOptions | None:
-    if isinstance(given, dict):
-        return ExitOptions.from_json(given)
-    return ExitOptions() if given else None

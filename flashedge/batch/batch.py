@@ -143,18 +143,14 @@ class Batch:
                 for item in left:
                     async with self._places:
                         await self._solve(item)
-                        self._widen()
+                        if self._width < self._jobs:  # one result lets one more problem in
+                            self._width += 1
+                            self._places.release()
 
         with raise_first_error():
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._jobs):
                     group.create_task(worker())
-
-    def _widen(self) -> None:
-        """Let one more problem in."""
-        if self._width < self._jobs:
-            self._width += 1
-            self._places.release()
 
     async def _solve(self, work: BatchWork) -> None:
         text = self._problems[work.index].text
@@ -174,7 +170,13 @@ class Batch:
         if self._budget is None:
             return []
         waiting = sorted(self._cut)
-        claims = [_build_claim(self._cut[i], self._budget) for i in waiting]
+        claims = [
+            Claim(
+                wanted_tokens=self._budget.compute_claim(self._cut[i].tokens or 0),
+                certainty=self._cut[i].certainty,
+            )
+            for i in waiting
+        ]
         left = self._budget.total_tokens - self.tokens
         grants = dict(zip(waiting, top_up(left, claims, LEAST_GRANT_TOKENS), strict=True))
         work = []
@@ -207,8 +209,3 @@ class Batch:
             )
         )
         self._notify()
-
-
-def _build_claim(attempt: Attempt, budget: Budget) -> Claim:
-    wanted = budget.compute_claim(attempt.tokens or 0)
-    return Claim(wanted_tokens=wanted, certainty=attempt.certainty)

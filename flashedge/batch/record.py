@@ -1,13 +1,17 @@
-"""The output of a batch for one problem, and counts over all of them."""
+"""The input of a batch, and its output for each problem, with counts over all of them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from flashedge.files.problems import ProblemId
+from flashedge.errors import ConfigError
+from flashedge.files.problems import FileProblem, ProblemId, read_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +90,24 @@ def count_records(records: Mapping[ProblemId, BatchRecord]) -> Tally:
 
 def list_failed(records: Mapping[ProblemId, BatchRecord]) -> list[ProblemId]:
     return [i for i, record in records.items() if record.error is not None]
+
+
+def read_distinct_problems(path: Path) -> tuple[FileProblem, ...]:
+    """The problems in the order of the file. Raises ConfigError, also where two share an id."""
+    problems = read_problems(path)
+    seen = set[ProblemId]()
+    for problem in problems:
+        if problem.id in seen:
+            raise ConfigError(
+                f"{path}: two problems have the id {problem.id!r}",
+                hint="give each problem an id of its own, or none",
+                param="input",
+            )
+        seen.add(problem.id)
+    return problems
+
+
+def digest_problems(problems: Sequence[FileProblem]) -> str:
+    """SHA-256 over ids, texts and answers, in order."""
+    fields = [(problem.id, problem.text, problem.answer) for problem in problems]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()

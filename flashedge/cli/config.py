@@ -136,6 +136,12 @@ def set_value(
 def unset_value(key: Key) -> None:
     """Remove one setting from config.toml. A running daemon notices after its next start."""
     setting = find_setting(key)
+    if key.replace(".", "_", 1) in OLD_SETTINGS:
+        raise ConfigError(
+            f"{key} is a part of {setting.name} now",
+            hint=f"flashedge config set {setting.name} VALUE, or unset all of {setting.name}",
+            param=key,
+        )
     file = load_config().config_file
     if not remove_setting(file, setting):
         output.note(f"{setting.name} was not set in {file}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -16,6 +17,7 @@ from flashedge.cli import (
     lab,
     output,
     profile,
+    ps,
     runs,
     tui,
 )
@@ -26,11 +28,19 @@ from flashedge.cli.launch import command as launch
 from flashedge.cli.models import command as models
 from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
-from flashedge.cli.usage_errors import explain_value
+from flashedge.errors import RequestError
 from flashedge.literal import show_literally
 from flashedge.old_settings import OldSetting
 
 _show_any = warnings.showwarning
+_RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "int_parsing": lambda _: "an integer",
+    "int_from_float": lambda _: "an integer",
+    "float_parsing": lambda _: "a number",
+    "greater_than_equal": lambda limit: f"at least {limit['ge']}",
+    "less_than_equal": lambda limit: f"at most {limit['le']}",
+}
+"""What a value must be, by pydantic's name for what is wrong with it."""
 SOLVE, DAEMON, MACHINE = "Solve problems", "Daemon", "Models and this machine"
 EPILOG = f"""\
 [bold]Examples[/]
@@ -65,7 +75,7 @@ app.command(name="calibrate", epilog=calibrate.EPILOG, rich_help_panel=SOLVE)(ca
 app.command(name="up", rich_help_panel=DAEMON)(daemon.up)
 app.command(name="down", rich_help_panel=DAEMON)(daemon.down)
 app.command(name="unload", rich_help_panel=DAEMON)(daemon.unload)
-app.command(name="ps", rich_help_panel=DAEMON)(daemon.ps)
+app.command(name="ps", rich_help_panel=DAEMON)(ps.ps)
 app.command(name="logs", rich_help_panel=DAEMON)(daemon.logs)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 app.add_typer(models.app, name="models", rich_help_panel=MACHINE)
@@ -142,3 +152,22 @@ def main(argv: list[str] | None = None) -> int:
             usage.show()
             return int(usage.exit_code)
         raise
+
+
+def explain_value(error: Exception) -> RequestError | None:
+    """The error for a value that typer refused, said as the daemon says that of a field.
+
+    None for any other usage error.
+    """
+    list_faults = getattr(error.__cause__, "errors", None)
+    options = getattr(getattr(error, "param", None), "opts", None)
+    if not options or not callable(list_faults):
+        return None
+    fault = list_faults()[0]
+    rule = _RULES.get(fault["type"])
+    if rule is None:
+        return None
+    option, given = max(options, key=len), str(fault["input"])
+    shown = repr(given) if "parsing" in fault["type"] else given
+    must = rule(fault.get("ctx") or {})
+    return RequestError(f"{option} is {shown}; it must be {must}", param=option.lstrip("-"))

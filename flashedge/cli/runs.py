@@ -133,7 +133,7 @@ def show(
 @app.command(name="replay")
 def replay(run: RunId, as_json: Json = False) -> None:
     """Build the tree of a boosted run again from its log, and say whether it is the same."""
-    from flashedge.cli.replay import replay_run
+    from flashedge.cli.verify import replay_run
     from flashedge.runtime.rollouts.replay import RunLog
 
     with _connect() as client:
@@ -220,7 +220,8 @@ def rm(
             before = time.time() - min_age_s
             statuses = ("cancelled",) if cancelled else OVER
             ids = [r["id"] for r in find_runs(client, statuses) if r["created_at"] <= before]
-        if must_ask and ids and not _confirm_removal(len(ids)):
+        question = f"Remove {format_count(len(ids), 'run')} with all trees? This can't be undone."
+        if must_ask and ids and not typer.confirm(question, err=True):
             output.note("removed nothing")
             raise typer.Exit(exit_codes.NO_RESULT)
         for run in ids:
@@ -229,11 +230,6 @@ def rm(
                 output.note(f"removed {run}")
     if not runs:
         output.note(f"removed {format_count(len(ids), 'run')}")
-
-
-def _confirm_removal(count: int) -> bool:
-    question = f"Remove {format_count(count, 'run')} with all trees? This can't be undone."
-    return typer.confirm(question, err=True)
 
 
 def parse_age(text: str) -> float:
@@ -274,10 +270,9 @@ def _check_target(to: Path, suffixes: tuple[str, ...], *, force: bool) -> None:
 def _format_lines(client: Any, run: str, found: dict[str, Any]) -> str:
     from flashedge.events import to_json
 
+    events = load_events(client, run) if found.get("status") in OVER else ()
     lines = [format_json({"run": found})]
-    if found.get("status") in OVER:
-        for number, event in load_events(client, run):
-            lines.append(format_json({"seq": number, "event": to_json(event)}))
+    lines += [format_json({"seq": number, "event": to_json(event)}) for number, event in events]
     return "\n".join(lines) + "\n"
 
 

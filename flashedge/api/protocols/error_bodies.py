@@ -91,7 +91,9 @@ class MessagesErrors:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].startswith(MESSAGES):
-            send = rewrite_error(send, _convert_message)
+            send = rewrite_error(
+                send, lambda told, status: build_messages_error(str(told["message"]), status)
+            )
         await self._app(scope, receive, send)
 
 
@@ -129,10 +131,6 @@ def _convert(body: bytes, status: int, convert: Callable[[Any, int], dict[str, A
         return dump_json(convert(json.loads(body)["error"], status))
     except (ValueError, KeyError, TypeError):
         return body  # the empty answer to HEAD
-
-
-def _convert_message(told: Any, status: int) -> dict[str, Any]:
-    return build_messages_error(str(told["message"]), status)
 
 
 def _measure(start: Message, body: bytes) -> list[tuple[bytes, bytes]]:

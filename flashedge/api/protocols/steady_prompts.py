@@ -46,12 +46,8 @@ def _list_places(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     """Where the instructions of a request stand."""
     yield from ((body, name) for name in ("system", "instructions") if name in body)
     for name in ("messages", "input"):
-        turns = body.get(name)
-        yield from ((turn, "content") for turn in _as_list(turns) if _tells(turn))
-
-
-def _as_list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+        if isinstance(turns := body.get(name), list):
+            yield from ((turn, "content") for turn in turns if _tells(turn))
 
 
 def _tells(turn: Any) -> bool:

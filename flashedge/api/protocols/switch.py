@@ -84,7 +84,8 @@ class ProtocolSwitch:
             if scope["path"] in SCORES and not scores_pairs(body):
                 await self._app(scope, replay_body(text, receive), send)
                 return
-            name = read_model(body)
+            model = body.get("model")  # where it names none, the handler says what that means
+            name = ModelName.parse(model) if isinstance(model, str) else None
             defaults = self._pairs.find_defaults(None if name is None else name.pair)
             if scope["path"] in SCORES:
                 check_pairs(body, defaults)
@@ -157,15 +158,6 @@ def check_pairs(body: Mapping[str, Any], defaults: Defaults) -> None:
             hint="send problem and solution, or steps, for its own scores",
             param=min(PAIR_FIELDS & body.keys()),
         )
-
-
-def read_model(body: Mapping[str, Any]) -> ModelName | None:
-    """The model of a request. None where it names none: the handler says what that means.
-
-    Raises NotFound for an unknown search.
-    """
-    name = body.get("model")
-    return ModelName.parse(name) if isinstance(name, str) else None
 
 
 def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:

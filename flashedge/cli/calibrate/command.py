@@ -17,7 +17,7 @@ from flashedge.config import Config, load_config
 from flashedge.errors import Conflict, RequestError
 
 if TYPE_CHECKING:
-    from flashedge.certainty.calibration import Choice, Comparison
+    from flashedge.certainty.calibration import Choice
     from flashedge.files.problems import LabelledProblem
     from flashedge.runtime.records.recordings import Recording
     from flashedge.runtime.request.calibrations import Calibration
@@ -87,8 +87,9 @@ def calibrate(
     labelled = _read_distinct(problems, limit)
     _check_enough(len(labelled), max_loss)
     config = load_config({"pair": pair})
+    digest = hashlib.sha256(problems.read_bytes()).hexdigest()
     pair_name, fingerprint, found = _collect_runs(
-        labelled, problems, strategy, n, pair, from_runs, config
+        labelled, digest, strategy, n, pair, from_runs, config
     )
     _check_enough(len(found), max_loss)
     right = find_right_answers(found, {problem.text: problem.answer for problem in labelled})
@@ -105,7 +106,7 @@ def calibrate(
         settings=found[0].settings,
         origin={
             "origin": "runs" if from_runs else "problems",
-            "problems": {"name": problems.name, "sha256": _hash(problems)},
+            "problems": {"name": problems.name, "sha256": digest},
             "n": n,
             "policy": policy or usual.policy,
             "max_loss": max_loss,
@@ -201,7 +202,7 @@ def _read_distinct(path: Path, limit: int | None) -> tuple[LabelledProblem, ...]
 
 def _collect_runs(
     problems: Sequence[LabelledProblem],
-    file: Path,
+    digest: str,
     strategy: str,
     n: int,
     pair: str | None,
@@ -233,12 +234,8 @@ def _collect_runs(
             settings = {"strategy": strategy, "n": n, "early_exit": False, "pair": served.name}
             if watched := find_watched_options(strategy, n):
                 settings["options"] = watched
-            found = run_problems(problems, settings, f"{fingerprint} {_hash(file)}", config)
+            found = run_problems(problems, settings, f"{fingerprint} {digest}", config)
     return served.name, fingerprint, keep_comparable(found, f"{strategy}-{n} on {served.name}")
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 # ---------------------------------------------------------------- result
@@ -247,12 +244,13 @@ WRITTEN, DRY_RUN, NO_RULE, KEPT = "written", "dry_run", "no_rule_qualifies", "ke
 
 
 def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) -> Calibration:
+    from flashedge.cli.calibrate.view import describe_comparison
     from flashedge.runtime.request.calibrations import Calibration
 
     baseline = None
     if choice.smaller_cap is not None:
         cap, compared = choice.smaller_cap
-        baseline = {"cap": cap.cap, **_to_json(compared)}
+        baseline = {"cap": cap.cap, **describe_comparison(compared)}
     return Calibration(
         **fields,
         rule=choice.rule,
@@ -260,8 +258,10 @@ def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) ->
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **origin,
             "num_problems": choice.comparison.runs,
-            "chosen": _to_json(choice.comparison),
-            "validated": None if choice.validated is None else _to_json(choice.validated),
+            "chosen": describe_comparison(choice.comparison),
+            "validated": None
+            if choice.validated is None
+            else describe_comparison(choice.validated),
             "smaller_cap": baseline,
         },
     )
@@ -286,15 +286,3 @@ def _save(
     if stored is not None and not replace:
         return KEPT, None, stored
     return WRITTEN, save_calibration(found, config), stored
-
-
-def _to_json(found: Comparison) -> dict[str, Any]:
-    return {
-        "accuracy_before": found.full_accuracy,
-        "accuracy_after": found.accuracy,
-        "difference_95": list(found.interval),
-        "loss_bound": found.loss_bound,
-        "tokens_before": found.full_tokens,
-        "tokens_after": found.tokens,
-        "saved": found.saved,
-    }

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,6 @@ from flashedge.errors import FlashEdgeError, RequestError
 if TYPE_CHECKING:
     from flashedge.files.problems import LabelledProblem
     from flashedge.runtime.records.recordings import Recording
-
-PAGE = 200
 
 
 def run_problems(
@@ -54,12 +52,15 @@ def read_stored_runs(
 
     Runs of other problems have no known answer and are ignored.
     """
+    from flashedge.cli.run_ids import find_runs
     from flashedge.cli.runs import load_events
     from flashedge.runtime.records.recordings import build_recording
 
     texts = {problem.text for problem in problems}
     found: dict[str, Recording] = {}
-    for run in _iter_finished(client, since):
+    for run in find_runs(client, ("finished",)):  # the newest first
+        if run["created_at"] < since:
+            break
         if (run["pair"], run["strategy"], run["n"]) == (pair, strategy, n):
             log = (event for _, event in load_events(client, run["id"]))
             recording = build_recording(run["id"], log)
@@ -92,7 +93,21 @@ def find_right_answers(
 
     answers: the known answer by the problem's text.
     """
-    return asyncio.run(_find_right(tuple(recordings), answers))
+    from flashedge.answers.workers.mathematics import MathGrader
+
+    async def find() -> tuple[frozenset[str], ...]:
+        grader = MathGrader()
+        try:
+            found = []
+            for recording in recordings:
+                truth = answers[recording.problem.strip()]
+                given = sorted(recording.answers)
+                found.append(frozenset([a for a in given if await grader.equal(a, truth)]))
+            return tuple(found)
+        finally:
+            await grader.close()
+
+    return asyncio.run(find())
 
 
 # ---------------------------------------------------------------- inner
@@ -134,9 +149,8 @@ async def _solve(
         try:
             with show_bar("recording", len(problems), unit="runs") as advance, raise_first_error():
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(
-                        config.max_running + 1
-                    ):  # one waits in the queue, so that no slot idles
+                    # one more than run: it waits in the queue, so that no slot idles
+                    for _ in range(config.max_running + 1):
                         group.create_task(worker(advance))
         except asyncio.CancelledError:
             await attempts.cancel_open()
@@ -147,34 +161,3 @@ def _key(settings: Mapping[str, Any], work: str) -> str:
     """Return the prefix of the runs' ids."""
     identity = repr((sorted(settings.items()), work))
     return "calibrate-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
-
-
-def _iter_finished(client: Any, since: float) -> Iterator[Mapping[str, Any]]:
-    """Yield the finished runs since then, newest first."""
-    before = None
-    while True:
-        page = client.runs(limit=PAGE, before=before, status="finished")
-        for run in page["data"]:
-            if run["created_at"] < since:
-                return
-            yield run
-        if not page.get("has_more"):
-            return
-        before = page["data"][-1]["id"]
-
-
-async def _find_right(
-    recordings: Sequence[Recording], answers: Mapping[str, str]
-) -> tuple[frozenset[str], ...]:
-    from flashedge.answers.workers.mathematics import MathGrader
-
-    grader = MathGrader()
-    try:
-        found = []
-        for recording in recordings:
-            truth = answers[recording.problem.strip()]
-            given = sorted(recording.answers)
-            found.append(frozenset([a for a in given if await grader.equal(a, truth)]))
-        return tuple(found)
-    finally:
-        await grader.close()

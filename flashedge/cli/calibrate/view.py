@@ -45,16 +45,18 @@ def print_choice(
     if sum(map(len, series.values())) > 2:
         output.note(_draw_terminal(series))
     output.say(f"rule: {describe_rule(choice.rule)}")
-    rows = []
-    if choice.rule is not None:
-        rows.append(_format_row("chosen", choice.comparison))
+    compared = {"chosen": choice.comparison} if choice.rule is not None else {}
     if choice.validated is not None:
-        rows.append(_format_row("cross-validated", choice.validated))
+        compared["cross-validated"] = choice.validated
     if choice.smaller_cap is not None:
-        cap, compared = choice.smaller_cap
-        rows.append(_format_row(f"smaller cap: n {cap.cap}", compared))
-    rows.append(_format_row("uncalibrated", usual))
-    output.print_table(COLUMNS, [*rows, *_format_stored(stored)], "")
+        cap, smaller = choice.smaller_cap
+        compared[f"smaller cap: n {cap.cap}"] = smaller
+    compared["uncalibrated"] = usual
+    rows = [_format_row(name, describe_comparison(one)) for name, one in compared.items()]
+    if stored is not None and stored.loss_bound is not None:
+        name = f"stored ({stored.num_problems} problems)"
+        rows.append(_format_row(name, stored.provenance["chosen"]))
+    output.print_table(COLUMNS, rows, "")
     if stored is not None:
         output.say(f"stored rule: {describe_rule(stored.rule)} ({stored.date})")
     if choice.rule is None:
@@ -136,35 +138,30 @@ def _draw_terminal(series: Series) -> str:
     return draw_text_plot(series, title="Tokens to accuracy", x=x, y=y, width=width, height=18)
 
 
-def _format_row(name: str, found: Comparison) -> tuple[object, ...]:
-    low, high = found.interval
+def describe_comparison(found: Comparison) -> dict[str, Any]:
+    """A comparison as calibrations keep it."""
+    return {
+        "accuracy_before": found.full_accuracy,
+        "accuracy_after": found.accuracy,
+        "difference_95": list(found.interval),
+        "loss_bound": found.loss_bound,
+        "tokens_before": found.full_tokens,
+        "tokens_after": found.tokens,
+        "saved": found.saved,
+    }
+
+
+def _format_row(name: str, found: Mapping[str, Any]) -> tuple[object, ...]:
+    """A row of the table. found: a comparison, as calibrations keep it."""
+    before, after = found["accuracy_before"], found["accuracy_after"]
+    low, high = found["difference_95"]
     return (
         name,
-        f"{found.accuracy:.1%}",
-        f"{found.full_accuracy:.1%}",
-        f"{found.difference:+.1%} [{low:+.1%}, {high:+.1%}]",
-        f"{found.loss_bound:.1%}",
-        f"{found.tokens:,.0f}",
-        f"{found.full_tokens:,.0f}",
-        f"{found.saved:.1%}",
+        f"{after:.1%}",
+        f"{before:.1%}",
+        f"{after - before:+.1%} [{low:+.1%}, {high:+.1%}]",
+        f"{found['loss_bound']:.1%}",
+        f"{found['tokens_after']:,.0f}",
+        f"{found['tokens_before']:,.0f}",
+        f"{found['saved']:.1%}",
     )
-
-
-def _format_stored(stored: Calibration | None) -> list[tuple[object, ...]]:
-    if stored is None or stored.loss_bound is None:
-        return []
-    chosen: Mapping[str, Any] = stored.provenance["chosen"]
-    before, after = chosen["accuracy_before"], chosen["accuracy_after"]
-    low, high = chosen["difference_95"]
-    return [
-        (
-            f"stored ({stored.num_problems} problems)",
-            f"{after:.1%}",
-            f"{before:.1%}",
-            f"{after - before:+.1%} [{low:+.1%}, {high:+.1%}]",
-            f"{stored.loss_bound:.1%}",
-            f"{chosen['tokens_after']:,.0f}",
-            f"{chosen['tokens_before']:,.0f}",
-            f"{stored.saved:.1%}",
-        )
-    ]

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.cli.chat.conversation import Conversation
-from flashedge.cli.chat.message_input import edit_lines
+from flashedge.cli.chat.conversation import Conversation, edit_lines
 from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, read_chat
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve.strategy_flags import check_finite, complete_strategy

@@ -7,16 +7,16 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from flashedge.cli import output
-from flashedge.cli.chat.message_input import read_message
 from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, Turn
 from flashedge.cli.chat.turns import Turns, grow_reply, print_boxed, print_reply
-from flashedge.cli.solve.result import print_figures, warn_about
-from flashedge.cli.solve.run_display import follow_run
+from flashedge.cli.solve.result import follow_run, print_figures, warn_about
 from flashedge.cli.solve.strategy_flags import parse_strategy_flags
 from flashedge.client.words import format_count
+from flashedge.config import Config
 from flashedge.errors import FlashEdgeError, RequestError, StoreError
 from flashedge.literal import PieceJoiner, join_surrogates, show_in_line
 from flashedge.types import MAX_SEED, Message
@@ -288,3 +288,71 @@ def _parse_search(text: str) -> dict[str, Any]:
     """The fields of a request. Raises NotFound, RequestError."""
     strategy, n = parse_strategy_flags(text, None)
     return {"strategy": strategy} | ({"n": n} if n is not None else {})
+
+
+CONTINUATION = "… "
+FENCE = '"""'
+MAX_HISTORY = 1000
+
+
+def read_message(prompt: str) -> str:
+    """One message. A trailing backslash continues it, and a pair of `\"\"\"` encloses many lines.
+
+    A multi-line text that is pasted into a terminal arrives as one line of input.
+    Raises EOFError at the end of input.
+    """
+    first = _read_line(prompt).strip()
+    if first.startswith(FENCE):
+        return _read_block(first.removeprefix(FENCE))
+    lines = [first]
+    while lines[-1].endswith("\\"):
+        lines[-1] = lines[-1].removesuffix("\\").rstrip()
+        try:
+            lines.append(_read_line(CONTINUATION).rstrip())
+        except EOFError:
+            break
+    return "\n".join(lines).strip()
+
+
+def _read_block(rest: str) -> str:
+    lines = [rest]
+    while not lines[-1].rstrip().endswith(FENCE):
+        try:
+            lines.append(_read_line(CONTINUATION))
+        except EOFError:
+            break
+    lines[-1] = lines[-1].rstrip().removesuffix(FENCE)
+    return "\n".join(lines).strip()
+
+
+def _read_line(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        return input()
+    if not sys.stdout.isatty():  # where replies go; `input` would write the prompt there, too
+        output.stderr().print(prompt, end="")
+        return input()
+    return input(prompt)
+
+
+@contextlib.contextmanager
+def edit_lines(config: Config, *, is_kept: bool) -> Iterator[None]:
+    """Line editing on a terminal, with the lines of earlier conversations.
+
+    is_kept: whether later ones have the lines of this one.
+    """
+    if not sys.stdin.isatty():
+        yield
+        return
+    import readline
+
+    readline.parse_and_bind("set enable-bracketed-paste on")
+    file: Path = config.state_dir / "chat_history"
+    with contextlib.suppress(OSError):
+        readline.read_history_file(file)
+    readline.set_history_length(MAX_HISTORY)
+    try:
+        yield
+    finally:
+        if is_kept:
+            with contextlib.suppress(OSError):
+                readline.write_history_file(file)

@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from flashedge.cli import exit_codes, output
-from flashedge.cli.doctor import card_checks, device_checks
-from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor import device_checks
+from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.engine.card_needs import DRIVER_HINTS
 from flashedge.engine.platform import CHECKED, detect_device_kind, find_vllm
@@ -50,7 +50,12 @@ def doctor(
     """
     if gpu is not None and fit is None:
         raise RequestError("--gpu needs a pair to check", hint="add --fit PAIR", param="gpu")
-    checks = list(run_checks() if fit is None else _check_fit(fit, gpu))
+    if fit is None:
+        checks = list(run_checks())
+    else:
+        from flashedge.cli.doctor.fit import check_fit
+
+        checks = list(check_fit(fit, gpu, load_config()))
     if as_json:
         output.print_json([dataclasses.asdict(c) for c in checks])
     else:
@@ -65,29 +70,28 @@ def doctor(
         raise typer.Exit(exit_codes.NO_RESULT)
 
 
-def _check_fit(pair: str, gpu: str | None) -> Iterator[Check]:
-    from flashedge.cli.doctor.fit import check_fit
-
-    return check_fit(pair, gpu, load_config())
-
-
 def run_checks() -> Iterator[Check]:
     """All checks, in order. None of them raises."""
+    from flashedge.daemon.files import find_holder
+    from flashedge.profiler.card_watch import find_own_pids
+
     yield _check_python()
     basics = (_check_torch(), _check_vllm(), _check_card())
     yield from basics
     yield from device_checks.check_cards()
     if all(check.verdict == GOOD for check in basics) and detect_device_kind() == "cuda":
-        yield from card_checks.check_cuda_build()
+        yield from device_checks.check_cuda_build()
     try:
         config = load_config()
     except FlashEdgeError as error:
-        yield Check(name="configuration", verdict=BAD, detail=str(error), hint=error.hint)
+        yield Check("configuration", BAD, str(error), hint=error.hint)
         return
     missing = "" if config.config_file.exists() else " (no such file: defaults)"
-    yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{missing}")
+    yield Check("configuration", GOOD, f"{config.config_file}{missing}")
     yield _check_memory()
-    yield from device_checks.check_card_users(_find_daemon_pids(config))
+    holder = find_holder(config)
+    own = frozenset() if holder is None else find_own_pids(holder)
+    yield from device_checks.check_card_users(own)
     for check in (
         _check_disk,
         _check_state_folder,
@@ -100,15 +104,6 @@ def run_checks() -> Iterator[Check]:
         yield _run_check(check, config)
 
 
-def _find_daemon_pids(config: Config) -> frozenset[int]:
-    """The daemon's process and its engines. Empty where none runs."""
-    from flashedge.daemon.files import find_holder
-    from flashedge.profiler.card_watch import find_own_pids
-
-    holder = find_holder(config)
-    return frozenset() if holder is None else find_own_pids(holder)
-
-
 def _run_check(check: Callable[[Config], Check], config: Config) -> Check:
     name = (
         check.__name__.strip("_")
@@ -119,7 +114,7 @@ def _run_check(check: Callable[[Config], Check], config: Config) -> Check:
     try:
         return check(config)
     except FlashEdgeError as error:
-        return Check(name=name, verdict=BAD, detail=str(error), hint=error.hint)
+        return Check(name, BAD, str(error), hint=error.hint)
 
 
 def _check_python() -> Check:
@@ -127,27 +122,27 @@ def _check_python() -> Check:
     good = (3, 11) <= sys.version_info[:2] <= (3, 13)
     detail = f"{version} ({sys.executable})"
     hint = None if good else f"use Python 3.11 to 3.13: {SETUP} --python /path/to/python3.11"
-    return Check(name="python", verdict=GOOD if good else BAD, detail=detail, hint=hint)
+    return Check("python", GOOD if good else BAD, detail, hint=hint)
 
 
 def _check_torch() -> Check:
     try:
         detail = importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
-        return Check(name="torch", verdict=BAD, detail="not installed", hint=SETUP)
-    return Check(name="torch", verdict=GOOD, detail=detail)
+        return Check("torch", BAD, "not installed", hint=SETUP)
+    return Check("torch", GOOD, detail)
 
 
 def _check_vllm() -> Check:
     try:
         name, version = find_vllm()
     except FlashEdgeError as error:
-        return Check(name="vllm", verdict=BAD, detail=str(error), hint=error.hint)
+        return Check("vllm", BAD, str(error), hint=error.hint)
     detail = version if name == "vllm" else f"{version} ({name})"
     if version.startswith(f"{CHECKED}."):
-        return Check(name="vllm", verdict=GOOD, detail=detail)
+        return Check("vllm", GOOD, detail)
     detail += f"; FlashEdge needs {CHECKED}.x"
-    return Check(name="vllm", verdict=BAD, detail=detail, hint=SETUP)
+    return Check("vllm", BAD, detail, hint=SETUP)
 
 
 def _check_card() -> Check:
@@ -156,19 +151,19 @@ def _check_card() -> Check:
         with contextlib.suppress(FlashEdgeError):
             if detect_device_kind() == "cuda":
                 detail = f"{cards}, but the installed vLLM is the CUDA build"
-                return Check(name="gpu", verdict=BAD, detail=detail, hint="; ".join(DRIVER_HINTS))
-        return Check(name="gpu", verdict=GOOD, detail=f"{cards}; the engines run on the CPU")
+                return Check("gpu", BAD, detail, hint="; ".join(DRIVER_HINTS))
+        return Check("gpu", GOOD, f"{cards}; the engines run on the CPU")
     detail = ", ".join(f"{name} ({format_size(free)} of {format_size(total)} free)"
                        for name, free, total in cards)  # fmt: skip
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if importlib.metadata.version("torch").endswith("+cpu"):
             return Check(
-                name="gpu",
-                verdict=WARNING,
-                detail=f"{detail}; the installed torch can't use it",
+                "gpu",
+                WARNING,
+                f"{detail}; the installed torch can't use it",
                 hint=f"{SETUP} --cuda",
             )
-    return Check(name="gpu", verdict=GOOD, detail=detail)
+    return Check("gpu", GOOD, detail)
 
 
 def find_gpus() -> list[tuple[str, int, int]] | str:
@@ -189,8 +184,8 @@ def _check_memory() -> Check:
     detail = f"{format_size(memory.available)} of {format_size(memory.total)} free"
     if memory.available < 3 << 30:
         hint = "the two engines need about 3 GiB with the bundled pair; end other programs"
-        return Check(name="memory", verdict=WARNING, detail=detail, hint=hint)
-    return Check(name="memory", verdict=GOOD, detail=detail)
+        return Check("memory", WARNING, detail, hint=hint)
+    return Check("memory", GOOD, detail)
 
 
 def _check_disk(config: Config) -> Check:
@@ -198,15 +193,15 @@ def _check_disk(config: Config) -> Check:
     free = shutil.disk_usage(at).free
     detail = f"{format_size(free)} free under {at}"
     if free < 1 << 29:
-        return Check(name="disk", verdict=BAD, detail=detail, hint="free some disk space")
-    return Check(name="disk", verdict=GOOD, detail=detail)
+        return Check("disk", BAD, detail, hint="free some disk space")
+    return Check("disk", GOOD, detail)
 
 
 def _check_state_folder(config: Config) -> Check:
     from flashedge.daemon.files import prepare_state_dir
 
     prepare_state_dir(config)
-    return Check(name="state folder", verdict=GOOD, detail=str(config.state_dir))
+    return Check("state folder", GOOD, str(config.state_dir))
 
 
 def _check_models(config: Config) -> Check:
@@ -216,7 +211,7 @@ def _check_models(config: Config) -> Check:
     pair = find_pair(config.pair, config)
     folders: list[Path] = [resolve_model(s, config) for s in (pair.generator, pair.verifier)]
     detail = f"pair {pair.name}: {folders[0]}, {folders[1]}"
-    return Check(name="models", verdict=GOOD, detail=detail)
+    return Check("models", GOOD, detail)
 
 
 def _check_calibrations(config: Config) -> Check:
@@ -235,7 +230,7 @@ def _check_calibrations(config: Config) -> Check:
         shown.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{remark})")
     detail = ", ".join(shown) or "none: early exits use the strategies' defaults"
     hint = "flashedge calibrate problems.jsonl --strategy NAME" if stale else None
-    return Check(name="calibrations", verdict=WARNING if stale else GOOD, detail=detail, hint=hint)
+    return Check("calibrations", WARNING if stale else GOOD, detail, hint=hint)
 
 
 def _check_daemon(config: Config) -> Check:
@@ -248,12 +243,12 @@ def _check_daemon(config: Config) -> Check:
     if record is None:
         bind(config.host, config.port).close()
         detail = f"none is running; port {config.port} on {config.host} is free"
-        return Check(name="daemon", verdict=GOOD, detail=detail)
+        return Check("daemon", GOOD, detail)
     with Client(record.url, api_key=config.api_key) as client:
         health = client.health(timeout_s=5.0)
     state = str(health["status"])
     detail = f"{state} at {record.url}" + (f": {health['detail']}" if health.get("detail") else "")
     if state in ("ready", "starting", "unloaded"):
-        return Check(name="daemon", verdict=GOOD, detail=detail)
+        return Check("daemon", GOOD, detail)
     verdict = WARNING if state == "degraded" else BAD
-    return Check(name="daemon", verdict=verdict, detail=detail, hint="flashedge logs")
+    return Check("daemon", verdict, detail, hint="flashedge logs")

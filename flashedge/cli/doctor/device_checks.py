@@ -1,15 +1,50 @@
-"""Checks of the device: the present state of the cards, and the stored profile."""
+"""Checks of the device: the card's driver, its present state, and the stored profile."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import contextlib
+import importlib.metadata
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
+from flashedge.engine.card_needs import (
+    MIN_DRIVERS,
+    DriverReport,
+    check_card,
+    check_compiler,
+    describe_cards,
+    find_compiler,
+    query_driver,
+)
+from flashedge.engine.vllm.card_check import CardVerdict, check_installed_build
 
 if TYPE_CHECKING:
     from flashedge.profiler.profile import Profile
+
+
+GOOD, WARNING, BAD = "ok", "warning", "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What `doctor` found about one thing."""
+
+    name: str
+    verdict: str
+    """GOOD, WARNING or BAD."""
+
+    detail: str
+    hint: str | None = None
+    """What the user can do about it."""
+
+
+_WORKING = {
+    "cuda": "a multiplication on the card gives the right result",
+    "kernels": "vLLM's compiled kernels can be loaded",
+    "triton": "Triton can launch its kernels",
+}
 
 
 def check_cards(nvml: Any = None) -> Iterator[Check]:
@@ -33,9 +68,9 @@ def check_cards(nvml: Any = None) -> Iterator[Check]:
     verdict = WARNING if found else GOOD
     if any(card.is_lost for card in cards):
         hint = "if it is lost again, check its power and its slot; see `sudo dmesg | grep -i xid`"
-        yield Check(name="gpu state", verdict=BAD, detail=detail, hint=hint)
+        yield Check("gpu state", BAD, detail, hint=hint)
     else:
-        yield Check(name="gpu state", verdict=verdict, detail=detail)
+        yield Check("gpu state", verdict, detail)
 
 
 def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
@@ -55,9 +90,9 @@ def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
     users = read_card_users(own, nvml)
     detail = "; ".join(describe_user(user) for user in users)
     yield Check(
-        name="gpu memory",
-        verdict=GOOD,
-        detail=f"held by other programs: {detail}" if users else "no other program holds any",
+        "gpu memory",
+        GOOD,
+        f"held by other programs: {detail}" if users else "no other program holds any",
     )
 
 
@@ -70,9 +105,7 @@ def check_profile(config: Config) -> Check:
     if kept.profile is not None:
         return judge_profile(kept.profile)
     verdict = WARNING if kept.changed else GOOD
-    return Check(
-        name="profile", verdict=verdict, detail=str(kept.why), hint="flashedge profile --quick"
-    )
+    return Check("profile", verdict, str(kept.why), hint="flashedge profile --quick")
 
 
 def check_kv_memory(config: Config) -> Check:
@@ -84,7 +117,7 @@ def check_kv_memory(config: Config) -> Check:
     if not layout.is_shared:
         names = [str(cards.describe()) for cards in layout.each]
         detail = f"does not move: the generator has {names[0]} to itself, the verifier {names[1]}"
-        return Check(name="kv memory", verdict=GOOD, detail=detail)
+        return Check("kv memory", GOOD, detail)
     if not config.features.kv_split:
         detail = "divided by the pair's memory plan (the feature kv_split is off)"
     elif detect_device_kind() == "cpu":
@@ -95,7 +128,7 @@ def check_kv_memory(config: Config) -> Check:
         detail = (
             "divided once, by the profile, when the engines start (the feature mapped_kv is off)"
         )
-    return Check(name="kv memory", verdict=GOOD, detail=detail)
+    return Check("kv memory", GOOD, detail)
 
 
 def judge_profile(found: Profile) -> Check:
@@ -116,8 +149,52 @@ def judge_profile(found: Profile) -> Check:
     figures += found.warnings
     slowed = low or bool(found.warnings)
     return Check(
-        name="profile",
-        verdict=WARNING if slowed else GOOD,
-        detail="; ".join(figures),
+        "profile",
+        WARNING if slowed else GOOD,
+        "; ".join(figures),
         hint="end other programs, then flashedge profile" if slowed else None,
     )
+
+
+def check_cuda_build(
+    query: Callable[[], DriverReport | str | None] = query_driver,
+    check_build: Callable[[], list[CardVerdict]] = check_installed_build,
+) -> Iterator[Check]:
+    """Yield a check for each thing that the CUDA build needs, up to the first that is missing."""
+    for check in _check_machine(query):
+        yield check
+        if check.verdict == BAD:
+            return
+    for found in check_build():
+        yield Check(
+            found.name,
+            GOOD if found.error is None else BAD,
+            found.error or _WORKING[found.name],
+            hint=found.hint,
+        )
+
+
+def _check_machine(query: Callable[[], DriverReport | str | None]) -> Iterator[Check]:
+    yield _check_driver(query())
+    yield _check_compiler()
+
+
+def _check_driver(found: DriverReport | str | None) -> Check:
+    if found is None:
+        return Check("driver", GOOD, "not checked: there is no nvidia-smi")
+    cuda = max(MIN_DRIVERS)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        cuda = int(importlib.metadata.version("nvidia-cuda-runtime").partition(".")[0])
+    for need in check_card(found, cuda):
+        return Check("driver", BAD, need.what, hint="; ".join(need.hints))
+    assert isinstance(found, DriverReport), "check_card finds fault with a text"
+    needed = f"CUDA {cuda} needs driver {MIN_DRIVERS[cuda]} or later"
+    return Check("driver", GOOD, "; ".join([*describe_cards(found), needed]))
+
+
+def _check_compiler() -> Check:
+    need = check_compiler()
+    if need is None:
+        good = f"{find_compiler()}, with the headers of Python"
+        return Check("compiler", GOOD, good)
+    return Check("compiler", BAD, need.what, hint="; ".join(need.hints))

@@ -1,20 +1,25 @@
-"""`doctor --fit`: whether a pair fits a card, and what would fit it."""
+"""`doctor --fit`: whether a pair fits a card, and what would fit it. The cards are this machine's,
+or named ones (`models ls --fit`, too).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
-from flashedge.cli.doctor.place import find_place
+from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
-from flashedge.engine.memory_plan import find_measured
+from flashedge.engine.memory_plan import find_measured, read_place, read_ram
+from flashedge.errors import ConfigError, EngineError
 from flashedge.models.memory.card_memory import (
     CardMemory,
     Place,
     SeparateCards,
+    build_idle_card,
     count_cards,
     describe_count,
+    find_known_card,
 )
 from flashedge.models.memory.engine_memory import MARGIN, EngineMemory
 from flashedge.models.memory.fit import (
@@ -28,7 +33,7 @@ from flashedge.models.memory.fit import (
 )
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
-from flashedge.sizes import format_size
+from flashedge.sizes import format_size, parse_size
 
 WIDTH = 16
 """Paths of a search by default."""
@@ -49,9 +54,9 @@ def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> I
         yield _check_memory(card)
     on_each = " (on each card)" if max(need.cards) > 1 else ""
     yield Check(
-        name="weights",
-        verdict=GOOD,
-        detail=f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
+        "weights",
+        GOOD,
+        f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
         + on_each,
     )
     yield from _check_layout(place)
@@ -79,16 +84,16 @@ def _check_layout(place: Place) -> Iterator[Check]:
         return
     if max(counts) > 1:
         detail += "; an engine on several cards has not run on cards yet"
-    yield Check(name="cards", verdict=GOOD, detail=detail)
+    yield Check("cards", GOOD, detail)
 
 
 def _check_memory(place: CardMemory) -> Check:
     held, reserve = format_size(place.held_bytes), format_size(place.reserve_bytes)
     use = "in use now" if place.is_measured else "kept by the driver of an idle card"
     return Check(
-        name="memory",
-        verdict=GOOD,
-        detail=f"{describe_count(place)}, {format_size(place.memory_bytes)}, {held} of it {use},"
+        "memory",
+        GOOD,
+        f"{describe_count(place)}, {format_size(place.memory_bytes)}, {held} of it {use},"
         f" {reserve} left for the display and other programs{describe_holders(place)}",
     )
 
@@ -104,9 +109,9 @@ def _check_engines(need: PairNeed) -> Check:
         else "measured here"
     )
     return Check(
-        name="engines",
-        verdict=GOOD,
-        detail=f"beside weights and KV {found}; {basis}; {need.sequences} sequences a step",
+        "engines",
+        GOOD,
+        f"beside weights and KV {found}; {basis}; {need.sequences} sequences a step",
     )
 
 
@@ -120,9 +125,9 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
     if not need.fits(place):
         lack = describe_lack(need, place, need.find_lack(place))
         return Check(
-            name="fit",
-            verdict=BAD,
-            detail=f"{pair.name} does not fit: {lack}",
+            "fit",
+            BAD,
+            f"{pair.name} does not fit: {lack}",
             hint=suggest(pair, load_pairs(config).values(), place, config),
         )
     left, most = need.kv_bytes(place), pair.max_path_tokens
@@ -135,16 +140,90 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
     explicit = sum(size or 0 for size in find_explicit(pair, config))
     if explicit > left:
         return Check(
-            name="fit",
-            verdict=WARNING,
-            detail=f"{detail}; but its KV sizes are set to {format_size(explicit)}",
+            "fit",
+            WARNING,
+            f"{detail}; but its KV sizes are set to {format_size(explicit)}",
             hint="leave kv_bytes unset, so that it is planned",
         )
     if longest >= WIDTH:
-        return Check(name="fit", verdict=GOOD, detail=detail)
+        return Check("fit", GOOD, detail)
     return Check(
-        name="fit",
-        verdict=WARNING,
-        detail=f"{detail}; wider searches of long paths must compute some KV again",
+        "fit",
+        WARNING,
+        f"{detail}; wider searches of long paths must compute some KV again",
         hint="paths of a tree share most of their KV; `flashedge simulate` shows what is lost",
     )
+
+
+def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
+    """The cards that a pair is to fit. `nvml` replaces NVML (see `profiler.gpu.read_cards`).
+
+    `gpu` names a card, or gives its memory. It is idle unless it is in this machine. Several with
+    commas between them are the cards of one machine: the settings place the engines on them, or
+    else each engine has one of its own. None: this machine's, placed by the settings, or its RAM.
+
+    Raises NotFound for an unknown card, ConfigError for settings that name no card.
+    """
+    if gpu is None:
+        try:
+            return read_place(config, nvml)
+        except EngineError:
+            return read_ram()
+    cards = tuple(_build_card(name.strip()) for name in gpu.split(","))
+    if len(cards) > 1:
+        return _place_engines(cards, config)
+    (card,) = cards
+    here = _find_here(config, nvml)
+    return here if here is not None and here.name.removeprefix("NVIDIA ") == card.name else card
+
+
+def _find_here(config: Config, nvml: Any) -> CardMemory | None:
+    """This machine's card, if both engines run on it."""
+    try:
+        place = read_place(config, nvml)
+    except (EngineError, ConfigError):
+        return None
+    return place if isinstance(place, CardMemory) and place.count == 1 else None
+
+
+def _build_card(name: str) -> CardMemory:
+    """An idle card by its name or its memory. Raises NotFound."""
+    size = parse_size(name)
+    if size is not None and not name.isdigit():
+        return build_idle_card("a card", size)
+    _, card = find_known_card(name)
+    return build_idle_card(card.sheet, card.memory_bytes)
+
+
+def _place_engines(cards: tuple[CardMemory, ...], config: Config) -> Place:
+    """Put the engines on `cards`, which the settings count from 0."""
+    given = config.devices
+    chosen = (("0",), ("1",)) if given == (None, None) else (given[0] or ("0",), given[1] or ("0",))
+    first, second = (_choose(cards, names) for names in chosen)
+    if set(first) & set(second) and set(first) != set(second):
+        raise ConfigError(
+            "the engines share some of their cards, but not all",
+            hint="give both engines the same devices, or different ones, such as 0,1",
+            param="devices",
+        )
+    generator, verifier = (_find_smallest(cards, numbers) for numbers in (first, second))
+    if set(first) == set(second):
+        return generator
+    return SeparateCards(generator=generator, verifier=verifier)
+
+
+def _choose(cards: tuple[CardMemory, ...], names: tuple[str, ...]) -> tuple[int, ...]:
+    numbers = tuple(int(name) for name in names if name.isdecimal() and int(name) < len(cards))
+    if len(numbers) < len(names):
+        raise ConfigError(
+            f"the settings place an engine on {','.join(names)}, and --gpu names"
+            f" {len(cards)} cards",
+            hint="name as many cards as the settings use; with --gpu they are numbers from 0",
+            param="gpu",
+        )
+    return numbers
+
+
+def _find_smallest(cards: tuple[CardMemory, ...], numbers: tuple[int, ...]) -> CardMemory:
+    smallest = min((cards[number] for number in numbers), key=lambda card: card.free_bytes)
+    return replace(smallest, count=len(numbers))

@@ -110,7 +110,7 @@ def _format_licences(pair: dict[str, Any]) -> str | None:
 
 def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
     """Print the pairs that fit a card, with the memory that it leaves for KV."""
-    from flashedge.cli.doctor.place import find_place
+    from flashedge.cli.doctor.fit import find_place
 
     place, found = find_place(gpu, config), []
     for pair in load_pairs(config).values():

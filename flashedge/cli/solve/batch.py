@@ -68,8 +68,12 @@ def solve_batch(
     """
     from flashedge.batch.attempts import BATCH_PRIORITY
     from flashedge.batch.journal import BatchJournal
-    from flashedge.batch.problems import digest_problems, read_distinct_problems
-    from flashedge.batch.record import count_records, list_failed
+    from flashedge.batch.record import (
+        count_records,
+        digest_problems,
+        list_failed,
+        read_distinct_problems,
+    )
     from flashedge.runtime.programs.asker import Asker
 
     jobs = 2 * config.max_running if jobs is None else jobs

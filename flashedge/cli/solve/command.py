@@ -12,8 +12,7 @@ from typer.core import TyperCommand
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve import batch, options
-from flashedge.cli.solve.result import print_result, warn_about
-from flashedge.cli.solve.run_display import follow_run
+from flashedge.cli.solve.result import follow_run, print_result, warn_about
 from flashedge.cli.solve.strategy_flags import (
     REQUEST_FIELDS,
     build_fields,

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flashedge.batch import attempts
+from flashedge.batch.attempts import Attempts
 from flashedge.batch.batch import FIRST_JOBS
 from flashedge.cli.solve.batch import TokenSpeed
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
+from flashedge.errors import NotFound
 from tests.support.cli_rig import Cli, Done, cli_for, with_daemon
 from tests.support.fake_daemon import BatchDaemon
 
@@ -376,3 +380,52 @@ def test_a_cap_for_each_problem_holds_in_a_shared_budget(
     folder.solve("--budget-tokens-total", "1000", "--budget-tokens", "700")
     assert max(body["token_budget"] for body in daemon.submitted.values()) == 700
     assert folder.records()[1]["tokens"] == 700
+
+
+class SlowDaemon:
+    """The part of the async client that a batch uses. What was sent arrives, whether or not the
+    sender waits for the answer, once `arrives` is set."""
+
+    def __init__(self) -> None:
+        self.sent, self.arrives = asyncio.Event(), asyncio.Event()
+        self.running: set[str] = set()
+        self.arrivals: list[asyncio.Task[None]] = []
+
+    async def run(self, name: str, wait_s: float = 0.0) -> dict[str, Any]:
+        if name not in self.running:
+            raise NotFound(name)
+        return {"id": name, "status": "running"}
+
+    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self.arrivals.append(asyncio.create_task(self.receive(body["id"])))
+        self.sent.set()
+        await asyncio.shield(self.arrivals[-1])
+        return {"id": body["id"], "status": "queued"}
+
+    async def receive(self, name: str) -> None:
+        await self.arrives.wait()
+        self.running.add(name)
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        if run not in self.running:
+            raise NotFound(run)
+        self.running.discard(run)
+        return {"id": run, "status": "cancelled"}
+
+
+def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists() -> None:
+    async def check() -> None:
+        daemon = SlowDaemon()
+        client: Any = daemon
+        attempts = Attempts(client, "key", {})
+        work = asyncio.create_task(attempts.run(0, "How many?"))
+        await daemon.sent.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        asyncio.get_running_loop().call_soon(daemon.arrives.set)
+        assert await attempts.cancel_open() == 1
+        await asyncio.gather(*daemon.arrivals)
+        assert daemon.running == set()
+
+    asyncio.run(check())

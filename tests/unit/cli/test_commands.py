@@ -17,7 +17,7 @@ from rich.text import Text
 
 from flashedge.cli import connection, output
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.programs import print_programs
+from flashedge.cli.ps import print_programs
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.events import RunFinished, from_json

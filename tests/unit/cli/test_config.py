@@ -94,6 +94,8 @@ def test_an_old_name_sets_its_part_of_the_setting_and_old_spellings_go(
     assert cli("config", "set", "verifier_kv_bytes", "1GiB").code == 0
     written = 'features = "speculation=off,lookahead=on"', 'kv_bytes = "64MiB,1024MiB"'
     assert sorted(file.read_text().split("\n")) == ["", *written]
+    refused = cli("config", "unset", "scheduling_speculation")
+    assert (refused.code, "is a part of features now" in refused.err) == (2, True)
     assert cli("config", "show").err == "What a setting means: flashedge config show KEY\n"
 
 

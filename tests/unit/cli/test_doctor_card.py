@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flashedge.cli.doctor import card_checks
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.doctor.check import BAD, GOOD, Check
+from flashedge.cli.doctor import device_checks
+from flashedge.cli.doctor.device_checks import BAD, GOOD, Check
 from flashedge.config import load_config
 from flashedge.engine import platform
 from flashedge.engine.card_needs import DriverReport, UnmetNeed
@@ -21,12 +21,13 @@ def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CUDA build is installed, and a C compiler with the headers of Python."""
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(doctor, "find_vllm", lambda: ("vllm", "0.32.0"))
-    monkeypatch.setattr(card_checks, "check_compiler", lambda: None)
+    monkeypatch.setattr(device_checks, "check_compiler", lambda: None)
 
 
 def check(*verdicts: CardVerdict, driver: str = "580.95") -> dict[str, Check]:
     found = DriverReport(driver=driver, names=("RTX 4090",))
-    return {c.name: c for c in card_checks.check_cuda_build(lambda: found, lambda: list(verdicts))}
+    checks = device_checks.check_cuda_build(lambda: found, lambda: list(verdicts))
+    return {c.name: c for c in checks}
 
 
 def test_a_card_that_works_is_green() -> None:
@@ -52,14 +53,14 @@ def test_an_old_driver_ends_the_checks() -> None:
 
 
 def test_a_driver_that_does_not_answer_is_wrong() -> None:
-    (found,) = card_checks.check_cuda_build(lambda: "version mismatch", lambda: WORKS)
+    (found,) = device_checks.check_cuda_build(lambda: "version mismatch", lambda: WORKS)
     assert found.verdict == BAD
     assert found.detail == "the NVIDIA driver does not answer: version mismatch"
 
 
 def test_a_missing_compiler_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     need = UnmetNeed(what="there is no C compiler", hints=("apt install it", "or do without"))
-    monkeypatch.setattr(card_checks, "check_compiler", lambda: need)
+    monkeypatch.setattr(device_checks, "check_compiler", lambda: need)
     checks = check(*WORKS)
     assert list(checks) == ["driver", "compiler"]
     assert checks["compiler"].verdict == BAD
@@ -71,7 +72,9 @@ def list_checks(monkeypatch: pytest.MonkeyPatch, cards: object) -> dict[str, Che
     monkeypatch.setattr(doctor, "find_gpus", lambda: cards)
     monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
     monkeypatch.setattr(
-        card_checks, "check_cuda_build", lambda: iter([Check(name="cuda", verdict=BAD, detail="")])
+        device_checks,
+        "check_cuda_build",
+        lambda: iter([Check(name="cuda", verdict=BAD, detail="")]),
     )
     return {c.name: c for c in doctor.run_checks()}
 

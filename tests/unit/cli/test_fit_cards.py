@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.cli.daemon import describe_places
-from flashedge.cli.doctor.check import BAD, GOOD, Check
-from flashedge.cli.doctor.device_checks import check_kv_memory
-from flashedge.cli.doctor.fit import check_fit
-from flashedge.cli.doctor.place import find_place
+from flashedge.cli.doctor.device_checks import BAD, GOOD, Check, check_kv_memory
+from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.cli.models.command import SHOP_CARDS
+from flashedge.cli.ps import describe_places
 from flashedge.config import Config, load_config
 from flashedge.engine import layout, platform
 from flashedge.errors import ConfigError, NotFound

@@ -1,14 +1,17 @@
-"""Messages on stderr: where their lines break."""
+"""What all commands share: how they print, and the names of their options."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 
 from flashedge.cli import output
+from flashedge.cli.main import app
 from flashedge.errors import RequestError
 
 LONG = " ".join(["no strategy 'foo'; known: beam,"] + [f"another_strategy_{i}" for i in range(8)])
@@ -39,3 +42,26 @@ def test_a_terminal_breaks_lines_at_blanks_and_a_pipe_does_not(
 def test_a_message_is_not_markup(capfd: pytest.CaptureFixture[str]) -> None:
     output.print_error(RequestError("[red] :smile:", hint="[/nope]"))
     assert capfd.readouterr().err == "error: [red] :smile:\n  [/nope]\n"
+
+
+def list_options(command: Any, name: str = "flashedge") -> Iterator[tuple[str, list[str]]]:
+    """(command, spellings) of each option of `command` and of the commands below it."""
+    for below in getattr(command, "commands", {}):
+        yield from list_options(command.get_command(None, below), f"{name} {below}")
+    for parameter in command.params:
+        if parameter.param_type_name == "option":
+            yield name, parameter.opts
+
+
+def test_every_short_option_has_a_long_one() -> None:
+    options = list(list_options(typer.main.get_command(app)))
+    short = [(command, opts) for command, opts in options if any(len(o) == 2 for o in opts)]
+    assert len(short) > 8
+    assert not [found for found in short if not any(o.startswith("--") for o in found[1])]
+
+
+def test_the_number_of_paths_is_n_in_both_spellings() -> None:
+    options = list_options(typer.main.get_command(app))
+    paths = {command: opts for command, opts in options if "--n" in opts or opts == ["-n"]}
+    names = ("solve", "calibrate", "simulate", "models eval", "bench flashtts", "bench load")
+    assert paths == {f"flashedge {name}": ["--n", "-n"] for name in names}

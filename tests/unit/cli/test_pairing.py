@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.daemon import describe_kernels, describe_replays
+from flashedge.cli.ps import describe_kernels, describe_replays
 from flashedge.cli.solve.result import warn_about
 
 INVARIANT = {"batch_invariant": True, "invariant_tokens": 2048, "max_logprob_difference": 0.0}

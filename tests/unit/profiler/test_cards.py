@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.doctor.check import BAD
-from flashedge.cli.doctor.device_checks import check_card_users, check_cards
+from flashedge.cli.doctor.device_checks import BAD, check_card_users, check_cards
 from flashedge.profiler.card_watch import (
     RECENT_S,
     XID_EVENT,

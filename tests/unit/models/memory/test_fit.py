@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
-from flashedge.cli.doctor.fit import check_fit
-from flashedge.cli.doctor.place import find_place
+from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.memory.card_memory import CardMemory, build_idle_card

@@ -1,0 +1,253 @@
+"""`ps`: the daemon, its engines, and the programs that run or wait."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import typer
+
+from flashedge.cli import exit_codes, output
+from flashedge.cli.daemon import Json
+from flashedge.cli.run_ids import shorten_ids
+from flashedge.client.words import format_count, format_duration
+from flashedge.config import load_config
+
+ENGINE_COLUMNS = (
+    *("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks"),
+    "cache hits",
+)
+PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
+LONGEST_KEY = 16
+"""Cells of a program's name on a terminal. Users may give it 200."""
+
+
+def ps(as_json: Json = False) -> None:
+    """Show the daemon, its engines and their load, and the programs that run or wait.
+
+    Of each engine: the share of its requests' prompts that it found in its prefix cache. Of the
+    last plain requests and searches: how long the first token took, and each one after it (of a
+    search: of all its paths), for half of them (p50) and for all but a tenth and a hundredth.
+
+    Of each program: its place in the queue, how long it has waited, the predicted length of one of
+    its answers or paths (half are longer than the median, a tenth longer than the tail), and when
+    it is expected to start.
+
+    Exits 1 when no daemon runs or an engine is not ready.
+    """
+    from flashedge.daemon import control as daemon_control
+
+    config = load_config()
+    record = daemon_control.find(config)
+    if record is None:
+        if as_json:
+            output.print_json({"daemon": None})
+        else:
+            output.note("No daemon runs. Start one: flashedge up")
+        raise typer.Exit(exit_codes.NO_RESULT)
+    with daemon_control.connect(config) as client:
+        health = client.health(timeout_s=5.0)
+        status = client.status() if health["status"] != "starting" else {}
+    engines = status.get("engines") or {}
+    if as_json:
+        output.print_json(
+            {"daemon": {**dataclasses.asdict(record), "url": record.url}, **status, **health}
+        )
+    else:
+        age = format_duration(time.time() - record.started_at)
+        output.say(
+            f"{health['status']}: pair {describe_pairs(record.pair, status)} at {record.url},"
+            f" process {record.pid}, up {age}"
+        )
+        runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
+        counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
+        policy = scheduling.get("policy")
+        output.say(counts if policy is None else f"{counts}, policy {policy}")
+        self_test = status.get("self_test") or {}
+        if verdict := describe_kernels(self_test):
+            output.say(verdict)
+        if failure := self_test.get("failure"):
+            output.say(f"the self-test did not end ({failure}): no request can be deterministic")
+        elif not self_test and health["status"] == "ready" and status.get("loaded"):
+            output.say("the self-test goes on; deterministic requests wait for it")
+        if done := describe_replays(engines.get("generator") or {}):
+            output.say(done)
+        if any(engine.get("cards") for engine in engines.values()):
+            output.say(describe_places(engines))
+        print_engines(status.get("pairs") or {})
+        for line in describe_latency(status.get("latency") or {}):
+            output.say(line)
+        if users := describe_card_users(status.get("pairs") or {}):
+            output.say(users)
+        if programs := scheduling.get("programs"):
+            print_programs(programs)
+        if boosts := scheduling.get("boosts"):
+            print_boosts(boosts)
+        if health.get("detail"):
+            output.say(health["detail"])
+    every = [e for pair in (status.get("pairs") or {}).values() for e in pair["engines"].values()]
+    if any(engine.get("state") not in ("ready", "unloaded") for engine in every):
+        raise typer.Exit(exit_codes.NO_RESULT)
+
+
+def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
+    """What the self-test says about the same request's tree. None without a verdict."""
+    is_invariant = self_test.get("batch_invariant")
+    if is_invariant is None:
+        return None
+    if not is_invariant:
+        difference = self_test.get("max_logprob_difference")
+        shown = (
+            "" if difference is None else f" (log-probabilities differ by up to {difference:.2g})"
+        )
+        return (
+            f"kernels are not batch-invariant{shown}: the same request can give another tree;"
+            " on a card, set batch_invariant"
+        )
+    tokens = self_test.get("invariant_tokens")
+    limit = "" if tokens is None else f", tested up to {tokens} tokens"
+    return f"kernels are batch-invariant{limit}: the same request gives the same tree"
+
+
+def describe_replays(generator: Mapping[str, Any]) -> str | None:
+    """What deterministic requests cost since the engine's start. None if there was none."""
+    counts = (generator.get("view") or {}).get("replays") or {}
+    if not counts.get("verified_tokens"):
+        return None
+    passes = counts["verify_passes"] + counts["prefill_passes"]
+    return (
+        f"deterministic requests: {counts['verified_tokens']} tokens verified,"
+        f" {format_count(counts['rollbacks'], 'rollback')}"
+        f" ({counts['recomputed_tokens']} tokens drawn again),"
+        f" {passes} passes in {counts['pass_us'] / 1e6:.1f} s"
+    )
+
+
+def describe_pairs(usual: str, status: dict[str, Any]) -> str:
+    """Name the default pair, and the loaded ones where these are others."""
+    loaded = status.get("loaded") or []
+    return usual if loaded in ([], [usual]) else f"{usual}, loaded are {', '.join(loaded)}"
+
+
+def describe_places(engines: dict[str, Any]) -> str:
+    """Say on which cards the engines run, and whether KV memory moves between them."""
+    found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
+    if any(engine.get("kv_memory") == "own" for engine in engines.values()):
+        found += "; each keeps its KV memory"
+    return found
+
+
+def describe_latency(latency: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each kind of request of which some have finished."""
+    for kind, nouns in (("chat", "plain requests"), ("run", "searches")):
+        found = latency.get(kind) or {}
+        if not found.get("requests"):
+            continue
+        first = _format_percentiles(found["first_token_s"], 1, "s")
+        line = f"{nouns}, the last {found['requests']:,}: first token {first}"
+        if each := found["token_s"]:
+            line += f"; each next one {_format_percentiles(each, 1000, 'ms')}"
+        yield line
+
+
+def _format_percentiles(seconds: Mapping[str, float], scale: int, unit: str) -> str:
+    shown = [f"{name} {scale * value:.3g}" for name, value in seconds.items()]
+    return f"{', '.join(shown)} {unit}"
+
+
+def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
+    """The other programs on the cards. None where there is none."""
+    from flashedge.profiler.card_watch import CardUser, describe_user
+
+    found = dict.fromkeys(
+        describe_user(CardUser(**user))
+        for pair in pairs.values()
+        for user in pair.get("card_users") or ()
+    )
+    return f"other programs hold memory of the card: {', '.join(found)}" if found else None
+
+
+def print_engines(pairs: Mapping[str, Any]) -> None:
+    """Print the engines of all loaded pairs, and the runs of each where there are several."""
+    several = len(pairs) > 1
+    rows = []
+    for pair, state in pairs.items():
+        if several:
+            runs = state["runs"]
+            output.say(f"{pair}: {format_count(runs['running'], 'run')}, {runs['queued']} waiting")
+        for engine, figures in state["engines"].items():
+            rows.append(_format_engine(f"{pair} {engine}" if several else engine, figures))
+    output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
+
+
+def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:
+    view = engine.get("view") or {}
+    blocks = f"{view['blocks_used']}/{view['quota_blocks']}" if view else None
+    hits = view.get("cache_hits")
+    return (
+        name,
+        engine.get("state"),
+        engine.get("pid"),
+        engine.get("restarts"),
+        view.get("running"),
+        view.get("waiting"),
+        blocks,
+        None if hits is None else f"{hits:.0%}",
+    )
+
+
+def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of the standings, which are in their order. There must be one."""
+    output.say("\nprograms (median and tail: predicted tokens of one answer or path)")
+    names = shorten_keys([str(program["key"]) for program in programs])
+    rows = [_format_row(*item) for item in zip(names, programs, strict=True)]
+    output.print_lines(PROGRAM_COLUMNS, rows, "no programs")
+
+
+def print_boosts(boosts: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many rollouts each boosted run may have in flight. There must be one."""
+    for station in boosts:
+        granted: Mapping[str, int] = station["runs"]
+        budget = format_count(station["budget"], "rollout")
+        output.say(f"\nboosted runs: {sum(granted.values())} of {budget} ({station['reason']})")
+        names = shorten_ids(list(granted))
+        rows = list(zip(names, granted.values(), strict=True))
+        output.print_lines(("run", "rollouts"), rows, "no runs")
+
+
+def shorten_keys(keys: Sequence[str]) -> list[str]:
+    """Names for a terminal: ids of runs as `runs ls` shortens them, other long names cut."""
+    ids = [key for key in keys if key.startswith("run-")]
+    short = dict(zip(ids, shorten_ids(ids), strict=True))
+    names = [short.get(key, key) for key in keys]
+    if not output.stdout().is_terminal:
+        return names
+    return [name if len(name) <= LONGEST_KEY else f"{name[: LONGEST_KEY - 1]}…" for name in names]
+
+
+def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
+    start_s = program.get("starts_in_s")
+    return (
+        _format_place(program),
+        name,
+        program.get("client") or None,
+        program.get("kind"),
+        format_duration(program.get("waited_s") or 0.0),
+        _format_tokens(program.get("median_tokens")),
+        _format_tokens(program.get("tail_tokens")),
+        None if start_s is None else f"~{format_duration(start_s)}",
+    )
+
+
+def _format_place(program: Mapping[str, Any]) -> str:
+    """`#1` in the queue, `runs`, or `open` for a request that the engines have not answered yet."""
+    place = program.get("place")
+    if place is not None:
+        return f"#{place + 1}"
+    return "runs" if program.get("has_started") else "open"
+
+
+def _format_tokens(tokens: float | None) -> str | None:
+    return None if tokens is None else f"{tokens:,.0f}"
