@@ -19,7 +19,7 @@ from flashedge.batch.record import BatchRecord
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.errors import RequestError
 from flashedge.files.problems import FileProblem
-from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.drive.tasks import raise_first_error
 
 LEAST_GRANT_TOKENS = 64
 FIRST_JOBS = 3

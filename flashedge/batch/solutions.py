@@ -15,7 +15,7 @@ from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.problems import ProblemId, read_objects
-from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.drive.tasks import raise_first_error
 
 TEXTS = ("solution", "steps")
 _HINT = 'each line is an object like {"problem": "What is 12 + 7?", "solution": "It is 19."}'

@@ -8,9 +8,8 @@ from typing import Any
 
 from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import EarlierRun
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.run_watch import watch_run

@@ -48,13 +48,9 @@ _NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
     {
         RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
         RunStatus.RUNNING: frozenset({RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}),
-        RunStatus.FINISHED: frozenset(),
-        RunStatus.FAILED: frozenset(),
-        RunStatus.CANCELLED: frozenset(),
-        RunStatus.INTERRUPTED: frozenset(),
     }
 )
-
+"""The legal moves. The other statuses are final."""
 
 _CHOSEN_ID = re.compile(r"run-[a-z0-9][a-z0-9-]{10,58}[a-z0-9]")
 
@@ -150,7 +146,7 @@ class Run:
 
     def cancel(self, reason: str) -> None:
         """Cancel the run, whether it waits or runs. Does nothing to a run that is over."""
-        if not _NEXT[self.status]:
+        if self.status not in _NEXT:
             return
         self._cancel_reason = self._cancel_reason or reason
         if self.task is not None:
@@ -165,7 +161,7 @@ class Run:
         run that is also `tree_tokens`."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
-        so_far = {"tree_tokens": self._tree_tokens} if _NEXT[self.status] else {}
+        so_far = {"tree_tokens": self._tree_tokens} if self.status in _NEXT else {}
         return {
             "id": self.id,
             "status": str(self.status),
@@ -259,7 +255,7 @@ class Run:
         return {"message": str(self.error), "code": self.error.code, "hint": self.error.hint}
 
     def _move(self, to: RunStatus) -> None:
-        if to not in _NEXT[self.status]:
+        if to not in _NEXT.get(self.status, ()):
             raise ValueError(f"run {self.id} can't go from {self.status} to {to}")
         self.status = to
 

@@ -29,8 +29,7 @@ from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.device_watch import DeviceWatch
-from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
-from flashedge.runtime.drive.flat_batch import set_flat_batch
+from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines, set_flat_batch
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves

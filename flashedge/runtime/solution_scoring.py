@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.http_requests import PlainAsk, PlainRequest
 from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
-from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.drive.tasks import raise_first_error
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.request.plan import check_shapes

@@ -120,6 +120,16 @@ class Vector(Generic[T]):
         for chunk in self._chunks:
             yield from chunk
 
+    def list_changed(self, before: Vector[T]) -> Iterator[T]:
+        """The items that are not those of an earlier version, in order. Only chunks that both do
+        not share are looked into."""
+        for number, chunk in enumerate(self._chunks):
+            known = before._chunks[number] if number < len(before._chunks) else ()
+            if chunk is not known:
+                for at, item in enumerate(chunk):
+                    if at >= len(known) or item is not known[at]:
+                        yield item
+
     def update(self, changes: Iterable[tuple[int, T]]) -> Vector[T]:
         """Return a copy with items set. The index `len` appends. Raises IndexError."""
         changed_chunks: dict[int, list[T]] = {}
@@ -183,6 +193,10 @@ class Nodes(Mapping[NodeId, Node]):
         """Ids of a node's children, by index. Raises KeyError."""
         self[node]
         return self._children[node]
+
+    def list_changed(self, before: Nodes) -> Iterator[Node]:
+        """The nodes that are not as they were in an earlier version, by id."""
+        return self._nodes.list_changed(before._nodes)
 
     def update(self, changed: Iterable[Node]) -> Nodes:
         """Return a copy with nodes added and replaced. Raises IndexError if an id leaves a gap."""

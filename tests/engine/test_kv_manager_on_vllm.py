@@ -15,8 +15,8 @@ from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager

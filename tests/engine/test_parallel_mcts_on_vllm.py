@@ -12,9 +12,8 @@ import pytest
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.search.tree import NodeStatus

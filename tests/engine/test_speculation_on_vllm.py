@@ -20,8 +20,8 @@ from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, StepCompleted
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.types import FinishReason, Granularity, Problem, Speculation

@@ -11,9 +11,8 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.certainty.history import ENTROPY
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
-from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search

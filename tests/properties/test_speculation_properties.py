@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flashedge.errors import EngineError
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts

@@ -32,10 +32,9 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.models.shape import ModelShape
-from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Search

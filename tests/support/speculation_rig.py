@@ -11,8 +11,8 @@ from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Speculation
 from scripts.lab.sim.config import Faults, SimConfig

@@ -123,7 +123,7 @@ async def _solve(
     from flashedge.batch.attempts import Attempts
     from flashedge.client.follow import UNATTENDED, follow
     from flashedge.daemon import control as daemon_control
-    from flashedge.runtime.drive.task_groups import raise_first_error
+    from flashedge.runtime.drive.tasks import raise_first_error
     from flashedge.runtime.records.recordings import build_recording
 
     async with daemon_control.connect_async(config, name="calibrate") as client:

@@ -7,35 +7,34 @@ open engine request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, assert_never, cast
 
-from flashedge import events
 from flashedge.answers.grouping import group_answers
 from flashedge.answers.structured import list_call_marks
+from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk
-from flashedge.events import EarlyExit, Event
+from flashedge.events import EarlyExit, Event, Probed
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
-from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.growth import Growth
-from flashedge.runtime.drive.open_work import OpenWork
-from flashedge.runtime.drive.ordering import order_commands
-from flashedge.runtime.drive.outcome import DEADLINE, Outcome
-from flashedge.runtime.drive.path_request import build_path_request
-from flashedge.runtime.drive.probing import build_probe_request, run_probe
-from flashedge.runtime.drive.restart_notes import RestartNotes
-from flashedge.runtime.drive.retry import retry_after_restart
+from flashedge.runtime.drive.retry import note_restarts, retry_after_restart
 from flashedge.runtime.drive.scoring import Scoring
-from flashedge.runtime.drive.segments import StepTexts, build_segment
+from flashedge.runtime.drive.segments import (
+    StepTexts,
+    build_path_request,
+    build_probe_request,
+    build_segment,
+    run_probe,
+)
 from flashedge.runtime.drive.speculation_client import SpeculationClient
-from flashedge.runtime.drive.stopwatch import Stopwatch
-from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.drive.tasks import Stopwatch, raise_first_error
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import Thinking
-from flashedge.scheduling.speculation.drafts import Continuation
+from flashedge.scheduling.prefix_order import Order
 from flashedge.search.base import (
     Cancel,
     Child,
@@ -61,7 +60,26 @@ from flashedge.search.tree import Tree
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
+DEADLINE = "deadline"
+"""The `cut_by` of a run that its deadline ended."""
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a search leaves when it is over."""
+
+    tree: Tree
+    finish: Finish
+    history: History
+
+    cut_by: str | None
+    """What ended the search early: see `Finish`, or deadline. None if it reached its own end."""
+
+    @property
+    def certainty(self) -> float | None:
+        """Certainty at the last checkpoint."""
+        return self.history[-1].certainty if self.history else None
 
 
 class Driver:
@@ -70,7 +88,7 @@ class Driver:
     def __init__(
         self,
         search: Search[Any],
-        spec: Request,
+        asked: Request,
         prompt_ids: TokenIds,
         engines: Engines,
         emit: Callable[[Event], None],
@@ -79,36 +97,38 @@ class Driver:
     ) -> None:
         """emit: receives the run's events in order. earlier: answers for the engines where it
         already has the result. on_turn: receives what the search asks for at each turn."""
+        generator, verifier = engines.generator, engines.verifier
         self._search = search
-        self._spec = spec
-        self._call_marks = list_call_marks(spec.guidance)
+        self._asked = asked
+        self._call_marks = list_call_marks(asked.guidance)
         self._prompt_ids = prompt_ids
         self._engines = engines
         self._emit = emit
         self._on_turn = on_turn
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
-        self._work = OpenWork()
-        self._growth = Growth(engines.generator.codec.decode)
-        self.thinking = Thinking.of_prompt(engines.generator.codec, prompt_ids)
-        self._emitter = EventEmitter(emit, spec.aggregate, self.thinking.take_answer)
+        self._tasks: dict[asyncio.Task[Any], NodeId | None] = {}
+        """The open work, and the node whose result it is for, if it is one node's."""
+        self._cancelled: set[NodeId] = set()
+        """Nodes for which no work may begin."""
+        self._growth = Growth(generator.codec.decode)
+        self.thinking = Thinking.of_prompt(generator.codec, prompt_ids)
+        self._emitter = EventEmitter(emit, asked.aggregate, self.thinking.take_answer)
         self._texts = StepTexts(
-            codec=engines.generator.codec,
-            rule=spec.step_rule,
-            max_step_tokens=spec.max_step_tokens,
+            codec=generator.codec, rule=asked.step_rule, max_step_tokens=asked.max_step_tokens
         )
-        self._speculation_client = SpeculationClient(search, spec, engines, self._texts)
-        self._restarts = RestartNotes(engines.generator, engines.verifier, emit)
+        self._speculation_client = SpeculationClient(search, asked, engines, self._texts)
+        self._on_restart = note_restarts(generator, "generator", emit)
         self._reads_prompt: NodeId | None = None
         """The node whose request is the run's first. Those beside it find the prompt's KV."""
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,
-            spec,
+            asked,
             engines,
             self._speculation_client,
             earlier,
-            self._restarts.of(engines.verifier),
+            note_restarts(verifier, "verifier", emit),
             self.thinking,
         )
         self.probe_tokens = 0
@@ -119,9 +139,10 @@ class Driver:
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises what the engines raise after their
         retries, CancelledError when cancelled."""
-        search, late, limit_s = self._search, False, self._spec.deadline_s
-        cut_at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
-        state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
+        search, asked, late = self._search, self._asked, False
+        loop = asyncio.get_running_loop()
+        cut_at = None if asked.deadline_s is None else loop.time() + asked.deadline_s
+        state, commands = search.start(asked.problem, asked.seed, asked.limits)
         with raise_first_error():
             async with self._speculation_client, asyncio.TaskGroup() as self._group:
                 ticker = self._group.create_task(self._report_progress())
@@ -131,16 +152,11 @@ class Driver:
                         late, cut_at = True, None
                         self._cancel_work()
                         state, commands = search.conclude(state)
-                    else:
-                        new_state, commands = _tell(search, state, result)
-                        if new_state is not state:  # the same state: the result was too late
-                            turn = state.turn if isinstance(state, MctsState) else 0
-                            state = new_state
-                            self._emitter.emit_result(result, state.tree, turn)
-                            if isinstance(state, MctsState):
-                                self._emitter.emit_rollouts(state.rollouts, state.num_futile)
-                                self._emitter.emit_flights(state.flights, state.num_cancelled)
-                            self._emitter.emit_certainty(state.history)
+                        continue
+                    before = state
+                    state, commands = _tell(search, state, result)
+                    if state is not before:  # the same state: the result was too late
+                        self._emitter.emit_turn(result, before, state)
                 self._cancel_work()
                 ticker.cancel()
         cut_by = DEADLINE if late else finish.cut_by
@@ -157,151 +173,6 @@ class Driver:
         """What was drawn ahead and what the run used of it. Complete once the run is over."""
         return self._speculation_client.usage
 
-    # ------------------------------------------------------------ commands
-
-    def _execute(self, commands: tuple[Command, ...], state: SearchState) -> Finish | None:
-        """Start the work that the commands ask for. Returns the Finish among them, if any."""
-        tree = state.tree
-        if commands:
-            self._on_turn(tree, commands)
-            self._emitter.emit_statuses(tree, commands)
-        if (unused := self._speculation_client.follow(state, commands)) is not None:
-            self._start(self._speculation_client.drop_unused(unused))
-        finish = None
-        for command in order_commands(commands, tree, self._engines.ordering):
-            match command:
-                case Expand(parent=parent, children=children, granularity=granularity):
-                    self._emitter.emit_expansion(tree, command)
-                    ids = (*self._prompt_ids, *tree.path_token_ids(parent))
-                    steps = tree.path_steps(parent)
-                    for child in children:
-                        known = self._earlier.find_segment(tree, child.node)
-                        if known is not None:
-                            self._inbox.put_nowait(Generated(node=child.node, segment=known))
-                            continue
-                        work = self._extend(child, ids, steps, granularity)
-                        self._start(work, child.node)
-                case Score(nodes=nodes):
-                    self._start(self._score_level(nodes, state))
-                case Cluster(nodes=nodes):
-                    self._start(self._cluster(nodes, tree))
-                case Probe():
-                    if (probed := self._earlier.find_probe(tree, command.node)) is not None:
-                        self._answer_probe(replace(probed, node=command.node))
-                        continue
-                    self._start(self._probe(command, tree))
-                case Cancel(nodes=nodes):
-                    self._emitter.emit_cancelled(command)
-                    self._work.cancel(nodes)
-                    self.cancelled_tokens += self._growth.drop(nodes)
-                case Watch(tokens=tokens):
-                    for node in self._growth.watch(tokens):
-                        self._tell_reached(node)
-                case Finish():
-                    finish = command
-                case _:
-                    assert_never(command)
-        return finish
-
-    def _start(self, work: Coroutine[Any, Any, T], node: NodeId | None = None) -> asyncio.Task[T]:
-        return self._work.start(self._group, work, node)
-
-    def _cancel_work(self) -> None:
-        """Cancel the open work, whose results would be ignored."""
-        self._work.cancel_all()
-        self._growth.clear()
-
-    async def _extend(
-        self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
-    ) -> None:
-        """Generate a child's segment. ids, steps: tokens and steps of the path to the parent."""
-        generator = self._engines.generator
-        request = build_path_request(
-            self._spec,
-            ids,
-            child.seed,
-            granularity,
-            prompt_tokens=len(self._prompt_ids),
-            engines=self._engines,
-            continuation=self._get_continuation(child.node),
-        )
-
-        if self._reads_prompt is None:
-            self._reads_prompt = child.node
-
-        async def work() -> list[Chunk]:
-            chunks: list[Chunk] = []
-            self._growth.start(child.node)
-            async with aclosing(generator.extend(request)) as stream:
-                async for chunk in stream:
-                    if child.node == self._reads_prompt:
-                        self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)
-                    chunks.append(chunk)
-                    if self._growth.add(child.node, chunk.token_ids):
-                        self._tell_reached(child.node)
-            return chunks
-
-        with self.generating.open():
-            chunks = await retry_after_restart(generator, work, self._restarts.of(generator))
-        self._growth.end(child.node)
-        self._speculation_client.count(chunks)
-        segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
-        self.scoring.receive(child.node, steps, segment, self._start)
-        self._inbox.put_nowait(Generated(node=child.node, segment=segment))
-
-    def _tell_reached(self, node: NodeId) -> None:
-        self._inbox.put_nowait(Reached(node=node, tokens=self._growth.count(node)))
-
-    def _get_continuation(self, node: NodeId) -> Continuation | None:
-        """What to draft behind a node. Drafts know no grammar, so guided paths have none."""
-        if self._spec.guidance is not None:
-            return None
-        return self._speculation_client.get_continuation(node)
-
-    async def _score_level(self, nodes: tuple[NodeId, ...], state: SearchState) -> None:
-        await self._speculation_client.fetch_drafts()
-        for node in nodes:
-            if self._work.is_cancelled(node):
-                continue
-            if (scores := self.scoring.find_scores(state.tree, node)) is not None:
-                self._inbox.put_nowait(Scored(node=node, scores=scores))
-            else:
-                self._start(self._score(node, state), node)
-
-    async def _score(self, node: NodeId, state: SearchState) -> None:
-        self._inbox.put_nowait(await self.scoring.score(state, node))
-
-    async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
-        engines, take_answer = self._engines, self.thinking.take_answer
-        paths = {node: take_answer(tree.path_steps(node)) for node in nodes}
-        found = await group_answers(
-            paths, self._spec.answers, engines.grader, engines.texts, self._call_marks
-        )
-        self._inbox.put_nowait(Clustered(answers=found.answers, is_unboxed=found.is_unboxed))
-
-    async def _probe(self, probe: Probe, tree: Tree) -> None:
-        """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""
-        generator = self._engines.generator
-        path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
-        request = build_probe_request(probe, path, self._spec, generator, self._engines.program)
-        kept: TokenIds = ()
-        text = ""
-        if request is not None:
-            with self.generating.open():
-                kept, text = await retry_after_restart(
-                    generator,
-                    lambda: run_probe(request, probe.suffix, generator),
-                    self._restarts.of(generator),
-                )
-        self._answer_probe(events.Probed(node=probe.node, text=text, tokens=len(kept)))
-
-    def _answer_probe(self, probed: events.Probed) -> None:
-        self.probe_tokens += probed.tokens
-        self._emit(probed)
-        self._inbox.put_nowait(ProbeResult(node=probed.node, text=probed.text))
-
-    # ------------------------------------------------------------ time
-
     async def _receive(self, cut_at: float | None) -> Result | Allowance | None:
         """Wait for the next result. None when the deadline passes first."""
         try:
@@ -316,6 +187,160 @@ class Driver:
             if (progress := self._growth.report()) is not None:
                 self._emit(progress)
 
+    # ------------------------------------------------------------ commands
+
+    def _execute(self, commands: tuple[Command, ...], state: SearchState) -> Finish | None:
+        """Start the work that the commands ask for. Returns the Finish among them, if any."""
+        tree = state.tree
+        if commands:
+            self._on_turn(tree, commands)
+            self._emitter.emit_statuses(tree, commands)
+        if (unused := self._speculation_client.follow(state, commands)) is not None:
+            self._start(self._speculation_client.drop_unused(unused))
+        finish = None
+        for command in order_commands(commands, tree, self._engines.ordering):
+            match command:
+                case Expand():
+                    self._expand(command, tree)
+                case Score(nodes=nodes):
+                    self._start(self._score_level(nodes, state))
+                case Cluster(nodes=nodes):
+                    self._start(self._cluster(nodes, tree))
+                case Probe(node=node):
+                    if (probed := self._earlier.find_probe(tree, node)) is not None:
+                        self._answer_probe(replace(probed, node=node))
+                    else:
+                        self._start(self._probe(command, tree))
+                case Cancel(nodes=nodes):
+                    self._emitter.emit_cancelled(command)
+                    self._cancel(nodes)
+                    self.cancelled_tokens += self._growth.drop(nodes)
+                case Watch(tokens=tokens):
+                    for node in self._growth.watch(tokens):
+                        self._tell_reached(node)
+                case Finish():
+                    finish = command
+                case _:
+                    assert_never(command)
+        return finish
+
+    def _start(self, work: Coroutine[Any, Any, T], node: NodeId | None = None) -> asyncio.Task[T]:
+        task = self._group.create_task(work)
+        self._tasks[task] = node
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    def _cancel(self, nodes: Sequence[NodeId]) -> None:
+        """Cancel what works for these nodes, for good."""
+        gone = frozenset(nodes)
+        self._cancelled |= gone
+        for task, node in self._tasks.items():
+            if node in gone:
+                task.cancel()
+
+    def _cancel_work(self) -> None:
+        """Cancel the open work, whose results would be ignored."""
+        for task in self._tasks:
+            task.cancel()
+        self._growth.clear()
+
+    # ------------------------------------------------------------ generating
+
+    def _expand(self, command: Expand, tree: Tree) -> None:
+        self._emitter.emit_expansion(tree, command)
+        ids = (*self._prompt_ids, *tree.path_token_ids(command.parent))
+        steps = tree.path_steps(command.parent)
+        for child in command.children:
+            if (known := self._earlier.find_segment(tree, child.node)) is not None:
+                self._inbox.put_nowait(Generated(node=child.node, segment=known))
+            else:
+                self._start(self._extend(child, ids, steps, command.granularity), child.node)
+
+    async def _extend(
+        self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
+    ) -> None:
+        """Generate a child's segment. ids, steps: tokens and steps of the path to the parent."""
+        generator, node = self._engines.generator, child.node
+        is_guided = self._asked.guidance is not None  # drafts know no grammar
+        request = build_path_request(
+            self._asked,
+            ids,
+            child.seed,
+            granularity,
+            prompt_tokens=len(self._prompt_ids),
+            engines=self._engines,
+            continuation=None if is_guided else self._speculation_client.get_continuation(node),
+        )
+        if self._reads_prompt is None:
+            self._reads_prompt = node
+
+        async def work() -> list[Chunk]:
+            chunks: list[Chunk] = []
+            self._growth.start(node)
+            async with aclosing(generator.extend(request)) as stream:
+                async for chunk in stream:
+                    if node == self._reads_prompt:
+                        self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)
+                    chunks.append(chunk)
+                    if self._growth.add(node, chunk.token_ids):
+                        self._tell_reached(node)
+            return chunks
+
+        with self.generating.open():
+            chunks = await retry_after_restart(generator, work, self._on_restart)
+        self._growth.end(node)
+        self._speculation_client.count(chunks)
+        segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
+        self.scoring.receive(node, steps, segment, self._start)
+        self._inbox.put_nowait(Generated(node=node, segment=segment))
+
+    def _tell_reached(self, node: NodeId) -> None:
+        self._inbox.put_nowait(Reached(node=node, tokens=self._growth.count(node)))
+
+    async def _probe(self, probe: Probe, tree: Tree) -> None:
+        """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""
+        generator = self._engines.generator
+        path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
+        request = build_probe_request(probe, path, self._asked, generator, self._engines.program)
+        kept: TokenIds = ()
+        text = ""
+        if request is not None:
+            with self.generating.open():
+                kept, text = await retry_after_restart(
+                    generator,
+                    lambda: run_probe(request, probe.suffix, generator),
+                    self._on_restart,
+                )
+        self._answer_probe(Probed(node=probe.node, text=text, tokens=len(kept)))
+
+    def _answer_probe(self, probed: Probed) -> None:
+        self.probe_tokens += probed.tokens
+        self._emit(probed)
+        self._inbox.put_nowait(ProbeResult(node=probed.node, text=probed.text))
+
+    # ------------------------------------------------------------ judging
+
+    async def _score_level(self, nodes: tuple[NodeId, ...], state: SearchState) -> None:
+        await self._speculation_client.fetch_drafts()
+        for node in nodes:
+            if node in self._cancelled:
+                continue
+            if (scores := self.scoring.find_scores(state.tree, node)) is not None:
+                self._inbox.put_nowait(Scored(node=node, scores=scores))
+            else:
+                self._start(self._score(node, state), node)
+
+    async def _score(self, node: NodeId, state: SearchState) -> None:
+        self._inbox.put_nowait(await self.scoring.score(state, node))
+
+    async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
+        engines, take_answer = self._engines, self.thinking.take_answer
+        paths = {node: take_answer(tree.path_steps(node)) for node in nodes}
+        found = await group_answers(
+            paths, self._asked.answers, engines.grader, engines.texts, self._call_marks
+        )
+        self._inbox.put_nowait(Clustered(answers=found.answers, is_unboxed=found.is_unboxed))
+
 
 def _tell(
     search: Search[Any], state: Any, result: Result | Allowance
@@ -325,3 +350,22 @@ def _tell(
         is_mcts = isinstance(state, MctsState)
         return cast(Mcts, search).tell(state, result) if is_mcts else (state, ())
     return search.tell(state, result)
+
+
+def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> Iterator[Command]:
+    """Yield the same commands, expansions ordered by the paths of their parents and nodes to score
+    by their own. Children of one parent keep their order. It changes no result."""
+
+    def order_nodes(nodes: Sequence[NodeId]) -> Order:
+        return order([[at.id for at in tree.path(node)] for node in nodes])
+
+    expansions = [c for c in commands if isinstance(c, Expand)]
+    positions = iter(order_nodes([c.parent for c in expansions]))
+    for command in commands:
+        match command:
+            case Expand():
+                yield expansions[next(positions)]
+            case Score(nodes=nodes):
+                yield replace(command, nodes=tuple(nodes[i] for i in order_nodes(nodes)))
+            case _:
+                yield command

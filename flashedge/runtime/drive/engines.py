@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from flashedge.answers.grouping import Grader, TextGroups, WordGroups
-from flashedge.engine.base import Generator, Verifier
+from flashedge.config import Config
+from flashedge.engine.base import Generator, Speculator, Verifier
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
-from flashedge.scheduling.prefix_order import arrival_order, sweep_order
+from flashedge.scheduling.costs import CostCurve, MeasuredCurve
+from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, sweep_order
+from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.types import Judges
+
+log = logging.getLogger(__name__)
+
+CONTEXT_TOKENS = 256
+"""Tokens of a typical path halfway through."""
+Ordering = Callable[[Paths], Order]
 
 
 class TwinEngines(Protocol):
@@ -92,10 +102,8 @@ def build_engines(
     generator = twins.stock_generator if is_stock else twins.generator
     verifier = twins.stock_verifier if is_whole_path else twins.verifier
     if kv_manager is not None:
-        generator, verifier = (
-            kv_manager.wrap_generator(generator),
-            kv_manager.wrap_verifier(verifier),
-        )
+        generator = kv_manager.wrap_generator(generator)
+        verifier = kv_manager.wrap_verifier(verifier)
     return Engines(
         generator=generator,
         verifier=verifier,
@@ -105,3 +113,23 @@ def build_engines(
         kv_manager=kv_manager,
         judges=judges,
     )
+
+
+def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
+    """Let speculation fill the generator's batch as far as measured steps stay flat. Without a
+    measured curve drafts only fill the slots that finished beams leave.
+
+    Ref: arXiv 2509.00195 §4.1.2, whose batch stays as large as the level was; ADR 8.
+    """
+    if speculator is None or not config.features.speculation:
+        return
+    if flat := find_measured_flat_batch(curve, count_sequences(config)):
+        speculator.flat_batch = flat
+        log.info("decode steps stay flat up to %d sequences", flat)
+
+
+def find_measured_flat_batch(curve: CostCurve, max_batch: int) -> int:
+    """The flat batch by a measured curve, 0 for any other curve."""
+    if not isinstance(curve, MeasuredCurve):
+        return 0
+    return find_flat_batch(curve.decode_at(CONTEXT_TOKENS), max_batch)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flashedge.answers.extraction import extract_answer
-from flashedge.certainty.history import History
 from flashedge.events import (
     CertaintyUpdated,
     Event,
@@ -29,8 +28,9 @@ from flashedge.search.base import (
     Reached,
     Result,
     Scored,
+    SearchState,
 )
-from flashedge.search.mcts.rollouts import Allowance, Flight
+from flashedge.search.mcts.rollouts import Allowance, MctsState
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
@@ -57,8 +57,27 @@ class EventEmitter:
         self._has_several = self._has_read_prompt = False
         self._flying: set[int] = set()
 
-    def emit_result(self, result: Result | Allowance, tree: Tree, turn: int) -> None:
-        """turn: of the search, before it was told the result."""
+    # ------------------------------------------------------------ what the search was told
+
+    def emit_turn(self, result: Result | Allowance, before: SearchState, now: SearchState) -> None:
+        """Emit the result that the search has taken, and what changed with it."""
+        self._emit_result(result, before, now.tree)
+        if isinstance(now, MctsState):
+            self._emit_rollouts(now)
+        for checkpoint in now.history[self._num_checkpoints :]:
+            self._emit(
+                CertaintyUpdated(
+                    certainty=checkpoint.certainty,
+                    answers=checkpoint.answers,
+                    measures=dict(checkpoint.measures),
+                    progress=checkpoint.progress,
+                    tokens=checkpoint.tokens,
+                    answer=checkpoint.answer,
+                )
+            )
+        self._num_checkpoints = len(now.history)
+
+    def _emit_result(self, result: Result | Allowance, before: SearchState, tree: Tree) -> None:
         match result:
             case Generated(node=node, segment=segment):
                 answer = None
@@ -79,43 +98,46 @@ class EventEmitter:
                 score = aggregate(tree.path_scores(node), self._aggregate)
                 self._emit(NodeScored(node=node, scores=scores, score=score))
             case Allowance(rollouts=rollouts, of=of):
+                turn = before.turn if isinstance(before, MctsState) else 0
                 self._emit(RolloutsAllowed(turn=turn, rollouts=rollouts, of=of))
             case Clustered() | ProbeResult() | Reached():
                 pass
             case _:
                 assert_never(result)
 
-    def emit_certainty(self, history: History) -> None:
-        """Emit the checkpoints that are new."""
-        for checkpoint in history[self._num_checkpoints :]:
-            self._emit(
-                CertaintyUpdated(
-                    certainty=checkpoint.certainty,
-                    answers=checkpoint.answers,
-                    measures=dict(checkpoint.measures),
-                    progress=checkpoint.progress,
-                    tokens=checkpoint.tokens,
-                    answer=checkpoint.answer,
-                )
-            )
-        self._num_checkpoints = len(history)
-
-    def emit_rollouts(self, rollouts: tuple[NodeId, ...], num_futile: int) -> None:
-        """Emit the rollouts that ended or were cut since the last call."""
-        nodes, futile = rollouts[self._num_rollouts :], num_futile - self._num_futile
+    def _emit_rollouts(self, state: MctsState) -> None:
+        """Emit the rollouts that ended or were cut, and which are in flight if others are. A run
+        that never had several in flight, and may not, emits nothing of them."""
+        nodes, futile = state.rollouts[self._num_rollouts :], state.num_futile - self._num_futile
         if nodes or futile:
             self._emit(RolloutsEnded(nodes=nodes, futile=futile))
-            self._num_rollouts, self._num_futile = len(rollouts), num_futile
-
-    def emit_flights(self, flights: tuple[Flight, ...], cancelled: int) -> None:
-        """Emit which rollouts are in flight if others are. A run that never had several, and may
-        not, emits nothing."""
+            self._num_rollouts, self._num_futile = len(state.rollouts), state.num_futile
+        flights = state.flights
         self._has_several |= len(flights) > 1
         numbers = {flight.number for flight in flights}
         if self._has_several and numbers != self._flying:
             self._flying = numbers
             pairs = tuple((flight.number, flight.node) for flight in flights)
-            self._emit(RolloutsInFlight(flights=pairs, cancelled=cancelled))
+            self._emit(RolloutsInFlight(flights=pairs, cancelled=state.num_cancelled))
+
+    # ------------------------------------------------------------ what the search asks for
+
+    def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
+        """Emit the statuses that the search changed when it last decided, at the end of a level.
+
+        commands: what it decided. Nodes that they cancel come later, by `emit_cancelled`, since
+        the same commands may have begun them.
+        """
+        later = {node for c in commands if isinstance(c, Cancel) for node in c.nodes}
+        changed: dict[NodeStatus, list[NodeId]] = {}
+        known = self._tree.nodes
+        for node in tree.nodes.list_changed(known):
+            is_new = node.id not in known or known[node.id].status != node.status
+            if node.status in SHOWN and is_new and node.id not in later:
+                changed.setdefault(node.status, []).append(node.id)
+        for status, nodes in changed.items():
+            self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
+        self._tree = tree
 
     def emit_expansion(self, tree: Tree, command: Expand) -> None:
         children = [tree[child.node] for child in command.children]
@@ -127,30 +149,12 @@ class EventEmitter:
             )
         )
 
+    def emit_cancelled(self, command: Cancel) -> None:
+        self._emit(NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))
+
     def emit_prompt(self, tokens: int, cached_tokens: int) -> None:
         """Emit what the run's first request found in the prefix cache. cached_tokens: from the
         prompt's start, and of the path behind it where a run goes on."""
         if not self._has_read_prompt:
             self._has_read_prompt = True
             self._emit(PromptRead(tokens=tokens, cached_tokens=min(tokens, cached_tokens)))
-
-    def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
-        """Emit the statuses that the search changed when it last decided, at the end of a level.
-
-        commands: what it decided. Nodes that they cancel come later, by `emit_cancelled`, since
-        the same commands may have begun them.
-        """
-        later = {node for c in commands if isinstance(c, Cancel) for node in c.nodes}
-        changed: dict[NodeStatus, list[NodeId]] = {}
-        for node in tree.nodes.values():
-            if node.id in later:
-                continue
-            before = self._tree.nodes.get(node.id)
-            if node.status in SHOWN and (before is None or before.status != node.status):
-                changed.setdefault(node.status, []).append(node.id)
-        for status, nodes in changed.items():
-            self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
-        self._tree = tree
-
-    def emit_cancelled(self, command: Cancel) -> None:
-        self._emit(NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))

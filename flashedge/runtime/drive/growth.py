@@ -1,4 +1,4 @@
-"""What the nodes that generate have written so far, for Progress events."""
+"""What the nodes that generate have written so far, for Progress events and watched nodes."""
 
 from __future__ import annotations
 
@@ -45,26 +45,11 @@ class Growth:
         return self._tokens.get(node, 0)
 
     def end(self, node: NodeId) -> None:
-        self._ended[node] = self._tokens.pop(node, 0)
-        self._watched.pop(node, None)
-        self._tails.pop(node, None)
+        self._ended[node] = self._forget(node)
 
     def drop(self, nodes: Iterable[NodeId]) -> int:
         """Forget nodes that were cancelled. Returns the tokens that they have written."""
-        written = 0
-        for node in nodes:
-            written += self._tokens.pop(node, 0) + self._ended.pop(node, 0)
-            self._watched.pop(node, None)
-            self._tails.pop(node, None)
-        return written
-
-    def _is_reached(self, node: NodeId) -> bool:
-        """A node is told of once."""
-        asked = self._watched.get(node)
-        if asked is None or self.count(node) < asked:
-            return False
-        del self._watched[node]
-        return True
+        return sum(self._forget(node) + self._ended.pop(node, 0) for node in nodes)
 
     def clear(self) -> None:
         self._tokens.clear()
@@ -81,3 +66,16 @@ class Growth:
             tails = tuple((node, self._decode(ids).strip("�")) for node, ids in newest if ids)
         self._reports += 1
         return Progress(tokens=tuple(self._tokens.items()), tails=tails)
+
+    def _is_reached(self, node: NodeId) -> bool:
+        """A node is told of once."""
+        asked = self._watched.get(node)
+        if asked is None or self.count(node) < asked:
+            return False
+        del self._watched[node]
+        return True
+
+    def _forget(self, node: NodeId) -> int:
+        self._watched.pop(node, None)
+        self._tails.pop(node, None)
+        return self._tokens.pop(node, 0)

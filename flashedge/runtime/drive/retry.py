@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from flashedge.engine.base import Generator, Verifier
 from flashedge.errors import EngineDead, GenerationFailed
+from flashedge.events import EngineRestarted, Event
 
 ATTEMPTS = 3
 PAUSES_S = (0.05, 0.5, 2.0)
@@ -69,3 +70,18 @@ def _raise_if_cancelled() -> None:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
+
+
+def note_restarts(
+    engine: Generator | Verifier, name: str, emit: Callable[[Event], None]
+) -> Callable[[float], None]:
+    """Build an `on_restart` that emits each restart once, however many requests waited for it."""
+    known = engine.health().restarts
+
+    def note(waited_s: float) -> None:
+        nonlocal known
+        if (restarts := engine.health().restarts) != known:
+            known = restarts
+            emit(EngineRestarted(engine=name, waited_s=waited_s))
+
+    return note

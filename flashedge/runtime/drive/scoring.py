@@ -12,16 +12,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.base import ScoreRequest, StepScores, Verifier
 from flashedge.errors import PathOverflow
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.retry import retry_after_restart
-from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.runtime.drive.speculation_client import DraftedStep, SpeculationClient
-from flashedge.runtime.drive.stopwatch import Stopwatch
+from flashedge.runtime.drive.tasks import Stopwatch
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import Thinking
 from flashedge.search.base import Scored, Search
@@ -31,13 +30,8 @@ from flashedge.types import NodeId, Segment
 
 log = logging.getLogger(__name__)
 
-
-class Start(Protocol):
-    """Starts a task of the run, for one of its nodes."""
-
-    def __call__(
-        self, work: Coroutine[Any, Any, StepScores], node: NodeId, /
-    ) -> asyncio.Task[StepScores]: ...
+Start = Callable[[Coroutine[Any, Any, StepScores], NodeId], asyncio.Task[StepScores]]
+"""Starts a task of the run, for one of its nodes."""
 
 
 class Scoring:
@@ -46,20 +40,19 @@ class Scoring:
     def __init__(
         self,
         search: Search[Any],
-        spec: Request,
+        asked: Request,
         engines: Engines,
         speculation_client: SpeculationClient,
         earlier: EarlierRun,
         on_restart: Callable[[float], None],
         thinking: Thinking,
     ) -> None:
-        self._problem, self._aggregate = spec.problem, spec.aggregate
-        self._deterministic = spec.deterministic
+        self._asked = asked
+        self._engines = engines
         self._thinking = thinking
-        self._search_judges, self._verifier_judges = search.judges, engines.judges
-        self._program = engines.program
+        self._judges_answers = search.judges == "answers"
         switches, verifier = engines.optimizations, engines.verifier
-        self._verifier = ScoreOnce(verifier) if switches.score_once else verifier
+        self._score = ScoreOnce(verifier).score if switches.score_once else verifier.score
         self._speculation_client = speculation_client
         self._earlier = earlier
         self._on_restart = on_restart
@@ -76,8 +69,7 @@ class Scoring:
     def receive(
         self, node: NodeId, before: tuple[str, ...], segment: Segment, start: Start
     ) -> None:
-        """Begin to score a new segment if scores are early. before: the steps of the path to it;
-        start: starts a task of the run."""
+        """Begin to score a new segment if scores are early. before: the steps of the path to it."""
         if self._is_early:
             self._early[node] = start(self._verify(node, before, segment), node)
 
@@ -93,13 +85,12 @@ class Scoring:
         assert at.segment is not None, "a search scores generated nodes only"
         assert at.parent is not None, "a segment has a parent"
         with self.waiting.open():
-            early = self._early.pop(node, None)
-            if early is None:
+            if (early := self._early.pop(node, None)) is not None:
+                scored = await early
+            else:
                 ahead = self._speculation_client.find_drafted_step(state, node)
                 before = tree.path_steps(at.parent)
                 scored = await self._verify(node, before, at.segment, ahead)
-            else:
-                scored = await early
         self.tokens += scored.tokens
         self.cached_tokens += scored.cached_tokens
         return Scored(node=node, scores=scored.scores)
@@ -111,51 +102,62 @@ class Scoring:
         segment: Segment,
         ahead: DraftedStep | None = None,
     ) -> StepScores:
-        """A path that the verifier's context does not hold can't be judged, and has the score 0."""
+        """Score a segment's steps, or of a search that judges answers the answer behind the
+        thinking, as one. A path that has no answer, or that the verifier's context does not hold,
+        has the score 0."""
+        steps, num_scored, num_scores = (*before, *segment.steps), len(before), len(segment.steps)
+        if self._judges_answers:
+            steps = self._thinking.judge_answer("".join(steps), self._engines.judges)
+            num_scored, num_scores, ahead = 0, 1, None
+            if not steps:
+                return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)
+        request = ScoreRequest(
+            problem=self._asked.problem,
+            steps=steps,
+            num_scored=num_scored,
+            program=self._engines.program,
+            deterministic=self._asked.deterministic,
+        )
         try:
-            if self._search_judges == "answers":
-                return await self._verify_answer("".join((*before, *segment.steps)))
-            return await self._verify_steps(node, before, segment, ahead)
+            found = await retry_after_restart(
+                self._engines.verifier,
+                lambda: self._speculation_client.score(self._score, request, node, ahead),
+                self._on_restart,
+            )
         except PathOverflow as error:
             if not self._has_overflown:
                 log.warning("such paths of this run have the score 0: %s", error.line)
             self._has_overflown = True
-            count = 1 if self._search_judges == "answers" else len(segment.steps)
-            return StepScores(scores=(0.0,) * count, tokens=0, cached_tokens=0)
+            return StepScores(scores=(0.0,) * num_scores, tokens=0, cached_tokens=0)
+        if not self._judges_answers:
+            return found
+        return replace(found, scores=(aggregate(found.scores, self._asked.aggregate),))
 
-    async def _verify_steps(
-        self,
-        node: NodeId,
-        before: tuple[str, ...],
-        segment: Segment,
-        ahead: DraftedStep | None,
-    ) -> StepScores:
-        request = ScoreRequest(
-            problem=self._problem,
-            steps=(*before, *segment.steps),
-            num_scored=len(before),
-            program=self._program,
-            deterministic=self._deterministic,
-        )
-        return await retry_after_restart(
-            self._verifier,
-            lambda: self._speculation_client.score(self._verifier, request, node, ahead),
-            self._on_restart,
-        )
 
-    async def _verify_answer(self, path: str) -> StepScores:
-        """One score of the answer behind the thinking. A path that still thinks at its end has no
-        answer, and the score 0."""
-        steps = self._thinking.judge_answer(path, self._verifier_judges)
-        if not steps:
-            return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)
-        request = ScoreRequest(
-            problem=self._problem,
-            steps=steps,
-            program=self._program,
-            deterministic=self._deterministic,
-        )
-        found = await retry_after_restart(
-            self._verifier, lambda: self._verifier.score(request), self._on_restart
-        )
-        return replace(found, scores=(aggregate(found.scores, self._aggregate),))
+class ScoreOnce:
+    """Scores equal paths of a run once. The naive twin is the verifier itself.
+
+    Siblings often write the same words, above all those of a small model, and a score is a function
+    of the words. The first request goes to the verifier; equal ones wait for its scores. Ours, not
+    the paper's.
+    """
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._scored: dict[ScoreRequest, StepScores] = {}
+        self._pending: dict[ScoreRequest, asyncio.Event] = {}
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        """See `engine.base`. A request that shares the scores of an equal one counts all of its
+        tokens as cached. If the equal one fails or is cancelled, it goes to the verifier itself."""
+        while (pending := self._pending.get(request)) is not None:
+            await pending.wait()
+        if (known := self._scored.get(request)) is not None:
+            return replace(known, cached_tokens=known.tokens)
+        pending = self._pending[request] = asyncio.Event()
+        try:
+            self._scored[request] = await self._verifier.score(request)
+        finally:
+            del self._pending[request]
+            pending.set()
+        return self._scored[request]

@@ -1,15 +1,107 @@
-"""Builds a search's segments and probe answers from the tokens that an engine streams."""
+"""A run's requests to its generator, and the segments and probe answers that their streams become.
+
+What a request yields depends on its path and seed alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from flashedge.answers.extraction import extract_answer
-from flashedge.engine.base import Chunk, Codec
-from flashedge.runtime.incremental_text import IncrementalText
+from flashedge.engine.base import Chunk, Codec, ExtendRequest, Generator
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.request import Request
+from flashedge.scheduling.speculation.drafts import Continuation
+from flashedge.search.base import Probe
 from flashedge.search.steps import split_steps
-from flashedge.types import BLANK_LINE, TOKENS, Segment, TokenIds
+from flashedge.types import BLANK_LINE, TOKENS, Granularity, Segment, TokenIds
+
+_CHARACTER = 3
+"""Most ids of an incomplete character: a character has four bytes at most."""
+_MOST_HELD = 64
+"""Ids that may wait for the rest of a character. Where more do, such as behind bytes that are no
+text, all but the last three are told, so that the window stays short."""
+
+
+class IncrementalText:
+    """Turns streamed ids into text, never half a character.
+
+    Decodes a short window with and without the new ids and returns the difference, so that the text
+    is right for tokenizers whose pieces depend on their neighbours.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._ids: list[int] = []
+        self._start = 0  # of the window
+        self._num_emitted = 0  # ids whose text was returned
+
+    def feed(self, token_ids: TokenIds) -> str:
+        self._ids += token_ids
+        return self._emit(self._find_whole())
+
+    def flush(self) -> str:
+        """Return what `feed` held back: an incomplete character at the very end."""
+        return self._emit(len(self._ids))
+
+    def look(self) -> str:
+        """What `flush` would return."""
+        return self._decode(len(self._ids))[len(self._decode(self._num_emitted)) :]
+
+    def _find_whole(self) -> int:
+        """Up to which id the text can be told."""
+        last = len(self._ids)
+        if self._is_whole(last):
+            return last
+        if last - self._num_emitted <= _MOST_HELD:
+            return self._num_emitted
+        ends = range(last - 1, last - _CHARACTER - 1, -1)
+        return next((end for end in ends if self._is_whole(end)), ends[-1])
+
+    def _is_whole(self, end: int) -> bool:
+        return not self._decode(end).endswith("\N{REPLACEMENT CHARACTER}")
+
+    def _emit(self, end: int) -> str:
+        text = self._decode(end)[len(self._decode(self._num_emitted)) :]
+        if end > self._num_emitted:
+            self._start, self._num_emitted = self._num_emitted, end
+        return text
+
+    def _decode(self, end: int) -> str:
+        return self._codec.decode(self._ids[self._start : end])
+
+
+# ---------------------------------------------------------------- segments
+
+
+def build_path_request(
+    asked: Request,
+    path: TokenIds,
+    seed: int,
+    granularity: Granularity,
+    *,
+    prompt_tokens: int,
+    engines: Engines,
+    continuation: Continuation | None = None,
+) -> ExtendRequest:
+    """Build the request that continues a path. path: the prompt and the path to the parent."""
+    return ExtendRequest(
+        token_ids=path,
+        seed=seed,
+        sampling=asked.sampling,
+        max_tokens=granularity.max_tokens,
+        to_boundary=not granularity.to_end,
+        step_rule=asked.step_rule,
+        entropy_rule=None if granularity.to_end else asked.entropy_rule,
+        guidance=asked.guidance,
+        answer_start=prompt_tokens,
+        program=engines.program,
+        continuation=continuation,
+        deterministic=asked.deterministic,
+        each_token=not engines.optimizations.joined_tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +162,43 @@ def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) ->
         steps=texts.split(ids, text, to_end=to_end),
         finish=finish,
     )
+
+
+# ---------------------------------------------------------------- probes
+
+
+def build_probe_request(
+    probe: Probe, path: TokenIds, asked: Request, generator: Generator, program: str | None
+) -> ExtendRequest | None:
+    """Build the request that continues path + suffix, whose tokens are discarded. None where no
+    token fits after them. path: the prompt and the path."""
+    ids = (*path, *generator.codec.encode(probe.suffix))
+    room = generator.max_model_len - len(ids)
+    if room <= 0:
+        return None
+    return ExtendRequest(
+        token_ids=ids,
+        seed=probe.seed,
+        sampling=asked.sampling,
+        max_tokens=min(probe.max_tokens, room),
+        to_boundary=False,
+        program=program,
+        deterministic=asked.deterministic,
+        each_token=True,
+    )
+
+
+async def run_probe(
+    request: ExtendRequest, suffix: str, generator: Generator
+) -> tuple[TokenIds, str]:
+    """Generate up to the end of the answer that `suffix` opens, or to the request's last token.
+    Returns the tokens and their text."""
+    answer = ProbeAnswer(suffix, generator.codec)
+    async with aclosing(generator.extend(request)) as stream:
+        async for chunk in stream:
+            if answer.feed(chunk.token_ids):
+                break
+    return answer.read()
 
 
 class ProbeAnswer:

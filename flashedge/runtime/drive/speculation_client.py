@@ -11,11 +11,11 @@ Ref: arXiv 2509.00195 §4.1.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from flashedge.engine.base import Chunk, ScoreRequest, StepScores, Verifier
+from flashedge.engine.base import Chunk, ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.segments import StepTexts
@@ -50,11 +50,11 @@ class SpeculationClient:
     """
 
     def __init__(
-        self, search: Search[Any], spec: Request, engines: Engines, texts: StepTexts
+        self, search: Search[Any], asked: Request, engines: Engines, texts: StepTexts
     ) -> None:
         self._search = search
         self._texts = texts
-        self._deterministic = spec.deterministic
+        self._deterministic = asked.deterministic
         switches = engines.optimizations
         drafts = switches.speculation and texts.rule != ENTROPY
         self._speculator = engines.generator.speculator if drafts else None
@@ -65,7 +65,8 @@ class SpeculationClient:
         self._continuations: dict[NodeId, Continuation] = {}
         self._drafts: Mapping[int, TokenIds] = {}
         self._scores: dict[tuple[NodeId, TokenIds], tuple[float, ...]] = {}
-        self._usage = Speculation()
+        self.usage = Speculation()
+        """What was drafted and used. `drawn_tokens` is known at the end of the run."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,12 +75,7 @@ class SpeculationClient:
         """The run is over, however it ended: drop its drafts in the generator."""
         if self._speculator is not None:
             drawn = await self._speculator.end_run(self._run)
-            self._usage = replace(self._usage, drawn_tokens=drawn)
-
-    @property
-    def usage(self) -> Speculation:
-        """What was drafted and used. `drawn_tokens` is known at the end of the run."""
-        return self._usage
+            self.usage = replace(self.usage, drawn_tokens=drawn)
 
     # ------------------------------------------------------------ generation
 
@@ -98,9 +94,8 @@ class SpeculationClient:
         for number in decided:
             for node in self._levels.pop(number):
                 self._continuations.pop(node, None)
-        alone = isinstance(state, MctsState)
-        together = [[e] for e in expansions] if alone else [expansions]
-        for level in filter(None, together):
+        is_alone = isinstance(state, MctsState)
+        for level in [[e] for e in expansions] if is_alone else filter(None, [expansions]):
             self._begin_level(state, level)
         seeds = frozenset(child.seed for e in expansions for child in e.children)
         return tuple(decided), seeds
@@ -111,7 +106,8 @@ class SpeculationClient:
         self._levels[self._level] = tuple(child.node for _, child in children)
         after = {child.node: self._search.lookahead(state, child.node) for _, child in children}
         widest = max(len(found.seeds) for found in after.values())
-        scores = [_find_last_score(state.tree, parent) for parent, _ in children]
+        last_scores = [(state.tree.path_scores(parent) or (None,))[-1] for parent, _ in children]
+        most = limit_drafts(last_scores, widest)
         self._continuations |= {
             child.node: Continuation(
                 run=self._run,
@@ -122,7 +118,7 @@ class SpeculationClient:
                 step_rule=self._texts.rule,
                 deterministic=self._deterministic,
             )
-            for (_, child), max_drafts in zip(children, limit_drafts(scores, widest), strict=True)
+            for (_, child), max_drafts in zip(children, most, strict=True)
         }
 
     def get_continuation(self, node: NodeId) -> Continuation | None:
@@ -137,10 +133,10 @@ class SpeculationClient:
     def count(self, chunks: Sequence[Chunk]) -> None:
         """Add a generated step to the usage."""
         kept = sum(chunk.speculated_tokens for chunk in chunks)
-        self._usage = replace(
-            self._usage,
-            kept_tokens=self._usage.kept_tokens + kept,
-            kept_steps=self._usage.kept_steps + (kept > 0),
+        self.usage = replace(
+            self.usage,
+            kept_tokens=self.usage.kept_tokens + kept,
+            kept_steps=self.usage.kept_steps + (kept > 0),
         )
 
     # ------------------------------------------------------------ verification
@@ -165,7 +161,11 @@ class SpeculationClient:
         return None
 
     async def score(
-        self, verifier: Verifier, request: ScoreRequest, node: NodeId, ahead: DraftedStep | None
+        self,
+        score: Callable[[ScoreRequest], Awaitable[StepScores]],
+        request: ScoreRequest,
+        node: NodeId,
+        ahead: DraftedStep | None,
     ) -> StepScores:
         """Score `node`, and in the same call the drafted step behind it, for `take_scores`.
 
@@ -173,11 +173,11 @@ class SpeculationClient:
         raises.
         """
         if ahead is None:
-            return await verifier.score(request)
+            return await score(request)
         try:
-            both = await verifier.score(replace(request, steps=request.steps + ahead.steps))
+            both = await score(replace(request, steps=request.steps + ahead.steps))
         except ContextOverflow:
-            return await verifier.score(request)
+            return await score(request)
         own = len(request.steps) - request.num_scored
         self._scores[node, ahead.token_ids] = both.scores[own:]
         return replace(both, scores=both.scores[:own])
@@ -189,8 +189,8 @@ class SpeculationClient:
             return None
         found = self._scores.pop((at.parent, at.segment.token_ids), None)
         if found is not None:
-            used = self._usage.scored_steps + len(found)
-            self._usage = replace(self._usage, scored_steps=used)
+            used = self.usage.scored_steps + len(found)
+            self.usage = replace(self.usage, scored_steps=used)
         return found
 
 
@@ -199,9 +199,3 @@ def _is_decided(tree: Tree, nodes: Sequence[NodeId]) -> bool:
     return not any(
         tree[node].status in (NodeStatus.GENERATING, NodeStatus.GENERATED) for node in nodes
     )
-
-
-def _find_last_score(tree: Tree, node: NodeId) -> float | None:
-    """Of the last step on the node's path that has a score."""
-    scores = tree.path_scores(node)
-    return scores[-1] if scores else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashedge.engine.base import EngineView, Generator, Verifier
-from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS
+from flashedge.runtime.drive.engines import CONTEXT_TOKENS
 from flashedge.scheduling.costs import CostCurve
 from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from flashedge.runtime.drive.outcome import DEADLINE, Outcome
+from flashedge.runtime.drive.driver import DEADLINE, Outcome
 from flashedge.runtime.request.plan import Plan, is_boosted
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import NO_THINKING, Thinking
@@ -56,7 +57,7 @@ def build_result(
         "text": text,
         "reasoning": reasoning,
         "choice": finish.choice,
-        "votes": [{"answer": v.answer, "weight": v.weight, "count": v.count} for v in finish.votes],
+        "votes": [asdict(vote) for vote in finish.votes],
         "completions": [_completion(tree, node, request, thinking) for node in complete],
         "tree": {"root": ROOT, "nodes": [_node(tree, n, request) for n in tree.nodes.values()]},
         "certainty": outcome.certainty,
@@ -66,28 +67,8 @@ def build_result(
         "unboxed": finish.unboxed,
         "early_exit_source": plan.early_exit_source,
         "early_exit_note": plan.early_exit_note,
-        "usage": {
-            "prompt_tokens": usage.prompt_tokens,
-            "completion_tokens": usage.completion_tokens,
-            "tree_tokens": usage.tree_tokens,
-            "speculated_tokens": usage.speculation.wasted_tokens,
-            "speculation": {
-                "drawn_tokens": usage.speculation.drawn_tokens,
-                "kept_tokens": usage.speculation.kept_tokens,
-                "kept_steps": usage.speculation.kept_steps,
-                "scored_steps": usage.speculation.scored_steps,
-            },
-            "verifier_tokens": usage.verifier_tokens,
-            "verifier_cached_tokens": usage.verifier_cached_tokens,
-            "probe_tokens": usage.probe_tokens,
-            "cancelled_tokens": usage.cancelled_tokens,
-        },
-        "timing": {
-            "queue_s": timing.queue_s,
-            "generate_s": timing.generate_s,
-            "verify_s": timing.verify_s,
-            "total_s": timing.total_s,
-        },
+        "usage": {**asdict(usage), "speculated_tokens": usage.speculation.wasted_tokens},
+        "timing": asdict(timing),
     }
 
 
@@ -148,13 +129,14 @@ def _completion(tree: Tree, node: Node, request: Request, thinking: Thinking) ->
 
 def _node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
     segment = node.segment
+    token_ids = list(segment.token_ids) if segment else []
     scores = tree.path_scores(node.id) if node.scores is not None else ()
     return {
         "id": node.id,
         "parent": node.parent,
         "depth": node.depth,
-        "tokens": len(segment.token_ids) if segment else 0,
-        "token_ids": list(segment.token_ids) if segment else [],
+        "tokens": len(token_ids),
+        "token_ids": token_ids,
         "text": segment.text if segment else "",
         "score": aggregate(scores, request.aggregate) if scores else None,
         "status": str(node.status),

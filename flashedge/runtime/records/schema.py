@@ -1,13 +1,19 @@
-"""The SQLite schema of the run store."""
+"""The file of the run store: its schema, the migrations of older ones, and what its errors mean.
+
+A migration changes a schema to the next. Its statements leave alone what has the new form already:
+stores were also written between two changes of one migration.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from flashedge.errors import StoreError
-from flashedge.runtime.records.migrations import SCHEMA_VERSION, migrate
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +30,40 @@ CREATE TABLE events (
   seq INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run_id, seq)
 ) STRICT;
 """
+
+
+def _rename(column: str, table: str, old: str, new: str) -> str:
+    """A statement that renames a key of the JSON objects in a column."""
+    renamed = f"json_remove(json_set({column}, '$.{new}', {column} -> '$.{old}'), '$.{old}')"
+    has_old = f"json_type({column}, '$.{old}') IS NOT NULL"
+    return f"UPDATE {table} SET {column} = {renamed} WHERE {has_old}"
+
+
+_DECIDED = "spec ->> '$.early_exit_source' IN ('calibration', 'defaults')"
+_POLICY = ", ".join(
+    f"'$.early_exit.{name}'" for name in ("policy", "detect", "thresholds", "max_tokens", "curve")
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        _rename("error", "runs", "mend", "hint"),
+        _rename("event", "events", "mend", "hint"),
+        _rename("event", "events", "knob", "progress"),
+    ),
+    (  # the request as it came, and beside it what was decided about it
+        "ALTER TABLE runs ADD COLUMN plan TEXT NOT NULL DEFAULT '{}'",
+        "UPDATE runs SET plan = json_object('early_exit', spec -> '$.early_exit',"
+        " 'early_exit_source', spec ->> '$.early_exit_source',"
+        " 'early_exit_note', spec ->> '$.early_exit_note')",
+        f"UPDATE runs SET spec = json_remove(spec, {_POLICY}) WHERE {_DECIDED}",
+        "UPDATE runs SET spec = json_set(spec, '$.early_exit', json('{}'))"
+        f" WHERE {_DECIDED} AND spec ->> '$.early_exit' IS NULL",
+        "UPDATE runs SET spec = json_remove(spec, '$.early_exit_source', '$.early_exit_note')",
+    ),
+)
+"""The statements from schema 1 to 2, from 2 to 3, and so on."""
+
+SCHEMA_VERSION = 1 + len(MIGRATIONS)
 
 
 def open_schema(db: sqlite3.Connection, path: Path) -> None:
@@ -57,5 +97,53 @@ def open_schema(db: sqlite3.Connection, path: Path) -> None:
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     elif version < SCHEMA_VERSION:
-        migrate(db, version)
+        for statements in MIGRATIONS[version - 1 :]:
+            for statement in statements:
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
     db.execute("COMMIT")
+
+
+def make_private(path: Path) -> None:
+    """Create the folder and the file for their owner only: runs hold people's problems."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise StoreError(
+            f"the run store {path} can't be created: {error.strerror}",
+            hint=_PERMISSION.format(folder=path.parent),
+        ) from error
+
+
+@contextmanager
+def translate_errors(path: Path) -> Iterator[None]:
+    """Raise StoreError, which says what the error means, for the sqlite3 errors of the block."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        what, hint = _MEANING.get(primary, (f"failed: {error}", None))
+        raise StoreError(
+            f"the run store {path} {what}", hint=hint and hint.format(folder=path.parent)
+        ) from error
+
+
+_PERMISSION = "give this user write permission on {folder}, or set FLASHEDGE_HOME elsewhere"
+_SPACE = "free some space on the disk of {folder}; until then runs go on without being stored"
+_DAMAGE = "move it away to start with an empty store"
+_BUSY = "another program holds it; stop that one and try again"
+_MEANING: Mapping[int, tuple[str, str | None]] = {
+    sqlite3.SQLITE_FULL: ("can't be written: the disk is full", _SPACE),
+    sqlite3.SQLITE_IOERR: ("can't be read or written: the disk is full or failing", _SPACE),
+    sqlite3.SQLITE_READONLY: ("can't be written: it is read-only", _PERMISSION),
+    sqlite3.SQLITE_PERM: ("can't be opened: no permission", _PERMISSION),
+    sqlite3.SQLITE_CANTOPEN: ("can't be opened", _PERMISSION),
+    sqlite3.SQLITE_NOTADB: ("is not an SQLite database", _DAMAGE),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", _DAMAGE),
+    sqlite3.SQLITE_BUSY: ("is locked", _BUSY),
+    sqlite3.SQLITE_LOCKED: ("is locked", _BUSY),
+    sqlite3.SQLITE_CONSTRAINT: ("already has that entry, or not its run", None),
+    sqlite3.SQLITE_TOOBIG: ("can't hold an entry that large", None),
+}

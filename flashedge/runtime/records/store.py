@@ -27,19 +27,28 @@ from flashedge.events import (
     from_json,
     to_json,
 )
-from flashedge.runtime.records.outline import RunOutline, query_outline
-from flashedge.runtime.records.schema import open_schema
-from flashedge.runtime.records.store_errors import make_private, translate_errors
-from flashedge.runtime.records.text_search import MENTIONS, add_search, fold
+from flashedge.runtime.records.schema import make_private, open_schema, translate_errors
+from flashedge.types import NodeId
 
 FILE = "runs.sqlite"
 """Its name in the state folder."""
 UNFINISHED = ("queued", "running")
+_ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
 _COUNT_TOKENS = (
     "SELECT coalesce(sum(json_array_length(event, '$.token_ids')), 0) FROM events"
     " WHERE run_id = ? AND event ->> '$.type' = 'StepCompleted'"
 )
-_ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
+_LEVELS_AND_STEPS = (
+    "SELECT event ->> '$.type', event ->> '$.parent', event -> '$.children', event ->> '$.node',"
+    " json_array_length(event, '$.token_ids'), event ->> '$.finish' FROM events"
+    " WHERE run_id = ? AND event ->> '$.type' IN ('NodesExpanded', 'StepCompleted') ORDER BY seq"
+)
+_MENTIONS = (
+    "(holds(:text, (SELECT CAST(group_concat(value ->> '$.content', char(10)) AS BLOB)"
+    " FROM json_each(spec, '$.problem.messages')))"
+    " OR holds(:text, answer) OR holds(:text, CAST(result ->> '$.text' AS BLOB)))"
+)
+"""Whether a run's messages, its answer or its chosen path hold `:text`, which `fold` made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +76,40 @@ class StoredRun:
     result: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """Nodes that began to generate together."""
+
+    parent: NodeId
+    children: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletedStep:
+    """A node that is complete."""
+
+    node: NodeId
+    tokens: int
+    finish: str
+    """A value of FinishReason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutline:
+    """The shape of a run: which nodes grew from which, and how long each became. Reading whole
+    events takes a hundred times as long, since they hold every token."""
+
+    prompt_tokens: int | None
+    """None for a run without a result."""
+
+    parts: tuple[Level | CompletedStep, ...]
+    """In the order in which they happened."""
+
+
 StoredRuns = list[StoredRun]
 StoredEvents = list[tuple[int, Event]]
 RunIds = list[str]
+Rows = list[tuple[Any, ...]]
 
 
 class RunStore:
@@ -182,12 +222,11 @@ class RunStore:
         A run whose terminal event was stored gets the status of that event; the others become
         "interrupted". Their events stay. now: the finish time to record.
         """
-        with self._open_database() as db:
-            rows = db.execute(
-                "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
-                " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY rowid",
-                UNFINISHED,
-            ).fetchall()
+        rows = self._read(
+            "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
+            " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY rowid",
+            *UNFINISHED,
+        )
         for run_id, last in rows:
             status, result, error = _read_ending(from_json(json.loads(last)) if last else None)
             self.finish(run_id, status, result, error, now)
@@ -199,50 +238,26 @@ class RunStore:
             deleted = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
         if not deleted:
             raise _no_such_run(run_id)
-        with self._open_database() as db:
-            db.execute("PRAGMA incremental_vacuum").fetchall()
-
-    def measure_bytes(self) -> int:
-        """What the runs take in the file."""
-        with self._open_database() as db:
-            pages, free, size = (
-                int(db.execute(f"PRAGMA {name}").fetchone()[0])
-                for name in ("page_count", "freelist_count", "page_size")
-            )
-        return (pages - free) * size
-
-    def list_oldest(self, ended_before: float | None = None, limit: int = 20) -> RunIds:
-        """The runs that ended first, of those that ended before a time. None: of all that ended."""
-        with self._open_database() as db:
-            rows = db.execute(
-                "SELECT id, coalesce(finished_at, created_at) AS ended FROM runs"
-                " WHERE status NOT IN (?, ?) AND ended < ? ORDER BY ended, id LIMIT ?",
-                (*UNFINISHED, float("inf") if ended_before is None else ended_before, limit),
-            ).fetchall()
-        return [run_id for run_id, _ in rows]
+        self._read("PRAGMA incremental_vacuum")
 
     # ------------------------------------------------------------ reading
 
     def get(self, run_id: str) -> StoredRun | None:
-        with self._open_database() as db:
-            row = db.execute(
-                f"SELECT {_ROW}, plan, result FROM runs WHERE id = ?", (run_id,)
-            ).fetchone()
-        return None if row is None else _parse_row(row)
+        found = self._read(f"SELECT {_ROW}, plan, result FROM runs WHERE id = ?", run_id)
+        return _parse_row(found[0]) if found else None
 
     def events(self, run_id: str, after: int = 0) -> StoredEvents:
         """Events with seq > after, in order. Empty for an unknown run."""
-        with self._open_database() as db:
-            rows = db.execute(
-                "SELECT seq, event FROM events WHERE run_id = ? AND seq > ? ORDER BY seq",
-                (run_id, after),
-            ).fetchall()
+        query = "SELECT seq, event FROM events WHERE run_id = ? AND seq > ? ORDER BY seq"
+        rows = self._read(query, run_id, after)
         return [(seq, from_json(json.loads(text))) for seq, text in rows]
 
     def outline(self, run_id: str) -> RunOutline:
         """The shape of a run's tree, without its tokens. Empty for an unknown run."""
-        with self._open_database() as db:
-            return query_outline(db, run_id)
+        query = "SELECT result ->> '$.usage.prompt_tokens' FROM runs WHERE id = ?"
+        found = self._read(query, run_id)
+        parts = tuple(map(_parse_part, self._read(_LEVELS_AND_STEPS, run_id)))
+        return RunOutline(prompt_tokens=found[0][0] if found else None, parts=parts)
 
     def list(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
@@ -258,7 +273,8 @@ class RunStore:
     def search(
         self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> StoredRuns:
-        """List the runs whose messages, answer or chosen path hold a text, in any case.
+        """List the runs whose messages, answer or chosen path hold a text, in any case, also beyond
+        ASCII.
 
         It may read the whole store. It does so on a connection of its own, so that other calls from
         other threads go on meanwhile.
@@ -267,15 +283,35 @@ class RunStore:
             translate_errors(self.path),
             closing(sqlite3.connect(self.path, timeout=2.0, isolation_level=None)) as db,
         ):
-            add_search(db)
+            db.create_function("holds", 2, _hold, deterministic=True)
             return _query_runs(db, limit=limit, before=before, status=status, text=text)
 
     def count(self) -> int:
         """Count the runs."""
-        with self._open_database() as db:
-            return int(db.execute("SELECT count(*) FROM runs").fetchone()[0])
+        return int(self._read("SELECT count(*) FROM runs")[0][0])
+
+    def measure_bytes(self) -> int:
+        """What the runs take in the file."""
+        found = self._read(
+            "SELECT (page_count - freelist_count) * page_size"
+            " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        )
+        return int(found[0][0])
+
+    def list_oldest(self, ended_before: float | None = None, limit: int = 20) -> RunIds:
+        """The runs that ended first, of those that ended before a time. None: of all that ended."""
+        rows = self._read(
+            "SELECT id, coalesce(finished_at, created_at) AS ended FROM runs"
+            " WHERE status NOT IN (?, ?) AND ended < ? ORDER BY ended, id LIMIT ?",
+            *(*UNFINISHED, float("inf") if ended_before is None else ended_before, limit),
+        )
+        return [run_id for run_id, _ in rows]
 
     # ------------------------------------------------------------ inner
+
+    def _read(self, query: str, *values: Any) -> Rows:
+        with self._open_database() as db:
+            return db.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -314,7 +350,7 @@ def _query_runs(
         where.append("rowid < :before")
         values["before"] = at[0]
     if text is not None:
-        where.append(MENTIONS)
+        where.append(_MENTIONS)
         values["text"] = fold(text)
     rows = db.execute(
         f"SELECT {_ROW}, '{{}}', NULL FROM runs WHERE {' AND '.join(where)} ORDER BY rowid DESC"
@@ -324,11 +360,31 @@ def _query_runs(
     return [_parse_row(row) for row in rows]
 
 
+def fold(text: str) -> str:
+    """The text without the difference of cases."""
+    return text.casefold()
+
+
+def _hold(wanted: str, text: str | bytes | None) -> bool:
+    """Bytes may be no UTF-8: what models and users write can have half a surrogate pair."""
+    if isinstance(text, bytes):
+        text = text.decode("utf-8", "replace")
+    return text is not None and wanted in fold(text)
+
+
 def _parse_row(row: tuple[Any, ...]) -> StoredRun:
     fields = dict(zip((*_ROW.split(", "), "plan", "result"), row, strict=True))
     for name in ("spec", "error", "plan", "result"):
         fields[name] = None if fields[name] is None else json.loads(fields[name])
     return StoredRun(**fields)
+
+
+def _parse_part(row: tuple[str, int, str, int, int, str]) -> Level | CompletedStep:
+    kind, parent, children, node, tokens, finish = row
+    if kind == "StepCompleted":
+        return CompletedStep(node=NodeId(node), tokens=tokens, finish=finish)
+    listed = tuple(NodeId(child[0]) for child in json.loads(children))
+    return Level(parent=NodeId(parent), children=listed)
 
 
 def _read_ending(

@@ -16,8 +16,8 @@ from typing import Any, assert_never
 from flashedge.answers.grouping import Grader, TextGroups, group_answers
 from flashedge.errors import Conflict, NotFound
 from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
+from flashedge.runtime.drive.driver import DEADLINE
 from flashedge.runtime.drive.earlier_run import EarlierRun
-from flashedge.runtime.drive.outcome import DEADLINE
 from flashedge.runtime.request.plan import Plan, is_boosted
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search

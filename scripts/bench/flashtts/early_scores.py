@@ -19,7 +19,7 @@ from typing import Any
 
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.outcome import Outcome
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.statistics import interval
 from flashedge.types import Problem

@@ -17,9 +17,8 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import Engines, build_engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.manager import KvManager

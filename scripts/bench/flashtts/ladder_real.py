@@ -30,7 +30,7 @@ from typing import Any
 from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
-from flashedge.runtime.drive.flat_batch import set_flat_batch
+from flashedge.runtime.drive.engines import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import Tree

@@ -23,8 +23,7 @@ from typing import Any
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.prefix_order import Paths, arrival_order, prefix_order, sweep_order

@@ -29,7 +29,7 @@ from statistics import mean, median
 from typing import Any
 
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.drive.engines import Ordering
 from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, prefix_order, sweep_order
 from flashedge.search.tree import Tree
 from flashedge.statistics import bootstrap

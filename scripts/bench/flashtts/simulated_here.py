@@ -37,7 +37,7 @@ from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
-from flashedge.runtime.drive.flat_batch import find_measured_flat_batch
+from flashedge.runtime.drive.engines import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.costs import Device

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from flashedge.runtime.drive.outcome import Outcome
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.search.tree import Node
 
 

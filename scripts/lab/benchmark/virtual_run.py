@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.drive.engines import Ordering, build_engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree

@@ -11,7 +11,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
 from flashedge.files.problems import LabelledProblem
-from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.drive.tasks import raise_first_error
 from flashedge.search.tree import mix64
 from flashedge.types import NodeId
 from scripts.lab.evaluation.records import Chain, ProblemRecord, Settings

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.runtime.drive.outcome import Outcome
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.search.base import Finish
 from flashedge.search.tree import Node, Nodes, NodeStatus, Tree
 from flashedge.types import FinishReason, Segment

@@ -27,7 +27,7 @@ from flashedge.answers.spelling import find_option, normalize, write_in_latex
 from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.certainty.consistency import hesitates
 from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
-from flashedge.runtime.incremental_text import IncrementalText
+from flashedge.runtime.drive.segments import IncrementalText
 from flashedge.runtime.thinking import Thinking, _Part
 from flashedge.search.steps import split_steps
 from tests.support.byte_codec import ByteCodec
@@ -73,7 +73,7 @@ READERS: dict[str, Callable[[str], Any]] = {
         {"role": "user", "content": part} for part in text.split("\n")
     ),
     "engine.vllm.serving.conversation.drop_notes": lambda text: drop_notes([{"reasoning": text}]),
-    "runtime.incremental_text.IncrementalText": decode_in_pieces,
+    "runtime.drive.segments.IncrementalText": decode_in_pieces,
     "runtime.thinking.Thinking.split": THINKING.split,
     "runtime.thinking.Thinking.take_answer": lambda text: THINKING.take_answer((text, text)),
     "search.steps.split_steps": split_steps,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.runtime.incremental_text import IncrementalText
+from flashedge.runtime.drive.segments import IncrementalText
 from tests.support.byte_codec import EOS, ByteCodec, Words
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RunInterrupted
 from flashedge.files.problems import ProblemId
-from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.drive.tasks import raise_first_error
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.record import End, ProgramRecord
 

@@ -15,7 +15,7 @@ from flashedge.models.registry import find_pair
 from flashedge.optimizations import Features
 from flashedge.profiler.measure import DECODE
 from flashedge.profiler.profile import save_profile
-from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, set_flat_batch
+from flashedge.runtime.drive.engines import CONTEXT_TOKENS, set_flat_batch
 from flashedge.runtime.kv.curves import load_curves
 from tests.support.fake_probe import sample
 from tests.unit.runtime.kv.test_curves import profile

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator
-from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.drive.engines import Ordering
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from flashedge.types import TokenIds

@@ -12,9 +12,9 @@ import pytest
 
 from flashedge.events import Event, NodesMarked, RolloutsEnded
 from flashedge.optimizations import SWITCHES
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.base import Search

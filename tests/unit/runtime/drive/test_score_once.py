@@ -10,7 +10,7 @@ import pytest
 from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 from flashedge.errors import GenerationFailed
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.score_once import ScoreOnce
+from flashedge.runtime.drive.scoring import ScoreOnce
 from flashedge.types import STRATEGIES
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.model import SimModel

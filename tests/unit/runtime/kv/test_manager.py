@@ -11,8 +11,8 @@ import pytest
 
 from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager

@@ -19,7 +19,7 @@ from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
 from flashedge.events import CertaintyUpdated, RunFailed
 from flashedge.runtime.records.archive import ArchivedRun, build_summary
-from flashedge.runtime.records.migrations import SCHEMA_VERSION
+from flashedge.runtime.records.schema import SCHEMA_VERSION
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
@@ -132,10 +132,10 @@ def test_a_migration_that_fails_leaves_the_store_as_it_was(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from flashedge.errors import StoreError
-    from flashedge.runtime.records import migrations
+    from flashedge.runtime.records import schema
 
-    broken = (*migrations.MIGRATIONS[0], "UPDATE missing SET a = 1")
-    monkeypatch.setattr(migrations, "MIGRATIONS", (broken,))
+    broken = (*schema.MIGRATIONS[0], "UPDATE missing SET a = 1")
+    monkeypatch.setattr(schema, "MIGRATIONS", (broken,))
     before = sqlite3.connect(old).execute("SELECT * FROM events ORDER BY run_id, seq").fetchall()
     with pytest.raises(StoreError, match="no such table"):
         RunStore(old)

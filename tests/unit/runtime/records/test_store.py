@@ -26,9 +26,9 @@ from flashedge.events import (
     RunFinished,
     StepCompleted,
 )
-from flashedge.runtime.records import text_search
+from flashedge.runtime.records import store as run_store
+from flashedge.runtime.records.schema import translate_errors
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.records.store_errors import translate
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import MAX_SEED, NodeId, Problem
 from tests.support.made_run import build_result, build_start
@@ -143,7 +143,7 @@ def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.Mo
         assert written.wait(30)
         return text
 
-    monkeypatch.setattr(text_search, "fold", fold)
+    monkeypatch.setattr(run_store, "fold", fold)
     with ThreadPoolExecutor(1) as pool:
         search = pool.submit(store.search, "nuts")
         assert in_search.wait(30)
@@ -469,7 +469,8 @@ def test_a_locked_file_is_busy_not_broken(store: RunStore) -> None:
 
 
 def test_unknown_errors_keep_sqlites_words(tmp_path: Path) -> None:
-    assert "what now" in str(translate(sqlite3.OperationalError("what now"), tmp_path))
+    with pytest.raises(StoreError, match="what now"), translate_errors(tmp_path):
+        raise sqlite3.OperationalError("what now")
 
 
 def test_runs_are_counted(store: RunStore) -> None:

@@ -1,0 +1,47 @@
+"""Helpers for asyncio tasks: the time that some of them are open, and their group's first error."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stopwatch:
+    """The time during which at least one request of a kind is open. Wrap each in `with
+    watch.open():`. The clock is the loop's, which is virtual on simulated engines."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._since = 0.0
+        self._total_s = 0.0
+
+    @property
+    def seconds(self) -> float:
+        running = asyncio.get_running_loop().time() - self._since if self._open else 0.0
+        return self._total_s + running
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        clock = asyncio.get_running_loop().time
+        if self._open == 0:
+            self._since = clock()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if self._open == 0:
+                self._total_s += clock() - self._since
+
+
+@contextmanager
+def raise_first_error() -> Iterator[None]:
+    """Raise the first error of a TaskGroup instead of the group."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
