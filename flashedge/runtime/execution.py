@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.rollouts.boosting import Boosting
@@ -17,6 +17,17 @@ from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.search.base import Search
 from flashedge.types import Timing, TokenIds, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A run that was submitted, and what it takes to run it."""
+
+    run: Run
+    pair: ServedPair
+    search: Search[Any]
+    prompt_ids: TokenIds
+    earlier: EarlierRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,30 +48,34 @@ class Tools:
         return self.grader.doubts + self.texts.doubts
 
 
-async def execute(
-    run: Run,
-    pair: ServedPair,
-    search: Search[Any],
-    prompt_ids: TokenIds,
-    earlier: EarlierRun,
-    tools: Tools,
-    program: str,
-) -> dict[str, Any]:
+async def execute(job: Job, tools: Tools, program: str) -> dict[str, Any]:
     """Run a search whose turn has come. Returns its result. Raises what ends the run.
 
     program: the key that its requests to the engines carry.
     """
+    run, pair, prompt_ids = job.run, job.pair, job.prompt_ids
     queue_s, began = run.mark_started(), time.monotonic()
-    request = run.plan.request
-    doubts = tools.doubts
+    request, prompt_tokens, doubts = run.plan.request, len(prompt_ids), tools.doubts
     engines = pair.build_engines(tools.grader, tools.texts, baseline=request.baseline)
     engines = replace(engines, program=program)
-    with engines.join_kv(run.emit, len(prompt_ids)) as memory:
-        driver = Driver(search, request, prompt_ids, engines, run.emit, earlier, memory.follow)
-        waited_since_s = tools.boosting.now_s() - queue_s
-        watch = watch_run(run.id, request, prompt_tokens=len(prompt_ids), arrived_s=waited_since_s)
+    with engines.join_kv(run.emit, prompt_tokens) as memory:
+        driver = Driver(
+            job.search, request, prompt_ids, engines, run.emit, job.earlier, memory.follow
+        )
+        arrived_s = tools.boosting.now_s() - queue_s
+        watch = watch_run(run.id, request, prompt_tokens=prompt_tokens, arrived_s=arrived_s)
         with tools.boosting.join(watch, pair, driver.allow):
             outcome = await driver.run()
+    usage = Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
+        tree_tokens=outcome.tree.committed_tokens,
+        speculation=driver.speculation,
+        verifier_tokens=driver.scoring.tokens,
+        verifier_cached_tokens=driver.scoring.cached_tokens,
+        probe_tokens=driver.probe_tokens,
+        cancelled_tokens=driver.cancelled_tokens,
+    )
     timing = Timing(
         queue_s=queue_s,
         generate_s=driver.generating.seconds,
@@ -71,7 +86,7 @@ async def execute(
         run.id,
         run.plan,
         outcome,
-        _build_usage(driver, outcome, len(prompt_ids)),
+        usage,
         timing,
         self_test=pair.health().self_test,
         thinking=driver.thinking,
@@ -79,16 +94,3 @@ async def execute(
         doubts=tools.doubts - doubts,
     )
     return {**result, "kv": memory.record}
-
-
-def _build_usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
-    return Usage(
-        prompt_tokens=prompt_tokens,
-        completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
-        tree_tokens=outcome.tree.committed_tokens,
-        speculation=driver.speculation,
-        verifier_tokens=driver.scoring.tokens,
-        verifier_cached_tokens=driver.scoring.cached_tokens,
-        probe_tokens=driver.probe_tokens,
-        cancelled_tokens=driver.cancelled_tokens,
-    )

@@ -125,11 +125,6 @@ class Run:
         return self._find_outlook()
 
     @property
-    def position(self) -> int | None:
-        """Number of runs that wait before this one. None when it does not wait."""
-        return self.outlook.position
-
-    @property
     def queue_s(self) -> float:
         return time.monotonic() - self._queued_at
 

@@ -35,6 +35,7 @@ from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import CountedRequests, KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.rollouts.cost import build_rollout_cost
 from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.costs import MeasuredCurve
@@ -56,13 +57,6 @@ class EnginePair(TwinEngines, Protocol):
     async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
         """The HTTP protocols over the generator, for requests that `plain` counts."""
         ...
-
-
-def _explain(generator: Health, verifier: Health, device: Sequence[str]) -> str | None:
-    """Say what is wrong with the engines and their device. None if nothing is."""
-    engines = {"generator": generator.explain(), "verifier": verifier.explain()}
-    found = [f"{name}: {text}" for name, text in engines.items() if text] + list(device)
-    return "; ".join(found) or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +127,10 @@ class ServedPair:
         self._engines = engines
         self._config = config
         self._kv_manager: KvManager | None = None
-        self._capacity: Capacity | None = None
-        self._rollout_cost: RolloutCost | None = None
+        self.capacity: Capacity | None = None
+        """What the engines have room for. None where their speed is not known."""
+        self.rollout_cost: RolloutCost | None = None
+        """What one more rollout costs. None where the speed of the engines was not measured."""
         self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
         self._testing: asyncio.Task[None] | None = None
@@ -224,7 +220,7 @@ class ServedPair:
             self._pair, generator, verifier, curves, self._config
         )
         set_flat_batch(generator.speculator, curves.generator, self._config)
-        self._capacity = await measure_capacity(
+        self.capacity = await measure_capacity(
             generator,
             verifier,
             curves.generator,
@@ -234,7 +230,7 @@ class ServedPair:
             is_assumed=not isinstance(curves.generator, MeasuredCurve),
         )
         threads = self._config.threads_per_engine
-        self._rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
+        self.rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
 
     async def stop(self) -> None:
         if self._testing is not None:
@@ -248,6 +244,8 @@ class ServedPair:
     def health(self) -> ServiceHealth:
         generator, verifier = self._engines.health()
         states = {generator.state, verifier.state}
+        wrong = {"generator": generator.explain(), "verifier": verifier.explain()}
+        detail = self._failure or _join(wrong, *self._device.faults)
         if self._failure or "failed" in states:
             state = "failed"
         elif "dead" in states:
@@ -256,11 +254,12 @@ class ServedPair:
             state = "ready"
         else:
             state = "starting"
+            stages = {"generator": generator.stage, "verifier": verifier.stage}
+            doing = "preparing to serve" if states == {"ready"} else _join(stages)
+            detail = detail or doing
         return ServiceHealth(
             state=state,
-            detail=self._failure
-            or _explain(generator, verifier, self._device.faults)
-            or (_describe_start(generator, verifier) if state == "starting" else None),
+            detail=detail,
             generator=generator,
             verifier=verifier,
             self_test=self._self_test,
@@ -271,16 +270,6 @@ class ServedPair:
         """The load of both engines now. Raises EngineDead."""
         generator, verifier = self._engines.generator, self._engines.verifier
         return {"generator": await generator.view(), "verifier": await verifier.view()}
-
-    @property
-    def capacity(self) -> Capacity | None:
-        """What the engines have room for. None where their speed is not known."""
-        return self._capacity
-
-    @property
-    def rollout_cost(self) -> RolloutCost | None:
-        """What one more rollout costs. None where the speed of the engines was not measured."""
-        return self._rollout_cost
 
     @property
     def max_sequences(self) -> int:
@@ -302,33 +291,22 @@ class ServedPair:
         if health.state == "starting":
             raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
-    def encode_prompt(
-        self, messages: tuple[Message, ...], variables: Mapping[str, Any]
-    ) -> TokenIds:
+    def encode_prompt(self, request: Request) -> TokenIds:
         """Ids of the conversation after the pair's system prompt. Raises ContextOverflow.
 
         It takes a second for each megabyte; what can't fit whatever its tokens are takes none.
-        variables: of the generator's chat template, as the request gives them.
         """
-        codec = self._engines.generator.codec
+        codec, most = self._engines.generator.codec, self.max_model_len
+        messages = request.problem.messages
         characters = sum(len(message.content) for message in messages)
-        if characters > (most := self.max_model_len * codec.longest_token):
-            raise ContextOverflow(
-                f"the problem has {characters} characters; the generator's context holds"
-                f" {self.max_model_len} tokens, which are {most} characters at most",
-                hint="shorten it",
-                param="messages",
-            )
+        if characters > (longest := most * codec.longest_token):
+            limit = f"{most} tokens, which are {longest} characters at most"
+            raise _overflow(f"{characters} characters", limit)
         if self._pair.system_prompt and messages[0].role != "system":
             messages = (Message(role="system", content=self._pair.system_prompt), *messages)
-        ids = codec.encode_chat(messages, variables)
-        if len(ids) >= self.max_model_len:
-            raise ContextOverflow(
-                f"the problem has {len(ids)} tokens; the generator's context holds"
-                f" {self.max_model_len}",
-                hint="shorten it",
-                param="messages",
-            )
+        ids = codec.encode_chat(messages, request.chat_template_kwargs)
+        if len(ids) >= most:
+            raise _overflow(f"{len(ids)} tokens", str(most))
         return ids
 
     def check_step_rule(self, name: str) -> None:
@@ -417,8 +395,15 @@ class ServedPair:
         )
 
 
-def _describe_start(generator: Health, verifier: Health) -> str | None:
-    if generator.state == verifier.state == "ready":
-        return "preparing to serve"
-    stages = {"generator": generator.stage, "verifier": verifier.stage}
-    return "; ".join(f"{name}: {stage}" for name, stage in stages.items() if stage) or None
+def _join(texts: Mapping[str, str | None], *others: str) -> str | None:
+    """What there is to say of the engines, by their names, and other things behind it."""
+    told = [f"{name}: {text}" for name, text in texts.items() if text]
+    return "; ".join([*told, *others]) or None
+
+
+def _overflow(size: str, limit: str) -> ContextOverflow:
+    return ContextOverflow(
+        f"the problem has {size}; the generator's context holds {limit}",
+        hint="shorten it",
+        param="messages",
+    )

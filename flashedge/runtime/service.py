@@ -9,25 +9,18 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from flashedge.answers.grouping import TextGroups, WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
-from flashedge.errors import (
-    Conflict,
-    DaemonStopping,
-    FlashEdgeError,
-    NotFound,
-)
+from flashedge.errors import Conflict, DaemonStopping, FlashEdgeError, NotFound
 from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
-from flashedge.runtime.execution import Tools, execute
-from flashedge.runtime.idle_clock import IdleClock
+from flashedge.runtime.execution import Job, Tools, execute
 from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.pair_loader import OpenPair, PairLoader
+from flashedge.runtime.pair_loader import IdleClock, OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Scheduling
@@ -49,9 +42,8 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
-from flashedge.runtime.served_pair import PairState, ReadViews, ServedPair, ServiceHealth
+from flashedge.runtime.served_pair import PairState, ServedPair, ServiceHealth
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions
-from flashedge.search.base import Search
 from flashedge.types import TokenIds
 
 log = logging.getLogger(__name__)
@@ -82,7 +74,7 @@ class Service:
         """
         self.config = config
         self.pair = config.pair
-        """The pair of requests that name none."""
+        """The default pair."""
         self.metrics = Metrics()
         self._store = store
         self._grader = grader
@@ -140,7 +132,7 @@ class Service:
 
     @property
     def is_due(self) -> bool:
-        """Whether pairs are loaded and have been idle for so long that they are to be unloaded."""
+        """Whether loaded pairs have passed their idle timeout."""
         return self._loader.shown is not None and self.idle.is_due
 
     def keep_alive(self, seconds: float | None) -> None:
@@ -148,7 +140,7 @@ class Service:
         self.idle.keep_alive(seconds)
 
     def load(self) -> None:
-        """Begin to load the pair of requests that name none. `health` tells how it goes on."""
+        """Begin to load the default pair. `health` tells how it goes on."""
         self._loader.failure = None
         self._loading = asyncio.create_task(self._load(), name="load")
 
@@ -169,17 +161,15 @@ class Service:
 
     def scheduler(self, pair: str) -> PairScheduler:
         """The programs and the queue of a pair, whether it is loaded or not."""
-        found = self._schedulers.get(pair)
-        if found is None:
-            found = PairScheduler(
+        if pair not in self._schedulers:
+            self._schedulers[pair] = PairScheduler(
                 pair,
                 self.config,
                 partial(self._loader.rank_programs, pair),
                 self._predictions,
                 note_wait=self.metrics.observe_wait,
             )
-            self._schedulers[pair] = found
-        return found
+        return self._schedulers[pair]
 
     def _find_programs(self, pair: str) -> Programs:
         return self.scheduler(pair).programs
@@ -187,17 +177,18 @@ class Service:
     def pairs(self) -> dict[str, PairState]:
         """The pairs that are loaded or being loaded, by name, the most recently used one last.
         Without any, the default pair."""
-        here = self._loader.list_pairs()
-        found = {
-            pair.name: self._describe_pair(pair.name, pair.health(), pair.views) for pair in here
+        here = {pair.name: (pair.health(), pair.views) for pair in self._loader.list_pairs()}
+        return {
+            name: PairState(
+                health=health,
+                queued=self.scheduler(name).queue.waiting,
+                running=self.scheduler(name).queue.running,
+                read_views=read_views,
+            )
+            for name, (health, read_views) in (
+                here or {self.pair: (self.health(), _read_nothing)}
+            ).items()
         }
-        return found or {self.pair: self._describe_pair(self.pair, self.health(), _read_nothing)}
-
-    def _describe_pair(self, name: str, health: ServiceHealth, read_views: ReadViews) -> PairState:
-        queue = self.scheduler(name).queue
-        return PairState(
-            health=health, queued=queue.waiting, running=queue.running, read_views=read_views
-        )
 
     # ------------------------------------------------------------ runs
 
@@ -211,10 +202,7 @@ class Service:
 
         Raises ContextOverflow, EngineDead.
         """
-        encode = self._loader.get(request.pair).encode_prompt
-        return await asyncio.to_thread(
-            encode, request.problem.messages, request.chat_template_kwargs
-        )
+        return await asyncio.to_thread(self._loader.get(request.pair).encode_prompt, request)
 
     def submit(
         self,
@@ -243,7 +231,7 @@ class Service:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, plan)
         run = self._register(run_id or create_run_id(), request, plan, prompt_ids, pair, asker)
-        self._start(run, pair, search, prompt_ids, earlier)
+        self._start(Job(run, pair, search, prompt_ids, earlier))
         return run
 
     def _plan(self, request: Request, pair: ServedPair) -> Plan:
@@ -273,18 +261,11 @@ class Service:
         run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_outlook, observe)
         return run
 
-    def _start(
-        self,
-        run: Run,
-        pair: ServedPair,
-        search: Search[Any],
-        prompt_ids: TokenIds,
-        earlier: EarlierRun,
-    ) -> None:
+    def _start(self, job: Job) -> None:
         """Begin the run's task, which waits for its turn. Until its end it holds its pair."""
-        self._loader.hold(pair.name)
-        work = self._execute(run, pair, search, prompt_ids, earlier)
-        run.task = asyncio.create_task(work, name=run.id)
+        run = job.run
+        self._loader.hold(job.pair.name)
+        run.task = asyncio.create_task(self._execute(job), name=run.id)
         self._tasks.add(run.task)
         run.task.add_done_callback(partial(self._clean_up, run))
 
@@ -379,27 +360,18 @@ class Service:
             check_same_bits(earlier.object(), found)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
-    async def _execute(
-        self,
-        run: Run,
-        pair: ServedPair,
-        search: Search[Any],
-        prompt_ids: TokenIds,
-        earlier: EarlierRun,
-    ) -> None:
+    async def _execute(self, job: Job) -> None:
         """Wait for the run's turn and run it. All that can end it becomes its terminal event."""
-        scheduler = self.scheduler(pair.name)
+        run, scheduler = job.run, self.scheduler(job.pair.name)
         tools = Tools(grader=self._grader, texts=self._texts, boosting=self._boosting)
         try:
             if run.request.deterministic:
-                await pair.wait_tested()
-                check_shapes(pair.health().self_test)
+                await job.pair.wait_tested()
+                check_shapes(job.pair.health().self_test)
             async with scheduler.queue.wait_turn(run.id):
                 scheduler.programs.note_start(run.id)
                 program = scheduler.programs.find_program(run.id)
-                run.mark_finished(
-                    await execute(run, pair, search, prompt_ids, earlier, tools, program)
-                )
+                run.mark_finished(await execute(job, tools, program))
         except asyncio.CancelledError:
             run.mark_cancelled()
         except FlashEdgeError as error:
@@ -452,11 +424,7 @@ def _validate(
 
     Raises ContextOverflow, and RequestError for what the pair can't do.
     """
-    prompt_ids = (
-        prompt_ids
-        or request.prompt_ids
-        or pair.encode_prompt(request.problem.messages, request.chat_template_kwargs)
-    )
+    prompt_ids = prompt_ids or request.prompt_ids or pair.encode_prompt(request)
     room = pair.max_model_len - len(prompt_ids)
     request = replace(request, max_path_tokens=min(request.max_path_tokens, room))
     pair.check_step_rule(request.step_rule)

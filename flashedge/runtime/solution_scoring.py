@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from flashedge.engine.base import ScoreRequest
@@ -91,6 +90,12 @@ async def score_solutions(
     async def abort() -> None:
         task.cancel()
 
+    async def score(solution: Solution, request: PlainRequest) -> SolutionScores:
+        found = await _score_solution(pair, ask, solution, plain.program)
+        request.note(prompt_tokens=found.tokens, new_tokens=0, finishes=("stop",))
+        metrics.observe_score(tokens=found.tokens, cached_tokens=found.cached_tokens)
+        return found
+
     plain = PlainAsk(
         program=asker.program or f"score-{secrets.token_hex(6)}",
         pair=pair.name,
@@ -105,23 +110,13 @@ async def score_solutions(
         with pair.plain.open(plain, abort) as request, raise_first_error():
             async with asyncio.TaskGroup() as group:
                 for solution in ask.solutions:
-                    work = _score_solution(pair, ask, solution, plain.program)
-                    tasks.append(group.create_task(_note_end(work, request, metrics)))
+                    tasks.append(group.create_task(score(solution, request)))
                     await asyncio.sleep(0)  # others go on between the tokenizations
     except asyncio.CancelledError:
         if pair.plain.is_stopping:
             raise DaemonStopping.for_request() from None
         raise
     return tuple(task.result() for task in tasks)
-
-
-async def _note_end(
-    work: Awaitable[SolutionScores], request: PlainRequest, metrics: Metrics
-) -> SolutionScores:
-    found = await work
-    request.note(prompt_tokens=found.tokens, new_tokens=0, finishes=("stop",))
-    metrics.observe_score(tokens=found.tokens, cached_tokens=found.cached_tokens)
-    return found
 
 
 async def _score_solution(

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from flashedge.events import Event, NodesExpanded, Progress, StepCompleted
-from flashedge.runtime.records.outline import CompletedStep, Level, RunOutline
+from flashedge.runtime.records.store import CompletedStep, Level, RunOutline
 from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.search.tree import ROOT
 from flashedge.types import FinishReason, NodeId

@@ -67,7 +67,6 @@ class ArchivedRun:
     """A stored run: finished, failed, cancelled, or interrupted by the daemon's death."""
 
     outlook = Outlook()
-    position = None
 
     def __init__(self, stored: StoredRun, store: RunStore) -> None:
         self.id = stored.id

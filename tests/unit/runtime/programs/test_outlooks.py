@@ -80,14 +80,14 @@ async def test_an_outlook_is_at_most_a_moment_old(tmp_path: Path) -> None:
     await rig.service.start()
     lengths = await measure_lengths(rig.service)
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
-    assert (first.position, second.position, third.position) == (None, 0, 1)
+    assert (first.outlook.position, second.outlook.position, third.outlook.position) == (None, 0, 1)
     assert second.outlook.median_tokens is None
     rig.service.scheduler("bundled").programs.predict(second.id, lengths)
     await asyncio.sleep(KEPT_S)
     assert second.outlook.median_tokens == pytest.approx(exp(lengths.mu), abs=1)
     second.cancel("enough")
     await asyncio.sleep(0)
-    assert third.position == 0, "a change of the queue shows at once"
+    assert third.outlook.position == 0, "a change of the queue shows at once"
     assert isinstance(first, Run)
     await ended(first)
     assert first.outlook == Outlook()
