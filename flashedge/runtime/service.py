@@ -295,7 +295,7 @@ class Service:
     ) -> list[RunSummary]:
         """Those whose messages, answer or chosen path hold a text, in any case."""
         stored = await asyncio.to_thread(
-            self._store.search, text, limit=limit, before=before, status=status
+            self._store.list, limit=limit, before=before, status=status, text=text
         )
         return [build_summary(s, self._runs.get(s.id)) for s in stored]
 

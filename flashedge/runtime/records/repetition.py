@@ -38,16 +38,9 @@ class RecordedRun:
     @classmethod
     def from_log(cls, result: Mapping[str, Any], run_events: Iterable[Event]) -> RecordedRun:
         """result: the run's object, as the API gives it."""
-        steps: dict[NodeId, StepCompleted] = {}
-        scores: dict[NodeId, tuple[float, ...]] = {}
-        for event in run_events:
-            match event:
-                case StepCompleted(node=node):
-                    steps[node] = event
-                case NodeScored(node=node):
-                    scores[node] = event.scores
-                case _:
-                    pass
+        log = tuple(run_events)
+        steps = {event.node: event for event in log if isinstance(event, StepCompleted)}
+        scores = {event.node: event.scores for event in log if isinstance(event, NodeScored)}
         nodes: dict[NodeId, RecordedNode] = {}
         for found in result["tree"]["nodes"]:
             node, gone = found["id"], found["status"] == NodeStatus.CANCELLED

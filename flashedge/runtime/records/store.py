@@ -260,31 +260,37 @@ class RunStore:
         return RunOutline(prompt_tokens=found[0][0] if found else None, parts=parts)
 
     def list(
-        self, *, limit: int = 50, before: str | None = None, status: str | None = None
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: str | None = None,
+        text: str | None = None,
     ) -> StoredRuns:
         """List runs without their results, newest first. before: a run id, lists only older runs.
 
         The order is that of their creation, even where the system's clock was set back meanwhile.
         Raises NotFound when `before` is unknown.
+        text: lists only runs whose messages, answer or chosen path hold it, in any case, also
+        beyond ASCII. That may read the whole store. It does so on a connection of its own, so that
+        other calls from other threads go on meanwhile.
         """
-        with self._open_database() as db:
-            return _query_runs(db, limit=limit, before=before, status=status)
-
-    def search(
-        self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
-    ) -> StoredRuns:
-        """List the runs whose messages, answer or chosen path hold a text, in any case, also beyond
-        ASCII.
-
-        It may read the whole store. It does so on a connection of its own, so that other calls from
-        other threads go on meanwhile.
-        """
-        with (
-            translate_errors(self.path),
-            closing(sqlite3.connect(self.path, timeout=2.0, isolation_level=None)) as db,
-        ):
-            db.create_function("holds", 2, _hold, deterministic=True)
-            return _query_runs(db, limit=limit, before=before, status=status, text=text)
+        where, values = ["1"], dict[str, Any](limit=limit, status=status)
+        if status is not None:
+            where.append("status = :status")
+        if before is not None:
+            at = self._read("SELECT rowid FROM runs WHERE id = ?", before)
+            if not at:
+                raise _no_such_run(before)
+            where.append("rowid < :before")
+            values["before"] = at[0][0]
+        if text is not None:
+            where.append(_MENTIONS)
+            values["text"] = fold(text)
+        query = f"SELECT {_ROW}, '{{}}', NULL FROM runs WHERE {' AND '.join(where)}"
+        with self._open_database() if text is None else self._open_another() as db:
+            rows = db.execute(f"{query} ORDER BY rowid DESC LIMIT :limit", values).fetchall()
+        return [_parse_row(row) for row in rows]
 
     def count(self) -> int:
         """Count the runs."""
@@ -330,34 +336,14 @@ class RunStore:
         with self._lock, translate_errors(self.path):
             yield self._db
 
-
-def _query_runs(
-    db: sqlite3.Connection,
-    *,
-    limit: int,
-    before: str | None,
-    status: str | None,
-    text: str | None = None,
-) -> StoredRuns:
-    where, values = ["1"], dict[str, Any](limit=limit)
-    if status is not None:
-        where.append("status = :status")
-        values["status"] = status
-    if before is not None:
-        at = db.execute("SELECT rowid FROM runs WHERE id = ?", (before,)).fetchone()
-        if at is None:
-            raise _no_such_run(before)
-        where.append("rowid < :before")
-        values["before"] = at[0]
-    if text is not None:
-        where.append(_MENTIONS)
-        values["text"] = fold(text)
-    rows = db.execute(
-        f"SELECT {_ROW}, '{{}}', NULL FROM runs WHERE {' AND '.join(where)} ORDER BY rowid DESC"
-        " LIMIT :limit",
-        values,
-    ).fetchall()
-    return [_parse_row(row) for row in rows]
+    @contextmanager
+    def _open_another(self) -> Iterator[sqlite3.Connection]:
+        with (
+            translate_errors(self.path),
+            closing(sqlite3.connect(self.path, timeout=2.0, isolation_level=None)) as db,
+        ):
+            db.create_function("holds", 2, _hold, deterministic=True)
+            yield db
 
 
 def fold(text: str) -> str:

@@ -180,43 +180,33 @@ def _check_messages(messages: tuple[Message, ...]) -> None:
         raise RequestError("the problem is empty; give some text", param="problem")
 
 
+_REFUSED = {
+    "deadline_s": ("a deadline, which cuts by the clock", "limit it by token_budget"),
+    "options.boost": (
+        "boosted rollouts, whose number follows the load",
+        "set a fixed number of rollouts by the option parallel",
+    ),
+    "options.take": ("results taken by arrival", "take them in the order of launch"),
+    "deterministic": (
+        "a grammar (response_format, tools), which no pass verifies",
+        "leave out what the answer has to match",
+    ),
+    "baseline": ("the stock loop, which ends steps behind the engine", "leave out baseline"),
+}
+"""What lets a clock, the order of arrival or the load of the engines change what a search explores,
+and what to do instead."""
+
+
 def _check_deterministic(request: Request) -> None:
-    """Refuse what lets a clock, the order of arrival or the load of the engines change what a
-    deterministic search explores."""
-    options = request.options
-    for param, is_asked, what, instead in (
-        (
-            "deadline_s",
-            request.deadline_s is not None,
-            "a deadline, which cuts by the clock",
-            "limit it by token_budget",
-        ),
-        (
-            "options.boost",
-            options.get("boost"),
-            "boosted rollouts, whose number follows the load",
-            "set a fixed number of rollouts by the option parallel",
-        ),
-        (
-            "options.take",
-            options.get("take") == ARRIVAL,
-            "results taken by arrival",
-            "take them in the order of launch",
-        ),
-        (
-            "deterministic",
-            request.guidance is not None,
-            "a grammar (response_format, tools), which no pass verifies",
-            "leave out what the answer has to match",
-        ),
-        (
-            "baseline",
-            request.baseline,
-            "the stock loop, which ends steps behind the engine",
-            "leave out baseline",
-        ),
-    ):
-        if is_asked:
+    asked = {
+        "deadline_s": request.deadline_s is not None,
+        "options.boost": request.options.get("boost"),
+        "options.take": request.options.get("take") == ARRIVAL,
+        "deterministic": request.guidance is not None,
+        "baseline": request.baseline,
+    }
+    for param, (what, instead) in _REFUSED.items():
+        if asked[param]:
             raise RequestError(
                 f"a deterministic search can't have {what}",
                 hint=f"{instead}, or leave out deterministic",

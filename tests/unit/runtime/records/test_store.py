@@ -121,17 +121,17 @@ def test_a_search_is_for_literal_text_in_any_case(
     ask(store, "r1", "Dan has 24 nuts", "44", "24 + 20")
     ask(store, "r2", "Which Straße? \n100%", "7", "Day 2: \ud83d")
     ask(store, "r3", "Half \udc9c of the nuts and äpfel", None, "")
-    assert [run.id for run in store.search(text)] == found
+    assert [run.id for run in store.list(text=text)] == found
 
 
 def test_a_search_pages_and_keeps_to_a_status(store: RunStore) -> None:
     for i in range(5):
         ask(store, f"r{i}", "nuts" if i % 2 == 0 else "bolts", "1" if i else None, "")
-    assert [run.id for run in store.search("nuts", limit=2)] == ["r4", "r2"]
-    assert [run.id for run in store.search("nuts", before="r2")] == ["r0"]
-    assert [run.id for run in store.search("nuts", status="finished")] == ["r4", "r2"]
+    assert [run.id for run in store.list(text="nuts", limit=2)] == ["r4", "r2"]
+    assert [run.id for run in store.list(text="nuts", before="r2")] == ["r0"]
+    assert [run.id for run in store.list(text="nuts", status="finished")] == ["r4", "r2"]
     with pytest.raises(NotFound):
-        store.search("nuts", before="nobody")
+        store.list(text="nuts", before="nobody")
 
 
 def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(run_store, "fold", fold)
     with ThreadPoolExecutor(1) as pool:
-        search = pool.submit(store.search, "nuts")
+        search = pool.submit(store.list, text="nuts")
         assert in_search.wait(30)
         ask(store, "r2", "nuts", "1", "")
         written.set()
