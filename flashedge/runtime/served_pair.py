@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
 from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.memory_plan import count_sequences
-from flashedge.engine.platform import have_own_processors
+from flashedge.engine.platform import have_own_processors, runs_on_cpu
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import (
     ContextOverflow,
@@ -27,8 +28,8 @@ from flashedge.errors import (
 from flashedge.models.folders import pair_fingerprint
 from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations
-from flashedge.profiler.card_watch import CardUser
-from flashedge.runtime.device_watch import DeviceWatch
+from flashedge.profiler.card_watch import CardUser, CardWatch, find_own_pids, read_card_users
+from flashedge.profiler.errors import ProfileError
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines, set_flat_batch
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
@@ -116,6 +117,52 @@ LOADING = ServiceHealth(
     verifier=Health(state="starting"),
     self_test=None,
 )
+
+
+WATCH_S = 5.0
+"""From one look at the card to the next."""
+
+
+class DeviceWatch:
+    """Looks at the card every few seconds, so that health says when it is the card that failed, and
+    who else holds its memory. It does nothing on a CPU."""
+
+    def __init__(self) -> None:
+        self.faults: tuple[str, ...] = ()
+        """A line for each thing that is wrong with the card."""
+        self.users: tuple[CardUser, ...] = ()
+        """The programs that hold memory of the cards, apart from this one and its engines."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if not runs_on_cpu():
+            self._task = asyncio.create_task(self._run(), name="device-watch")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        """Watch until cancelled. NVML is called in threads: a card that fails may block it."""
+        try:
+            watch = await asyncio.to_thread(CardWatch)
+        except ProfileError as error:
+            log.warning("the card is not watched: %s", error)
+            return
+        try:
+            while True:
+                found = await asyncio.to_thread(watch.poll)
+                for fault in found:
+                    if fault not in self.faults:
+                        log.error("%s", fault)
+                self.faults = found
+                self.users = await asyncio.to_thread(
+                    lambda: read_card_users(find_own_pids(os.getpid()))
+                )
+                await asyncio.sleep(WATCH_S)
+        finally:
+            watch.close()
 
 
 class ServedPair:
@@ -393,6 +440,11 @@ class ServedPair:
             kv_manager=self._kv_manager,
             judges=self.judges,
         )
+
+
+def _read_others() -> tuple[CardUser, ...]:
+    """The programs on the cards that this process did not start."""
+    return read_card_users(find_own_pids(os.getpid()))
 
 
 def _join(texts: Mapping[str, str | None], *others: str) -> str | None:
