@@ -15,7 +15,6 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import NodeId
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEST,
@@ -32,11 +31,6 @@ from tests.support.runtime_rig import (
 BY_SCORE = replace(BEST, n=16, early_exit=ExitOptions())
 BY_VOTE = replace(BY_SCORE, strategy="self_consistency", selection="majority")
 SPECS = pytest.mark.parametrize("spec", [BY_VOTE, BY_SCORE], ids=lambda spec: spec.strategy)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 @SPECS

@@ -22,7 +22,6 @@ from flashedge.events import (
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.search.tree import NodeStatus
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
@@ -42,11 +41,6 @@ from tests.support.runtime_rig import (
 )
 
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def assert_same(story: Story, other: Story) -> None:

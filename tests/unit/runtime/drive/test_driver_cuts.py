@@ -12,7 +12,6 @@ from flashedge.events import Event, NodeScored, NodesExpanded, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import ROOT, NodeStatus
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
@@ -28,11 +27,6 @@ from tests.support.runtime_rig import (
 )
 
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 # ---------------------------------------------------------------- bounds

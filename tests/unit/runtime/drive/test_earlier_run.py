@@ -11,17 +11,11 @@ import pytest
 
 from flashedge.errors import Conflict, NotFound, RequestError
 from flashedge.runtime.drive.earlier_run import EarlierRun
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, driver_of, sim_engines
 from tests.support.service_rig import Rig
 from tests.unit.runtime.drive.test_strategies import every_strategy, spec_of
 
 NAME = "run-" + "ab-0" * 4
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 @pytest.fixture

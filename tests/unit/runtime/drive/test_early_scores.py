@@ -12,7 +12,6 @@ from flashedge.events import EngineRestarted, Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import STRATEGIES
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults, SimConfig
 from tests.support.runtime_rig import (
     BEAM,
@@ -26,11 +25,6 @@ from tests.support.runtime_rig import (
     nodes_of,
     sim_engines,
 )
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def early(engines: Engines) -> Engines:

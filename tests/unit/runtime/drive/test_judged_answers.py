@@ -10,25 +10,22 @@ import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import RequestError
+from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
+from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.scoring import Scoring
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request.strategies import build_search, find_usual_strategy
 from flashedge.runtime.thinking import Thinking
+from flashedge.search.base import Generated
 from flashedge.search.steps import split_steps
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import FinishReason, Judges, Segment
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEST, sim_engines
 from tests.unit.runtime.test_thinking import CLOSED
 
 PATH = "<think>\nIs it 2?\n\nNo.\n</think>\n\nSo 1 + 2 = 3.\n\nIt is 3."
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class Recorder:
@@ -100,3 +97,29 @@ def test_searches_that_prune_need_scores_of_steps() -> None:
     assert "best_of_n" in str(caught.value.hint)
     assert find_usual_strategy("steps", "answer") == "best_of_n"
     assert find_usual_strategy("steps") == "beam"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>\nIs it \\boxed{1}?\n</think>\n\nIt is \\boxed{3}.", "3"),
+        ("<think>\nIs it \\boxed{1}?\n</think>\n\nI can't say.", None),
+    ],
+)
+def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> None:
+    emitted: list[Event] = []
+    tree, (node,) = Tree.from_seed(1).expand(ROOT, 1)
+    segment = Segment(
+        token_ids=(1,),
+        logprobs=(0.0,),
+        text=text,
+        steps=split_steps(text),
+        finish=FinishReason.STOP,
+    )
+    emitter = EventEmitter(emitted.append, "last", CLOSED.take_answer)
+    emitter.emit_result(
+        Generated(node=node.id, segment=segment), tree.add_segment(node.id, segment), turn=0
+    )
+    (event,) = emitted
+    assert isinstance(event, StepCompleted)
+    assert event.answer == answer

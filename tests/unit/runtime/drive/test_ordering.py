@@ -21,7 +21,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from flashedge.types import TokenIds
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
-from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual
+from scripts.lab.sim.clock import run_virtual
 from tests.support.runtime_rig import BEAM, TIGHT, TINY, drive, driver_of, sim_engines
 from tests.support.service_rig import Rig, ended
 from tests.unit.runtime.drive.test_strategies import spec_of
@@ -124,11 +124,6 @@ def test_a_sweep_reuses_more_of_a_tight_kv(kv_tokens: int) -> None:
 
 
 # ---------------------------------------------------------------- the switch
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from flashedge.search.base import Search
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
@@ -41,11 +40,6 @@ MCTS = replace(BEAM, strategy="mcts", n=8, **find_defaults("mcts"))
 OF_ENGINES = ("suffix_scoring", "kv_split", "offload")
 """Switches that choose other engines, or a KV manager."""
 each_p = pytest.mark.parametrize("parallel", [1, 4])
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def with_p(parallel: int, spec: RunSpec = MCTS, **options: Any) -> RunSpec:

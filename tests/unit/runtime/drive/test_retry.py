@@ -10,17 +10,11 @@ import pytest
 
 from flashedge.errors import ContextOverflow, EngineDead, GenerationFailed
 from flashedge.runtime.drive.retry import retry_after_restart
-from scripts.lab.sim.clock import VirtualTimePolicy
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")
 INNOCENT = EngineDead("another one killed it")
 INNOCENT.is_suspect = False
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class Engine:

@@ -1,18 +1,18 @@
-"""Equal paths share one score: one request a path, whoever of them is cut or fails."""
+"""Scores: equal paths share one, and paths that outgrow the verifier's context have 0."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
-from flashedge.errors import GenerationFailed
+from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.scoring import ScoreOnce
 from flashedge.types import STRATEGIES
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.model import SimModel
 from scripts.lab.sim.pair import Faults, SimulatedVerifier
 from tests.support.runtime_rig import (
@@ -29,11 +29,6 @@ from tests.support.runtime_rig import (
 REQUEST = ScoreRequest(problem=PROBLEM, steps=("Next w1 w2",))
 OTHER = replace(REQUEST, steps=("Next w1 w3",))
 TWINS = SimModel(TRACE, common=0.7)  # half of all sibling pairs are the same words
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class Counting(EngineProxy[Verifier]):
@@ -122,3 +117,55 @@ async def test_duplicates_cost_the_verifier_nothing() -> None:
 
 def watched(engines: Engines, verifier: Counting, score_once: bool) -> Engines:
     return replace(engines, verifier=verifier).switch(score_once=score_once)
+
+
+class ShortVerifier(EngineProxy[Any]):
+    """Its context holds `steps` steps of a path."""
+
+    steps = 2
+    kind: type[ContextOverflow] = PathOverflow
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        if len(request.steps) > self.steps:
+            raise self.kind("the path is too long")
+        found: StepScores = await self._engine.score(request)
+        return found
+
+
+def shorten(engines: Engines) -> tuple[Engines, ShortVerifier]:
+    verifier: Any = ShortVerifier(engines.verifier)
+    return replace(engines, verifier=verifier), verifier
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+async def test_the_search_goes_on(strategy: str) -> None:
+    engines = sim_engines()
+    short, _ = shorten(engines)
+    spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
+    tree = (await drive(short, spec)).outcome.tree
+    if strategy in ("self_consistency", "probed_cot"):
+        return  # they need no verifier
+    judged = [node for node in tree.nodes.values() if node.scores]
+    deep = [node for node in judged if len(tree.path_steps(node.id)) > ShortVerifier.steps]
+    assert deep
+    assert all(set(node.scores or ()) == {0.0} for node in deep)
+    if strategy != "best_of_n":  # whole answers are all deep
+        assert any(score > 0 for node in judged for score in node.scores or ())
+    await assert_nothing_left(engines)
+
+
+async def test_speculation_does_not_change_what_overflows() -> None:
+    outcomes = []
+    for lookahead in (True, False):
+        short, _ = shorten(sim_engines().switch(lookahead=lookahead))
+        outcomes.append((await drive(short, BEAM)).outcome)
+    assert outcomes[0] == outcomes[1]
+
+
+async def test_a_problem_that_leaves_no_room_ends_the_run() -> None:
+    engines = sim_engines()
+    short, verifier = shorten(engines)
+    verifier.kind = ContextOverflow
+    with pytest.raises(ContextOverflow):
+        await drive(short, BEAM)
+    await assert_nothing_left(engines)

@@ -20,7 +20,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
-from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual
+from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.pair import Faults
 from tests.support.engine_rig import ask, generate, generate_all, settle
 from tests.support.runtime_rig import assert_nothing_left, both
@@ -37,11 +37,6 @@ from tests.support.speculation_rig import (
 
 PROBLEMS = range(len(TRACE.rows))
 WIDE = {"n": 16}
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def drive(spec: RunSpec, **engines: Any) -> DrivenRun:

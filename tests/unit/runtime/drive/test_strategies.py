@@ -17,7 +17,6 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import STRATEGIES, Timing, Usage
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
@@ -31,11 +30,6 @@ from tests.support.runtime_rig import (
 
 PROBES = {"probe_tokens": 6, "suffix": "\n\nTherefore", "max_probe_tokens": 20}
 ALWAYS = ExitOptions(policy="every_step", detect=1, thresholds={ENTROPY: 0.0})
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def spec_of(strategy: str, **fields: Any) -> RunSpec:
