@@ -64,11 +64,6 @@ class PlainRequests:
         self._idle.set()
         self.is_stopping = False
 
-    @property
-    def open_choices(self) -> int:
-        """Choices that are being generated or scored, of all pairs."""
-        return self._open.total()
-
     def check_admission(self, pair: str, choices: int) -> None:
         """Raises QueueFull when a request of so many choices is too many for this pair now,
         RequestError when it always is."""

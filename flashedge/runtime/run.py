@@ -147,10 +147,6 @@ class Run:
         if self.task is not None:
             self.task.cancel()
 
-    @property
-    def is_cancel_requested(self) -> bool:
-        return self._cancel_reason is not None
-
     def object(self) -> dict[str, Any]:
         """The result of a finished run, else what is known now, as plain JSON values. Of an open
         run that is also `tree_tokens`."""

@@ -157,9 +157,7 @@ class DeviceWatch:
                     if fault not in self.faults:
                         log.error("%s", fault)
                 self.faults = found
-                self.users = await asyncio.to_thread(
-                    lambda: read_card_users(find_own_pids(os.getpid()))
-                )
+                self.users = await asyncio.to_thread(_read_others)
                 await asyncio.sleep(WATCH_S)
         finally:
             watch.close()

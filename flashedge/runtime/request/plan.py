@@ -21,7 +21,6 @@ REQUEST, CALIBRATION, DEFAULTS = "request", "calibration", "defaults"
 
 MCTS, BOOST = "mcts", "boost"
 OFF, ASKED, ALL = "off", "asked", "all"
-BOOST_MODES = (OFF, ASKED, ALL)
 """off: no run is boosted; asked: those that ask for it; all: every MCTS run that does not refuse,
 that does not name a fixed number of rollouts in parallel, and that is not deterministic."""
 USUAL = {"parallel": 1, "take": "launch"}

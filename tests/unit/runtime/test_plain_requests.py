@@ -35,8 +35,8 @@ class Rig:
 def test_an_open_request_is_counted_until_it_ends() -> None:
     rig = Rig()
     with rig.plain.open(make_ask(3), ignore):
-        assert rig.plain.open_choices == 3
-    assert rig.plain.open_choices == 0
+        assert rig.plain._open.total() == 3
+    assert rig.plain._open.total() == 0
 
 
 async def test_stopping_aborts_what_is_open_and_waits_for_its_end() -> None:
@@ -65,7 +65,7 @@ async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
     rig = Rig()
     with rig.plain.open(make_ask(1), ignore):
         await rig.plain.stop()
-        assert rig.plain.open_choices == 1
+        assert rig.plain._open.total() == 1
 
 
 def test_too_many_choices_are_refused() -> None:
@@ -80,7 +80,7 @@ def test_too_many_choices_are_refused() -> None:
             rig.plain.open(make_ask(2), ignore),
         ):
             pass
-    assert rig.plain.open_choices == 0
+    assert rig.plain._open.total() == 0
 
 
 @pytest.mark.parametrize(
