@@ -34,9 +34,9 @@ class PairOfRoom(ServedPair):
 
     room = ROOM
 
-    @property
-    def capacity(self) -> Capacity:
-        return self.room
+    async def _tune(self) -> None:
+        await super()._tune()
+        self.capacity = self.room
 
 
 @asynccontextmanager

@@ -117,9 +117,8 @@ def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> No
         finish=FinishReason.STOP,
     )
     emitter = EventEmitter(emitted.append, "last", CLOSED.take_answer)
-    emitter.emit_result(
-        Generated(node=node.id, segment=segment), tree.add_segment(node.id, segment), turn=0
-    )
+    now: Any = SimpleNamespace(tree=tree.add_segment(node.id, segment), history=())
+    emitter.emit_turn(Generated(node=node.id, segment=segment), now, now)
     (event,) = emitted
     assert isinstance(event, StepCompleted)
     assert event.answer == answer

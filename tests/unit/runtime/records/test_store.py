@@ -136,14 +136,14 @@ def test_a_search_pages_and_keeps_to_a_status(store: RunStore) -> None:
 
 def test_a_search_holds_up_no_other_call(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
     ask(store, "r1", "nuts", "1", "")
-    in_search, written = threading.Event(), threading.Event()
+    in_search, written, hold = threading.Event(), threading.Event(), run_store._hold
 
-    def fold(text: str) -> str:
+    def hold_slowly(wanted: str, text: str | bytes | None) -> bool:
         in_search.set()
         assert written.wait(30)
-        return text
+        return hold(wanted, text)
 
-    monkeypatch.setattr(run_store, "fold", fold)
+    monkeypatch.setattr(run_store, "_hold", hold_slowly)
     with ThreadPoolExecutor(1) as pool:
         search = pool.submit(store.list, text="nuts")
         assert in_search.wait(30)

@@ -34,7 +34,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     made = Rig(tmp_path, max_running=2)
     await made.service.start()
-    made.served._rollout_cost = make_cost(0.0)
+    made.served.rollout_cost = make_cost(0.0)
     # The engines' time is virtual. The daemon's own, which is not, would decide beside it.
     made.service._boosting._daemon = DaemonTime(lambda: 0)
     yield made
