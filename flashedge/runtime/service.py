@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 RunHandle = Run | ArchivedRun
 
 
-async def _read_nothing() -> Mapping[str, EngineView]:
+async def _read_nothing() -> dict[str, EngineView]:
     """The load of engines that are not there."""
     return {}
 
