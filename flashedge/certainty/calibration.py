@@ -13,16 +13,98 @@ difficulty. A rule qualifies if
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
+from typing import TypeVar
 
-from flashedge.certainty.candidates import Grid, SmallerCap, propose_smaller_caps
 from flashedge.certainty.loss_bound import bound_loss
-from flashedge.certainty.replay import Ending, RunTrace, replay
-from flashedge.certainty.rules import Rule
+from flashedge.certainty.policies import Rule
+from flashedge.certainty.replay import Ending, RunTrace, end_at, replay
 
 FOLDS = 5
+MAX_DETECTS = 12
+MAX_FIRST = 16  # thresholds of the first measure
+MAX_OTHER = 6  # thresholds of each further measure
+T = TypeVar("T")
 _Z95 = 1.96
+
+
+# ---------------------------------------------------------------- candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Detection steps and thresholds to try. It depends on checkpoints only, not on answers."""
+
+    detects: tuple[int, ...]
+    """Progress values at which some run could have been stopped."""
+    measures: tuple[tuple[str, tuple[float, ...]], ...]
+    """(name, thresholds) of each measure. The first one is part of every rule."""
+
+    @classmethod
+    def build(cls, traces: Sequence[RunTrace], measures: Sequence[str]) -> Grid:
+        """Collect the values that occur in the checkpoints.
+
+        Where there are many, keep evenly spread ones with the smallest and the largest.
+        """
+        checkpoints = [c for trace in traces for c in trace.checkpoints[:-1]]
+        found = []
+        for i, name in enumerate(measures):
+            seen = {_round_down(c.measures[name]) for c in checkpoints if name in c.measures}
+            if i == 0:
+                found.append((name, _thin_out(sorted({*seen, 1.0}), MAX_FIRST)))
+            elif seen:
+                found.append((name, _thin_out(sorted(seen), MAX_OTHER)))
+        detects = _thin_out(sorted({c.progress for c in checkpoints}), MAX_DETECTS)
+        return cls(detects=detects, measures=tuple(found))
+
+    def propose_rules(self, policy: str) -> Iterator[Rule]:
+        """Yield all rules of a policy, with every choice of a threshold, or none, for each measure
+        but the first."""
+        others: list[tuple[tuple[str, float], ...]] = [()]
+        for name, values in self.measures[1:]:
+            others += [(*chosen, (name, value)) for chosen in others for value in values]
+        first, least = self.measures[0]
+        for detect, value, chosen in product(self.detects, least, others):
+            yield Rule(policy=policy, detect=detect, thresholds=((first, value), *chosen))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallerCap:
+    """The even policy with a smaller cap: every run makes the same, smaller progress.
+
+    A policy that watches certainty is only worth having if it beats this candidate, since a user
+    gets it by asking for fewer paths. Ref: arXiv 2412.20993 App. F.2 (1).
+    """
+
+    cap: int
+
+    def end(self, trace: RunTrace) -> Ending:
+        """Return how a run ends at the cap. Nobody probes a run that no policy watches."""
+        ending = end_at(trace, self.cap) or trace.whole
+        return Ending(right=ending.right, tokens=ending.tokens)
+
+
+def propose_smaller_caps(traces: Iterable[RunTrace]) -> tuple[SmallerCap, ...]:
+    """Return one candidate for each progress at which some run could have been stopped."""
+    found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
+    return tuple(SmallerCap(cap=progress) for progress in sorted(found))
+
+
+def _round_down(value: float) -> float:
+    """Round to four digits, never up, so that a run with this value still meets it."""
+    return math.floor(value * 1e4) / 1e4
+
+
+def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
+    """Keep at most so many values, evenly spread, with the first and the last."""
+    if len(values) <= most:
+        return tuple(values)
+    return tuple(values[round(i * (len(values) - 1) / (most - 1))] for i in range(most))
+
+
+# ---------------------------------------------------------------- the choice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +199,7 @@ class Calibrator:
         max_loss: how much accuracy may be lost at most, in (0, 1).
         """
         everything = range(len(self._traces))
-        rules = tuple(self._grid.propose_rules(self._policy, self._traces))
+        rules = tuple(self._grid.propose_rules(self._policy))
         rule = self.find_best(max_loss)
         validated = self._cross_validate(max_loss)
         if validated is not None and validated.loss_bound > max_loss:
@@ -142,7 +224,7 @@ class Calibrator:
         to meet wins, then the one that is detected later.
         """
         at = range(len(self._traces)) if runs is None else runs
-        rules = self._grid.propose_rules(self._policy, [self._traces[i] for i in at])
+        rules = self._grid.propose_rules(self._policy)
         baseline = self._find_cap(at, max_loss)
         least = self.compare(None, at).tokens if baseline is None else baseline[1].tokens
         fit: list[tuple[float, float, int, Rule]] = []
@@ -195,8 +277,7 @@ class Calibrator:
             wholes = (trace.whole for trace in self._traces)
             return tuple(Ending(right=w.right, tokens=w.tokens) for w in wholes)
         if rule not in self._replays:
-            policy = rule.build_policy()
-            self._replays[rule] = tuple(replay(trace, policy) for trace in self._traces)
+            self._replays[rule] = tuple(replay(trace, rule) for trace in self._traces)
         return self._replays[rule]
 
 

@@ -2,18 +2,25 @@
 
 A search consults its policy before it starts, with an empty history, and again whenever its
 progress has reached the last allotment. Policies are pure functions of the history.
-Ref: arXiv 2412.20993 App. B.2, D.2, F.2, G.4.
+Ref: arXiv 2412.20993 App. B.2, D.2, F.2, G.4. The paper's rules by length and by curves showed no
+gain over a smaller n (docs/results/certainty.md) and are left out.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
-from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.history import LEAD, History
-from flashedge.certainty.skyline import Skyline
+from flashedge.certainty.lead import find_most_wanted
+
+_EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
+"""Progress between two decisions after the first one. 0: there is no other."""
+POLICIES = tuple(_EVERY)
+"""The policies that calibration chooses thresholds for. LEAD needs none."""
 
 
 class Reason(StrEnum):
@@ -43,94 +50,52 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Even:
-    """Give every run the cap. This is the baseline. Ref: App. F.2 (1)."""
+class Rule:
+    """Stop once the thresholds are met, as plain values that requests and calibrations hold.
 
-    def allot(self, history: History, cap: int) -> Allotment:
-        return Allotment(more=_rest(history, cap))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Length:
-    """Stop at the detection step if the run has spent few tokens. Ref: App. F.2 (2).
-
-    The paper says "terminates based on a predefined token-length threshold". Longer paths mean
-    harder problems (App. B.3), so we stop the short ones.
+    static, every_5 and every_step check at the detection step, and then never, every 5 steps or at
+    every step. LEAD checks the lead of a vote after every path; the vote draws as many paths at
+    once as its count still needs (see `certainty.lead`). Ref: App. B.1, G.4; Table 3. Departure: a
+    value equal to its threshold meets it (the paper says "exceeds"), so that a threshold of 1 can
+    be met.
     """
 
+    policy: str
+    """One of POLICIES, or LEAD."""
     detect: int
-    max_tokens: int
+    """The progress at which the policy decides for the first time. LEAD decides from the first path
+    on: for it, the paths that are begun at the start."""
+    thresholds: tuple[tuple[str, float], ...]
+    """(measure, least value in [0, 1]) pairs, all of which must be met; at least one."""
+
+    @property
+    def least(self) -> float:
+        """The threshold of the first measure."""
+        return self.thresholds[0][1]
 
     def allot(self, history: History, cap: int) -> Allotment:
+        left = max(0, cap - (history[-1].progress if history else 0))
+        if self.policy == LEAD:
+            sure = history and history[-1].measures.get(LEAD, 0.0) >= self.least
+            return Allotment(more=0 if sure else min(1, left))
+        every = _EVERY[self.policy]
         if not history:
             return Allotment(more=min(self.detect, cap))
-        if len(history) == 1 and history[-1].tokens <= self.max_tokens:
-            return Allotment(more=0)
-        return Allotment(more=_rest(history, cap))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Threshold:
-    """Stop once the thresholds are met, checked at the detection step and then regularly.
-
-    Ref: App. G.4.
-    """
-
-    detect: int
-    thresholds: Thresholds
-    every: int = 0
-    """Progress between two checks. 0 checks once ("static"), 5 is "5-step", 1 "single-step"."""
-
-    def allot(self, history: History, cap: int) -> Allotment:
-        if not history:
-            return Allotment(more=min(self.detect, cap))
-        left = _rest(history, cap)
-        if self.every == 0 and len(history) > 1:
+        if every == 0 and len(history) > 1:
             return Allotment(more=left)
-        if self.thresholds.met(history[-1].measures):
-            return Allotment(more=0)
-        return Allotment(more=min(self.every, left) if self.every else left)
+        return Allotment(more=0 if self.is_met(history[-1].measures) else min(every or left, left))
 
+    def is_met(self, measures: Mapping[str, float]) -> bool:
+        """Whether every measure is present and at least its threshold."""
+        return all(name in measures and measures[name] >= least for name, least in self.thresholds)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lead:
-    """Stop a vote once its most frequent answer is sure enough to win, asked after every path.
-
-    The vote draws as many paths at once as its count still needs. See `certainty.lead`.
-    """
-
-    detect: int
-    """Paths that are begun at the start."""
-    least: float
-    """The chance that suffices."""
-
-    def allot(self, history: History, cap: int) -> Allotment:
-        if history and history[-1].measures.get(LEAD, 0.0) >= self.least:
-            return Allotment(more=0)
-        return Allotment(more=min(1, _rest(history, cap)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """Spend the most that calibration runs of this certainty needed, given by a skyline.
-
-    Ref: App. B.2, G.4.
-    """
-
-    detect: int
-    measure: str
-    skyline: Skyline
-    every: int = 0
-    """Progress between two look-ups. 0 looks up once, at the detection step ("initial curve
-    fit"); 1 or more is the "dynamic" curve."""
-
-    def allot(self, history: History, cap: int) -> Allotment:
-        if not history:
-            return Allotment(more=min(self.detect, cap))
-        checkpoint = history[-1] if self.every else history[0]
-        needed = min(cap, self.skyline.look_up(checkpoint.measures.get(self.measure, 0.0), cap))
-        more = max(0, needed - history[-1].progress)
-        return Allotment(more=min(self.every, more) if self.every else more)
+    def find_largest_group(self, cap: int) -> int:
+        """The most paths that a run which ends at `cap` draws at once."""
+        first = min(self.detect, cap)
+        if self.policy == LEAD:
+            return max(first, find_most_wanted(cap, self.least))
+        rest = cap - first
+        return max(first, min(rest, _EVERY[self.policy] or rest))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +124,7 @@ class GiveUp:
         return given
 
 
-def find_lead(policy: Policy | None) -> Lead | None:
+def find_lead(policy: Policy | None) -> Rule | None:
     """The policy itself, or the one within it, if it stops by the lead of a vote."""
     within = policy.policy if isinstance(policy, GiveUp) else policy
-    return within if isinstance(within, Lead) else None
-
-
-def _rest(history: History, cap: int) -> int:
-    return max(0, cap - (history[-1].progress if history else 0))
+    return within if isinstance(within, Rule) and within.policy == LEAD else None

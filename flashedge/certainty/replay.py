@@ -71,24 +71,6 @@ def end_at(trace: RunTrace, progress: int) -> Ending | None:
     different caps begin alike: self-consistency, MCTS, and REBASE in trees whose `width` divides
     the cap. Elsewhere it is the larger run, ended early.
     """
-    at = _find_progress(trace, progress)
-    return None if at is None else trace.stops[at]
-
-
-def lower_cap(trace: RunTrace, cap: int) -> RunTrace:
-    """Return the run with a smaller cap, ended as by `end_at`."""
-    at = _find_progress(trace, cap)
-    if at is None or cap >= trace.cap:
-        return trace
-    return RunTrace(
-        problem=trace.problem,
-        cap=cap,
-        checkpoints=trace.checkpoints[: at + 1],
-        stops=trace.stops[: at + 1],
-        whole=trace.stops[at],
-    )
-
-
-def _find_progress(trace: RunTrace, progress: int) -> int | None:
     reached = (i for i, c in enumerate(trace.checkpoints) if c.progress >= progress)
-    return next(reached, None)
+    at = next(reached, None)
+    return None if at is None else trace.stops[at]

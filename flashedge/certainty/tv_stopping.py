@@ -1,7 +1,7 @@
 """The stopping rule with a proof: the distribution of the answers of k probes stops moving.
 
 At useful accuracies the rule needs hundreds to thousands of probes (`min_probes`), so it never
-fires on chains of ordinary length (`can_fire`). It serves as an option and a yardstick.
+fires on chains of ordinary length. It serves as an option and a yardstick.
 """
 
 from __future__ import annotations
@@ -41,11 +41,6 @@ def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
         else:
             high = middle
     return high
-
-
-def can_fire(num_probes: int, *, epsilon: float, delta: float, num_groups: int) -> bool:
-    """Whether a chain of so many probes can meet the rule at all, which takes 2k probes."""
-    return num_probes >= 2 * min_probes(epsilon=epsilon, delta=delta, num_groups=num_groups)
 
 
 def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:

@@ -1,11 +1,13 @@
-"""The strategies by name, and the parser of strategy names."""
+"""The strategies by name, with their options, and the parser of strategy names."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +15,6 @@ from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
 from flashedge.search.mcts.exits import Exits
-from flashedge.search.options import check_options
 from flashedge.search.strategies.beam import BeamSearch, DynamicBranching, VaryingGranularity
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
@@ -108,7 +109,7 @@ def make_search(
     if name not in STRATEGIES:
         program = _make_program(name, programs[name], options)
         return ProgramSearch(program=program, label=name, **voting, **stepping)
-    checked = check_options(name, options)
+    checked = _check_options(name, options)
     if name == "probed_cot":
         return ProbedCot(policy=policy, **checked)
     if name in _WHOLE:
@@ -149,3 +150,83 @@ def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
             param="strategy",
         )
     return name
+
+
+# ---------------------------------------------------------------- options of strategies
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    kind: type
+    """int, float, bool or str."""
+    low: float = 0
+    high: float = math.inf
+    choices: tuple[str, ...] = ()
+    """Values of a str; empty allows any non-empty text."""
+
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, a float if the kind is. Raises RequestError if it doesn't fit."""
+        if self.kind is bool:
+            fits, what = isinstance(value, bool), "true or false"
+        elif self.kind is str:
+            fits = isinstance(value, str) and value in (self.choices or (value,)) and value != ""
+            what = f"one of {', '.join(self.choices)}" if self.choices else "a text"
+        else:
+            kinds = int if self.kind is int else int | float
+            is_number = isinstance(value, kinds) and not isinstance(value, bool)
+            fits = is_number and math.isfinite(value) and self.low <= value <= self.high
+            kind = "an integer" if self.kind is int else "a number"
+            what = f"{kind} in [{self.low:g}, {self.high:g}]"
+        if not fits:
+            raise RequestError(f"option {name} is {value!r}; it must be {what}", param="options")
+        return float(value) if self.kind is float else value
+
+
+_MANY = 1 << 20
+_SHARE = _Option(float, 0.0, 1.0)
+_OPTIONS: Mapping[str, Mapping[str, _Option]] = MappingProxyType(
+    {
+        "varying_granularity": {
+            "short_steps": _Option(int, 0, 10_000),
+            "short_step_tokens": _Option(int, 1, _MANY),
+            "long_step_tokens": _Option(int, 1, _MANY),
+        },
+        "rebase": {"temperature": _Option(float, 0.001, 1000.0), "width": _Option(int, 0, _MANY)},
+        "mcts": {
+            "c": _Option(float, 0.0, 1000.0),
+            "prior": _Option(str, choices=("logprob", "uniform")),
+            "parallel": _Option(int, 1, 1024),
+            "boost": _Option(bool),
+            "take": _Option(str, choices=("launch", "arrival")),
+            "positive_exit": _Option(bool),
+            "accept": _SHARE,
+            "negative_exit": _Option(bool),
+            "cut_rollouts": _Option(bool),
+            "futile": _SHARE,
+        },
+        "probed_cot": {
+            "probe_tokens": _Option(int, 0, _MANY),
+            "suffix": _Option(str),
+            "max_probe_tokens": _Option(int, 1, 4096),
+            "window": _Option(int, 1, 10_000),
+            "give_up_after": _Option(int, 0, _MANY),
+            "give_up_below": _SHARE,
+            "beside": _Option(bool),
+            "tv_epsilon": _Option(float, 0, 0.99),
+            "tv_delta": _Option(float, 1e-9, 0.999),
+        },
+    }
+)
+"""What they mean is said at the fields of the strategies' classes."""
+
+
+def _check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a strategy with their values checked. Raises RequestError."""
+    known = _OPTIONS.get(strategy, {})
+    for name in given:
+        if name not in known:
+            hint = f"its options are {', '.join(known)}" if known else "it has no options"
+            raise RequestError(
+                f"strategy {strategy} has no option {name!r}", hint=hint, param="options"
+            )
+    return {name: known[name].check(name, value) for name, value in given.items()}

@@ -116,6 +116,11 @@ class Vector(Generic[T]):
             raise IndexError(index)
         return self._chunks[index // _CHUNK][index % _CHUNK]
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Vector) and self._chunks == other._chunks
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __iter__(self) -> Iterator[T]:
         for chunk in self._chunks:
             yield from chunk

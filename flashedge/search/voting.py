@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Generic, TypeVar, assert_never
 
-from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint, History
+from flashedge.certainty.measures import max_reward, measure_certainty
 from flashedge.certainty.policies import Policy
-from flashedge.certainty.rewards import max_reward
 from flashedge.search.base import (
     Cluster,
     Clustered,

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.policies import Even, Lead, Policy, Threshold
+from flashedge.certainty.policies import Policy, Rule
 from flashedge.search.base import (
     Cluster,
     Clustered,
@@ -50,9 +49,13 @@ class Halves:
         return 0.25
 
 
-def watching(every: int = 1) -> Policy:
+def watching(policy: str = "every_step") -> Policy:
     """A policy that is asked again and again and never stops a run."""
-    return Threshold(detect=1, every=every, thresholds=Thresholds(least=(("entropy", 2.0),)))
+    return Rule(policy=policy, detect=1, thresholds=(("entropy", 2.0),))
+
+
+def by_lead(detect: int, least: float) -> Policy:
+    return Rule(policy="lead", detect=detect, thresholds=(("lead", least),))
 
 
 SEARCHES: dict[str, Search[Any]] = {
@@ -63,7 +66,7 @@ SEARCHES: dict[str, Search[Any]] = {
     "beam_one_step": BeamSearch(n=4, max_steps=1, selection="majority"),
     "beam_wide": BeamSearch(n=6, branching=8, max_step_tokens=30, max_steps=9, aggregate="prod"),
     "beam_watched": BeamSearch(n=8, branching=3, max_step_tokens=5, max_steps=4, policy=watching()),
-    "best_of_n_in_groups": BestOfN(n=5, policy=watching(2)),
+    "best_of_n_in_groups": BestOfN(n=5, policy=watching("every_5")),
     "self_consistency": SelfConsistency(n=6),
     "self_consistency_one_by_one": SelfConsistency(n=6, policy=watching()),
     "dvts": Dvts(n=8, branching=3, max_step_tokens=5, max_steps=4),
@@ -72,24 +75,24 @@ SEARCHES: dict[str, Search[Any]] = {
     "varying_granularity": VaryingGranularity(
         n=6, branching=2, short_steps=2, short_step_tokens=3, long_step_tokens=20, max_steps=5
     ),
-    "rebase": Rebase(n=9, max_step_tokens=5, max_steps=4, policy=Even()),
+    "rebase": Rebase(n=9, max_step_tokens=5, max_steps=4, policy=watching("static")),
     "rebase_greedy": Rebase(n=5, max_step_tokens=5, max_steps=5, temperature=0.01),
     "rebase_in_trees": Rebase(n=8, width=3, max_step_tokens=5, max_steps=4),
     "rebase_in_trees_watched": Rebase(
-        n=8, width=3, max_step_tokens=5, max_steps=4, policy=watching(3)
+        n=8, width=3, max_step_tokens=5, max_steps=4, policy=watching("every_5")
     ),
     "mcts": Mcts(n=5, branching=3, max_step_tokens=5, max_steps=4, aggregate="prod"),
     "mcts_watched": Mcts(
         n=6, branching=2, max_step_tokens=5, max_steps=5, prior="uniform", policy=watching()
     ),
     "mcts_watched_now_and_then": Mcts(
-        n=7, branching=3, max_step_tokens=5, max_steps=3, policy=watching(3)
+        n=7, branching=3, max_step_tokens=5, max_steps=3, policy=watching("every_5")
     ),
     "mcts_parallel": Mcts(
         n=8, branching=3, max_step_tokens=5, max_steps=4, aggregate="prod", parallel=4
     ),
     "mcts_parallel_watched": Mcts(
-        n=9, branching=2, max_step_tokens=5, max_steps=5, policy=watching(2), parallel=3
+        n=9, branching=2, max_step_tokens=5, max_steps=5, policy=watching("every_5"), parallel=3
     ),
     "probed_cot": ProbedCot(probe_tokens=6),
     "probed_cot_waiting": ProbedCot(probe_tokens=6, beside=False, tv_epsilon=0.5),
@@ -99,9 +102,9 @@ SEARCHES: dict[str, Search[Any]] = {
     ),
 }
 COUNTED: dict[str, Search[Any]] = {
-    "self_consistency_counted": CountedSelfConsistency(n=9, policy=Lead(detect=3, least=0.96)),
-    "best_of_n_counted": CountedBestOfN(n=7, policy=Lead(detect=2, least=0.9)),
-    "best_of_n_counted_longer": CountedBestOfN(n=12, policy=Lead(detect=4, least=0.999)),
+    "self_consistency_counted": CountedSelfConsistency(n=9, policy=by_lead(3, 0.96)),
+    "best_of_n_counted": CountedBestOfN(n=7, policy=by_lead(2, 0.9)),
+    "best_of_n_counted_longer": CountedBestOfN(n=12, policy=by_lead(4, 0.999)),
 }
 """Searches that end before n paths and cancel what is under way."""
 SILENT = {"self_consistency", "probed_cot"}

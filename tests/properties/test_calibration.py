@@ -12,22 +12,17 @@ from hypothesis import strategies as st
 
 from flashedge.certainty.calibration import (
     Calibrator,
+    Grid,
     Point,
+    SmallerCap,
     compare_endings,
     keep_pareto_front,
-)
-from flashedge.certainty.candidates import (
-    Grid,
-    SmallerCap,
-    find_need,
-    list_needs,
     propose_smaller_caps,
 )
 from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint
-from flashedge.certainty.policies import Even
-from flashedge.certainty.replay import Ending, RunTrace, end_at, lower_cap, replay
-from flashedge.certainty.rules import POLICIES, Rule
-from flashedge.certainty.skyline import Skyline
+from flashedge.certainty.policies import POLICIES, Rule
+from flashedge.certainty.replay import Ending, RunTrace, end_at, replay
+from scripts.bench.certainty.equal_accuracy import lower_cap
 
 CAP = 12
 
@@ -62,9 +57,10 @@ def traces(draw: st.DrawFn) -> list[RunTrace]:
 
 
 @given(made=traces())
-def test_the_even_policy_replays_the_whole_run(made: list[RunTrace]) -> None:
+def test_a_rule_that_is_never_met_replays_the_whole_run(made: list[RunTrace]) -> None:
+    never = Rule(policy="static", detect=1, thresholds=((ENTROPY, 2.0),))
     for one in made:
-        assert replay(one, Even()) == one.whole
+        assert replay(one, never) == one.whole
 
 
 @given(made=traces(), policy=st.sampled_from(POLICIES), allowed=st.sampled_from([0.01, 0.3, 0.9]))
@@ -86,7 +82,7 @@ def test_a_choice_saves_and_keeps_its_bound(
         assert choice.validated is None or choice.validated.loss_bound <= allowed
         if choice.smaller_cap is not None:
             assert found.tokens < choice.smaller_cap[1].tokens
-        ends = [replay(one, choice.rule.build_policy()) for one in made]
+        ends = [replay(one, choice.rule) for one in made]
         assert found.tokens * len(made) == pytest.approx(sum(e.tokens + e.overhead for e in ends))
     assert (choice.validated is None) == (len(made) == 1)
     if choice.validated is not None:
@@ -149,20 +145,6 @@ def test_the_grid_knows_no_answer(made: list[RunTrace]) -> None:
     assert Grid.build(made, (ENTROPY,)) == Grid.build(flipped, (ENTROPY,))
 
 
-@given(made=traces(), detect=st.integers(1, CAP))
-def test_the_skyline_covers_its_own_runs(made: list[RunTrace], detect: int) -> None:
-    """A run that the curve was fitted to is never stopped before its answer is right for good."""
-    rule = Rule(
-        policy="initial_curve",
-        detect=detect,
-        thresholds=((ENTROPY, 0.0),),
-        curve=Skyline.fit(list_needs(made, detect, ENTROPY)).steps,
-    )
-    for one in made:
-        if one.whole.right and rule.curve:
-            assert replay(one, rule.build_policy()).right
-
-
 def test_it_finds_the_threshold_that_separates() -> None:
     """Runs that are sure are right for good, unsure ones turn right at the end."""
     rng = random.Random(5)
@@ -198,7 +180,7 @@ def noisy_runs(rng: random.Random, count: int) -> list[RunTrace]:
     ]
 
 
-@pytest.mark.parametrize("policy", ["static", "every_step", "initial_curve"])
+@pytest.mark.parametrize("policy", ["static", "every_step"])
 def test_noise_is_not_mistaken_for_gain(policy: str) -> None:
     """Whatever qualifies holds its bound on problems that it was not chosen on."""
     rng = random.Random(1)
@@ -209,7 +191,7 @@ def test_noise_is_not_mistaken_for_gain(policy: str) -> None:
         if choice.rule is None:
             continue
         assert choice.validated.loss_bound <= 0.05
-        rule = choice.rule.build_policy()
+        rule = choice.rule
         assert compare_endings([(replay(t, rule), t.whole) for t in others]).difference > -0.05
 
 
@@ -233,11 +215,8 @@ def test_the_interval_is_wide_for_few_runs() -> None:
     assert compare_endings([(right, right)] * 1000).interval[0] > few.interval[0]
 
 
-def test_need_and_smaller_caps() -> None:
+def test_a_run_ends_at_a_smaller_cap() -> None:
     one = trace("p", [0.5] * 4, [True, False, True, True])
-    assert find_need(one) == 3
-    assert find_need(trace("p", [0.5], [True])) == 1
-    assert find_need(trace("p", [0.5, 0.5], [True, False])) is None
     assert end_at(one, 3) == one.stops[2]
     assert end_at(one, 5) is None
     lower = lower_cap(one, 2)

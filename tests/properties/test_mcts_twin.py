@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.policies import Even, Policy, Threshold
+from flashedge.certainty.policies import Policy, Rule
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.scoring import AGGREGATES
 from flashedge.search.strategies.mcts import Mcts
@@ -17,19 +16,23 @@ from tests.support.naive_mcts import NaiveMcts
 from tests.support.search_rig import World, drive
 
 
-def until(measure: str, least: float, every: int) -> Policy:
-    return Threshold(detect=every, thresholds=Thresholds(least=((measure, least),)), every=every)
+def until(measure: str, least: float, policy: str = "every_step") -> Policy:
+    return Rule(policy=policy, detect=2, thresholds=((measure, least),))
 
 
-POLICIES = [None, None, Even(), until("entropy", 0.5, 1), until("reward", 0.5, 2)]
+POLICIES = [
+    None,
+    None,
+    until("entropy", 2.0),
+    until("entropy", 0.5),
+    until("reward", 0.5, "static"),
+]
 NEVER = Exits(
     positive_exit=True,
     accept=1.5,
     negative_exit=True,
-    selective_exit=True,
     cut_rollouts=True,
     futile=0.0,
-    weak_step=0.0,
 )
 """Exits that are on and can't fire: the largest reward is 1."""
 

@@ -31,10 +31,8 @@ def draw_parallel(random: Random) -> dict[str, Any]:
             positive_exit=random.random() < 0.3,
             accept=random.random(),
             negative_exit=random.random() < 0.5,
-            selective_exit=random.random() < 0.3,
             cut_rollouts=random.random() < 0.5,
             futile=random.choice([0.01, 0.05, 0.2]),
-            weak_step=random.choice([0.2, 0.5]),
         )
     return {**fields, "parallel": random.randint(1, 8), "exits": exits}
 

@@ -11,12 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.answers.groups import group_by_first_match, likeness
-from flashedge.certainty.certainindex import measure_certainty
-from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.consistency import consistency
 from flashedge.certainty.history import Checkpoint, History
-from flashedge.certainty.policies import Curve, Even, GiveUp, Length, Policy, Threshold
-from flashedge.certainty.skyline import Skyline
+from flashedge.certainty.measures import consistency, measure_certainty
+from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.certainty.tv_stopping import failure_bound, min_probes, total_variation
 from flashedge.search.apportion import apportion, softmax
 from flashedge.search.base import Expand, Probe
@@ -44,21 +41,13 @@ stepping = {
     "max_steps": st.integers(1, 6),
     "aggregate": st.sampled_from(AGGREGATES),
 }
-thresholds = st.builds(Thresholds, least=st.tuples(st.tuples(st.just("entropy"), unit)))
-skylines = st.lists(st.tuples(unit, st.integers(0, 30)), max_size=8).map(Skyline.fit)
-plain: st.SearchStrategy[Policy] = st.one_of(
-    st.builds(Even),
-    st.builds(Length, detect=st.integers(1, 9), max_tokens=st.integers(0, 100)),
-    st.builds(Threshold, detect=st.integers(1, 9), thresholds=thresholds, every=st.integers(0, 6)),
-    st.builds(
-        Curve,
-        detect=st.integers(1, 9),
-        measure=st.just("entropy"),
-        skyline=skylines,
-        every=st.integers(0, 3),
-    ),
+plain = st.builds(
+    Rule,
+    policy=st.sampled_from(POLICIES),
+    detect=st.integers(1, 9),
+    thresholds=st.tuples(st.tuples(st.just("entropy"), unit)),
 )
-policies = plain | st.builds(
+policies: st.SearchStrategy[Policy] = plain | st.builds(
     GiveUp, policy=plain, after=st.integers(1, 9), below=unit, measure=st.just("entropy")
 )
 
@@ -235,15 +224,6 @@ def test_a_surer_run_never_gets_more(
     assume(one <= other)
     less, more = (policy.allot(history_of([e], [progress]), 30).more for e in (one, other))
     assert more <= less
-
-
-@given(runs=st.lists(st.tuples(unit, st.integers(1, 30)), min_size=1, max_size=20), at=unit)
-def test_the_skyline_covers_every_run(runs: list[tuple[float, int]], at: float) -> None:
-    skyline = Skyline.fit(runs)
-    assert all(skyline.look_up(certainty, 99) >= needed for certainty, needed in runs)
-    assert set(skyline.steps) <= set(runs)
-    surer = skyline.look_up(min(1.0, at + 0.1), 99)
-    assert surer <= skyline.look_up(at, 99)
 
 
 # ---------------------------------------------------------------- measures

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flashedge.certainty.rewards import mean_reward
+from flashedge.certainty.measures import mean_reward
 from flashedge.search.level import LevelState, Move, Shares, Stepwise
 from flashedge.search.strategies.mcts import logprob_priors, puct, uniform_priors
 from flashedge.search.tree import ROOT, NodeStatus, Tree

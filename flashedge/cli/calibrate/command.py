@@ -51,10 +51,7 @@ def calibrate(
     ] = 0.01,
     policy: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="static, every_5, every_step, length, initial_curve or dynamic_curve.",
-        ),
+        typer.Option(metavar="NAME", help="static, every_5 or every_step."),
     ] = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")
@@ -114,8 +111,8 @@ def calibrate(
     )
     outcome, saved, stored = _save(calibration, config, dry_run=dry_run, replace=replace)
     if plot is not None:
-        for path in draw(plot, choice, traces, measures[0]):
-            output.note(f"wrote {path}")
+        draw(plot, choice)
+        output.note(f"wrote {plot}")
     if as_json:
         extra = {"outcome": outcome, "saved": None if saved is None else str(saved)}
         output.print_json({**calibration.to_json(), **extra})
@@ -157,7 +154,7 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
 
 def _check_options(max_loss: float, policy: str | None, plot: Path | None) -> None:
     """Raises RequestError or ConfigError before anything is run."""
-    from flashedge.certainty.rules import POLICIES
+    from flashedge.certainty.policies import POLICIES
     from flashedge.plots import SUFFIXES
     from flashedge.runtime.request.checks import check_choice, check_float
 

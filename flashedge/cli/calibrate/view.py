@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ from flashedge.cli import output
 
 if TYPE_CHECKING:
     from flashedge.certainty.calibration import Choice, Comparison
-    from flashedge.certainty.replay import RunTrace
-    from flashedge.certainty.rules import Rule
+    from flashedge.certainty.policies import Rule
     from flashedge.runtime.request.calibrations import Calibration
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
@@ -67,11 +65,6 @@ def describe_rule(rule: Rule | None) -> str:
     """Say in words what a rule does."""
     if rule is None:
         return "none"
-    if rule.policy == "length":
-        return f"length: at {rule.detect}, stop runs of at most {rule.max_tokens:,} tokens"
-    if rule.policy.endswith("_curve"):
-        steps = ", ".join(f"{need} up to {at:.2f}" for at, need in rule.curve)
-        return f"{rule.policy} from {rule.detect} on, {rule.thresholds[0][0]}: {steps}"
     least = " and ".join(f"{name} at least {value:g}" for name, value in rule.thresholds)
     return f"{rule.policy} from {rule.detect} on: {least}"
 
@@ -87,38 +80,12 @@ def build_frontier(choice: Choice) -> Series:
     }
 
 
-def build_skyline(rule: Rule, traces: Sequence[RunTrace], measure: str) -> Series:
-    """Return the progress that runs needed over their certainty at the detection step.
-
-    `skyline` is the most that runs of at least this certainty needed.
-    """
-    from flashedge.certainty.candidates import list_needs
-    from flashedge.certainty.skyline import Skyline
-
-    found = sorted(set(list_needs(traces, rule.detect, measure)))
-    apart = [point for at, need in found for point in ((at, float(need)), (math.nan, math.nan))]
-    stairs: list[tuple[float, float]] = []
-    for at, need in Skyline.fit(found).steps:
-        stairs += [(stairs[-1][0] if stairs else 0.0, need), (at, need)]
-    return {"needed": apart, "skyline": stairs}
-
-
-def draw(path: Path, choice: Choice, traces: Sequence[RunTrace], measure: str) -> list[Path]:
-    """Draw the frontier to `path` and the skyline beside it. Returns the files.
-
-    Raises ConfigError.
-    """
+def draw(path: Path, choice: Choice) -> None:
+    """Draw the frontier. Raises ConfigError."""
     from flashedge.plots import draw_plot
 
     x, y = "tokens of a run", "accuracy"
     draw_plot(path, build_frontier(choice), title="Tokens to accuracy", x=x, y=y, points=True)
-    if choice.rule is None:
-        return [path]
-    beside = path.with_name(f"{path.stem}-skyline{path.suffix}")
-    x, y = f"{measure} at {choice.rule.detect}", "needed"
-    series = build_skyline(choice.rule, traces, measure)
-    draw_plot(beside, series, title="Progress needed by certainty", x=x, y=y, points=True)
-    return [path, beside]
 
 
 def _explain_none(choice: Choice, max_loss: float) -> str:

@@ -23,7 +23,7 @@ REQUEST_FIELDS = {
     "top_p": "sample from the likeliest tokens of this total probability (1)",
     "top_k": "sample from the N likeliest tokens; 0 is off (0)",
     "baseline": "true: the stock loop, without optimizations, for comparison",
-    "early_exit.policy": "lead, static, every_5, every_step, length, initial_curve, dynamic_curve",
+    "early_exit.policy": "lead, static, every_5 or every_step",
     "early_exit.thresholds.NAME": "least certainty at which to stop, by measure: entropy, reward",
     "early_exit.detect": "paths, rollouts or probes before certainty is first measured",
 }

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.certainty.rules import Rule
+from flashedge.certainty.policies import Rule
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.versions import FileVersion
-from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.early_exit import REMOVED, ExitOptions
 from flashedge.runtime.request.request import Request
 from flashedge.types import BLANK_LINE, STEPS
 
@@ -79,8 +79,7 @@ class Calibration:
         fields, rule = dict(data), data["rule"]
         if rule is not None:
             thresholds = tuple((str(name), float(v)) for name, v in rule["thresholds"])
-            curve = tuple((float(at), int(need)) for at, need in rule["curve"])
-            rule = Rule(**{**rule, "thresholds": thresholds, "curve": curve})
+            rule = Rule(policy=rule["policy"], detect=rule["detect"], thresholds=thresholds)
             if not thresholds:
                 raise ValueError("a rule without thresholds")
             ExitOptions.from_rule(rule)
@@ -115,13 +114,16 @@ def load_calibrations(config: Config) -> tuple[Calibration, ...]:
 
 @functools.lru_cache(maxsize=8)
 def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
-    """The calibrations of one version of the file. Raises ConfigError."""
+    """The calibrations of one version of the file, without those that chose a removed policy.
+    Raises ConfigError."""
     path = version.path
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}, this FlashEdge knows {VERSION}")
-        return tuple(Calibration.from_json(entry) for entry in data["calibrations"])
+        entries = data["calibrations"]
+        known = [e for e in entries if not e["rule"] or e["rule"]["policy"] not in REMOVED]
+        return tuple(map(Calibration.from_json, known))
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RequestError) as error:

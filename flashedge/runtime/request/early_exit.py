@@ -8,10 +8,13 @@ from types import MappingProxyType
 from typing import Any
 
 from flashedge.certainty.history import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
-from flashedge.certainty.policies import GiveUp, Policy
-from flashedge.certainty.rules import POLICIES, Rule
+from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.errors import RequestError
 from flashedge.runtime.request.checks import check_choice, check_float, check_int
+
+REMOVED = ("length", "initial_curve", "dynamic_curve")
+"""Policies that no new run can have. Stored runs that had one still open."""
+_REMOVED_FIELDS = ("max_tokens", "curve")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +31,6 @@ class ExitOptions:
     """The progress (paths, rollouts, probes) at which the policy decides for the first time."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """Measure -> least value. All must be met."""
-    max_tokens: int | None = None
-    """`length` only: stop at `detect` if the run has spent at most so many tokens."""
-    curve: tuple[tuple[float, int], ...] = ()
-    """Curves only: (certainty, progress needed) pairs of calibration runs."""
     give_up_after: int = 0
     """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
@@ -40,7 +39,7 @@ class ExitOptions:
 
     def __post_init__(self) -> None:
         """Raises RequestError."""
-        if self.policy is not None:
+        if self.policy is not None and self.policy not in REMOVED:
             check_choice("early_exit.policy", self.policy, (*POLICIES, LEAD))
         if self.detect is not None:
             check_int("early_exit.detect", self.detect, 1, 1 << 20)
@@ -49,24 +48,12 @@ class ExitOptions:
         for name, value in self.thresholds.items():
             check_choice("early_exit.thresholds", name, MEASURES)
             check_float(f"early_exit.thresholds.{name}", value, 0.0, 1.0)
-        if self.max_tokens is not None:
-            check_int("early_exit.max_tokens", self.max_tokens, 1, 1 << 40)
-        for certainty, progress in self.curve:
-            check_float("early_exit.curve", certainty, 0.0, 1.0)
-            check_int("early_exit.curve", progress, 0, 1 << 20)
         check_int("early_exit.give_up_after", self.give_up_after, 0, 1 << 20)
         check_float("early_exit.give_up_below", self.give_up_below, 0.0, 1.0)
         if self.policy == LEAD and self.thresholds and set(self.thresholds) != {LEAD}:
             raise RequestError(
                 "early_exit.policy lead takes the threshold of lead only", param="early_exit"
             )
-        for kind, needs in (("length", self.max_tokens), ("curve", self.curve)):
-            if self.policy is not None and self.policy.endswith(kind) and not needs:
-                missing = "curve" if kind == "curve" else "max_tokens"
-                raise RequestError(
-                    f"early_exit.policy {self.policy} needs early_exit.{missing}",
-                    param="early_exit",
-                )
 
     @classmethod
     def from_rule(cls, rule: Rule) -> ExitOptions:
@@ -79,29 +66,21 @@ class ExitOptions:
             policy=rule.policy,
             detect=rule.detect,
             thresholds=dict(rule.thresholds),
-            max_tokens=rule.max_tokens or None,
-            curve=rule.curve,
         )
 
     @property
     def names_policy(self) -> bool:
         """Whether any part of the policy is given, so that no calibration applies."""
-        given = (self.policy, self.detect, self.max_tokens)
-        return bool(self.thresholds or self.curve or any(v is not None for v in given))
+        return bool(self.thresholds) or self.policy is not None or self.detect is not None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ExitOptions:
-        """Invert `dataclasses.asdict`; lists stand for tuples. Raises RequestError."""
-        if unknown := set(data) - set(cls.__dataclass_fields__):
+        """Invert `dataclasses.asdict`. Raises RequestError."""
+        fields = {name: value for name, value in data.items() if name not in _REMOVED_FIELDS}
+        if unknown := set(fields) - set(cls.__dataclass_fields__):
             names = ", ".join(sorted(unknown))
             raise RequestError(f"early_exit has no field {names}", param="early_exit")
-        try:
-            curve = tuple((at, need) for at, need in data.get("curve") or ())
-        except (TypeError, ValueError) as error:
-            raise RequestError(
-                "early_exit.curve must be a list of [certainty, progress]", param="early_exit"
-            ) from error
-        return cls(**{**data, "curve": curve})
+        return cls(**fields)
 
 
 VOTES = ("self_consistency", "best_of_n")
@@ -118,18 +97,24 @@ _PAPER: Mapping[str, Rule] = MappingProxyType(
         "probed_cot": Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),)),
     }
 )
-"""The rules of Table 3 of arXiv 2412.20993 for GSM8K. Curves and `give_up_below` use the first
-measure. The threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper,
-whatever the run's aggregate is (see `certainty.rewards`). It suits the paper's reward model; other
-verifiers need calibration."""
+"""The rules of Table 3 of arXiv 2412.20993 for GSM8K. `give_up_below` uses the first measure. The
+threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper, whatever the
+run's aggregate is (see `certainty.measures`). It suits the paper's reward model; other verifiers
+need calibration."""
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
     """The rule of a run that no calibration fits.
 
     Votes whose request names no policy stop by their counts. Everything else is completed by the
-    defaults of `build_paper_rule`.
+    defaults of `build_paper_rule`. Raises RequestError for a removed policy.
     """
+    if options.policy in REMOVED:
+        raise RequestError(
+            f"early_exit.policy {options.policy} was removed: it showed no gain over a smaller n",
+            hint=f"use {', '.join(POLICIES)} or {LEAD}",
+            param="early_exit",
+        )
     if options.policy == LEAD or (strategy in VOTES and not options.names_policy):
         return replace(
             _BY_COUNTS,
@@ -147,8 +132,6 @@ def build_paper_rule(strategy: str, options: ExitOptions = ExitOptions()) -> Rul
         policy=options.policy or usual.policy,
         detect=options.detect or usual.detect,
         thresholds=tuple(options.thresholds.items()) or usual.thresholds,
-        max_tokens=options.max_tokens or 0,
-        curve=options.curve,
     )
 
 
@@ -158,10 +141,10 @@ def build_exit_policy(options: ExitOptions | None, strategy: str) -> Policy | No
         return None
     rule = build_exit_rule(options, strategy)
     if not options.give_up_after:
-        return rule.build_policy()
+        return rule
     measure = rule.thresholds[0][0]
     return GiveUp(
-        policy=rule.build_policy(),
+        policy=rule,
         after=options.give_up_after,
         below=options.give_up_below,
         measure=ENTROPY if measure == LEAD else measure,

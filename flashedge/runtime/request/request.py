@@ -94,7 +94,7 @@ class Request:
     """When the run may stop before its end. None: never."""
 
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of the strategy (`search.options`) or of a user's program, as plain JSON values."""
+    """Options of the strategy (`search.catalog`) or of a user's program, as plain JSON values."""
 
     answers: str = "boxed"
     """boxed; text or whole for open-ended problems; json. See `answers.equality`."""
@@ -150,8 +150,6 @@ class Request:
         fields["problem"]["messages"] = list(fields["problem"]["messages"])
         if self.prompt_ids is not None:
             fields["prompt_ids"] = list(self.prompt_ids)
-        if self.early_exit is not None:
-            fields["early_exit"]["curve"] = [list(point) for point in self.early_exit.curve]
         return fields
 
     @classmethod

@@ -4,14 +4,13 @@ Positive: the search ends once a path that ended is good enough.
 Negative: it ends once every leaf is futile. A path's reward is the product, or the minimum, of its
 step scores. It only falls as the path grows, so the reward of a leaf bounds everything below it: a
 leaf under the threshold is futile.
-Selective: the same, without the branches whose first step is weak. The search itself may still
-enter them.
 Cut rollouts: a single rollout is cancelled as soon as its path is futile, and none starts at a
 futile leaf. Such a rollout counts among n, but leaves no visit. Once no other leaf is left, the
 search is over.
 
 The other positive exit is a policy: see `certainty.policies`. Departure: there is no exit before a
-path has ended, so that there is an answer. Ref: arXiv 2604.00510 §3.1, §3.4, §4.1, §4.3.
+path has ended, so that there is an answer; the selective exit of §4.3 lost right answers on
+held-out problems and is left out (docs/results/mcts.md). Ref: arXiv 2604.00510 §3.1, §3.4, §4.1.
 """
 
 from __future__ import annotations
@@ -34,46 +33,39 @@ class Exits:
 
     The defaults were chosen on 200 calibration problems of the pair of 21 November 2026
     (`scripts/bench/mcts/choose_thresholds.py`): `accept` as the lowest that loses at most half a
-    point of the right answers, `futile` as one that loses none; `weak_step` on 80 of them. Scores
-    of another verifier mean something else, so choose anew for it.
+    point of the right answers, `futile` as one that loses none. Scores of another verifier mean
+    something else, so choose again for it.
     """
 
     positive_exit: bool = False
     accept: float = 0.83
     """Reward of a finished path at which the positive exit ends the search."""
     negative_exit: bool = False
-    selective_exit: bool = False
-    weak_step: float = 0.95
-    """Branches whose first step has less do not count in the selective exit. It lost right answers
-    on held-out problems, and saved little more than the strict one."""
     cut_rollouts: bool = False
     futile: float = 0.1
     """τ: a leaf with less is futile."""
 
-    @property
-    def test_leaves(self) -> bool:
-        """Whether the search ends once no leaf is viable."""
-        return self.negative_exit or self.selective_exit
-
     def check(self, aggregate: str) -> None:
         """Raises RequestError for an exit under an aggregate whose leaves bound nothing."""
-        if (self.test_leaves or self.cut_rollouts) and aggregate not in BOUNDING:
+        if (self.negative_exit or self.cut_rollouts) and aggregate not in BOUNDING:
             raise RequestError(
                 f"negative exits need an aggregate that only falls as a path grows, and"
                 f" {aggregate!r} can rise again: a leaf below the threshold could still become a"
                 " good path",
-                hint=f"set aggregate to {' or '.join(BOUNDING)}, or switch negative_exit,"
-                " selective_exit and cut_rollouts off",
+                hint=f"set aggregate to {' or '.join(BOUNDING)}, or switch negative_exit and"
+                " cut_rollouts off",
                 param="aggregate",
             )
 
     def count_leaves(self, state: MctsState, node: NodeId) -> MctsState:
-        """Count the viable leaves after an expansion, if an exit asks for them: `node` is a leaf no
-        more, and its children are."""
-        if not self.test_leaves:
+        """Count the leaves that are not futile after an expansion, if the exit asks for them:
+        `node` is a leaf no more, and its children are."""
+        if not self.negative_exit:
             return state
-        new = sum(self._is_viable(state, child.id) for child in state.tree.list_kept(node))
-        return replace(state, num_viable=state.num_viable + new - self._is_viable(state, node))
+        rewards = [state.statistics[child.id].reward for child in state.tree.list_kept(node)]
+        new = sum(reward >= self.futile for reward in rewards)
+        old = state.statistics[node].reward >= self.futile
+        return replace(state, num_viable=state.num_viable + new - old)
 
     def find_reason(self, state: MctsState) -> str | None:
         """The `cut_by` of a search that has to end now."""
@@ -81,7 +73,7 @@ class Exits:
             return None
         if self.positive_exit and state.best_reward >= self.accept:
             return REWARD
-        return FUTILITY if self.test_leaves and not state.num_viable else None
+        return FUTILITY if self.negative_exit and not state.num_viable else None
 
     def is_cut(self, state: MctsState, node: NodeId) -> bool:
         """Whether no rollout may go on from a node."""
@@ -95,11 +87,3 @@ class Exits:
     def _cuts(self, state: MctsState) -> bool:
         """Whether rollouts are cut yet. The first path always runs to its end."""
         return self.cut_rollouts and bool(state.complete)
-
-    def _is_viable(self, state: MctsState, leaf: NodeId) -> bool:
-        rewards = state.statistics
-        if rewards[leaf].reward < self.futile:
-            return False
-        path = state.tree.path(leaf)
-        weak = bool(path) and rewards[path[0].id].reward < self.weak_step
-        return not (self.selective_exit and weak)

@@ -6,7 +6,7 @@ Results of rollouts in flight are noted as they arrive. What follows from them i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -82,52 +82,24 @@ class NodeStatistics:
         return self.value / self.visits if self.visits else self.reward
 
 
-class Statistics:
-    """Immutable statistics of all nodes, by id. Methods that change something return a copy."""
+Statistics = Vector[NodeStatistics]
+"""Of all nodes, by id."""
 
-    __slots__ = ("_nodes",)
 
-    def __init__(self, nodes: Vector[NodeStatistics] | None = None) -> None:
-        self._nodes = nodes or Vector((NodeStatistics(reward=1.0, prior=1.0),))
+def enter(known: Statistics, path: Iterable[NodeId], count: int = 1) -> Statistics:
+    """A rollout in flight goes through these nodes. count -1: it does so no more."""
+    return known.update(
+        (node, replace(known[node], in_flight=known[node].in_flight + count)) for node in path
+    )
 
-    def __len__(self) -> int:
-        return len(self._nodes)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Statistics) and list(self._nodes) == list(other._nodes)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __getitem__(self, node: NodeId) -> NodeStatistics:
-        return self._nodes[node]
-
-    def add(self, count: int) -> Statistics:
-        """Append nodes of which nothing is known yet."""
-        first = len(self._nodes)
-        return Statistics(self._nodes.update((first + i, NodeStatistics()) for i in range(count)))
-
-    def update(self, changes: Mapping[NodeId, NodeStatistics]) -> Statistics:
-        return Statistics(self._nodes.update(sorted(changes.items())))
-
-    def enter(self, path: Iterable[NodeId], count: int = 1) -> Statistics:
-        """A rollout in flight goes through these nodes. count -1: it does so no more."""
-        return self.update(
-            {
-                node: replace(at, in_flight=at.in_flight + count)
-                for node in path
-                for at in (self[node],)
-            }
-        )
-
-    def visit(self, path: Iterable[NodeId], reward: float) -> Statistics:
-        """A rollout through these nodes has ended."""
-        return self.update(
-            {
-                node: replace(at, visits=at.visits + 1, value=at.value + reward)
-                for node in path
-                for at in (self[node],)
-            }
-        )
+def visit(known: Statistics, path: Iterable[NodeId], reward: float) -> Statistics:
+    """A rollout through these nodes has ended."""
+    return known.update(
+        (node, replace(at, visits=at.visits + 1, value=at.value + reward))
+        for node in path
+        for at in (known[node],)
+    )
 
 
 # ---------------------------------------------------------------- the state
@@ -135,7 +107,9 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MctsState(VotingState):
-    statistics: Statistics = field(default_factory=Statistics)
+    statistics: Statistics = field(
+        default_factory=lambda: Vector((NodeStatistics(reward=1.0, prior=1.0),))
+    )
     """Visits, values and in-flight counts of all nodes."""
     rollouts: tuple[NodeId, ...] = ()
     """The nodes in which rollouts ended, in order."""
@@ -206,7 +180,7 @@ class MctsState(VotingState):
         reward = self.statistics[flight.node].reward
         return replace(
             self,
-            statistics=self.statistics.enter(list_path(self.tree, flight.node)),
+            statistics=enter(self.statistics, list_path(self.tree, flight.node)),
             flights=(*self.flights, replace(flight, reward=reward)),
         )
 
@@ -214,7 +188,7 @@ class MctsState(VotingState):
         """Take a rollout out of flight."""
         return replace(
             self,
-            statistics=self.statistics.enter(list_path(self.tree, flight.node), -1),
+            statistics=enter(self.statistics, list_path(self.tree, flight.node), -1),
             flights=tuple(f for f in self.flights if f.number != flight.number),
         )
 

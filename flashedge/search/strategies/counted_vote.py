@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.history import ENTROPY, LEAD
 from flashedge.certainty.lead import count_wanted, measure_lead
-from flashedge.certainty.policies import Lead, find_lead
+from flashedge.certainty.measures import measure_certainty
+from flashedge.certainty.policies import Rule, find_lead
 from flashedge.search.base import Cancel, Child, Command, Expand, Reached, Result, Score, Watch
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET, NOTHING, Phase, VotingSearch, VotingState
@@ -66,7 +66,7 @@ Move = tuple[CountedState, tuple[Command, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedSelfConsistency(VotingSearch[CountedState]):
-    """Self-consistency that stops by its counts. `policy` has a `Lead`."""
+    """Self-consistency that stops by its counts. `policy` has a rule by the lead."""
 
     verifies: ClassVar[bool] = False
 
@@ -77,7 +77,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         return "self_consistency"
 
     @property
-    def _lead(self) -> Lead:
+    def _lead(self) -> Rule:
         lead = find_lead(self.policy)
         assert lead is not None, "the vote stops by its lead"
         return lead
@@ -85,7 +85,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        """Create the root and begin the first paths. Raises AssertionError without a `Lead`."""
+        """Create the root and begin the first paths. Raises AssertionError without such a rule."""
         state = CountedState(tree=Tree.from_seed(seed), limits=limits)
         return self._begin(state, min(self.n, self._lead.detect))
 

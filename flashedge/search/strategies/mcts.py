@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from flashedge.certainty.rewards import mean_reward
+from flashedge.certainty.measures import mean_reward
 from flashedge.search.apportion import softmax
 from flashedge.search.base import Child, Command, Expand, Finish, Result
 from flashedge.search.mcts.exits import FUTILITY, Exits
@@ -28,6 +28,7 @@ from flashedge.search.mcts.rollouts import (
     list_path,
     note_scores,
     note_segment,
+    visit,
 )
 from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
 from flashedge.search.voting import BUDGET, Phase, VotingSearch
@@ -272,7 +273,7 @@ class Mcts(VotingSearch[MctsState]):
         """Begin to expand the node of a rollout that is not in flight."""
         parent = flight.node
         tree, nodes = state.tree.expand(parent, self.branching)
-        statistics = state.statistics.add(self.branching)
+        statistics = state.statistics.update((node.id, NodeStatistics()) for node in nodes)
         state = replace(state, tree=tree, statistics=statistics).fly(
             replace(flight, stage=Stage.GENERATING, outstanding=self.branching)
         )
@@ -336,7 +337,7 @@ class Mcts(VotingSearch[MctsState]):
         state = replace(
             state,
             tree=tree,
-            statistics=known.update(changes),
+            statistics=known.update(changes.items()),
             complete=(*state.complete, *ended),
             turn=state.turn + 1,
             taken_tokens=state.taken_tokens + sum(len(s.token_ids) for s in generated),
@@ -350,7 +351,7 @@ class Mcts(VotingSearch[MctsState]):
         """Note a rollout that ended in `leaf`, which no other one enters again. It is not in
         flight any more."""
         path, reward = list_path(state.tree, leaf), state.statistics[leaf].reward
-        statistics = close_node(state.tree, state.statistics.visit(path, reward), leaf)
+        statistics = close_node(state.tree, visit(state.statistics, path, reward), leaf)
         state = replace(state, statistics=statistics, rollouts=(*state.rollouts, leaf))
         if (end := self._exit(state)) is not None:
             return end
@@ -451,4 +452,4 @@ def close_node(tree: Tree, statistics: Statistics, node: NodeId) -> Statistics:
             break
         changes[at] = replace(statistics[at], is_closed=True)
         at = tree[at].parent
-    return statistics.update(changes)
+    return statistics.update(changes.items())

@@ -8,13 +8,8 @@ from typing import assert_never
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.groups import group_by_first_match
-from flashedge.certainty.consistency import (
-    consistency,
-    hesitates,
-    is_unsettled,
-    pick_settled_answer,
-)
 from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
+from flashedge.certainty.measures import consistency, hesitates, is_unsettled, pick_settled_answer
 from flashedge.certainty.policies import Policy, Reason
 from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from flashedge.certainty.certainindex import measure_certainty
+from flashedge.certainty.measures import measure_certainty
 from flashedge.cli.calibrate.runs import find_right_answers
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.runs import load_events

@@ -32,10 +32,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flashedge.certainty.calibration import Comparison, compare_endings
-from flashedge.certainty.candidates import Grid, SmallerCap
-from flashedge.certainty.replay import Ending, RunTrace, lower_cap, replay
-from flashedge.certainty.rules import POLICIES, Rule
+from flashedge.certainty.calibration import Comparison, Grid, SmallerCap, compare_endings
+from flashedge.certainty.policies import POLICIES, Rule
+from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.runtime.request.early_exit import build_paper_rule
 from scripts.bench.certainty.whole_runs import (
     CALIBRATION,
@@ -119,7 +118,7 @@ def propose_candidates(
         best: Candidate | None = None
         for cap in caps:
             lowered = [lower_cap(trace, cap) for trace in traces]
-            for rule in Grid.build(lowered, measures).propose_rules(policy, lowered):
+            for rule in Grid.build(lowered, measures).propose_rules(policy):
                 compared = compare(traces, cap, rule)
                 if compared.loss_bound > max_loss:
                     continue
@@ -139,8 +138,22 @@ def end_runs(traces: Sequence[RunTrace], cap: int, rule: Rule | None) -> list[En
     """Return how each run ends under a rule and cap. None is the even policy."""
     if rule is None:
         return [SmallerCap(cap=cap).end(trace) for trace in traces]
-    policy = rule.build_policy()
-    return [replay(lower_cap(trace, cap), policy) for trace in traces]
+    return [replay(lower_cap(trace, cap), rule) for trace in traces]
+
+
+def lower_cap(trace: RunTrace, cap: int) -> RunTrace:
+    """Return the run with a smaller cap, ended at its first checkpoint at or beyond it."""
+    reached = (i for i, c in enumerate(trace.checkpoints) if c.progress >= cap)
+    at = next(reached, None)
+    if at is None or cap >= trace.cap:
+        return trace
+    return RunTrace(
+        problem=trace.problem,
+        cap=cap,
+        checkpoints=trace.checkpoints[: at + 1],
+        stops=trace.stops[: at + 1],
+        whole=trace.stops[at],
+    )
 
 
 def _choose_even(traces: Sequence[RunTrace], max_loss: float, caps: Sequence[int]) -> Candidate:
@@ -258,10 +271,6 @@ def describe(rule: Rule | None) -> dict[str, Any] | None:
         return None
     body: dict[str, Any] = {"policy": rule.policy, "detect": rule.detect}
     body["thresholds"] = dict(rule.thresholds)
-    if rule.max_tokens:
-        body["max_tokens"] = rule.max_tokens
-    if rule.curve:
-        body["curve"] = [list(point) for point in rule.curve]
     return body
 
 

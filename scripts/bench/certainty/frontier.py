@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flashedge.certainty.calibration import Calibrator
-from flashedge.certainty.candidates import SmallerCap
-from flashedge.certainty.replay import Ending, RunTrace, lower_cap, replay
-from flashedge.certainty.rules import POLICIES
+from flashedge.certainty.calibration import Calibrator, SmallerCap
+from flashedge.certainty.policies import POLICIES
+from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.plots import draw_plot
 from flashedge.runtime.request.early_exit import build_paper_rule
 from flashedge.statistics import bootstrap, interval, mean
-from scripts.bench.certainty.equal_accuracy import EVEN, describe
+from scripts.bench.certainty.equal_accuracy import EVEN, describe, lower_cap
 from scripts.bench.certainty.whole_runs import load_traces
 
 
@@ -70,7 +69,7 @@ def build_rows(
     rows = [{"cap": cap, "policy": EVEN, **compare(even, even), "fired": 0.0, "rule": None}]
     for policy in policies:
         rule = Calibrator(calibration, policy, measures).choose(max_loss).rule
-        ends = even if rule is None else [replay(t, rule.build_policy()) for t in heldout]
+        ends = even if rule is None else [replay(t, rule) for t in heldout]
         fired = [e.tokens < w.tokens for e, w in zip(ends, even, strict=True)]
         rows.append(
             {

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.certainty.rules import POLICIES
+from flashedge.certainty.policies import POLICIES
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config

@@ -29,11 +29,10 @@ from typing import Any
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.calibration import Comparison, compare_endings
-from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.history import ENTROPY, LEAD, Checkpoint
-from flashedge.certainty.policies import Lead, Policy
+from flashedge.certainty.measures import measure_certainty
+from flashedge.certainty.policies import Policy, Rule, find_lead
 from flashedge.certainty.replay import Ending, RunTrace, end_at
-from flashedge.certainty.rules import Rule
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule, build_paper_rule
 from flashedge.search.base import (
     Cancel,
@@ -81,13 +80,13 @@ class Vote:
 
     def end(self, policy: Policy, curve: Curve) -> tuple[Ending, float]:
         """How the vote ends, and its seconds."""
-        if isinstance(policy, Lead):
-            return self._count(policy, curve)
+        if (lead := find_lead(policy)) is not None:
+            return self._count(lead, curve)
         asks = self.list_asks(policy)
         seconds = sum(time_group(self.lens[a:b], curve) for a, b in pairwise(asks))
         return end_at(self.trace, asks[-1]) or self.trace.whole, seconds
 
-    def _count(self, policy: Lead, curve: Curve) -> tuple[Ending, float]:
+    def _count(self, policy: Rule, curve: Curve) -> tuple[Ending, float]:
         """Drive the search that counts after every path."""
         search = CountedSelfConsistency(n=self.trace.cap, policy=policy)
         state, commands = search.start(Problem.from_text(self.trace.problem), 0, LIMITS)
@@ -232,7 +231,7 @@ def choose(votes: Sequence[Vote], curve: Curve) -> Rule | None:
         Rule(policy=LEAD, detect=detect, thresholds=((LEAD, least),))
         for detect, least in product((3, 4, 5, 6), (0.8, 0.85, 0.9, 0.93, 0.955, 0.97, 0.98, 0.99))
     ]
-    rows = [(rule, judge("", rule.build_policy(), votes, curve)) for rule in rules]
+    rows = [(rule, judge("", rule, votes, curve)) for rule in rules]
     fit = [
         (row.changed, name_rule(rule), rule)
         for rule, row in rows
@@ -245,8 +244,8 @@ def list_rivals(cap: int) -> dict[str, Policy]:
     usual = build_exit_rule(ExitOptions(), "self_consistency")
     paper = build_paper_rule("self_consistency")
     three_quarters = Rule(policy="static", detect=4, thresholds=((SHARE, 0.75),))
-    smaller = {
-        f"{n} paths": Rule(policy="static", detect=n, thresholds=((ENTROPY, 0.0),)).build_policy()
+    smaller: dict[str, Policy] = {
+        f"{n} paths": Rule(policy="static", detect=n, thresholds=((ENTROPY, 0.0),))
         for n in range(cap, 3, -1)
     }
     rules = {
@@ -256,7 +255,7 @@ def list_rivals(cap: int) -> dict[str, Policy]:
         "three quarters agree: ": three_quarters,
         "one by one: ": replace(usual, detect=1),
     }
-    return smaller | {lead + name_rule(rule): rule.build_policy() for lead, rule in rules.items()}
+    return smaller | {lead + name_rule(rule): rule for lead, rule in rules.items()}
 
 
 def parse_curve(text: str) -> Curve:
@@ -281,7 +280,7 @@ def main() -> None:
     chosen = choose(votes[:middle], curve)
     policies = list_rivals(votes[0].trace.cap)
     if chosen is not None:
-        policies["chosen: " + name_rule(chosen)] = chosen.build_policy()
+        policies["chosen: " + name_rule(chosen)] = chosen
     rows = [judge(name, p, votes[middle:], curve).describe() for name, p in policies.items()]
     for row in rows:
         print(row, flush=True)

@@ -7,8 +7,8 @@ is played once, and after every turn it is noted what each exit would see and wh
 answer if it ended there. What a setting does follows from these notes; the chosen ones are played
 again with the exits on, and must agree. Held-out problems play no part.
 
-- `accept` (positive exit), `futile` (strict), `futile` and `weak_step` (selective): of the settings
-  that lose no more than `--max-loss` of the accuracy, the one that saves most tokens.
+- `accept` (positive exit) and `futile` (strict): of the settings that lose at most `--max-loss`
+  of the accuracy, the one that saves most tokens.
 
 Prints the candidates, the correlation of a branch's first score with the best reward found in it,
 and the share of runs that each exit ends. The last line is JSON.
@@ -35,7 +35,6 @@ from scripts.lab.statistics import pearson
 
 ACCEPT = (0.5, 0.6, 0.7, 0.75, 0.8, 0.81, 0.82, 0.83, 0.84, 0.85, 0.9)
 FUTILE = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-WEAK = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +47,8 @@ class Turn:
     has_path: bool
     """Whether a path has ended."""
     best_reward: float
-    best_leaf: tuple[float, ...]
-    """(len(WEAK),) largest reward of a leaf whose branch is not weak by that threshold."""
+    best_leaf: float
+    """Largest reward of a leaf."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,21 +113,19 @@ def _note_turn(state: MctsState, tree: RecordedTree, search: Mcts) -> Turn:
         answer = choose_answer(
             answered, state.complete, how=search.aggregate, by=search.selection
         ).answer
-    best = [0.0] * len(WEAK)
+    best = 0.0
     flying = (NodeStatus.GENERATING, NodeStatus.GENERATED)
     for node in state.tree.nodes.values():
         below = [c for c in state.tree.list_kept(node.id) if c.status not in flying]
         if node.status in (NodeStatus.DUPLICATE, *flying) or below or node.id == ROOT:
             continue
-        reward = state.statistics[node.id].reward
-        first = state.statistics[state.tree.path(node.id)[0].id].reward
-        best = [max(b, reward) if first >= weak else b for b, weak in zip(best, WEAK, strict=True)]
+        best = max(best, state.statistics[node.id].reward)
     return Turn(
         tokens=state.taken_tokens,
         right=answer is not None and tree.right[answer],
         has_path=bool(state.complete),
         best_reward=state.best_reward,
-        best_leaf=tuple(best),
+        best_leaf=best,
     )
 
 
@@ -151,8 +148,7 @@ def judge(played: Sequence[PlayedTree], exits: Exits) -> Candidate:
 def _would_end(turn: Turn, exits: Exits) -> bool:
     if exits.positive_exit and turn.best_reward >= exits.accept:
         return True
-    weak = exits.weak_step if exits.selective_exit else 0.0
-    return exits.test_leaves and turn.best_leaf[WEAK.index(weak)] < exits.futile
+    return exits.negative_exit and turn.best_leaf < exits.futile
 
 
 def choose(found: Sequence[Candidate], max_loss: float) -> Candidate | None:
@@ -198,19 +194,14 @@ def main() -> None:
     played = [play_tree(build_mcts(options.n, Exits()), tree) for tree in trees]
     positive = [judge(played, Exits(positive_exit=True, accept=accept)) for accept in ACCEPT]
     strict = [judge(played, Exits(negative_exit=True, futile=futile)) for futile in FUTILE]
-    selective = [
-        judge(played, Exits(selective_exit=True, futile=futile, weak_step=weak))
-        for futile in FUTILE
-        for weak in WEAK
-    ]
     chosen = {}
-    for name, found in (("positive", positive), ("strict", strict), ("selective", selective)):
-        print(f"{name}: accept futile weak_step | tokens ended lost gained bound")
+    for name, found in (("positive", positive), ("strict", strict)):
+        print(f"{name}: accept futile | tokens ended lost gained bound")
         for at in found:
             exits = at.exits
             print(
-                f"  {exits.accept:.2f} {exits.futile:.3f} {exits.weak_step:.2f} | {at.tokens:.3f}"
-                f" {at.ended:.3f} {at.lost} {at.gained} {at.bound:.3f}"
+                f"  {exits.accept:.2f} {exits.futile:.3f} | {at.tokens:.3f} {at.ended:.3f}"
+                f" {at.lost} {at.gained} {at.bound:.3f}"
             )
         chosen[name] = choose(found, options.max_loss)
         if (best := chosen[name]) is not None:

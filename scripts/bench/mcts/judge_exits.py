@@ -33,9 +33,7 @@ from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_sear
 EXITS: Mapping[str, Exits] = {
     "positive": Exits(positive_exit=True),
     "strict": Exits(negative_exit=True),
-    "selective": Exits(selective_exit=True),
     "positive and strict": Exits(positive_exit=True, negative_exit=True),
-    "positive and selective": Exits(positive_exit=True, selective_exit=True),
 }
 
 

@@ -57,7 +57,7 @@ def mixed(name: str, count: int, *, easy: bool = False) -> list[RunTrace]:
 
 def propose(runs: list[RunTrace], max_loss: float = 0.05) -> list[Candidate]:
     return propose_candidates(
-        runs, ("every_step", "length"), (4, N), (ENTROPY,), max_loss, list_caps(runs)
+        runs, ("every_step", "static"), (4, N), (ENTROPY,), max_loss, list_caps(runs)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flashedge.certainty.rules import Rule
+from flashedge.certainty.policies import Rule
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
 from scripts.bench.certainty.votes import judge, make_vote, parse_curve, time_group
 
@@ -26,7 +26,7 @@ def test_a_vote_stops_by_its_counts() -> None:
     settled = make_vote({"answer": "7", "texts": boxed, "lens": LENS}, "a")
     mixed = [boxed[i] for i in (0, 4, 1, 5, 6, 7, 2, 3)]
     open_ = make_vote({"answer": "8", "texts": mixed, "lens": LENS}, "b")
-    policy = build_exit_rule(ExitOptions(), "self_consistency").build_policy()
+    policy = build_exit_rule(ExitOptions(), "self_consistency")
     row = judge("", policy, [settled, open_], FLAT)
     found = row.comparison
     first, second = 10 + 20 + 30 + 30, 10 + 20 + 30 + 40 + 50 + 60 + 40 + 40
@@ -38,9 +38,9 @@ def test_a_vote_stops_by_its_counts() -> None:
 def test_a_rule_that_asks_in_groups_draws_them_one_after_the_other() -> None:
     boxed = [f"\\boxed{{{answer}}}" for answer in "77778888"]
     vote = make_vote({"answer": "7", "texts": boxed, "lens": LENS}, "a")
-    static = Rule(policy="static", detect=4, thresholds=(("entropy", 0.9),)).build_policy()
+    static = Rule(policy="static", detect=4, thresholds=(("entropy", 0.9),))
     assert vote.list_asks(static) == [0, 4]
-    unsure = Rule(policy="static", detect=5, thresholds=(("entropy", 0.9),)).build_policy()
+    unsure = Rule(policy="static", detect=5, thresholds=(("entropy", 0.9),))
     assert vote.list_asks(unsure) == [0, 5, 8]
     row = judge("", unsure, [vote], FLAT)
     assert row.time == pytest.approx((50 + 80) / 80)

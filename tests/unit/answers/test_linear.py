@@ -25,7 +25,7 @@ from flashedge.answers.groups import are_alike
 from flashedge.answers.numbers import find_numbers, parse_number, parse_words
 from flashedge.answers.spelling import find_option, normalize, write_in_latex
 from flashedge.answers.structured import find_calls, write_canonically
-from flashedge.certainty.consistency import hesitates
+from flashedge.certainty.measures import hesitates
 from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
 from flashedge.runtime.drive.segments import IncrementalText
 from flashedge.runtime.thinking import Thinking, _Part

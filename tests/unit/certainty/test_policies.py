@@ -9,20 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.history import Checkpoint
 from flashedge.certainty.policies import (
-    Curve,
-    Even,
+    POLICIES,
     GiveUp,
-    Lead,
-    Length,
     Policy,
     Reason,
-    Threshold,
+    Rule,
 )
-from flashedge.certainty.rules import POLICIES, Rule
-from flashedge.certainty.skyline import Skyline
 from flashedge.errors import RequestError
 from flashedge.runtime.request.early_exit import (
     ExitOptions,
@@ -30,8 +24,8 @@ from flashedge.runtime.request.early_exit import (
     build_paper_rule,
 )
 
-SURE = Thresholds(least=(("entropy", 0.7),))
-SKYLINE = Skyline(steps=((0.2, 18), (0.5, 12), (0.9, 6)))
+STATIC = Rule(policy="static", detect=5, thresholds=(("entropy", 0.7),))
+COUNTED = Rule(policy="lead", detect=4, thresholds=(("lead", 0.955),))
 
 
 def checkpoint(progress: int, entropy: float, tokens: int = 0) -> Checkpoint:
@@ -62,36 +56,33 @@ def grants(policy: Policy, entropies: list[float], cap: int = 20) -> list[int]:
 def test_no_group_is_larger_than_the_rule_says(
     name: str, detect: int, cap: int, entropies: list[float], give_up_after: int
 ) -> None:
-    rule = Rule(
-        policy=name,
-        detect=detect,
-        thresholds=(("entropy", 0.7),),
-        max_tokens=10,
-        curve=((0.2, 18), (0.5, 12), (0.9, 6)),
-    )
-    policy = rule.build_policy()
+    rule = replace(STATIC, policy=name, detect=detect)
+    policy: Policy = rule
     if give_up_after:
-        policy = GiveUp(policy=policy, after=give_up_after, below=0.3, measure="entropy")
+        policy = GiveUp(policy=rule, after=give_up_after, below=0.3, measure="entropy")
     assert max(grants(policy, entropies, cap)) <= rule.find_largest_group(cap) <= cap
 
 
-def test_even_gives_all() -> None:
-    assert grants(Even(), []) == [20]
-
-
 def test_static_looks_once() -> None:
-    static = Threshold(detect=5, thresholds=SURE)
-    assert grants(static, [0.8]) == [5, 0]
-    assert grants(static, [0.69]) == [5, 15]
-    assert static.allot((checkpoint(5, 0.1), checkpoint(9, 1.0)), 20).more == 11
-    assert grants(static, [0.1], cap=3)[0] == 3
+    assert grants(STATIC, [0.8]) == [5, 0]
+    assert grants(STATIC, [0.69]) == [5, 15]
+    assert STATIC.allot((checkpoint(5, 0.1), checkpoint(9, 1.0)), 20).more == 11
+    assert grants(STATIC, [0.1], cap=3)[0] == 3
 
 
 def test_every_5_and_every_step() -> None:
-    assert grants(Threshold(detect=5, thresholds=SURE, every=5), [0.1, 0.1, 0.7]) == [5, 5, 5, 0]
-    assert grants(Threshold(detect=5, thresholds=SURE, every=1), [0.1, 0.6, 0.9]) == [5, 1, 1, 0]
-    last = Threshold(detect=5, thresholds=SURE, every=5).allot((checkpoint(18, 0.1),), 20)
-    assert last.more == 2
+    every_5, every_step = replace(STATIC, policy="every_5"), replace(STATIC, policy="every_step")
+    assert grants(every_5, [0.1, 0.1, 0.7]) == [5, 5, 5, 0]
+    assert grants(every_step, [0.1, 0.6, 0.9]) == [5, 1, 1, 0]
+    assert every_5.allot((checkpoint(18, 0.1),), 20).more == 2
+
+
+def test_all_thresholds_must_be_met() -> None:
+    both = replace(STATIC, thresholds=(("entropy", 0.99), ("reward", 0.4)))
+    assert both.is_met({"entropy": 0.99, "reward": 0.4, "other": 0.0})
+    assert not both.is_met({"entropy": 0.98, "reward": 1.0})
+    assert not both.is_met({"entropy": 1.0, "reward": 0.39})
+    assert not both.is_met({"entropy": 1.0})
 
 
 def test_a_lead_is_looked_at_after_every_path() -> None:
@@ -100,35 +91,13 @@ def test_a_lead_is_looked_at_after_every_path() -> None:
             replace(checkpoint(i, 0.0), measures={"lead": value})
             for i, value in enumerate(values, 1)
         )
-        return Lead(detect=4, least=0.9).allot(history, 3).more
+        return replace(COUNTED, thresholds=(("lead", 0.9),)).allot(history, 3).more
 
     assert [allot(), allot(0.8), allot(0.8, 0.9), allot(0.8, 0.8, 0.8)] == [1, 1, 0, 0]
 
 
-def test_length_stops_short_runs_at_the_detection_step() -> None:
-    policy = Length(detect=5, max_tokens=100)
-    assert policy.allot((), 20).more == 5
-    assert policy.allot((checkpoint(5, 0.0, tokens=100),), 20).more == 0
-    assert policy.allot((checkpoint(5, 1.0, tokens=101),), 20).more == 15
-
-
-def test_the_initial_curve_settles_the_end_at_the_detection_step() -> None:
-    initial = Curve(detect=5, measure="entropy", skyline=SKYLINE)
-    assert grants(initial, [0.3, 0.9]) == [5, 7, 0]  # 12 in all, whatever comes later
-    assert grants(initial, [0.95]) == [5, 1]
-    assert grants(initial, [0.1]) == [5, 13]
-    assert grants(Curve(detect=8, measure="entropy", skyline=SKYLINE), [0.95]) == [8, 0]
-
-
-def test_the_dynamic_curve_is_read_again() -> None:
-    dynamic = Curve(detect=5, measure="entropy", skyline=SKYLINE, every=1)
-    assert grants(dynamic, [0.3, 0.3, 0.95]) == [5, 1, 1, 0]
-    assert grants(dynamic, [0.95, 0.3, 0.3]) == [5, 1, 1, 1]
-
-
 def test_a_run_that_does_not_settle_is_given_up() -> None:
-    static = Threshold(detect=5, thresholds=SURE)
-    policy = GiveUp(policy=static, after=10, below=0.3, measure="entropy")
+    policy = GiveUp(policy=STATIC, after=10, below=0.3, measure="entropy")
     assert grants(policy, [0.1, 0.2]) == [5, 5, 0]
     assert (
         policy.allot((checkpoint(5, 0.1), checkpoint(10, 0.2)), 20).reason is Reason.NON_CONVERGENCE
@@ -141,57 +110,43 @@ def test_a_run_that_does_not_settle_is_given_up() -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "expected"),
+    ("strategy", "policy", "detect", "thresholds"),
     [
-        ("self_consistency", Threshold(detect=5, thresholds=SURE)),
-        (
-            "mcts",
-            Threshold(detect=3, thresholds=Thresholds(least=(("entropy", 0.99), ("reward", 0.4)))),
-        ),
-        (
-            "rebase",
-            Threshold(
-                detect=16, thresholds=Thresholds(least=(("entropy", 0.85), ("reward", 0.99)))
-            ),
-        ),
-        (
-            "probed_cot",
-            Threshold(detect=1, every=1, thresholds=Thresholds(least=(("consistency", 1.0),))),
-        ),
+        ("self_consistency", "static", 5, {"entropy": 0.7}),
+        ("mcts", "static", 3, {"entropy": 0.99, "reward": 0.4}),
+        ("rebase", "static", 16, {"entropy": 0.85, "reward": 0.99}),
+        ("probed_cot", "every_step", 1, {"consistency": 1.0}),
     ],
 )
-def test_the_papers_defaults(strategy: str, expected: Policy) -> None:
-    assert build_paper_rule(strategy).build_policy() == expected
+def test_the_papers_defaults(
+    strategy: str, policy: str, detect: int, thresholds: dict[str, float]
+) -> None:
+    expected = Rule(policy=policy, detect=detect, thresholds=tuple(thresholds.items()))
+    assert build_paper_rule(strategy) == expected
     assert build_exit_policy(None, strategy) is None
 
 
 @pytest.mark.parametrize("strategy", ["self_consistency", "best_of_n"])
 def test_votes_stop_by_their_counts(strategy: str) -> None:
-    assert build_exit_policy(ExitOptions(), strategy) == Lead(detect=4, least=0.955)
+    assert build_exit_policy(ExitOptions(), strategy) == COUNTED
     changed = ExitOptions(policy="lead", detect=6, thresholds={"lead": 0.9})
-    assert build_exit_policy(changed, strategy) == Lead(detect=6, least=0.9)
+    assert build_exit_policy(changed, strategy) == replace(
+        COUNTED, detect=6, thresholds=(("lead", 0.9),)
+    )
     named = build_exit_policy(ExitOptions(policy="static"), strategy)
-    assert named == build_paper_rule(strategy).build_policy()
+    assert named == build_paper_rule(strategy)
     other = build_exit_policy(ExitOptions(), "mcts")
-    assert other == build_paper_rule("mcts").build_policy()
+    assert other == build_paper_rule("mcts")
 
 
 def test_options_make_their_policy() -> None:
     def made(**fields: Any) -> Policy | None:
         return build_exit_policy(ExitOptions(**fields), "self_consistency")
 
-    assert made(policy="every_5", detect=3, thresholds={"entropy": 0.9}) == Threshold(
-        detect=3, every=5, thresholds=Thresholds(least=(("entropy", 0.9),))
-    )
-    assert made(policy="length", max_tokens=9) == Length(detect=5, max_tokens=9)
-    points = ((0.9, 2), (0.1, 9))
-    skyline = Skyline(steps=((0.1, 9), (0.9, 2)))
-    initial = Curve(detect=5, measure="entropy", skyline=skyline)
-    assert made(policy="initial_curve", curve=points) == initial
-    dynamic = Curve(detect=5, measure="entropy", skyline=skyline, every=1)
-    assert made(policy="dynamic_curve", curve=points) == dynamic
+    expected = Rule(policy="every_5", detect=3, thresholds=(("entropy", 0.9),))
+    assert made(policy="every_5", detect=3, thresholds={"entropy": 0.9}) == expected
     assert made(give_up_after=7, give_up_below=0.2) == GiveUp(
-        policy=Lead(detect=4, least=0.955),
+        policy=COUNTED,
         after=7,
         below=0.2,
         measure="entropy",
@@ -199,30 +154,33 @@ def test_options_make_their_policy() -> None:
 
 
 def test_options_go_through_json() -> None:
-    options = ExitOptions(policy="initial_curve", curve=((0.5, 3),), thresholds={"reward": 0.5})
-    told = {**asdict(options), "curve": [[0.5, 3]]}
-    assert ExitOptions.from_json(told) == options
+    options = ExitOptions(policy="every_5", thresholds={"reward": 0.5})
+    assert ExitOptions.from_json(asdict(options)) == options
+
+
+def test_a_removed_policy_opens_and_starts_no_run() -> None:
+    """So a stored run that had it can be read."""
+    stored = {"policy": "length", "detect": 5, "max_tokens": 100, "curve": []}
+    options = ExitOptions.from_json(stored)
+    assert (options.policy, options.detect) == ("length", 5)
+    with pytest.raises(RequestError, match="policy length was removed") as error:
+        build_exit_policy(options, "self_consistency")
+    assert "every_step" in error.value.line
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"policy": "even"},
-        {"policy": "length"},
-        {"policy": "initial_curve"},
         {"policy": "lead", "thresholds": {"entropy": 0.5}},
         {"detect": 0},
         {"detect": True},
         {"thresholds": {"entropy": 1.5}},
         {"thresholds": {"luck": 0.5}},
         {"thresholds": [0.5]},
-        {"curve": [1, 2]},
-        {"curve": [[0.5, 1, 2]]},
-        {"curve": [[0.5, "x"]]},
         {"give_up_after": -1},
         {"give_up_below": "x"},
         {"patience": 3},
-        {"max_tokens": 0},
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:

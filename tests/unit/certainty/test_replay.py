@@ -9,9 +9,8 @@ import pytest
 
 from flashedge import events
 from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
-from flashedge.certainty.policies import Allotment, Even
+from flashedge.certainty.policies import Allotment, Rule
 from flashedge.certainty.replay import Ending, RunTrace, find_stop, replay
-from flashedge.certainty.rules import Rule
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -23,9 +22,9 @@ from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, Story, drive, sim_engines
 
 PROBES = {"probe_tokens": 3, "suffix": "\n\nTherefore", "max_probe_tokens": 20, "window": 2}
-CURVE = ((0.0, 7), (0.4, 5), (0.8, 2))
 IN_TREES = "rebase in trees"
 SEEDS = 2
+NEVER = Rule(policy="static", detect=1, thresholds=(("entropy", 2.0),))
 
 
 @pytest.fixture
@@ -68,18 +67,12 @@ def rules(strategy: str) -> list[Rule]:
         sure = [((ENTROPY, least),) for least in (0.0, 0.3, 0.6, 1.0)]
         if strategy != "self_consistency":
             sure.append(((ENTROPY, 0.3), (REWARD, 0.5)))
-    found = [
+    return [
         Rule(policy=policy, detect=detect, thresholds=least)
         for policy in ("static", "every_5", "every_step")
         for detect in (1, 3, 5)
         for least in sure
     ]
-    found += [
-        Rule(policy=policy, detect=detect, thresholds=sure[0], curve=CURVE)
-        for policy in ("initial_curve", "dynamic_curve")
-        for detect in (1, 3)
-    ]
-    return [*found, Rule(policy="length", detect=2, thresholds=sure[0], max_tokens=90)]
 
 
 STRATEGIES = (
@@ -102,10 +95,10 @@ async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
         whole = await recorded(spec)
         for rule in rules(strategy):
             real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.from_rule(rule)))
-            at = find_stop(whole.checkpoints, rule.build_policy(), whole.cap)
+            at = find_stop(whole.checkpoints, rule, whole.cap)
             answer = whole.answer if at is None else whole.checkpoints[at].answer
             assert answer == real.outcome.finish.answer, (seed, rule)
-            spent = replay(whole.build_trace(frozenset()), rule.build_policy())
+            spent = replay(whole.build_trace(frozenset()), rule)
             assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
             assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
             stopped += real.outcome.cut_by == "certainty"
@@ -124,17 +117,17 @@ async def test_probes_beside_and_before(beside: bool) -> None:
         real = await drive(
             sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions.from_rule(rule))
         )
-        spent = replay(whole.build_trace(whole.answers), rule.build_policy())
+        spent = replay(whole.build_trace(whole.answers), rule)
         assert spent.tokens == real.outcome.tree.committed_tokens
         assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_the_even_policy_is_the_whole_run(strategy: str) -> None:
+async def test_a_rule_that_is_never_met_is_the_whole_run(strategy: str) -> None:
     spec = spec_of(strategy)
     whole = await recorded(spec)
     right = frozenset({whole.answer} - {None})
-    spent = replay(whole.build_trace(right), Even())
+    spent = replay(whole.build_trace(right), NEVER)
     assert (spent.right, spent.tokens) == (True, whole.tokens)
     progress_values = [checkpoint.progress for checkpoint in whole.checkpoints]
     assert progress_values == sorted(progress_values)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.certainty.lead import count_wanted
-from flashedge.certainty.policies import GiveUp, Lead
+from flashedge.certainty.policies import GiveUp, Rule
 from flashedge.errors import RequestError
 from flashedge.search.base import Cancel, Cluster, Expand, Finish, Score
 from flashedge.search.catalog import make_search
@@ -21,7 +21,7 @@ from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Segment
 from tests.support.search_rig import LIMITS, PROBLEM, World, drive
 
-LEAD = Lead(detect=4, least=0.955)
+LEAD = Rule(policy="lead", detect=4, thresholds=(("lead", 0.955),))
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Script(World):
         )
 
 
-def simulate(paths: Sequence[tuple[str, int]], n: int, lead: Lead) -> tuple[set[int], int]:
+def simulate(paths: Sequence[tuple[str, int]], n: int, lead: Rule) -> tuple[set[int], int]:
     """The twin: which paths are counted, and how many were begun, in a batch that gives each path a
     token a step."""
     ends = {i: paths[i][1] for i in range(min(n, lead.detect))}
@@ -159,7 +159,7 @@ def test_the_tree_is_that_of_a_batch_in_step(
     paths: list[tuple[str, int]], n: int, detect: int, least: float, order: int, kind: Any
 ) -> None:
     """However late the results are."""
-    lead = Lead(detect=detect, least=least)
+    lead = Rule(policy="lead", detect=detect, thresholds=(("lead", least),))
     run = drive(kind(n=n, policy=lead), world=Script(paths=paths), order=Random(order))
     counted, begun = simulate(paths, n, lead)
     children = run.tree.children(ROOT)

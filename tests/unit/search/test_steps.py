@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import pickle
+from dataclasses import replace
 
 import pytest
 
-from flashedge.search.steps import BoundaryRule, build_rules, split_steps
-from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS
+from flashedge.search.steps import BoundaryRule, StepEnd, build_rules, split_steps
+from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, FinishReason
 
 TEXTS = ["A", "\n\n", ".\n\n", "\n", "B\n", "\nC", " \n", "\n\nD", "", " "]
 A, BLANK, DOT, NEWLINE, B, C, SPACE_NL, D, EMPTY, SPACE = range(len(TEXTS))
@@ -54,6 +53,8 @@ def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
         (A, D, True),
         (B, SPACE, False),
         (NEWLINE, EMPTY, False),
+        (B, 10_000, False),
+        (10_000, C, False),
     ],
 )
 def test_ends_step(rule: BoundaryRule, prev: int | None, token: int, ends: bool) -> None:
@@ -77,16 +78,6 @@ def test_split_ids(rule: BoundaryRule) -> None:
     assert rule.split_ids([]) == ()
 
 
-def test_unknown_ids_end_nothing(rule: BoundaryRule) -> None:
-    assert not rule.ends_step(B, 10_000)
-    assert not rule.ends_step(10_000, C)
-
-
-def test_travels_to_an_engine_process(rule: BoundaryRule) -> None:
-    assert BoundaryRule.from_json(json.loads(json.dumps(rule.to_json()))) == rule
-    assert pickle.loads(pickle.dumps(rule)) == rule
-
-
 # ---------------------------------------------------------------- the rules of a vocabulary
 
 
@@ -100,3 +91,42 @@ def test_a_vocabulary_has_every_rule() -> None:
     ids = (first, A, first + 1, A, first + 2, first + 3, A)
     assert rules[MARKERS].split_ids(ids) == ((first,), (A, first + 1), ids[3:6], (A,))
     assert rules[TOKENS].split_ids((A, BLANK, first)) == ((A, BLANK, first),)
+
+
+# ---------------------------------------------------------------- the end of a requested step
+
+EOS = 99
+END = StepEnd(
+    max_tokens=8,
+    room=100,
+    boundary=BoundaryRule.from_texts(enumerate(TEXTS)),
+    stop_ids=frozenset({EOS}),
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "token_ids", "expected"),
+    [
+        (END, [A, A], (2, None)),
+        (END, [A, BLANK, A], (2, FinishReason.BOUNDARY)),
+        (END, [A, NEWLINE, NEWLINE, A], (3, FinishReason.BOUNDARY)),
+        (END, [BLANK, A, BLANK], (3, FinishReason.BOUNDARY)),
+        (END, [A, EOS, A], (2, FinishReason.STOP)),
+        (END, [A] * 9, (8, FinishReason.STEP_LIMIT)),
+        (replace(END, room=3), [A] * 9, (3, FinishReason.LENGTH)),
+        (replace(END, room=8), [A] * 9, (8, FinishReason.LENGTH)),
+        (replace(END, boundary=None), [A, BLANK, A], (3, None)),
+    ],
+)
+def test_a_step_is_cut_where_it_ends(
+    end: StepEnd, token_ids: list[int], expected: tuple[int, FinishReason | None]
+) -> None:
+    assert end.cut(token_ids) == expected
+
+
+@pytest.mark.parametrize("limit", ["room", "max_tokens"])
+def test_a_boundary_counts_where_it_uses_up_the_last_token(limit: str) -> None:
+    """As for the stock loop, whose stop string counts before vLLM's length limit."""
+    end = replace(END, **{limit: 2})
+    assert end.cut([A, BLANK]) == (2, FinishReason.BOUNDARY)
+    assert end.cut([A, EOS]) == (2, FinishReason.STOP)

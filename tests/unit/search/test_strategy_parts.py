@@ -100,6 +100,12 @@ def test_options_reach_their_search() -> None:
         ("mcts", {"c": True}),
         ("mcts", {"prior": "mine"}),
         ("rebase", {"temperature": 0}),
+        ("mcts", {"parallel": 0}),
+        ("mcts", {"parallel": 2.5}),
+        ("mcts", {"take": "last"}),
+        ("mcts", {"futile": 1.5}),
+        ("mcts", {"negative_exit": 1}),
+        ("mcts", {"selective_exit": True}),
         ("probed_cot", {"window": 0}),
         ("probed_cot", {"window": 2.5}),
         ("probed_cot", {"beside": 1}),
@@ -133,7 +139,7 @@ def test_a_chain_is_one_path() -> None:
 
 
 def test_a_spec_survives_json() -> None:
-    exits = ExitOptions(policy="dynamic_curve", curve=((0.5, 3),), thresholds={"entropy": 0.5})
+    exits = ExitOptions(policy="every_5", detect=3, thresholds={"entropy": 0.5})
     asked = spec("mcts", early_exit=exits, options={"c": 0.5})
     assert RunSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
     assert RunSpec.from_json(json.loads(json.dumps(BEAM.to_json()))) == BEAM

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.certainty.rules import Rule
+from flashedge.certainty.policies import Rule
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError, Conflict
 from flashedge.events import RunStarted
@@ -63,10 +63,7 @@ def settled(request: Request, config: Config, fingerprint: str = "f" * 16) -> Pl
 
 def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
     assert load_calibrations(config) == ()
-    curve = Rule(
-        policy="initial_curve", detect=3, thresholds=(("entropy", 0.0),), curve=((1.0, 2),)
-    )
-    other = calibration(strategy="mcts", rule=curve)
+    other = calibration(strategy="mcts", rule=replace(RULE, detect=3))
     for made in (calibration(rule=None), other, calibration()):
         assert save_calibration(made, config) == calibrations_file(config)
     assert load_calibrations(config) == (other, calibration())
@@ -94,6 +91,15 @@ def test_a_broken_file_is_named(config: Config, text: str) -> None:
     assert (
         settled(replace(SC, early_exit=None), config).request.early_exit is None
     )  # it isn't asked
+
+
+def test_a_calibration_by_a_removed_policy_is_passed_over(config: Config) -> None:
+    save_calibration(calibration(), config)
+    stored = json.loads(calibrations_file(config).read_text())
+    stored["calibrations"][0]["rule"] |= {"policy": "initial_curve", "curve": [[1.0, 2]]}
+    calibrations_file(config).write_text(json.dumps(stored))
+    assert load_calibrations(config) == ()
+    assert settled(SC, config).early_exit_source == "defaults"
 
 
 def test_request_then_calibration_then_defaults(config: Config) -> None:

@@ -108,9 +108,9 @@ async def test_early_exit_is_a_switch_or_an_object(chat: bool) -> None:
     body = {"strategy": "self_consistency"}
     assert (await spec_of({**body, "early_exit": False}, chat=chat)).early_exit is None
     assert (await spec_of({**body, "early_exit": True}, chat=chat)).early_exit == ExitOptions()
-    said = {"policy": "dynamic_curve", "curve": [[0.5, 3]], "detect": 2}
+    said = {"policy": "every_5", "detect": 2}
     spec = await spec_of({**body, "early_exit": said}, chat=chat)
-    assert spec.early_exit == ExitOptions(policy="dynamic_curve", curve=((0.5, 3),), detect=2)
+    assert spec.early_exit == ExitOptions(policy="every_5", detect=2)
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -1,13 +1,62 @@
-"""Certainty of a chain of thought: whether its probed answers stay the same."""
+"""Measures of certainty: of answers that were grouped, of rewards, and of the probes of a chain."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 HESITATIONS = ("wait", "hmm", "hold on", "actually", "not sure", "let me check", "let me re")
 _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)
+
+
+def measure_certainty(clusters: Iterable[str | None]) -> float | None:
+    """Return (log n - H) / log n over answer clusters, in [0, 1]. It is 1 when all paths agree.
+
+    clusters: (num_paths,) cluster of each finished path. A path without an answer is a cluster of
+    its own. Returns None when no path has an answer, and 0 for a single path.
+    Ref: arXiv 2412.20993 §2.2 (normalized semantic entropy).
+    """
+    paths = list(clusters)
+    if not any(c is not None for c in paths):
+        return None
+    n = len(paths)
+    if n == 1:
+        return 0.0
+    groups = Counter(c for c in paths if c is not None)
+    counts = [*groups.values(), *([1] * (n - groups.total()))]
+    if len(counts) == 1:
+        return 1.0
+    entropy = -math.fsum(c / n * math.log(c / n) for c in counts)
+    return max(0.0, (math.log(n) - entropy) / math.log(n))
+
+
+# ---------------------------------------------------------------- rewards
+
+# A reward is a path's score on the scale of one step's score (`search.scoring.score_per_step`). The
+# thresholds of the paper are on that scale; a product of step scores would shrink with every step.
+
+
+def mean_reward(rewards: Iterable[float]) -> float | None:
+    """Return the mean, which MCTS uses. rewards: (num_finished,) in [0, 1]. None without any.
+
+    Ref: arXiv 2412.20993 §3.1, App. B.1.
+    """
+    values = list(rewards)
+    return math.fsum(values) / len(values) if values else None
+
+
+def max_reward(rewards: Iterable[float]) -> float | None:
+    """Return the maximum, which REBASE and all other searches with a verifier use. None without
+    any reward.
+
+    Ref: arXiv 2412.20993 §3.1, App. B.1. The paper does not cover beam search and best-of-n.
+    """
+    return max(rewards, default=None)
+
+
+# ---------------------------------------------------------------- probes
 
 
 def hesitates(text: str) -> bool:
