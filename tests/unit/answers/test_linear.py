@@ -68,7 +68,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answers.spelling.write_in_latex": write_in_latex,
     "answers.extraction.find_named_answer": find_named_answer,
     "answers.groups.are_alike": lambda text: are_alike(text, text + "x"),
-    "certainty.consistency.hesitates": hesitates,
+    "certainty.measures.hesitates": hesitates,
     "engine.vllm.serving.conversation.build_problem": lambda text: build_problem(
         {"role": "user", "content": part} for part in text.split("\n")
     ),
@@ -154,7 +154,7 @@ COVERED = {
     "answers.numbers": "find_numbers, parse_number and parse_words",
     "answers.spelling": "normalize, find_option and write_in_latex",
     "answers.structured": "write_canonically and find_calls",
-    "certainty.consistency": "hesitates",
+    "certainty.measures": "hesitates",
     "runtime.thinking": "Thinking.split",
     "search.steps": "split_steps",
 }
