@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,11 @@ from typer.testing import CliRunner, Result
 from flashedge import events
 from flashedge.certainty.calibration import Calibrator
 from flashedge.certainty.history import ENTROPY, Checkpoint
+from flashedge.certainty.policies import Rule
 from flashedge.certainty.replay import Ending, RunTrace
-from flashedge.certainty.rules import Rule
-from flashedge.certainty.skyline import Skyline
 from flashedge.cli.calibrate import command
 from flashedge.cli.calibrate.runs import run_problems
-from flashedge.cli.calibrate.view import build_frontier, build_skyline, describe_rule
+from flashedge.cli.calibrate.view import build_frontier, describe_rule
 from flashedge.cli.main import app
 from flashedge.config import Config, load_config
 from flashedge.errors import Conflict, RequestError
@@ -246,18 +244,6 @@ TRACES = [
 ]
 
 
-def test_the_skyline_is_drawn_as_it_is_read() -> None:
-    """Each stretch of the stairs is as high as what runs of its certainty are given."""
-    rule = Rule(policy="initial_curve", detect=2, thresholds=SURE)
-    series = build_skyline(rule, TRACES, ENTROPY)
-    points = [point for point in series["needed"] if not math.isnan(point[0])]
-    assert points == [(0.1, 3), (0.1, 8), (0.5, 4), (0.9, 2), (0.95, 1)]
-    fitted = Skyline.fit([(at, int(need)) for at, need in points])
-    stairs = series["skyline"]
-    for (low, height), (high, same) in zip(stairs[::2], stairs[1::2], strict=True):
-        assert height == same == fitted.look_up((low + high) / 2, 8) == fitted.look_up(high, 8)
-
-
 def test_the_frontier_ends_at_full_compute() -> None:
     choice = Calibrator(TRACES, "every_step", (ENTROPY,)).choose(0.1)
     series = build_frontier(choice)
@@ -277,9 +263,4 @@ def test_rules_in_words() -> None:
     assert words() == "static from 3 on: entropy at least 0.75"
     both = (*SURE, ("reward", 0.5))
     assert words(thresholds=both).endswith("entropy at least 0.75 and reward at least 0.5")
-    assert words(policy="length", max_tokens=1200).endswith("at most 1,200 tokens")
-    curve = ((0.1, 8), (0.9, 2))
-    assert words(policy="dynamic_curve", curve=curve).endswith(
-        "entropy: 8 up to 0.10, 2 up to 0.90"
-    )
     assert "none" in describe_rule(None)
