@@ -16,7 +16,7 @@ from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair, VerifierSpec
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import NodeStatus, mix64
 from flashedge.statistics import interval, mean
@@ -71,7 +71,7 @@ async def try_problems(
     room = asyncio.Semaphore(AT_ONCE)
 
     async def solve(index: int, problem: Problem) -> Trial:
-        spec = RunSpec(
+        spec = Request(
             problem=Asked.from_text(problem.text),
             pair=pair.name,
             strategy="best_of_n",

@@ -16,7 +16,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import mix64
 from flashedge.types import Problem as Asked
@@ -56,7 +56,7 @@ async def measure_ceiling(
     room = asyncio.Semaphore(AT_ONCE)
 
     async def solve(index: int, problem: Problem) -> bool:
-        spec = RunSpec(
+        spec = Request(
             problem=Asked.from_text(problem.text),
             pair=config.pair,
             n=n,

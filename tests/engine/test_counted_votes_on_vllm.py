@@ -11,7 +11,7 @@ import pytest
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import ROOT, NodeStatus
 from tests.engine.test_driver_on_vllm import BEST, EASY, HARD, assert_idle
 from tests.support.runtime_rig import drive, folded, nodes_of
@@ -24,7 +24,7 @@ BY_VOTE = replace(BY_SCORE, strategy="self_consistency", selection="majority")
 
 @pytest.mark.parametrize("spec", [BY_VOTE, BY_SCORE], ids=lambda spec: spec.strategy)
 async def test_the_tree_does_not_depend_on_the_load(
-    pair: VllmPair, engines: Engines, spec: RunSpec
+    pair: VllmPair, engines: Engines, spec: Request
 ) -> None:
     """Alone, all at once, and by a stock loop."""
     specs = [replace(spec, problem=problem) for problem in (*EASY[:4], *HARD[:4])]

@@ -18,7 +18,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.retry import retry_after_restart
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
 from tests.support.engine_rig import settle
@@ -34,7 +34,7 @@ def problems(name: str, count: int) -> list[Problem]:
 
 
 EASY, (*HARD, UNASKED, UNSCORED) = problems("heldout_easy.jsonl", 8), problems("heldout.jsonl", 10)
-BEAM = RunSpec(problem=HARD[0], pair="bundled", n=8, seed=11)
+BEAM = Request(problem=HARD[0], pair="bundled", n=8, seed=11)
 BEST = replace(BEAM, strategy="best_of_n")
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
 
@@ -50,7 +50,7 @@ async def assert_idle(engines: Engines) -> None:
 
 
 @SPECS
-async def test_twice_and_beside_others(engines: Engines, spec: RunSpec) -> None:
+async def test_twice_and_beside_others(engines: Engines, spec: Request) -> None:
     first = await drive(engines, spec)
     tree = first.outcome.tree
     assert folded(first.events) == nodes_of(tree, spec)

@@ -16,7 +16,7 @@ from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.entropy import TOP, EntropyRule
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 THRESHOLD, MIN_TOKENS, MAX_STEPS = 0.1, 6, 6
 TOLERANCE = 1e-3
 """Nats. The two frameworks round logits in other places."""
-UNSURE = RunSpec(
+UNSURE = Request(
     problem=HARD[0],
     pair="bundled",
     n=8,
@@ -38,7 +38,7 @@ UNSURE = RunSpec(
     min_step_tokens=MIN_TOKENS,
     max_steps=MAX_STEPS,
 )
-DRAFTED = RunSpec(problem=HARD[1], pair="bundled", n=16, seed=21)
+DRAFTED = Request(problem=HARD[1], pair="bundled", n=16, seed=21)
 
 
 @cache

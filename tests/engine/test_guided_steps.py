@@ -17,7 +17,7 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, GUIDED_FROM
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import RequestError
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
 from tests.support.engine_rig import ask, generate, squeezed
@@ -32,7 +32,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 GUIDANCE = {"json": SCHEMA, "disable_any_whitespace": True}
-SPEC = RunSpec(
+SPEC = Request(
     problem=HARD[0],
     pair="bundled",
     n=8,

@@ -20,7 +20,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from scripts.bench.flashtts.moving_split import make_moving_split
@@ -31,7 +31,7 @@ from tests.support.runtime_rig import driver_of, prompt_of
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SPECS = [
-    RunSpec(problem=HARD[i], pair="bundled", strategy=strategy, n=8, seed=21 + i)
+    Request(problem=HARD[i], pair="bundled", strategy=strategy, n=8, seed=21 + i)
     for i, strategy in enumerate(("beam", "dvts", "rebase", "dynamic_branching"))
 ]
 
@@ -72,7 +72,7 @@ async def manage(
             await engine.budget(view.quota_blocks * view.block_bytes)
 
 
-async def drive(engines: Engines, manager: KvManager, spec: RunSpec) -> tuple[Outcome, list[Event]]:
+async def drive(engines: Engines, manager: KvManager, spec: Request) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
     shared = replace(
         engines,

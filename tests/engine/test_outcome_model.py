@@ -17,7 +17,7 @@ from flashedge.engine.vllm.prm import find_family
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
@@ -65,7 +65,7 @@ async def test_the_answer_that_the_outcome_model_likes_best_is_chosen(
     generator: VllmGenerator, judge: tuple[Path, CountingVerifier], problem: Problem
 ) -> None:
     folder, verifier = judge
-    spec = RunSpec(
+    spec = Request(
         problem=problem,
         pair="outcome",
         strategy="best_of_n",

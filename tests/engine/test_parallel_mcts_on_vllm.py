@@ -14,7 +14,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
@@ -35,7 +35,7 @@ SWITCHED = {
 def make_driver(
     pair: VllmPair, problem: Problem, grader: MathGrader, switches: Optimizations, **options: Any
 ) -> Driver:
-    spec = RunSpec(
+    spec = Request(
         problem=problem,
         pair="bundled",
         strategy="mcts",

@@ -17,7 +17,7 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import Problem, Sampling
 from tests.support.runtime_rig import drive
 
@@ -115,7 +115,7 @@ async def test_a_run_has_the_same_tree_in_every_order(scarce: VllmPair, problem:
     """Four runs beside each other, while the order of their programs changes all the time."""
     grader = MathGrader()
     specs = [
-        RunSpec(problem=problem, pair="bundled", n=8, seed=seed, strategy=strategy)
+        Request(problem=problem, pair="bundled", n=8, seed=seed, strategy=strategy)
         for seed, strategy in enumerate(("beam", "best_of_n", "rebase", "beam"))
     ]
     engines = Engines(generator=scarce.generator, verifier=scarce.verifier, grader=grader)

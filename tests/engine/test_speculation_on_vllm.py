@@ -22,7 +22,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
@@ -32,7 +32,7 @@ from tests.support.runtime_rig import driver_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
-WIDE = RunSpec(problem=HARD[0], pair="bundled", n=16, seed=21)
+WIDE = Request(problem=HARD[0], pair="bundled", n=16, seed=21)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -43,12 +43,12 @@ async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
     await grader.close()
 
 
-async def run(engines: Engines, spec: RunSpec) -> tuple[Outcome, Speculation]:
+async def run(engines: Engines, spec: Request) -> tuple[Outcome, Speculation]:
     driver = driver_of(engines, spec, lambda event: None)
     return await driver.run(), driver.speculation
 
 
-async def plain(engines: Engines, spec: RunSpec) -> Outcome:
+async def plain(engines: Engines, spec: Request) -> Outcome:
     outcome, did = await run(engines.switch(speculation=False), spec)
     assert did == Speculation()
     return outcome
@@ -258,7 +258,7 @@ async def test_runs_beside_each_other(
     specs = [replace(WIDE, problem=HARD[i], seed=i, n=8) for i in range(3)]
     expected = [await plain(engines, spec) for spec in specs]
 
-    async def later(spec: RunSpec, delay_s: float) -> tuple[Outcome, Speculation]:
+    async def later(spec: Request, delay_s: float) -> tuple[Outcome, Speculation]:
         await asyncio.sleep(delay_s)
         return await run(engines, spec)
 

@@ -14,7 +14,7 @@ from flashedge.events import Event
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import NodeStatus
 from flashedge.types import STRATEGIES, Problem, Sampling
@@ -23,7 +23,7 @@ from tests.support.small_searches import PROBES, spec_of
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def solved(pair: VllmPair, spec: RunSpec) -> tuple[Outcome, list[Event]]:
+async def solved(pair: VllmPair, spec: Request) -> tuple[Outcome, list[Event]]:
     told: list[Event] = []
     grader = MathGrader()
     engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.events import TERMINAL, RunFinished, RunStarted
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.run import Run
 from flashedge.types import Problem
 from scripts.lab.sim.clock import run_virtual
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableException
 
 @dataclass(frozen=True)
 class Submit:
-    spec: RunSpec
+    spec: Request
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Wait:
 
 
 SPECS = st.builds(
-    RunSpec,
+    Request,
     problem=st.just(Problem.from_text("How many?")),
     pair=st.just("bundled"),
     strategy=st.sampled_from(["beam", "best_of_n"]),

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flashedge.errors import EngineError
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
@@ -83,7 +83,7 @@ FAULTS = st.builds(
 MOMENTS = st.lists(st.tuples(st.sampled_from([0.003, 0.02, 0.08]), MISHAPS), max_size=6)
 
 
-async def try_run(engines: Engines, spec: RunSpec) -> Outcome | None:
+async def try_run(engines: Engines, spec: Request) -> Outcome | None:
     """None when there were more faults than retries, so that the run failed as it should."""
     try:
         return (await drive_run(engines, spec)).outcome
@@ -112,7 +112,7 @@ async def apply_mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) ->
     print_blob=True,
 )
 def test_the_same_tree_whatever_happens(
-    spec: RunSpec,
+    spec: Request,
     config: Any,
     faults: Faults,
     moments: list[tuple[float, Any]],

@@ -10,7 +10,7 @@ from flashedge.events import Event, RunFinished, RunStarted
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import Timing, Usage
@@ -35,7 +35,7 @@ class Ran:
     tree: Tree
 
 
-def run_boosted(spec: RunSpec, seed: int) -> Ran:
+def run_boosted(spec: Request, seed: int) -> Ran:
     """Drive a run whose allowance changes at random times, and store its events."""
 
     async def scenario() -> Ran:

@@ -9,7 +9,7 @@ from random import Random
 
 from flashedge.events import Event, NodesExpanded, RunStarted, StepCompleted
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 from flashedge.types import NodeId, Problem
 
@@ -51,7 +51,7 @@ def store_runs(store: RunStore, count: int) -> None:
     """Store runs of two samples each, as a daemon would have."""
     for number in range(count):
         run = make_run(number, outputs=2)
-        spec = RunSpec(
+        spec = Request(
             problem=Problem.from_text(f"{run.request.text.removeprefix('user: ')} {number}"),
             pair="bundled",
             strategy="self_consistency",

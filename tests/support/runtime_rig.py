@@ -35,7 +35,7 @@ from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Search
 from flashedge.search.scoring import aggregate
@@ -55,7 +55,7 @@ CONFIG = SimConfig(shape=TINY, kv_bytes=4096 * TINY.kv_bytes_per_token, max_mode
 TIGHT = replace(CONFIG, block_tokens=4, kv_bytes=512 * TINY.kv_bytes_per_token)
 ROOM = replace(TIGHT, kv_bytes=2 * TIGHT.kv_bytes)
 PROBLEM = Problem.from_text("How many are left?")
-BEAM = RunSpec(problem=PROBLEM, pair="bundled", n=8, seed=7)
+BEAM = Request(problem=PROBLEM, pair="bundled", n=8, seed=7)
 BEST = replace(BEAM, strategy="best_of_n")
 
 
@@ -82,13 +82,13 @@ def both(engines: Engines) -> tuple[SimEngine, SimEngine]:
     return generator, verifier
 
 
-def prompt_of(engines: Engines, spec: RunSpec) -> TokenIds:
+def prompt_of(engines: Engines, spec: Request) -> TokenIds:
     return engines.generator.codec.encode_chat(spec.problem.messages)
 
 
 def driver_of(
     engines: Engines,
-    spec: RunSpec,
+    spec: Request,
     emit: Callable[[Event], None],
     earlier: EarlierRun = NO_EARLIER_RUN,
     watch: Callable[[Search[Any], int], Search[Any]] = lambda search, prompt_tokens: search,
@@ -110,7 +110,7 @@ class Story:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-async def drive(engines: Engines, spec: RunSpec) -> Story:
+async def drive(engines: Engines, spec: Request) -> Story:
     events: list[Event] = []
     outcome = await driver_of(engines, spec, events.append).run()
     return Story(outcome=outcome, events=events)
@@ -220,7 +220,7 @@ def folded(events: Iterable[Event]) -> dict[NodeId, Seen]:
     return fold.nodes
 
 
-def nodes_of(tree: Tree, spec: RunSpec) -> dict[NodeId, Seen]:
+def nodes_of(tree: Tree, spec: Request) -> dict[NodeId, Seen]:
     """What a follower should have seen of `tree`."""
     found = {}
     for node in tree.nodes.values():

@@ -21,7 +21,7 @@ from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.types import Problem, Sampling
 from tests.support.paths import DATA
@@ -30,19 +30,19 @@ from tests.support.runtime_rig import driver_of
 PROBES = {"probe_tokens": 8, "suffix": "The answer is \\boxed{", "max_probe_tokens": 8}
 
 
-def spec_of(problem: Problem, strategy: str, **fields: Any) -> RunSpec:
+def spec_of(problem: Problem, strategy: str, **fields: Any) -> Request:
     """A small search by a strategy. The fields take the place of the strategy's defaults."""
     told: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 192, "seed": 3}
     told |= {"strategy": strategy, **find_defaults(strategy), **fields}
     if strategy == "probed_cot":
         told.setdefault("options", PROBES)
-    return RunSpec(problem=problem, pair="bundled", **told)
+    return Request(problem=problem, pair="bundled", **told)
 
 
-def list_specs(problems: int, strategies: list[str]) -> dict[str, RunSpec]:
+def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
     """By name. Sampling is cut in every second one."""
     lines = (DATA / "heldout.jsonl").read_text().splitlines()[:problems]
-    found: dict[str, RunSpec] = {}
+    found: dict[str, Request] = {}
     for number, line in enumerate(lines):
         cuts: dict[str, Any] = {"top_k": 20, "top_p": 0.9} if number % 2 else {}
         for strategy in strategies:
@@ -57,7 +57,7 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, RunSpec]:
     return found
 
 
-async def run_searches(specs: dict[str, RunSpec], *, second: bool) -> dict[str, Any]:
+async def run_searches(specs: dict[str, Request], *, second: bool) -> dict[str, Any]:
     """The trees by the names of `specs`, and what was drafted."""
     with tempfile.TemporaryDirectory() as home:
         asked = {"features": {"second_runner": second, "async_scheduling": True}}

@@ -13,7 +13,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import Speculation
 from scripts.lab.sim.config import Faults, SimConfig
 from scripts.lab.sim.model import SimModel
@@ -40,7 +40,7 @@ AMPLE = replace(CONFIG, max_model_len=512)
 SEARCH = replace(BEAM, max_path_tokens=400)
 
 
-def spec_for(problem: int, **fields: Any) -> RunSpec:
+def spec_for(problem: int, **fields: Any) -> Request:
     spec = replace(SEARCH, problem=TRACE.problem(problem), seed=problem)
     return replace(spec, **fields)
 
@@ -125,7 +125,7 @@ class DrivenRun:
     verifier_tokens: int
 
 
-async def drive_run(engines: Engines, spec: RunSpec) -> DrivenRun:
+async def drive_run(engines: Engines, spec: Request) -> DrivenRun:
     loop = asyncio.get_running_loop()
     start = loop.time()
     driver = driver_of(engines, spec, lambda event: None)

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from scripts.bench.determinism.scenario import VOCABULARY
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def disturb(
-    pair: SteppedPair, spec: RunSpec, others: int, draw: Random
+    pair: SteppedPair, spec: Request, others: int, draw: Random
 ) -> AsyncIterator[None]:
     """Load both engines while the block runs. others: plain requests that are open at any time, to
     each of them."""
@@ -41,7 +41,7 @@ async def disturb(
                 raise error
 
 
-async def _generate(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
+async def _generate(pair: SteppedPair, spec: Request, draw: Random) -> None:
     """One plain request after another, every other one for the search's own problem."""
     prompt = pair.generator.codec.encode_chat(spec.problem.messages)
     while True:
@@ -58,7 +58,7 @@ async def _generate(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
             pass
 
 
-async def _score(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
+async def _score(pair: SteppedPair, spec: Request, draw: Random) -> None:
     while True:
         await _wait(draw)
         steps = tuple(

@@ -34,7 +34,7 @@ from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.types import Problem, Sampling, Timing, Usage
@@ -179,14 +179,14 @@ async def compare(pair: SteppedPair, scale: Scale, name: str, safety: str) -> Co
     return counts
 
 
-def build_spec(scale: Scale, number: int, name: str, *, deterministic: bool) -> RunSpec:
+def build_spec(scale: Scale, number: int, name: str, *, deterministic: bool) -> Request:
     draw = Random(number)
     start, lost, won = draw.randint(30, 80), draw.randint(5, 29), draw.randint(5, 40)
     text = (
         f"Tom has {start} cards. Day 1: drops {lost}. Day 2: doubles. Day 3: wins {won}. "
         "How many cards has Tom after day 3?"
     )
-    return RunSpec(
+    return Request(
         problem=Problem.from_text(text),
         pair="bundled",
         n=scale.n,
@@ -209,7 +209,7 @@ class PlainScores(EngineProxy[VllmVerifier]):
         return await self._engine.score(replace(request, deterministic=False))
 
 
-async def run_search(pair: SteppedPair, spec: RunSpec, safety: str) -> tuple[RecordedRun, int]:
+async def run_search(pair: SteppedPair, spec: Request, safety: str) -> tuple[RecordedRun, int]:
     """Returns what the run would store, and how many drafted tokens it used."""
     events: list[Event] = []
     engines = build_engines(OPTIMIZATIONS, pair, grader=IntegerGrader())

@@ -20,7 +20,7 @@ from typing import Any
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Outcome
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.statistics import interval
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
@@ -30,7 +30,7 @@ from scripts.lab.benchmark.live import parse_budget
 Seconds = tuple[float, float]  # all of a run, waiting for scores
 
 
-async def time_search(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seconds]:
+async def time_search(here: Rig, spec: Request, *, early: bool) -> tuple[Outcome, Seconds]:
     engines = here.build_engines(Optimizations(speculation=False, early_scores=early))
     await forget_kv(here.pair)
     clock = asyncio.get_running_loop().time
@@ -43,7 +43,7 @@ async def measure_cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> di
     found: dict[bool, list[Seconds]] = {False: [], True: []}
     for problem in problems:
         text = Problem.from_text(problem.text)
-        spec = RunSpec(problem=text, pair="bundled", n=n, seed=problem.index)
+        spec = Request(problem=text, pair="bundled", n=n, seed=problem.index)
         trees = []
         for early in (False, True) if problem.index % 2 else (True, False):
             outcome, seconds = await time_search(here, spec, early=early)

@@ -21,7 +21,7 @@ from typing import TypeVar
 from flashedge.engine.base import EngineView
 from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
@@ -53,12 +53,12 @@ SETTINGS = {  # by n
 
 
 async def run_each(
-    run: Callable[[RunSpec], Awaitable[T]], specs: Sequence[RunSpec], at_once: int
+    run: Callable[[Request], Awaitable[T]], specs: Sequence[Request], at_once: int
 ) -> list[T]:
     """Run every spec, `at_once` at a time. Results are in the order of the specs."""
     room = asyncio.Semaphore(at_once)
 
-    async def one(spec: RunSpec) -> T:
+    async def one(spec: Request) -> T:
         async with room:
             return await run(spec)
 
@@ -66,7 +66,7 @@ async def run_each(
 
 
 async def compare_case(
-    here: Rig, specs: Sequence[RunSpec], views: Sequence[EngineView]
+    here: Rig, specs: Sequence[Request], views: Sequence[EngineView]
 ) -> dict[str, object]:
     """Run every problem with and without the optimizations, for one strategy and n."""
     pair, began = here.pair, time.monotonic()
@@ -117,7 +117,7 @@ async def measure(asked: argparse.Namespace) -> None:
         invariant = (await here.pair.self_test(Turns(never_wait)))["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
-            spec = RunSpec(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
+            spec = Request(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
             specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
             cases[f"{strategy} n={n}"] = found = await compare_case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)

@@ -22,7 +22,7 @@ from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
@@ -98,7 +98,7 @@ class Rig:
         for engine in (self.pair.generator, self.pair.verifier):
             await engine.restore()
 
-    async def search(self, manager: KvManager, spec: RunSpec) -> TimedSearch:
+    async def search(self, manager: KvManager, spec: Request) -> TimedSearch:
         """Run one search on engines that have forgotten everything."""
         await forget_kv(self.pair)
         began = time.monotonic()
@@ -126,7 +126,7 @@ class Rig:
 
 async def drive_search(
     engines: Engines,
-    spec: RunSpec,
+    spec: Request,
     emit: Callable[[Event], None] = lambda event: None,
 ) -> tuple[Outcome, Driver, dict[str, Any]]:
     """Run a search. Returns its driver too, and the record of its KV memory."""

@@ -32,7 +32,7 @@ from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.runtime.drive.engines import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
@@ -68,7 +68,7 @@ class Ladder:
 
     async def run(self, key: RunKey, problem: FileProblem) -> LadderRun:
         rung, clock = BY_NAME[key.rung], asyncio.get_running_loop().time
-        spec = RunSpec(
+        spec = Request(
             problem=Problem.from_text(problem.text),
             pair="bundled",
             strategy=self._strategy,

@@ -24,7 +24,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, Ordering
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.prefix_order import Paths, arrival_order, prefix_order, sweep_order
 from flashedge.search.tree import Tree
@@ -74,7 +74,7 @@ async def run_search(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[
     generator = SimulatedGenerator(config, SimModel(TRACE), gate=gate)
     verifier = SimulatedVerifier(config, gate=gate)
     engines = Engines(generator=generator, verifier=verifier, grader=MathGrader(), order=order)
-    spec = RunSpec(problem=TRACE.problem(row), pair="bundled", n=n, seed=row)
+    spec = Request(problem=TRACE.problem(row), pair="bundled", n=n, seed=row)
     prompt = generator.codec.encode_chat(spec.problem.messages)
     driver = Driver(build_search(spec), spec, prompt, engines, lambda event: None)
     began = loop.time()

@@ -39,7 +39,7 @@ from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.drive.engines import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.costs import Device
 from flashedge.search.tree import Tree
 from flashedge.types import BLANK_LINE, NodeId, Problem, TokenIds
@@ -68,7 +68,7 @@ async def sample_lengths(problems: Sequence[FileProblem], samples: int) -> tuple
         engines = here.build_engines(Optimizations())
         rule = generator.codec.rules[BLANK_LINE]
         for problem in problems:
-            spec = RunSpec(
+            spec = Request(
                 problem=Problem.from_text(problem.text),
                 pair="bundled",
                 strategy="self_consistency",
@@ -150,7 +150,7 @@ def _run_rungs(
     _, kv_bytes = parse_budget(kv)
     assert kv_bytes is not None, "the ladder is climbed by sizes"
     here = replace(setup, kv_bytes=kv_bytes)
-    spec = RunSpec(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)
+    spec = Request(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)
     runs = [(rung.name, simulate_run(rung, here, trace, row, spec)) for rung in ALL]
     return [convert_to_live_run(run, name, kv, n, row).to_json() for name, run in runs]
 

@@ -39,7 +39,7 @@ from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
@@ -85,7 +85,7 @@ class Bench:
         self._flat = flat
         self._grader = MathGrader()
 
-    async def search(self, spec: RunSpec, way: Way) -> Run:
+    async def search(self, spec: Request, way: Way) -> Run:
         await forget_kv(self._pair)
         speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
         speculator.flat_batch = self._flat if way.flat else 0
@@ -164,9 +164,9 @@ async def measure_ways(
     """Measure every way. way -> (problems, repeats) runs."""
     runs: dict[str, list[list[Run]]] = {name: [[] for _ in chosen] for name in WAYS}
     names = list(WAYS)
-    await bench.search(RunSpec(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
+    await bench.search(Request(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
     for index, problem in enumerate(chosen):
-        spec = RunSpec(problem=problem, pair="bundled", n=n, seed=index)
+        spec = Request(problem=problem, pair="bundled", n=n, seed=index)
         order = rotate(names, index)
         for name in (order if index % 2 else order[::-1]) * repeats:
             runs[name][index].append(await bench.search(spec, WAYS[name]))

@@ -37,7 +37,7 @@ from flashedge.models.shape import QWEN25_1_5B
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
@@ -100,7 +100,7 @@ async def run_search(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Wa
         generator=generator, verifier=verifier, grader=grader, optimizations=way.optimizations
     )
     problem = trace.problem(row)
-    spec = RunSpec(problem=problem, pair="bundled", n=n, seed=row, max_path_tokens=CONTEXT // 2)
+    spec = Request(problem=problem, pair="bundled", n=n, seed=row, max_path_tokens=CONTEXT // 2)
     done_s: dict[NodeId, float] = {}
 
     def note(event: Event) -> None:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from flashedge.types import Problem
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 async def measure(kv_bytes: int, n: int, count: int, shares: int, rounds: int) -> None:
     specs = [
-        RunSpec(problem=Problem.from_text(p["problem"]), pair="bundled", n=n, seed=seed)
+        Request(problem=Problem.from_text(p["problem"]), pair="bundled", n=n, seed=seed)
         for seed, p in enumerate(read_problems("heldout", count))
     ]
     async with rig(kv_bytes) as here:

@@ -33,7 +33,7 @@ import psutil
 
 from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import Tree
 from flashedge.statistics import bootstrap
 from flashedge.types import Problem
@@ -95,7 +95,7 @@ class CountingVerifier(EngineProxy[Verifier]):
         return found
 
 
-async def run_search(here: Rig, optimizations: Optimizations, spec: RunSpec) -> CacheRun:
+async def run_search(here: Rig, optimizations: Optimizations, spec: Request) -> CacheRun:
     await forget_kv(here.pair)
     engines = here.build_engines(optimizations)
     verifier = CountingVerifier(engines.verifier)
@@ -178,14 +178,14 @@ async def measure_n(here: Rig, n: int, asked: argparse.Namespace) -> dict[str, A
     }
     for optimizations in configurations.values():  # the first runs of an engine are slow
         await run_search(
-            here, optimizations, RunSpec(problem=chosen[0], pair="bundled", n=4, seed=999)
+            here, optimizations, Request(problem=chosen[0], pair="bundled", n=4, seed=999)
         )
     began = time.monotonic()
     for seed, problem in enumerate(chosen):
         spent = time.monotonic() - began
         if spent + spent / max(1, seed) > 60 * asked.minutes:
             break
-        spec = RunSpec(problem=problem, pair="bundled", n=n, seed=seed)
+        spec = Request(problem=problem, pair="bundled", n=n, seed=seed)
         for name in CONFIGURATIONS:
             runs[name].append([])
         for name in [*CONFIGURATIONS] * asked.repeats:

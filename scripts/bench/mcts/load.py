@@ -21,7 +21,7 @@ from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
@@ -74,7 +74,7 @@ class Load:
 
     place: Place
     config: Config
-    search: RunSpec
+    search: Request
     problems: Sequence[RecordedProblem]
     times_s: Sequence[float]
     """When each problem arrives."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 from flashedge.answers.extraction import extract_answer
 from flashedge.files.journal import Journal
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
@@ -102,7 +102,7 @@ def _describe(tree: Tree, node: Node) -> tuple[Any, ...]:
 
 
 async def record(here: Rig, row: Mapping[str, str], problem: int, way: str) -> RecordedSearch:
-    spec = RunSpec(
+    spec = Request(
         problem=Problem.from_text(row["problem"]),
         pair="bundled",
         seed=problem,

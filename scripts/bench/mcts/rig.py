@@ -14,7 +14,7 @@ from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.search.base import Command
 from flashedge.search.mcts.rollouts import MctsState, Move
@@ -65,9 +65,9 @@ async def open_bench() -> AsyncIterator[Bench]:
         yield Bench(pair, grader)
 
 
-def build_spec(row: Mapping[str, str], *, n: int, seed: int, **options: Any) -> RunSpec:
+def build_spec(row: Mapping[str, str], *, n: int, seed: int, **options: Any) -> Request:
     """One MCTS run on a row of a problem file."""
-    return RunSpec(
+    return Request(
         problem=Problem.from_text(row["problem"]),
         pair="bundled",
         strategy="mcts",
@@ -90,7 +90,7 @@ class Bench:
     def __init__(self, pair: VllmPair, grader: MathGrader) -> None:
         self.pair, self.grader = pair, grader
 
-    async def run(self, row: Mapping[str, str], spec: RunSpec) -> Finished:
+    async def run(self, row: Mapping[str, str], spec: Request) -> Finished:
         """row: of a problem file."""
         search = build_search(spec)
         assert isinstance(search, Mcts), "the bench runs MCTS only"

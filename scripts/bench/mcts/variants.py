@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.rollouts.allocation import ByScore
 from flashedge.scheduling.rollouts.gate import Gate
 from flashedge.types import Problem
@@ -31,12 +31,12 @@ class Variant:
     strategy: str = "mcts"
     boost: Boost | None = None
 
-    def build_spec(self) -> RunSpec:
+    def build_spec(self) -> Request:
         """The request of every search, but for its problem and seed."""
         usual: dict[str, Any] = {"n": N, "aggregate": "prod", "selection": "best"}
         if self.strategy == "beam":
             usual = {"n": 8}
-        return RunSpec(
+        return Request(
             problem=Problem.from_text("run 0"),
             pair="simulated",
             strategy=self.strategy,

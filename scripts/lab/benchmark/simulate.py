@@ -14,7 +14,7 @@ from flashedge.models.memory.card_memory import build_idle_card
 from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import check_judges, parse_strategy
 from scripts.lab.benchmark.devices import OVERHEADS, Card, Overheads, find_card
@@ -72,10 +72,10 @@ class Bench:
     trace: StepTrace
     rows: tuple[int, ...]
 
-    search: RunSpec
+    search: Request
     """The request of every run but for its problem and seed."""
 
-    def spec(self, row: int, seed: int | None = None) -> RunSpec:
+    def spec(self, row: int, seed: int | None = None) -> Request:
         """Build the request of a problem. seed: None takes the row's number."""
         seed = row if seed is None else seed
         return replace(self.search, problem=self.trace.problem(row), seed=seed)
@@ -142,7 +142,7 @@ def build_bench(question: Question, config: Config) -> Bench:
         ),
         trace=trace,
         rows=pick_rows(observed, question.problems),
-        search=RunSpec(problem=trace.problem(0), pair=pair.name, **fields),
+        search=Request(problem=trace.problem(0), pair=pair.name, **fields),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Ordering, build_engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
@@ -71,7 +71,7 @@ def simulate_run(
     setup: Setup,
     trace: StepTrace,
     row: int,
-    spec: RunSpec,
+    spec: Request,
     *,
     on_step: OnStep | None = None,
     order: Ordering | None = None,
@@ -89,7 +89,7 @@ async def _run_search(
     setup: Setup,
     trace: StepTrace,
     row: int,
-    spec: RunSpec,
+    spec: Request,
     on_step: OnStep | None,
     order: Ordering | None,
 ) -> VirtualRun:

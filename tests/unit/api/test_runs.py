@@ -13,7 +13,7 @@ import pytest
 from flashedge.events import RunFailed, from_json, to_json
 from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.programs.standing import Standing
 from flashedge.types import MAX_SEED, Message, Problem, Sampling
 from tests.support.api_rig import client_of, frames, make_app
@@ -72,7 +72,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
     async with client_of(service) as client:
         body = {**given, **sampling, "messages": messages, "max_tokens": 14, "pair": "bundled"}
         assert (await client.post("/v1/solve", json=body)).status_code == 200
-        assert service.last.request == RunSpec(
+        assert service.last.request == Request(
             problem=Problem(
                 messages=(
                     Message(role="system", content="Be brief."),
@@ -86,7 +86,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         )
         nulls = dict.fromkeys([*given, *sampling, "messages", "max_tokens", "pair", "stream"])
         assert (await client.post("/v1/solve", json={**nulls, "problem": "p"})).status_code == 200
-        assert service.last.request == RunSpec(
+        assert service.last.request == Request(
             problem=Problem.from_text("p"),
             pair="bundled",
             sampling=Sampling(temperature=0.7, top_p=0.95),

@@ -15,7 +15,7 @@ from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -32,7 +32,7 @@ def event_loop_policy() -> VirtualTimePolicy:
     return VirtualTimePolicy()
 
 
-def spec_of(strategy: str, **fields: Any) -> RunSpec:
+def spec_of(strategy: str, **fields: Any) -> Request:
     told: dict[str, Any] = {**find_defaults(strategy), "strategy": strategy, "early_exit": None}
     if strategy == "probed_cot":
         told["options"] = PROBES
@@ -41,7 +41,7 @@ def spec_of(strategy: str, **fields: Any) -> RunSpec:
     return replace(BEAM, **{**told, **fields})
 
 
-def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
+def log_of(story: Story, spec: Request) -> list[events.Event]:
     """The events as the run store has them."""
     usage = Usage(tree_tokens=story.outcome.tree.committed_tokens)
     result = build_result("run-1", Plan(request=spec), story.outcome, usage, Timing())
@@ -52,7 +52,7 @@ def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
     ]
 
 
-async def recorded(spec: RunSpec) -> Recording:
+async def recorded(spec: Request) -> Recording:
     story = await drive(sim_engines(), spec)
     stored = [events.from_json(events.to_json(event)) for event in log_of(story, spec)]
     found = build_recording("run-1", stored)

@@ -30,7 +30,7 @@ from flashedge.runtime.request.calibrations import (
     load_calibrations,
     save_calibration,
 )
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import Problem
 from tests.support.cli_rig import with_daemon
 from tests.support.fake_daemon import BatchDaemon, encode_events
@@ -185,7 +185,7 @@ def test_without_a_rule_nothing_is_written(
 
 
 TEXT = "right 12"
-SPEC = RunSpec(
+SPEC = Request(
     problem=Problem.from_text(TEXT), pair="bundled", strategy="self_consistency", n=4
 ).to_json()
 STORY: list[events.Event] = [

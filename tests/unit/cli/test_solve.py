@@ -17,7 +17,7 @@ from flashedge import events
 from flashedge.cli.solve import result
 from flashedge.cli.solve.strategy_flags import REQUEST_FIELDS
 from flashedge.client.sync_client import Client
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.story import RESULT, STORY
@@ -374,7 +374,7 @@ def test_an_answer_without_a_box_is_marked(cli: Cli, monkeypatch: pytest.MonkeyP
 
 
 def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
-    spec = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+    spec = {field.name: field.default for field in dataclasses.fields(Request)}
     help_text = cli("solve", "--help").out
     text = " ".join(help_text[help_text.index("─ Options") :].replace("│", " ").split())
     for flag in ("strategy", "n -n", "answers"):

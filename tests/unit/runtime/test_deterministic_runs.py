@@ -18,7 +18,7 @@ from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import pin_early_exit
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.kv.split import EngineRole
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
@@ -40,7 +40,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await made.service.stop()
 
 
-async def record(rig: Rig, spec: RunSpec) -> tuple[str, RecordedRun]:
+async def record(rig: Rig, spec: Request) -> tuple[str, RecordedRun]:
     run = rig.service.submit(spec)
     await run.result()
     await asyncio.sleep(1.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from flashedge.errors import RequestError
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Cancel
 from flashedge.search.mcts.exits import Exits
@@ -133,7 +133,7 @@ def test_rollouts_in_flight_are_cancelled_when_they_turn_out_futile() -> None:
 @pytest.mark.parametrize("switch", ["negative_exit", "cut_rollouts"])
 @pytest.mark.parametrize("aggregate", ["last", "mean"])
 def test_an_aggregate_that_bounds_nothing_is_refused(switch: str, aggregate: str) -> None:
-    spec = RunSpec(
+    spec = Request(
         problem=Problem.from_text("How many?"),
         pair="bundled",
         strategy="mcts",
@@ -147,7 +147,7 @@ def test_an_aggregate_that_bounds_nothing_is_refused(switch: str, aggregate: str
 
 
 def test_exits_that_bound_nothing_are_no_matter_for_positive_ones() -> None:
-    spec = RunSpec(
+    spec = Request(
         problem=Problem.from_text("How many?"),
         pair="bundled",
         strategy="mcts",

@@ -14,7 +14,7 @@ from flashedge.api.specs import ModelName
 from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.runtime.request import strategies
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.apportion import apportion, softmax
 from flashedge.search.strategies.beam import VaryingGranularity
@@ -71,7 +71,7 @@ def test_softmax() -> None:
 # ---------------------------------------------------------------- options
 
 
-def spec(strategy: str, **fields: Any) -> RunSpec:
+def spec(strategy: str, **fields: Any) -> Request:
     return replace(BEAM, strategy=strategy, **fields)
 
 
@@ -141,8 +141,8 @@ def test_a_chain_is_one_path() -> None:
 def test_a_spec_survives_json() -> None:
     exits = ExitOptions(policy="every_5", detect=3, thresholds={"entropy": 0.5})
     asked = spec("mcts", early_exit=exits, options={"c": 0.5})
-    assert RunSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
-    assert RunSpec.from_json(json.loads(json.dumps(BEAM.to_json()))) == BEAM
+    assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert Request.from_json(json.loads(json.dumps(BEAM.to_json()))) == BEAM
 
 
 # ---------------------------------------------------------------- users' programs

@@ -23,7 +23,7 @@ from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution
@@ -56,7 +56,7 @@ class VirtualLoad:
     chat_rows: Sequence[int]
     """Rows of the trace that chats ask for."""
 
-    search: RunSpec
+    search: Request
     """The request of a search, but for its problem and seed."""
 
     chat_tokens: int
@@ -172,7 +172,7 @@ class VirtualServer:
             output_tokens=tokens,
         )
 
-    async def _drive(self, run: str, spec: RunSpec, prompt: TokenIds) -> int:
+    async def _drive(self, run: str, spec: Request, prompt: TokenIds) -> int:
         """Run an admitted search. Returns its tokens."""
 
         def note(event: Event) -> None:

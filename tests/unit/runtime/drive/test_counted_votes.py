@@ -12,7 +12,7 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.growth import Growth
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import NodeId
 from scripts.lab.sim.pair import Faults
@@ -34,7 +34,7 @@ SPECS = pytest.mark.parametrize("spec", [BY_VOTE, BY_SCORE], ids=lambda spec: sp
 
 
 @SPECS
-async def test_a_batch_of_any_size_gives_the_same_tree(spec: RunSpec) -> None:
+async def test_a_batch_of_any_size_gives_the_same_tree(spec: Request) -> None:
     """Of one path at a time, too, and with little memory, where paths are preempted."""
     saved = 0
     for seed in range(12):
@@ -62,7 +62,7 @@ async def test_a_killed_engine_changes_nothing() -> None:
 
 
 @SPECS
-async def test_a_deadline_answers_by_what_has_ended(spec: RunSpec) -> None:
+async def test_a_deadline_answers_by_what_has_ended(spec: Request) -> None:
     cut = 0
     for moment in range(1, 30):
         engines = sim_engines()

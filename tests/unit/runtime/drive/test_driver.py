@@ -19,7 +19,7 @@ from flashedge.events import (
     Progress,
     PromptRead,
 )
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.search.tree import NodeStatus
 from scripts.lab.sim.pair import Faults
@@ -52,7 +52,7 @@ def assert_same(story: Story, other: Story) -> None:
 
 @SPECS
 @pytest.mark.parametrize("aggregate", ["last", "min", "prod", "mean"])
-async def test_the_events_describe_the_tree(spec: RunSpec, aggregate: str) -> None:
+async def test_the_events_describe_the_tree(spec: Request, aggregate: str) -> None:
     spec = replace(spec, aggregate=aggregate)
     engines = sim_engines()
     story = await drive(engines, spec)
@@ -137,7 +137,7 @@ async def test_progress_counts_up_to_the_step() -> None:
 
 
 @SPECS
-async def test_the_same_seed_builds_the_same_tree(spec: RunSpec) -> None:
+async def test_the_same_seed_builds_the_same_tree(spec: Request) -> None:
     engines = sim_engines()
     first = await drive(engines, spec)
     assert_same(await drive(engines, spec), first)
@@ -176,7 +176,7 @@ async def test_the_clocks_and_counters_add_up() -> None:
 
 @SPECS
 @pytest.mark.parametrize("step", [1, 5, 11])
-async def test_a_run_survives_the_generators_death(spec: RunSpec, step: int) -> None:
+async def test_a_run_survives_the_generators_death(spec: Request, step: int) -> None:
     expected = await drive(sim_engines(), spec)
     engines = sim_engines(generator=Faults(die_after_steps=frozenset({step}), restart_s=2.0))
     story = await drive(engines, spec)
@@ -188,7 +188,7 @@ async def test_a_run_survives_the_generators_death(spec: RunSpec, step: int) -> 
 
 
 @SPECS
-async def test_a_run_survives_the_verifiers_death(spec: RunSpec) -> None:
+async def test_a_run_survives_the_verifiers_death(spec: Request) -> None:
     expected = await drive(sim_engines(), spec)
     engines = sim_engines(verifier=Faults(die_after_steps=frozenset({1, 2}), restart_s=3.0))
     story = await drive(engines, spec)

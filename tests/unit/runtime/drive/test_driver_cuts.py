@@ -10,7 +10,7 @@ import pytest
 
 from flashedge.events import Event, NodeScored, NodesExpanded, StepCompleted
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.search.tree import ROOT, NodeStatus
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
@@ -32,7 +32,7 @@ SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.stra
 # ---------------------------------------------------------------- bounds
 
 
-def assert_cut(story: Story, spec: RunSpec) -> None:
+def assert_cut(story: Story, spec: Request) -> None:
     """Every node has a final status; the path shown is there."""
     tree, finish = story.outcome.tree, story.outcome.finish
     assert folded(story.events) == nodes_of(tree, spec)
@@ -44,7 +44,7 @@ def assert_cut(story: Story, spec: RunSpec) -> None:
 
 
 @SPECS
-async def test_a_deadline_cuts_the_run(spec: RunSpec) -> None:
+async def test_a_deadline_cuts_the_run(spec: Request) -> None:
     """At any moment: the answer is made of what is there, and the engines are left at once."""
     cut = answered = 0
     for i in range(30):
@@ -98,7 +98,7 @@ async def test_a_token_budget_ends_at_a_level(budget: int) -> None:
 # ---------------------------------------------------------------- cancel
 
 
-async def cancel_after(engines: Engines, spec: RunSpec, delay_s: float) -> bool:
+async def cancel_after(engines: Engines, spec: Request, delay_s: float) -> bool:
     """Whether the run was still under way."""
     task = asyncio.create_task(drive(engines, spec))
     await asyncio.sleep(delay_s)
@@ -111,7 +111,7 @@ async def cancel_after(engines: Engines, spec: RunSpec, delay_s: float) -> bool:
 
 
 @SPECS
-async def test_a_cancelled_run_leaves_nothing(spec: RunSpec) -> None:
+async def test_a_cancelled_run_leaves_nothing(spec: Request) -> None:
     """At 60 random moments, in engines that keep serving; then one run is as it always was."""
     expected = await drive(sim_engines(), spec)
     engines = sim_engines()

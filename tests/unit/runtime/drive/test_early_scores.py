@@ -10,7 +10,7 @@ import pytest
 
 from flashedge.events import EngineRestarted, Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import STRATEGIES
 from scripts.lab.sim.pair import Faults, SimConfig
 from tests.support.runtime_rig import (
@@ -117,7 +117,7 @@ async def test_a_run_cut_at_any_moment_leaves_nothing() -> None:
     assert (await drive(engines, BEAM)).outcome == expected.outcome
 
 
-async def cancelled(engines: Engines, spec: RunSpec, after_s: float) -> bool:
+async def cancelled(engines: Engines, spec: Request, after_s: float) -> bool:
     task = asyncio.create_task(drive(engines, spec))
     await asyncio.sleep(after_s)
     task.cancel()

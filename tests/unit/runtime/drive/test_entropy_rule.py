@@ -11,7 +11,7 @@ from flashedge.engine.base import ExtendRequest
 from flashedge.errors import RequestError
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.runtime.drive.speculation_client import SpeculationClient
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Expand
 from flashedge.search.entropy import EntropyRule
@@ -25,7 +25,7 @@ def test_the_rule_is_the_runs() -> None:
     spec = replace(UNSURE, step_entropy=0.5, min_step_tokens=4)
     assert spec.entropy_rule == EntropyRule(threshold=0.5, min_tokens=4)
     assert replace(spec, step_rule="tokens").entropy_rule is None
-    assert RunSpec.from_json(spec.to_json()) == spec
+    assert Request.from_json(spec.to_json()) == spec
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator
 from flashedge.runtime.drive.engines import Ordering
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from flashedge.types import TokenIds
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
@@ -52,7 +52,7 @@ def build_tight_config(tokens: int) -> Any:
     return replace(TIGHT, kv_bytes=kv_bytes, max_model_len=96)
 
 
-async def count_cached(spec: RunSpec, tokens: int, order: Ordering) -> tuple[int, int]:
+async def count_cached(spec: Request, tokens: int, order: Ordering) -> tuple[int, int]:
     """Tokens of KV that generator and verifier reused."""
     engines = sim_engines(config=build_tight_config(tokens))
     generator: Any = RecordingGenerator(engines.generator)

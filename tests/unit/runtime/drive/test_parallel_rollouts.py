@@ -15,7 +15,7 @@ from flashedge.optimizations import SWITCHES
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.base import Search
 from flashedge.search.mcts.rollouts import MctsState
@@ -42,7 +42,7 @@ OF_ENGINES = ("suffix_scoring", "kv_split", "offload")
 each_p = pytest.mark.parametrize("parallel", [1, 4])
 
 
-def with_p(parallel: int, spec: RunSpec = MCTS, **options: Any) -> RunSpec:
+def with_p(parallel: int, spec: Request = MCTS, **options: Any) -> Request:
     return replace(spec, options={"parallel": parallel, **options})
 
 
@@ -148,7 +148,7 @@ async def test_a_cut_run_continues_to_the_tree_of_a_whole_one(parallel: int) -> 
 
 
 async def drive_with_allowances(
-    engines: Engines, spec: RunSpec, random: Random, watch: Watch
+    engines: Engines, spec: Request, random: Random, watch: Watch
 ) -> tuple[Outcome, list[Event], int]:
     """Change the allowance now and then while the run goes on."""
     told: list[Event] = []

@@ -16,7 +16,7 @@ import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
@@ -39,7 +39,7 @@ PROBLEMS = range(len(TRACE.rows))
 WIDE = {"n": 16}
 
 
-def drive(spec: RunSpec, **engines: Any) -> DrivenRun:
+def drive(spec: Request, **engines: Any) -> DrivenRun:
     async def main() -> DrivenRun:
         return await drive_run(engines_with(**engines), spec)
 
@@ -227,7 +227,7 @@ async def test_standard_work_never_waits_for_speculation() -> None:
     alone = [(await drive_run(engines_with(speculation=False), s)).outcome for s in specs]
     engines = engines_with(config)
 
-    async def later(spec: RunSpec, delay_s: float) -> DrivenRun:
+    async def later(spec: Request, delay_s: float) -> DrivenRun:
         await asyncio.sleep(delay_s)
         return await drive_run(engines, spec)
 

@@ -13,7 +13,7 @@ from flashedge.certainty.history import ENTROPY
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import STRATEGIES, Timing, Usage
@@ -32,7 +32,7 @@ PROBES = {"probe_tokens": 6, "suffix": "\n\nTherefore", "max_probe_tokens": 20}
 ALWAYS = ExitOptions(policy="every_step", detect=1, thresholds={ENTROPY: 0.0})
 
 
-def spec_of(strategy: str, **fields: Any) -> RunSpec:
+def spec_of(strategy: str, **fields: Any) -> Request:
     told: dict[str, Any] = {"strategy": strategy, **find_defaults(strategy)}
     if strategy == "probed_cot":
         told |= {"options": PROBES, "early_exit": None}

@@ -16,7 +16,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
 from flashedge.scheduling.kv.stages import Workload
@@ -80,7 +80,7 @@ class ManagedEngines:
             verifier=manager.wrap_verifier(engines.verifier),
         )
 
-    async def drive(self, spec: RunSpec) -> FinishedRun:
+    async def drive(self, spec: Request) -> FinishedRun:
         events: list[Event] = []
         tokens = len(prompt_of(self.engines, spec))
         with self.manager.join(events.append, tokens, baseline=spec.baseline) as memory:
@@ -122,12 +122,12 @@ async def managed_engines(
     await assert_nothing_left(engines)
 
 
-async def drive_alone(spec: RunSpec) -> Outcome:
+async def drive_alone(spec: Request) -> Outcome:
     return (await drive(sim_engines(config=CONFIG), spec)).outcome
 
 
 @pytest.mark.parametrize("spec", [BEAM, WIDE, DVTS, BEST], ids=lambda s: f"{s.strategy}-{s.n}")
-def test_the_split_follows_the_load_and_changes_no_tree(spec: RunSpec) -> None:
+def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> None:
     async def main() -> None:
         async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
             run = await here.drive(spec)

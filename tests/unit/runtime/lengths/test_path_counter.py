@@ -13,7 +13,7 @@ from flashedge.events import Progress, RunStarted, StepCompleted
 from flashedge.runtime.lengths.path_counter import PathCounter, count_outline
 from flashedge.runtime.lengths.predictions import iter_newest, read_run
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.types import FinishReason, NodeId
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -108,7 +108,7 @@ def test_a_run_without_a_path_has_no_lengths() -> None:
 # ---------------------------------------------------------------- stored runs
 
 
-def keep(store: RunStore, run_id: str, spec: RunSpec, story: Story, at: float) -> None:
+def keep(store: RunStore, run_id: str, spec: Request, story: Story, at: float) -> None:
     """Store a run as the daemon does."""
     store.create(run_id, spec.to_json(), at)
     events = [RunStarted(config=spec.to_json(), queue_s=0.0), *story.events]

@@ -12,11 +12,11 @@ from flashedge.config import Config, load_config
 from flashedge.runtime.records import retention
 from flashedge.runtime.records.retention import DAY_S, Retention
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import Problem
 from tests.support.made_run import build_result
 
-SPEC = RunSpec(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
+SPEC = Request(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
 
 
 @pytest.fixture

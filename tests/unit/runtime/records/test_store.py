@@ -29,11 +29,11 @@ from flashedge.events import (
 from flashedge.runtime.records import store as run_store
 from flashedge.runtime.records.schema import translate_errors
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.types import MAX_SEED, NodeId, Problem
 from tests.support.made_run import build_result, build_start
 
-SPEC = RunSpec(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
+SPEC = Request(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
 RESULT = build_result()
 START = build_start(SPEC, [("é\n\n", 0.1)], queue_s=0.25, seed=MAX_SEED)
 EVENTS = (*(e for e in START if not isinstance(e, Progress)), RunFinished(result=RESULT))
@@ -59,7 +59,7 @@ def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
     assert run is not None
     assert (run.status, run.result, run.finished_at) == ("finished", RESULT, 2.0)
     assert (run.answer, run.tree_tokens, run.total_s) == ("2", 80, 0.2)
-    assert RunSpec.from_json(run.spec) == RunSpec.from_json(SPEC)
+    assert Request.from_json(run.spec) == Request.from_json(SPEC)
     # EVENTS[0] and the stored one differ only in list/tuple inside `config`, which is plain JSON
     stored = store.events("r1")
     assert [s for s, _ in stored] == [1, 2, 3, 4, 5]

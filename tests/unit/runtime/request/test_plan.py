@@ -18,7 +18,7 @@ from flashedge.runtime.request.plan import (
     decide_boost,
     is_boosted,
 )
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import count_paths_at_once
 from flashedge.types import Problem
 from tests.support.runtime_rig import BEAM
@@ -140,12 +140,12 @@ def test_a_run_goes_on_with_the_bits_it_began_with() -> None:
 def test_it_is_what_the_strategy_draws_at_once(
     strategy: str, fields: dict[str, Any], paths: int
 ) -> None:
-    spec = RunSpec(problem=Problem.from_text("?"), pair="bundled", strategy=strategy, **fields)
+    spec = Request(problem=Problem.from_text("?"), pair="bundled", strategy=strategy, **fields)
     assert count_paths_at_once(spec) == paths
 
 
 def test_groups_of_an_early_exit_are_drawn_one_after_the_other() -> None:
-    spec = RunSpec(
+    spec = Request(
         problem=Problem.from_text("?"),
         pair="bundled",
         strategy="self_consistency",

@@ -14,7 +14,7 @@ from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.request import Request
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, replay
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -41,7 +41,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await made.service.stop()
 
 
-async def count_boosts(rig: Rig, spec: RunSpec) -> int:
+async def count_boosts(rig: Rig, spec: Request) -> int:
     run = rig.service.submit(spec)
     await run.result()
     events = [event for _, event in await log_of(rig.service.run(run.id))]
