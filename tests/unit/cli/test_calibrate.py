@@ -99,8 +99,6 @@ def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
         "policy": "every_step",
         "detect": 2,
         "thresholds": [["entropy", 1.0]],
-        "max_tokens": 0,
-        "curve": [],
     }
     chosen = report["provenance"]["chosen"]
     assert chosen["loss_bound"] <= 0.01
