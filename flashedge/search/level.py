@@ -11,6 +11,7 @@ the decision. The policy is asked between two levels, about finished paths.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -197,3 +198,21 @@ def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:
     """Split the width into equal shares. The first paths get what is left over."""
     each, extra = divmod(width, len(paths))
     return tuple((node, each + (i < extra)) for i, node in enumerate(paths))
+
+
+def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[int, ...]:
+    """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`.
+
+    Each gets `least`; the rest is split in proportion, by largest remainder, ties to the earlier.
+    If all weights are 0, it is split evenly. Raises ValueError if k is 0 or k * least > total.
+    """
+    rest = total - least * len(weights)
+    if rest < 0 or not weights:
+        raise ValueError(f"{total} can't be split {len(weights)} ways with at least {least} each")
+    total_weight = math.fsum(weights)
+    exact = [rest * w / total_weight if total_weight > 0 else rest / len(weights) for w in weights]
+    shares = [math.floor(e) for e in exact]
+    order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
+    for i in order[: rest - sum(shares)]:
+        shares[i] += 1
+    return tuple(least + s for s in shares)

@@ -52,3 +52,11 @@ def score_per_step(scores: Sequence[float], how: str) -> float:
     """
     score = aggregate(scores, how)
     return score ** (1 / len(scores)) if how == "prod" and scores else score
+
+
+def softmax(values: Sequence[float], temperature: float) -> tuple[float, ...]:
+    """values: (k,) -> (k,) exp(v / T), divided by their sum. temperature > 0."""
+    top = max(values)
+    powers = [math.exp((v - top) / temperature) for v in values]
+    powers_sum = math.fsum(powers)
+    return tuple(p / powers_sum for p in powers)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flashedge.search.apportion import apportion
-from flashedge.search.level import LevelState, Shares, Stepwise, split_evenly
+from flashedge.search.level import LevelState, Shares, Stepwise, apportion, split_evenly
 from flashedge.types import NodeId
 
 

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flashedge.certainty.measures import mean_reward
-from flashedge.search.apportion import softmax
 from flashedge.search.base import Child, Command, Expand, Finish, Result
 from flashedge.search.mcts.exits import FUTILITY, Exits
 from flashedge.search.mcts.rollouts import (
@@ -30,6 +29,7 @@ from flashedge.search.mcts.rollouts import (
     note_segment,
     visit,
 )
+from flashedge.search.scoring import softmax
 from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
 from flashedge.search.voting import BUDGET, Phase, VotingSearch
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
