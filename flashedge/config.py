@@ -152,9 +152,7 @@ class Config:
     scheduling_policy: str = setting(
         USUAL_POLICY,
         "Which of the waiting programs goes next: by expected work (shortest), by expected work "
-        "and its tail risk (tie; tie_01 and tie_05 give the tail a fixed weight of 0.1 or 0.5), by "
-        "arrival (fcfs; gang: all requests of a program together), by cached prompt (prefix), by "
-        "the longest time for its size (fair_finish), or by chance (random).",
+        "and its tail risk (tie), or by arrival (fcfs; gang: all requests of a program together).",
         choices=POLICY_NAMES,
     )
     scheduling_escalate_s: float = setting(

@@ -26,17 +26,7 @@ JUDGED = (STEPS, ANSWER)
 """What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""
 
 BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
-POLICY_NAMES = (
-    "fcfs",
-    "gang",
-    "tie",
-    "shortest",
-    "prefix",
-    "random",
-    "fair_finish",
-    "tie_01",
-    "tie_05",
-)
+POLICY_NAMES = ("fcfs", "gang", "tie", "shortest")
 """Which of the waiting programs goes next: see `scheduling.programs.policies`."""
 USUAL_POLICY = "shortest"
 STRATEGIES: Mapping[str, str] = MappingProxyType(

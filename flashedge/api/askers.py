@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from flashedge.runtime.programs.asker import Asker
+from flashedge.scheduling.programs.program import Caller
 
 MAX_PRIORITY = 1 << 31
 LONGEST_NAME = 200
 
 
-def read_asker(request: Request, priority: int) -> Asker:
+def read_asker(request: Request, priority: int) -> Caller:
     """priority: of the request's body."""
     address = request.client.host if request.client else "unknown"
     client = shorten(request.headers.get("x-flashedge-client") or address)
-    return Asker(
+    return Caller(
         client=client,
         program=name_program(client, request.headers.get("x-flashedge-program")),
         priority=limit_priority(priority),

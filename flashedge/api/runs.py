@@ -28,9 +28,9 @@ from flashedge.api.sse import (
 )
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
-from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.request.plan import pin_early_exit
 from flashedge.runtime.service import RunHandle, Service
+from flashedge.scheduling.programs.estimates import RunEstimate
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
 QUEUE_POLL_S = 0.1
@@ -182,7 +182,7 @@ async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
             yield item
 
 
-def _frame_queued(run_id: str, outlook: Outlook) -> bytes:
+def _frame_queued(run_id: str, outlook: RunEstimate) -> bytes:
     return frame({"id": run_id, **dataclasses.asdict(outlook)}, event="queued")
 
 

@@ -18,11 +18,11 @@ from flashedge.api.failures import Json
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
 from flashedge.profiler.card_watch import CardUser
-from flashedge.runtime.recent_latency import PERCENTILES
+from flashedge.runtime.metrics import PERCENTILES
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.service import Service
-from flashedge.scheduling.programs.standing import Standing
-from flashedge.scheduling.rollouts.standing import BoostStanding
+from flashedge.scheduling.programs.estimates import ProgramEstimate
+from flashedge.scheduling.rollouts.allocation import BoostState
 from flashedge.types import POLICY_NAMES
 
 VIEW_TIMEOUT_S = 2.0
@@ -176,8 +176,8 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
     scheduling = make(
         {
             "policy": {**text, "enum": list(POLICY_NAMES)},
-            "programs": make_list(Standing),
-            "boosts": make_list(BoostStanding),
+            "programs": make_list(ProgramEstimate),
+            "boosts": make_list(BoostState),
             "boost_running_s": number,
             "boost_open_s": number,
         },

@@ -10,9 +10,9 @@ from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.rollouts.boosting import Boosting
-from flashedge.runtime.rollouts.run_watch import watch_run
 from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.search.base import Search
@@ -48,7 +48,7 @@ class Tools:
         return self.grader.doubts + self.texts.doubts
 
 
-async def execute(job: Job, tools: Tools, program: str) -> dict[str, Any]:
+async def execute(job: Job, tools: Tools, ledger: RunLedger, program: str) -> dict[str, Any]:
     """Run a search whose turn has come. Returns its result. Raises what ends the run.
 
     program: the key that its requests to the engines carry.
@@ -62,9 +62,7 @@ async def execute(job: Job, tools: Tools, program: str) -> dict[str, Any]:
         driver = Driver(
             job.search, request, prompt_ids, engines, run.emit, job.earlier, memory.follow
         )
-        arrived_s = tools.boosting.now_s() - queue_s
-        watch = watch_run(run.id, request, prompt_tokens=prompt_tokens, arrived_s=arrived_s)
-        with tools.boosting.join(watch, pair, driver.allow):
+        with tools.boosting.join(ledger, pair, driver.allow):
             outcome = await driver.run()
     usage = Usage(
         prompt_tokens=prompt_tokens,

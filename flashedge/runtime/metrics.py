@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from itertools import product
+from math import ceil
 from typing import Any
 
 from prometheus_client import (
@@ -23,16 +24,15 @@ from flashedge.events import (
     EarlyExit,
     Event,
     Probed,
-    Progress,
     RunCancelled,
     RunFailed,
     RunFinished,
     RunStarted,
     StepCompleted,
 )
-from flashedge.runtime.programs.outlook import Scheduling
-from flashedge.runtime.recent_latency import RecentLatency
+from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.served_pair import PairState
+from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.scheduling.programs.program import Kind
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -40,20 +40,17 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 _RUN_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 
+RECENT = 1000
+"""Requests of each kind whose percentiles are shown."""
+PERCENTILES = (50, 90, 99)
+
 
 class Metrics:
-    """The metrics of one daemon, in a registry of their own.
-
-    `clock`: monotonic seconds.
-    """
+    """The metrics of one daemon, in a registry of their own."""
 
     content_type = CONTENT_TYPE_LATEST
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._no_token_yet: dict[str, float] = {}  # run id -> time it left the queue
-        self._first_tokens: dict[str, tuple[float, float]] = {}
-        """Of the runs that have one: how long it took, and when it came."""
+    def __init__(self) -> None:
         self._latency = {"chat": RecentLatency(), "run": RecentLatency()}
         self._last: dict[tuple[tuple[str, ...], str], float] = {}
         """The last value of each counter, by its labels and what it counts."""
@@ -175,17 +172,14 @@ class Metrics:
         )
         self._up = gauge("engine_up", "1 while the engine is ready, else 0.", "pair", "engine")
 
-    def observe(self, run_id: str, event: Event) -> None:
-        """Count one event of a run. Every event must come once, in order."""
+    def observe(self, run: RunLedger, event: Event) -> None:
+        """Count one event of a run, whose ledger has it already. Each comes once, in order."""
+        if run.brought_first_token and run.first_token_s is not None:
+            self._first_token.labels("run").observe(run.first_token_s)
         match event:
             case RunStarted(queue_s=queue_s):
-                self._no_token_yet[run_id] = self._clock()
                 self._queue_seconds.observe(queue_s)
-            case Progress(tokens=tokens):
-                if any(count for _, count in tokens):
-                    self._note_first_token(run_id)
             case StepCompleted(token_ids=token_ids):
-                self._note_first_token(run_id)
                 self._tree.inc(len(token_ids))
                 self._generated.inc(len(token_ids))
             case Probed(tokens=tokens):
@@ -204,12 +198,14 @@ class Metrics:
                 self._verifier_cached.inc(usage.get("verifier_cached_tokens", 0))
                 timing = result.get("timing") or {}
                 self._run_seconds.observe(timing.get("total_s", 0.0))
-                self._note_speed(run_id, usage.get("tree_tokens", 0))
-                self._count_end(run_id, "finished")
+                if run.first_token_s is not None:
+                    tokens = usage.get("tree_tokens", 0)
+                    self._observe_speed("run", run.first_token_s, run.drawing_s, tokens)
+                self._runs.labels("finished").inc()
             case RunFailed():
-                self._count_end(run_id, "failed")
+                self._runs.labels("failed").inc()
             case RunCancelled():
-                self._count_end(run_id, "cancelled")
+                self._runs.labels("cancelled").inc()
             case _:
                 pass
 
@@ -301,24 +297,6 @@ class Metrics:
         self._up.labels(*labels).set(health.state == "ready")
         self._advance(self._restarts, labels, "restarts", health.restarts)
 
-    def _count_end(self, run_id: str, status: str) -> None:
-        self._no_token_yet.pop(run_id, None)
-        self._first_tokens.pop(run_id, None)
-        self._runs.labels(status).inc()
-
-    def _note_first_token(self, run_id: str) -> None:
-        started = self._no_token_yet.pop(run_id, None)
-        if started is not None:
-            now_s = self._clock()
-            self._first_tokens[run_id] = now_s - started, now_s
-            self._first_token.labels("run").observe(now_s - started)
-
-    def _note_speed(self, run_id: str, tokens: int) -> None:
-        """A run has finished with a tree of so many tokens."""
-        if run_id in self._first_tokens:
-            first_token_s, came_s = self._first_tokens[run_id]
-            self._observe_speed("run", first_token_s, self._clock() - came_s, tokens)
-
     def _observe_speed(self, kind: str, first_token_s: float, rest_s: float, tokens: float) -> None:
         """rest_s: from the first token to the end."""
         token_s = rest_s / (tokens - 1) if tokens > 1 else None
@@ -331,3 +309,32 @@ class Metrics:
         before = self._last.get((labels, what), 0)
         metric.labels(*labels).inc(count - before if count >= before else count)
         self._last[labels, what] = count
+
+
+class RecentLatency:
+    """Two times of each request: until its first token, and for each token after it."""
+
+    def __init__(self) -> None:
+        self._first: deque[float] = deque(maxlen=RECENT)
+        self._each: deque[float] = deque(maxlen=RECENT)
+
+    def note(self, first_token_s: float, token_s: float | None) -> None:
+        """token_s: None of a request with one token."""
+        self._first.append(first_token_s)
+        if token_s is not None:
+            self._each.append(token_s)
+
+    def describe(self) -> Mapping[str, Any]:
+        """`requests`, and `first_token_s` and `token_s`, each {p50, p90, p99} or None."""
+        return {
+            "requests": len(self._first),
+            "first_token_s": _find_percentiles(self._first),
+            "token_s": _find_percentiles(self._each),
+        }
+
+
+def _find_percentiles(seconds: deque[float]) -> dict[str, float] | None:
+    if not seconds:
+        return None
+    ordered = sorted(seconds)
+    return {f"p{p}": ordered[ceil(p / 100 * len(ordered)) - 1] for p in PERCENTILES}

@@ -1,57 +1,31 @@
-"""Holds runs until they may start. Who goes next is decided elsewhere (`Admission`)."""
+"""Holds runs until they may start. Who goes next is decided elsewhere (`PairScheduler`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
 
 from flashedge.errors import QueueFull
 
 RETRY_AFTER_S = 5.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueView:
-    """The runs of a queue at one moment."""
-
-    running: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    """The next one first."""
-
-
-class Admission(Protocol):
-    """Decides which waiting run starts next, and when."""
-
-    def order(self, waiting: Sequence[str]) -> Sequence[str]:
-        """The waiting runs, the next one first. They are given in the order of their arrival."""
-        ...
-
-    def may_start(self, run_id: str, running: Collection[str]) -> bool:
-        """Whether the next run may start beside those that run."""
-        ...
-
-
-class FirstCome:
-    """The naive twin: by arrival, a fixed number at once."""
-
-    def __init__(self, max_running: int) -> None:
-        self._max_running = max_running
-
-    def order(self, waiting: Sequence[str]) -> Sequence[str]:
-        return waiting
-
-    def may_start(self, run_id: str, running: Collection[str]) -> bool:
-        return len(running) < self._max_running
-
-
 class RunQueue:
-    """Lets runs start as the admission decides. Up to `limit` wait; further ones are refused."""
+    """Up to `limit` runs wait; further ones are refused."""
 
-    def __init__(self, admission: Admission, limit: int) -> None:
-        self._admission = admission
+    def __init__(
+        self,
+        order: Callable[[Sequence[str]], Sequence[str]],
+        may_start: Callable[[str, Collection[str]], bool],
+        limit: int,
+    ) -> None:
+        """order: the waiting runs, given in the order of their arrival, the next one first.
+
+        may_start: whether a run may start beside those that run. "" stands for any.
+        """
+        self._order = order
+        self._may_start = may_start
         self._limit = limit
         self._running: dict[str, None] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}
@@ -59,35 +33,31 @@ class RunQueue:
         """How often a run has entered or left the queue."""
 
     @property
-    def running(self) -> int:
+    def running(self) -> tuple[str, ...]:
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """As things stand, the next one first."""
+        return self._order(list(self._waiting))
+
+    @property
+    def num_running(self) -> int:
         return len(self._running)
 
     @property
-    def waiting(self) -> int:
+    def num_waiting(self) -> int:
         return len(self._waiting)
-
-    def view(self) -> QueueView:
-        """Which runs run and wait, as things stand."""
-        waiting = tuple(self._admission.order(list(self._waiting)))
-        return QueueView(running=tuple(self._running), waiting=waiting)
-
-    def position(self, run_id: str) -> int | None:
-        """Number of runs that start before this one, as things stand. None when it does not
-        wait."""
-        return self.view().waiting.index(run_id) if run_id in self._waiting else None
 
     def check_room(self) -> None:
         """Raises QueueFull when no further run may wait."""
-        if len(self._waiting) >= self._limit and (self._waiting or not self._is_open()):
+        waiting = len(self._waiting)
+        if waiting >= self._limit and (waiting or not self._may_start("", self._running)):
             raise QueueFull(
-                f"{len(self._running)} runs are running and {len(self._waiting)} are waiting",
+                f"{len(self._running)} runs are running and {waiting} are waiting",
                 retry_after_s=RETRY_AFTER_S,
                 hint="try again later, or raise queue_limit",
             )
-
-    def _is_open(self) -> bool:
-        """Whether some run could start at once."""
-        return self._admission.may_start("", self._running)
 
     def reserve(self, run_id: str) -> None:
         """Join the queue. Raises QueueFull."""
@@ -115,10 +85,10 @@ class RunQueue:
         self.admit()
 
     def admit(self) -> None:
-        """Start the runs that may. Call it too when the admission would decide differently now."""
+        """Start the runs that may. Call it too when less room may be needed than was thought."""
         while self._waiting:
-            run_id = self._admission.order(list(self._waiting))[0]
-            if not self._admission.may_start(run_id, self._running):
+            run_id = self.waiting[0]
+            if not self._may_start(run_id, self._running):
                 return
             self.changes += 1
             admitted = self._waiting.pop(run_id)

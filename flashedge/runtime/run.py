@@ -25,11 +25,11 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
 )
-from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
+from flashedge.scheduling.programs.estimates import RunEstimate
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ class Run:
         request: Request,
         plan: Plan,
         store: RunStore,
-        find_outlook: Callable[[], Outlook],
+        find_outlook: Callable[[], RunEstimate],
         observe: Callable[[Event], None],
     ) -> None:
         """request: as it came. plan: what was decided about it. observe: receives each event."""
@@ -120,7 +120,7 @@ class Run:
     # ------------------------------------------------------------ for clients
 
     @property
-    def outlook(self) -> Outlook:
+    def outlook(self) -> RunEstimate:
         """Its place in the queue, when it starts, and how long its paths will be."""
         return self._find_outlook()
 

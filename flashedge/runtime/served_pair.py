@@ -35,13 +35,12 @@ from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import CountedRequests, KvManager
-from flashedge.runtime.programs.capacity import measure_capacity
+from flashedge.runtime.programs.scheduler import measure_capacity
 from flashedge.runtime.request.request import Request
-from flashedge.runtime.rollouts.cost import build_rollout_cost
+from flashedge.runtime.rollouts.boosting import build_rollout_cost
 from flashedge.runtime.thinking import Thinking
-from flashedge.scheduling.costs import MeasuredCurve
 from flashedge.scheduling.programs.admission import Capacity
-from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.search.steps import MARKER_WORDS, split_steps
 from flashedge.types import MARKERS, STEPS, Judges, Message, TokenIds
 
@@ -272,7 +271,6 @@ class ServedPair:
             max_running=self._config.max_running,
             max_sequences=self.max_sequences,
             is_shared=self._config.features.kv_split,
-            is_assumed=not isinstance(curves.generator, MeasuredCurve),
         )
         threads = self._config.threads_per_engine
         self.rollout_cost = build_rollout_cost(curves, generator, verifier, threads)

@@ -18,15 +18,13 @@ from flashedge.errors import Conflict, DaemonStopping, FlashEdgeError, NotFound
 from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.execution import Job, Tools, execute
+from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import IdleClock, OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
-from flashedge.runtime.programs.asker import NOBODY, Asker
-from flashedge.runtime.programs.outlook import Scheduling
-from flashedge.runtime.programs.pair_scheduler import PairScheduler
 from flashedge.runtime.programs.plain import ProgramRequests
-from flashedge.runtime.programs.programs import Programs
+from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
@@ -39,11 +37,12 @@ from flashedge.runtime.request.plan import (
 )
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
-from flashedge.runtime.rollouts.boosting import Boosting
-from flashedge.runtime.rollouts.daemon_time import DaemonTime
+from flashedge.runtime.rollouts.boosting import Boosting, DaemonTime
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import PairState, ServedPair, ServiceHealth
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions
+from flashedge.scheduling.programs.estimates import Scheduling
+from flashedge.scheduling.programs.program import ANONYMOUS, Caller
 from flashedge.types import TokenIds
 
 log = logging.getLogger(__name__)
@@ -85,7 +84,7 @@ class Service:
         self._schedulers: dict[str, PairScheduler] = {}
         """By pair. They stay when a pair is unloaded: what was learned of its speed holds later."""
         self._plain = PlainRequests(self.metrics)
-        plain = ProgramRequests(self._plain, self._find_programs)
+        plain = ProgramRequests(self._plain, self.scheduler)
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._boosting = Boosting(daemon=DaemonTime(self._count_tokens))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -111,7 +110,7 @@ class Service:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
         for scheduler in self._schedulers.values():
-            await scheduler.programs.stop()
+            await scheduler.stop()
         await self._boosting.stop()
         await self._predictions.stop()
         self._save_runs()
@@ -171,9 +170,6 @@ class Service:
             )
         return self._schedulers[pair]
 
-    def _find_programs(self, pair: str) -> Programs:
-        return self.scheduler(pair).programs
-
     def pairs(self) -> dict[str, PairState]:
         """The pairs that are loaded or being loaded, by name, the most recently used one last.
         Without any, the default pair."""
@@ -181,8 +177,8 @@ class Service:
         return {
             name: PairState(
                 health=health,
-                queued=self.scheduler(name).queue.waiting,
-                running=self.scheduler(name).queue.running,
+                queued=self.scheduler(name).queue.num_waiting,
+                running=self.scheduler(name).queue.num_running,
                 read_views=read_views,
             )
             for name, (health, read_views) in (
@@ -211,7 +207,7 @@ class Service:
         *,
         run_id: str | None = None,
         continues: str | None = None,
-        asker: Asker = NOBODY,
+        asker: Caller = ANONYMOUS,
     ) -> RunHandle:
         """Queue a run. Its pair must be in use by the caller (`use_pair`); the run keeps it loaded.
 
@@ -248,16 +244,16 @@ class Service:
         plan: Plan,
         prompt_ids: TokenIds,
         pair: ServedPair,
-        asker: Asker,
+        asker: Caller,
     ) -> Run:
         """Create the run and let it join the queue of its pair. Raises QueueFull."""
         scheduler = self.scheduler(pair.name)
         scheduler.queue.check_room()  # before the program is known to anybody
-        scheduler.programs.set_capacity(pair.capacity)
-        scheduler.programs.add_run(run_id, plan.request, prompt_ids, asker)
+        scheduler.set_capacity(pair.capacity)
+        ledger = scheduler.add_run(run_id, plan.request, prompt_ids, asker)
         scheduler.queue.reserve(run_id)
-        find_outlook = partial(scheduler.outlooks.find, run_id)
-        observe = partial(self._observe, run_id, scheduler)
+        find_outlook = partial(scheduler.estimate_run, run_id)
+        observe = partial(self._observe, ledger, scheduler)
         run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_outlook, observe)
         return run
 
@@ -269,7 +265,7 @@ class Service:
         self._tasks.add(run.task)
         run.task.add_done_callback(partial(self._clean_up, run))
 
-    async def score(self, ask: ScoreAsk, asker: Asker = NOBODY) -> tuple[SolutionScores, ...]:
+    async def score(self, ask: ScoreAsk, asker: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
         """Score solutions. Their pair must be in use by the caller. See `score_solutions`."""
         return await score_solutions(self._loader.get(ask.pair), ask, asker, self.metrics)
 
@@ -320,8 +316,8 @@ class Service:
     def counts(self) -> dict[str, int]:
         queues = [scheduler.queue for scheduler in self._schedulers.values()]
         return {
-            "queued": sum(queue.waiting for queue in queues),
-            "running": sum(queue.running for queue in queues),
+            "queued": sum(queue.num_waiting for queue in queues),
+            "running": sum(queue.num_running for queue in queues),
         }
 
     @property
@@ -331,10 +327,8 @@ class Service:
         schedulers = self._schedulers.values()
         return Scheduling(
             policy=self.config.scheduling_policy,
-            programs=tuple(
-                program for each in schedulers for program in each.outlooks.list_standings()
-            ),
-            boosts=boosting.list_standings(),
+            programs=tuple(program for each in schedulers for program in each.estimate_programs()),
+            boosts=boosting.list_states(),
             boost_running_s=boosting.running_s,
             boost_open_s=boosting.open_s,
         )
@@ -369,9 +363,9 @@ class Service:
                 await job.pair.wait_tested()
                 check_shapes(job.pair.health().self_test)
             async with scheduler.queue.wait_turn(run.id):
-                scheduler.programs.note_start(run.id)
-                program = scheduler.programs.find_program(run.id)
-                run.mark_finished(await execute(job, tools, program))
+                scheduler.note_start(run.id)
+                ledger, program = scheduler.ledger(run.id), scheduler.find_key(run.id)
+                run.mark_finished(await execute(job, tools, ledger, program))
         except asyncio.CancelledError:
             run.mark_cancelled()
         except FlashEdgeError as error:
@@ -383,7 +377,7 @@ class Service:
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         scheduler = self.scheduler(run.request.pair)
-        scheduler.programs.end_run(run.id)
+        scheduler.end_run(run.id)
         self._loader.release(run.request.pair)
         self.idle.note_end()
         self._retention.look()
@@ -399,15 +393,15 @@ class Service:
             if run.stored and run.task not in self._tasks:
                 self._runs.pop(run.id, None)
 
-    def _observe(self, run_id: str, scheduler: PairScheduler, event: Event) -> None:
+    def _observe(self, run: RunLedger, scheduler: PairScheduler, event: Event) -> None:
         if isinstance(event, StepCompleted) and event.answer is not None:
             self._grader.expect(event.answer)
-        self.metrics.observe(run_id, event)
-        scheduler.programs.note_event(run_id, event)
-        self._boosting.note_event(run_id, event)
+        scheduler.note_event(run.id, event)
+        self.metrics.observe(run, event)
+        self._boosting.note_event(run)
 
     def _count_tokens(self) -> int:
-        return sum(scheduler.programs.drawn_tokens for scheduler in self._schedulers.values())
+        return sum(scheduler.drawn_tokens for scheduler in self._schedulers.values())
 
     def _check_open(self) -> None:
         if self._is_stopping:

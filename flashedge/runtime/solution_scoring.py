@@ -16,9 +16,9 @@ from flashedge.engine.http_requests import PlainAsk, PlainRequest
 from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
 from flashedge.runtime.drive.tasks import raise_first_error
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.request.plan import check_shapes
 from flashedge.runtime.served_pair import ServedPair
+from flashedge.scheduling.programs.program import Caller
 from flashedge.search.scoring import aggregate
 from flashedge.types import Problem
 
@@ -74,7 +74,7 @@ class SolutionScores:
 
 
 async def score_solutions(
-    pair: ServedPair, ask: ScoreAsk, asker: Asker, metrics: Metrics
+    pair: ServedPair, ask: ScoreAsk, asker: Caller, metrics: Metrics
 ) -> tuple[SolutionScores, ...]:
     """Score the solutions, in their order. Work that a dead engine lost is done again.
 

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flashedge.config import load_config
-from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.programs import Programs
-from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import Capacity, predict_need
 from flashedge.scheduling.programs.policies import POLICIES
-from flashedge.scheduling.programs.program import Program
+from flashedge.scheduling.programs.program import Caller, Program
 from tests.support.runtime_rig import BEAM
 
 ESCALATE_S = 40.0
@@ -49,11 +47,10 @@ class ProgramMachine(RuleBasedStateMachine):
             "scheduling_escalate_s": ESCALATE_S,
             "max_running": 6,
         }
-        self.programs = Programs(
-            load_config(changes, environ={}), self._ignore, clock=lambda: self.now_s
-        )
-        self.programs.set_capacity(room)
-        self.queue = RunQueue(self.programs, 1000)
+        config = load_config({**changes, "queue_limit": 1000}, environ={})
+        self.scheduler = PairScheduler("bundled", config, self._ignore, clock=lambda: self.now_s)
+        self.scheduler.set_capacity(room)
+        self.queue = self.scheduler.queue
 
     async def _ignore(self, keys: Sequence[str]) -> None: ...
 
@@ -65,7 +62,7 @@ class ProgramMachine(RuleBasedStateMachine):
             self._do(lambda: self._end(next(iter(self.running))))
         assert not self.waiting
         assert self.over == set(self.arrived_s)
-        self.loop.run_until_complete(self.programs.stop())
+        self.loop.run_until_complete(self.scheduler.stop())
         self.loop.close()
 
     # ------------------------------------------------------------ what happens
@@ -80,8 +77,8 @@ class ProgramMachine(RuleBasedStateMachine):
         run = f"run-{len(self.arrived_s)}"
 
         def do() -> None:
-            asker = Asker(client=client, priority=priority, program=program)
-            self.programs.add_run(run, replace(BEAM, n=paths), tuple(range(20)), asker)
+            caller = Caller(client=client, priority=priority, program=program)
+            self.scheduler.add_run(run, replace(BEAM, n=paths), tuple(range(20)), caller)
             self.arrived_s[run] = self.now_s
             self.waiting[run] = None
             self.queue.reserve(run)
@@ -92,13 +89,13 @@ class ProgramMachine(RuleBasedStateMachine):
     @rule(data=st.data(), median=st.floats(1, 400))
     def predict(self, data: st.DataObject, median: float) -> None:
         run = data.draw(st.sampled_from([*self.waiting, *self.running]))
-        self._do(lambda: self.programs.predict(run, LogT(mu=log(median), sigma=0.3)))
+        self._do(lambda: self.scheduler.predict(run, LogT(mu=log(median), sigma=0.3)))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.integers(1, 300))
     def draw_tokens(self, data: st.DataObject, tokens: int) -> None:
         run = data.draw(st.sampled_from(list(self.running)))
-        self._do(lambda: self.programs.note_tokens(run, tokens))
+        self._do(lambda: self.scheduler.note_tokens(run, tokens))
 
     @precondition(lambda self: self.waiting or self.running)
     @rule(data=st.data())
@@ -116,7 +113,7 @@ class ProgramMachine(RuleBasedStateMachine):
 
         def do() -> None:
             self.room = room
-            self.programs.set_capacity(room)
+            self.scheduler.set_capacity(room)
             self.queue.admit()
 
         self._do(do)
@@ -126,14 +123,8 @@ class ProgramMachine(RuleBasedStateMachine):
     @invariant()
     def no_run_is_lost(self) -> None:
         if hasattr(self, "queue"):
-            assert (self.queue.running, self.queue.waiting) == (
-                len(self.running),
-                len(self.waiting),
-            )
-            assert all(self.queue.position(run) is None for run in self.running)
-            assert {self.queue.position(run) for run in self.waiting} == set(
-                range(len(self.waiting))
-            )
+            assert list(self.queue.running) == list(self.running)
+            assert sorted(self.queue.waiting) == sorted(self.waiting)
 
     @invariant()
     def something_runs_while_something_waits(self) -> None:
@@ -146,7 +137,7 @@ class ProgramMachine(RuleBasedStateMachine):
         self.running.pop(run, None)
         self.waiting.pop(run, None)
         self.over.add(run)
-        self.programs.end_run(run)
+        self.scheduler.end_run(run)
         self.queue.leave(run)
 
     def _do(self, act: Callable[[], Any]) -> None:
@@ -155,10 +146,7 @@ class ProgramMachine(RuleBasedStateMachine):
 
         before = dict(self.running)
         self.loop.run_until_complete(inside())
-        self._check_started([run for run in self.queue_running() if run not in before])
-
-    def queue_running(self) -> list[str]:
-        return list(self.queue._running)
+        self._check_started([run for run in self.queue.running if run not in before])
 
     def _check_started(self, started: list[str]) -> None:
         """Those that started fit, and passed nobody who had waited too long."""
@@ -167,7 +155,8 @@ class ProgramMachine(RuleBasedStateMachine):
             self.running[run] = None
         if not started:
             return
-        needs = [predict_need(work) for r in self.running if (work := self.programs.get_run(r))]
+        members = [self.scheduler.programs.find_member(run) for run in self.running]
+        needs = [predict_need(member) for member in members if member is not None]
         assert len(needs) == len(self.running)
         if len(self.running) > 1:
             assert sum(need.kv_tokens for need in needs) <= self.room.kv_tokens
@@ -184,7 +173,7 @@ class ProgramMachine(RuleBasedStateMachine):
 
     def _find(self, run: str) -> Program:
         """The program of a run."""
-        program = self.programs._board.get(self.programs.find_program(run))
+        program = self.scheduler.programs.find_program(run)
         assert program is not None
         return program
 

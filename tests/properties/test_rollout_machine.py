@@ -3,41 +3,37 @@ never exceed the budget, every run has one while that allows it, and none starve
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import e
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flashedge.scheduling.rollouts.allocation import Allocator, ByScore, Fixed
-from flashedge.scheduling.rollouts.board import RolloutBoard
-from flashedge.scheduling.rollouts.score import DopScore
-from tests.support.rollout_rig import make_contender
+from flashedge.scheduling.rollouts.allocation import Allocator, RolloutCandidate
+from tests.support.rollout_rig import make_candidate
 
-SCORE = DopScore()
-ALLOCATORS = (ByScore(score=SCORE), ByScore(score=SCORE, least_observed=3), Fixed(each=3))
+ALLOCATORS = st.builds(Allocator, least_observed=st.sampled_from((1, 3)), slack=st.integers(0, 2))
 
 
 class RolloutMachine(RuleBasedStateMachine):
-    """The board, and runs that do as it says."""
+    """Runs that do as an allocator says."""
 
-    @initialize(
-        allocator=st.sampled_from(ALLOCATORS), budget=st.integers(1, 20), slack=st.integers(0, 2)
-    )
-    def start(self, allocator: Allocator, budget: int, slack: int) -> None:
-        self.board = RolloutBoard(allocator, slack)
+    @initialize(allocator=ALLOCATORS, budget=st.integers(1, 20))
+    def start(self, allocator: Allocator, budget: int) -> None:
+        self.allocator = allocator
+        self.runs: dict[str, RolloutCandidate] = {}
         self.budget, self.now_s, self.count = budget, 0.0, 0
         self.in_flight: dict[str, int] = {}
-        self.left: dict[str, int] = {}
         self.planned_s = 0.0
 
     def teardown(self) -> None:
         """Whatever happened: with one rollout at a time alone, every run comes to its end."""
-        if not hasattr(self, "board"):
+        if not hasattr(self, "runs"):
             return
         self.budget = 1
-        steps, work = 0, sum(self.left.values())
-        while self.left:
+        steps, work = 0, sum(run.most for run in self.runs.values())
+        while self.runs:
             self.wait(1.0)
             self.plan()
             assert any(self.in_flight.values()), "nothing runs, and runs are left"
@@ -45,7 +41,6 @@ class RolloutMachine(RuleBasedStateMachine):
                 self.end_rollout(key, 0.5)
             steps += 1
             assert steps <= work
-        assert not self.board.granted
 
     # ------------------------------------------------------------ what happens
 
@@ -53,8 +48,8 @@ class RolloutMachine(RuleBasedStateMachine):
     def arrive(self, n: int) -> None:
         key = f"run-{self.count}"
         self.count += 1
-        self.left[key], self.in_flight[key] = n, 0
-        self.board.add(make_contender(key, arrived_s=self.now_s, most=n, observed=0))
+        self.in_flight[key] = 0
+        self.runs[key] = make_candidate(key, arrived_s=self.now_s, most=n, observed=0)
         self.plan()
 
     @rule(budget=st.integers(0, 20))
@@ -71,8 +66,9 @@ class RolloutMachine(RuleBasedStateMachine):
         """Tell the runs what changes, one after the other."""
         before = sum(self.in_flight.values())
         self.planned_s = self.now_s
-        for move in self.board.plan(self.budget, self.now_s):
-            self.in_flight[move.key] = move.rollouts
+        runs, granted = list(self.runs.values()), dict(self.in_flight)
+        for key, rollouts in self.allocator.plan(runs, granted, self.budget, self.now_s).items():
+            self.in_flight[key] = rollouts
             assert sum(self.in_flight.values()) <= max(self.budget, before)
 
     @precondition(lambda self: any(self.in_flight.values()))
@@ -82,54 +78,55 @@ class RolloutMachine(RuleBasedStateMachine):
         self.end_rollout(data.draw(st.sampled_from(busy)), nearness)
         self.plan()
 
-    @precondition(lambda self: self.left)
+    @precondition(lambda self: self.runs)
     @rule(data=st.data())
     def cancel_run(self, data: st.DataObject) -> None:
-        self.end_run(data.draw(st.sampled_from(sorted(self.left))))
+        self.end_run(data.draw(st.sampled_from(sorted(self.runs))))
         self.plan()
 
     # ------------------------------------------------------------ what holds
 
     @invariant()
     def the_budget_holds(self) -> None:
-        if not hasattr(self, "board"):
+        if not hasattr(self, "runs"):
             return
-        granted = self.board.granted
-        assert granted == self.in_flight
+        granted, runs = self.in_flight, self.runs.values()
         assert sum(granted.values()) <= self.budget
-        runs = self.board.runs
         assert sum(rollouts >= 1 for rollouts in granted.values()) == min(self.budget, len(runs))
         for run in runs:
             assert granted[run.key] <= max(1, run.most)
-            assert granted[run.key] <= 1 or self.board.allocator.find_most(run) > 1
+            assert granted[run.key] <= 1 or self.allocator.find_most(run) > 1
 
     @invariant()
     def only_who_is_near_its_end_passes_an_older_run(self) -> None:
         """And nobody passes one that is e^β times as old, so each has its turn."""
-        if not hasattr(self, "board") or not isinstance(self.board.allocator, ByScore):
+        if not hasattr(self, "runs"):
             return
-        granted = self.board.granted
-        for old in self.board.runs:
-            for other in self.board.runs:
+        granted = self.in_flight
+        for old in self.runs.values():
+            for other in self.runs.values():
                 if granted[old.key] or not granted[other.key]:
                     continue
-                assert other.arrived_s <= old.arrived_s or (other.nearness or 0.0) > SCORE.near
-                limit = e**SCORE.beta * (1 + self.planned_s - other.arrived_s)
+                assert (
+                    other.arrived_s <= old.arrived_s
+                    or (other.nearness or 0.0) > self.allocator.near
+                )
+                limit = e**self.allocator.beta * (1 + self.planned_s - other.arrived_s)
                 assert 1 + self.planned_s - old.arrived_s <= limit * 1.0001
 
     # ------------------------------------------------------------ the rig
 
     def end_rollout(self, key: str, nearness: float) -> None:
-        self.left[key] -= 1
-        if not self.left[key]:
+        run = self.runs[key]
+        if run.most == 1:
             self.end_run(key)
             return
-        run = next(run for run in self.board.runs if run.key == key)
-        self.board.update(key, observed=run.observed + 1, most=self.left[key], nearness=nearness)
+        self.runs[key] = replace(
+            run, observed=run.observed + 1, most=run.most - 1, nearness=nearness
+        )
 
     def end_run(self, key: str) -> None:
-        del self.left[key], self.in_flight[key]
-        self.board.remove(key)
+        del self.runs[key], self.in_flight[key]
 
 
 TestRolloutMachine = RolloutMachine.TestCase

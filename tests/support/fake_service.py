@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
@@ -26,14 +27,15 @@ from flashedge.events import (
     RunStarted,
 )
 from flashedge.profiler.card_watch import CardUser
+from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.programs.asker import NOBODY, Asker
-from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
+from flashedge.scheduling.programs.estimates import RunEstimate, Scheduling
+from flashedge.scheduling.programs.program import ANONYMOUS, Caller
 from flashedge.search import catalog
 from flashedge.types import Sampling, TokenIds
 from tests.support.fake_protocols import FakeProtocols
@@ -88,17 +90,19 @@ class FakeHandle:
         self._live: set[asyncio.Queue[tuple[int, Event]]] = set()
         self._over = asyncio.Event()
         self._metrics = metrics
+        self._ledger = RunLedger(run_id, request)
 
     @property
-    def outlook(self) -> Outlook:
-        return Outlook(position=self.position, starts_in_s=self.starts_in_s)
+    def outlook(self) -> RunEstimate:
+        return RunEstimate(position=self.position, starts_in_s=self.starts_in_s)
 
     def emit(self, *events: Event) -> None:
         for event in events:
             kept = [e for e in self.log if not isinstance(e[1], Progress)]
             number = len(kept) + (not isinstance(event, Progress))
             self.log.append((number, event))
-            self._metrics.observe(self.id, event)
+            self._ledger.observe(event, time.monotonic())
+            self._metrics.observe(self._ledger, event)
             for queue in self._live:
                 queue.put_nowait((number, event))
             match event:
@@ -189,7 +193,7 @@ class FakeService:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     protocols: FakeProtocols = field(default_factory=FakeProtocols)
     continued: list[str] = field(default_factory=list)
-    askers: list[Asker] = field(default_factory=list)
+    askers: list[Caller] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
     kept_alive: list[float | None] = field(default_factory=list)
@@ -259,7 +263,7 @@ class FakeService:
         *,
         run_id: str | None = None,
         continues: str | None = None,
-        asker: Asker = NOBODY,
+        asker: Caller = ANONYMOUS,
     ) -> FakeHandle:
         self.askers.append(asker)
         if run_id in self.handles:
@@ -289,7 +293,7 @@ class FakeService:
                 return
             handle.emit(event)
 
-    async def score(self, ask: ScoreAsk, asker: Asker = NOBODY) -> tuple[SolutionScores, ...]:
+    async def score(self, ask: ScoreAsk, asker: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
         raise AssertionError("scores are tested over the real service")
 
     def run(self, run_id: str) -> FakeHandle:

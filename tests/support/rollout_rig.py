@@ -1,4 +1,4 @@
-"""Contenders and costs for tests of boosting."""
+"""Candidates and costs for tests of boosting."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.scheduling.rollouts.contender import Contender
-from flashedge.scheduling.rollouts.gate import EngineLoad
-from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+from flashedge.scheduling.rollouts.allocation import RolloutCandidate
+from flashedge.scheduling.rollouts.limiter import EngineLoad, RolloutCost
 
 
-def make_contender(key: str, **fields: Any) -> Contender:
+def make_candidate(key: str, **fields: Any) -> RolloutCandidate:
     usual: dict[str, Any] = {"arrived_s": 0.0, "branching": 4, "most": 8, "observed": 1}
-    return Contender(key=key, **{**usual, **fields})
+    return RolloutCandidate(key=key, **{**usual, **fields})
 
 
 @dataclass(frozen=True)

@@ -36,11 +36,11 @@ from flashedge.events import (
     RunFinished,
     StepCompleted,
 )
-from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.request.request import USUAL_PATHS, Request
 from flashedge.runtime.request.strategies import find_defaults, find_user_programs
 from flashedge.runtime.run import create_run_id
 from flashedge.runtime.service import RunHandle, Service
+from flashedge.scheduling.programs.program import Caller
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import FinishReason, NodeId, Problem, Sampling
 
@@ -96,7 +96,7 @@ class ProtocolSearch:
         self._defaults = defaults
         self._model: str = body["model"]
         self._seed = tags.seed
-        self._asker = Asker(client=tags.client, program=tags.program, priority=tags.priority)
+        self._asker = Caller(client=tags.client, program=tags.program, priority=tags.priority)
         self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
         self._problem: Problem | None = None
         self._handle: RunHandle | None = None

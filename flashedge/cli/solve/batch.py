@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.journal import BatchJournal
     from flashedge.files.problems import FileProblem
-    from flashedge.runtime.programs.asker import Asker
+    from flashedge.scheduling.programs.program import Caller
 
 MAX_JOBS = 64
 NAME = "batch"
@@ -74,14 +74,14 @@ def solve_batch(
         list_failed,
         read_distinct_problems,
     )
-    from flashedge.runtime.programs.asker import Asker
+    from flashedge.scheduling.programs.program import Caller
 
     jobs = 2 * config.max_running if jobs is None else jobs
     target = check_batch(target, jobs, example="results.jsonl")
     problems = read_distinct_problems(source)
     check_output(source, target)
     budget = _budget(budget_tokens_total, settings, len(problems))
-    asker = Asker(
+    asker = Caller(
         client=NAME,
         program=program,
         priority=BATCH_PRIORITY if priority is None else priority,
@@ -141,7 +141,7 @@ async def _solve(
     config: Config,
     budget: Budget | None,
     jobs: int,
-    asker: Asker,
+    asker: Caller,
     retry_failed: bool,
     quiet: bool,
 ) -> bool:

@@ -1,1 +1,1 @@
-"""The programs of the daemon: who asks, what runs next, and what is known of each."""
+"""The programs of the daemon: what runs next, and what is known of each."""

@@ -1,4 +1,4 @@
-"""Plain requests as programs: they join the board while they are open."""
+"""Plain requests as programs: they are active while they are open."""
 
 from __future__ import annotations
 
@@ -11,41 +11,38 @@ from flashedge.engine.http_requests import (
     PlainRequests,
     PlainRequestsProxy,
 )
-from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.programs import Programs
+from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.scheduling.lengths.outputs import OutputLengths
 
 
 class ProgramRequests(PlainRequestsProxy):
     """Implements `engine.http_requests.PlainRequests` by those of the daemon."""
 
-    def __init__(self, plain: PlainRequests, find_programs: Callable[[str], Programs]) -> None:
-        """find_programs: gives the programs of the pair of this name."""
+    def __init__(self, plain: PlainRequests, find: Callable[[str], PairScheduler]) -> None:
+        """find: gives the scheduler of the pair of this name."""
         super().__init__(plain)
-        self._find_programs = find_programs
+        self._find = find
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
         """See `engine.http_requests`."""
-        programs = self._find_programs(ask.pair)
+        scheduler = self._find(ask.pair)
         with self._plain.open(ask, abort) as request:
-            asker = Asker(client=ask.client, program=ask.program, priority=ask.priority)
-            opened = programs.add_request(ask, asker)
-            noted = _ProgramRequest(request, programs, ask.program, opened.member)
+            noted = _ProgramRequest(request, scheduler, ask)
             try:
                 yield noted
             finally:
-                programs.end_request(opened, noted.count(ask.choices))
+                scheduler.end_request(noted.member, noted.count())
 
 
 class _ProgramRequest:
-    """Tells the program of each output."""
+    """Tells the scheduler of each output."""
 
-    def __init__(self, request: PlainRequest, programs: Programs, key: str, member: str) -> None:
+    def __init__(self, request: PlainRequest, scheduler: PairScheduler, ask: PlainAsk) -> None:
+        self.member = scheduler.add_request(ask)
         self._request = request
-        self._programs = programs
-        self._key = key
-        self._member = member
+        self._scheduler = scheduler
+        self._ask = ask
         self._tokens = 0
         self._finishes: list[str] = []
 
@@ -55,12 +52,12 @@ class _ProgramRequest:
         self._finishes += finishes
         self._tokens += new_tokens
         if new_tokens or finishes:
-            self._programs.mark_started(self._key)
+            self._scheduler.mark_started(self._ask.program)
         if new_tokens:
-            self._programs.note_tokens(self._member, new_tokens)
+            self._scheduler.note_tokens(self.member, new_tokens)
 
-    def count(self, choices: int) -> OutputLengths | None:
+    def count(self) -> OutputLengths | None:
         """How long the output became. None of several choices, which only their sum is known of."""
-        if choices != 1 or not self._tokens:
+        if self._ask.choices != 1 or not self._tokens:
             return None
         return OutputLengths.from_outputs([self._tokens], [self._finishes != ["stop"]])

@@ -10,12 +10,12 @@ from typing import Any
 
 from flashedge.errors import FlashEdgeError, RunInterrupted
 from flashedge.events import Event
-from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore, StoredRun
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.run import Cancelled, Run
+from flashedge.scheduling.programs.estimates import RunEstimate
 
 SUMMARY_CHARS = 200
 _ENDS: Mapping[str, type[FlashEdgeError]] = MappingProxyType(
@@ -26,7 +26,7 @@ _ENDS: Mapping[str, type[FlashEdgeError]] = MappingProxyType(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """One line of a listing. Times are unix seconds, total_s seconds. The last four fields are
-    those of `Outlook`."""
+    those of `RunEstimate`."""
 
     id: str
     status: str
@@ -66,7 +66,7 @@ def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
 class ArchivedRun:
     """A stored run: finished, failed, cancelled, or interrupted by the daemon's death."""
 
-    outlook = Outlook()
+    outlook = RunEstimate()
 
     def __init__(self, stored: StoredRun, store: RunStore) -> None:
         self.id = stored.id

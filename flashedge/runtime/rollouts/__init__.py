@@ -1,1 +1,1 @@
-"""Boosting: gives MCTS runs more rollouts where that gets more done, and replays such runs."""
+"""Boosting: divides rollouts among MCTS runs, and replays what they did."""

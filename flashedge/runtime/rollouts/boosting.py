@@ -1,31 +1,83 @@
-"""Boosting in the daemon: one board for all MCTS runs that ask for it.
+"""Boosting in the daemon: how many rollouts each MCTS run that asks for it may have in flight.
 
-Rollouts are divided anew when a run arrives or ends, when a rollout ends, and every `LOOK_S`
-seconds, since the load of the engines changes meanwhile. They are asked for it only where more
-rollouts would gain if there was room: asking took 2 % of a core. What a run gets is told to its
-driver as an `Allowance`; the run stores it, so that it can be replayed (`replay.py`).
+Rollouts are divided again when a run arrives or ends, when a rollout ends, and every `LOOK_S`
+seconds, since the load of the engines changes meanwhile. The engines are asked for it only where
+more rollouts would gain if there was room: asking took 2 % of a core. What a run gets is told to
+its driver as an `Allowance`; the run stores it, so that it can be replayed (`replay.py`).
 
-Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a gate of our own.
+Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a limit of our own
+(`scheduling/rollouts/limiter.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
-from flashedge.events import Event
-from flashedge.runtime.rollouts.daemon_time import DaemonTime
-from flashedge.runtime.rollouts.run_watch import RunWatch
-from flashedge.runtime.rollouts.station import Allow, BoostedEngines, Station
-from flashedge.scheduling.rollouts.allocation import Allocator, ByScore
-from flashedge.scheduling.rollouts.board import RolloutBoard
-from flashedge.scheduling.rollouts.gate import IDLE, Gate, Opening
-from flashedge.scheduling.rollouts.standing import BoostStanding
+from flashedge.engine.base import EngineView, Generator, Verifier
+from flashedge.engine.platform import has_own_processor, have_own_processors
+from flashedge.errors import EngineError
+from flashedge.runtime.kv.curves import Curves
+from flashedge.runtime.ledger import Rollouts, RunLedger
+from flashedge.scheduling.costs import MeasuredCurve
+from flashedge.scheduling.rollouts.allocation import (
+    Allocation,
+    Allocator,
+    BoostState,
+    RolloutCandidate,
+)
+from flashedge.scheduling.rollouts.limiter import (
+    IDLE,
+    LEVEL_TOKENS,
+    EngineLoad,
+    Limit,
+    RolloutCost,
+    RolloutLimiter,
+)
 
 LOOK_S = 0.25
 """How often the engines are looked at while boosted runs go on."""
+OTHERS_LOOKS = 2
+"""Sequences of others count once they are there at so many looks in a row: for a moment an engine
+goes on with what a run has cancelled."""
+KEPT_SHARE = 0.1
+"""Share of an engine's KV and batch that boosting leaves free, for what comes before the next
+look."""
+OWN_CARDS = "own"
+"""`Health.kv_memory` of engines that run on cards of their own."""
+LEAST_TOKENS = 500
+"""Tokens from which on the daemon's time for each is known."""
+MOST_TOKENS = 5_000
+"""Of what was measured before, so many tokens count."""
+
+Allow = Callable[[int, int], None]
+"""Tells a run how many rollouts it may have in flight, and how many all runs may have."""
+
+
+class BoostedEngines(Protocol):
+    """What boosting asks of the engines of a pair."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rollout_cost(self) -> RolloutCost | None:
+        """None where the speed of the device was not measured."""
+        ...
+
+    @property
+    def max_sequences(self) -> int:
+        """Most sequences in one step of the generator."""
+        ...
+
+    async def views(self) -> Mapping[str, EngineView]:
+        """The load of "generator" and "verifier" now. Raises EngineError."""
+        ...
 
 
 class Boosting:
@@ -35,29 +87,22 @@ class Boosting:
         self,
         *,
         allocator: Allocator | None = None,
-        gate: Gate | None = None,
+        limiter: RolloutLimiter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        look_s: float = LOOK_S,
         daemon: DaemonTime | None = None,
     ) -> None:
-        self._allocator = allocator or ByScore()
-        self._gate = gate or Gate()
+        self._allocator = allocator or Allocator()
+        self._limiter = limiter or RolloutLimiter()
         self._clock = clock
-        self._look_s = look_s
         self._daemon = daemon or DaemonTime(lambda: 0)
-        self._stations: dict[str, Station] = {}
-        self._stations_of: dict[str, Station] = {}
-        """By run."""
+        self._pairs: dict[str, _PairBoosting] = {}
+        """Those with boosted runs."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.running_s = self.open_s = 0.0
-        """Seconds in which boosted runs went on, and in which the gate let more than one rollout of
-        each through."""
+        """Seconds in which boosted runs went on, and in which they had more than one rollout
+        each."""
         self._counted_s: float | None = None
-
-    def now_s(self) -> float:
-        """The time by which runs' ages count."""
-        return self._clock()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -65,117 +110,268 @@ class Boosting:
             await asyncio.wait({self._task})
 
     @contextmanager
-    def join(self, watch: RunWatch | None, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
-        """Boost a run for the length of the block. It begins with one rollout in flight.
-
-        watch: None for a run that is not boosted, with which this does nothing.
-        """
-        if watch is None:
+    def join(self, run: RunLedger, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
+        """Boost a run for the length of the block. It begins with one rollout in flight. Does
+        nothing for a run that is not boosted."""
+        if run.rollouts is None:
             yield
             return
-        key = watch.contender.key
-        station = self._stations.get(engines.name)
-        if station is None:
-            board = RolloutBoard(self._allocator)
-            station = Station(engines=engines, board=board, recent_s=2 * self._look_s)
-            self._stations[engines.name] = station
-        station.engines = engines
-        station.add(watch, allow)
-        self._stations_of[key] = station
-        self._divide(station)
+        pair = self._pairs.setdefault(engines.name, _PairBoosting(engines))
+        pair.engines = engines
+        pair.runs[run.id] = _BoostedRun(run.rollouts, allow)
+        pair.granted[run.id] = 0
+        self._divide(pair)
         self._look_soon()
         try:
             yield
         finally:
             self._count_time()
-            station.remove(key)
-            del self._stations_of[key]
-            if not station.watches:
-                del self._stations[engines.name]
+            del pair.runs[run.id], pair.granted[run.id]
+            if not pair.runs:
+                del self._pairs[engines.name]
             self._count_time()  # the time until the next run does not count
             self._look_soon()
 
-    def note_event(self, run_id: str, event: Event) -> None:
-        """Follow a run. Does nothing for one that is not boosted."""
-        station = self._stations_of.get(run_id)
-        if station is None:
-            return
-        changes = station.watches[run_id].observe(event)
-        if changes and station.board.update(run_id, **changes):
+    def note_event(self, run: RunLedger) -> None:
+        """A run's ledger has another event. Does nothing for one that is not boosted."""
+        if run.rollouts is not None and run.rollouts.has_changed:
             self._look_soon()
 
-    def list_standings(self) -> tuple[BoostStanding, ...]:
+    def list_states(self) -> tuple[BoostState, ...]:
         """How rollouts are divided now, for each pair with boosted runs."""
         return tuple(
-            BoostStanding(
+            BoostState(
                 pair=name,
-                budget=station.opening.budget,
-                reason=station.opening.reason,
-                runs=dict(station.board.granted),
+                budget=pair.limit.budget,
+                reason=pair.limit.reason,
+                runs=dict(pair.granted),
             )
-            for name, station in self._stations.items()
+            for name, pair in self._pairs.items()
         )
 
     # ------------------------------------------------------------ looking
 
     def _look_soon(self) -> None:
         self._changed.set()
-        if self._stations and (self._task is None or self._task.done()):
+        if self._pairs and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._look(), name="boosting")
 
     async def _look(self) -> None:
-        """Divide anew at each change, and look at the engines at regular times in between, however
+        """Divide at each change, and look at the engines at regular times in between, however
         often something changes."""
-        due_s = self._clock() + self._look_s
-        while self._stations:
+        due_s = self._clock() + LOOK_S
+        while self._pairs:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due_s - self._clock())):
                     await self._changed.wait()
             self._changed.clear()
             if is_due := self._clock() >= due_s:
-                due_s = self._clock() + self._look_s
+                due_s = self._clock() + LOOK_S
                 self._daemon.look()
-            for station in list(self._stations.values()):
-                must_ask = is_due or not station.is_recent(self._clock())
-                if must_ask and self._would_open(station):
-                    await station.look(self._clock)
-                self._divide(station)
+            for pair in list(self._pairs.values()):
+                must_ask = is_due or not pair.is_recent(self._clock())
+                if must_ask and self._would_gain(pair):
+                    await pair.look(self._clock)
+                self._divide(pair)
         self._daemon.pause()
 
-    def _would_open(self, station: Station) -> bool:
-        """Whether the gate would let more through if the engines had room."""
-        runs = station.board.runs
-        if not runs:  # the last one ended during a look at another pair
-            return False
-        cost = station.find_cost(self._daemon.token_s)
-        return self._gate.open(runs, self._allocator, IDLE, cost).budget > len(runs)
+    def _would_gain(self, pair: _PairBoosting) -> bool:
+        """Whether there would be more rollouts if the engines had room. Not without any run, as
+        when the last one ended during a look at another pair."""
+        return bool(pair.runs) and self._limit(pair, IDLE).budget > len(pair.runs)
 
     # ------------------------------------------------------------ dividing
 
-    def _divide(self, station: Station) -> None:
+    def _limit(self, pair: _PairBoosting, load: EngineLoad) -> Limit:
+        cost = pair.find_cost(self._daemon.token_s)
+        return self._limiter.limit(pair.candidates, self._allocator, load, cost)
+
+    def _divide(self, pair: _PairBoosting) -> None:
         """Find the budget, and tell each run what changes: first those that get less."""
         self._count_time()
-        runs, now_s = station.board.runs, self._clock()
-        if not runs:
+        if not pair.runs:
             return
-        load = station.find_load(now_s)
-        cost = station.find_cost(self._daemon.token_s)
-        opening = self._gate.open(runs, self._allocator, load or IDLE, cost)
+        now_s = self._clock()
+        is_recent = pair.is_recent(now_s)
+        load = pair.load if is_recent else None
+        limit = self._limit(pair, load or IDLE)
         if load is None:  # nobody gets more until it is known whether there is room
-            most, reason = len(runs), "the engines do not answer"
-            if not station.is_recent(now_s):
-                most, reason = max(most, station.granted), "the engines are being asked"
-            if opening.budget > most:
-                opening = Opening(budget=most, reason=reason)
-        station.opening = opening
-        for move in station.board.plan(station.opening.budget, now_s):
-            station.allow[move.key](move.rollouts, station.opening.budget)
+            most, reason = len(pair.runs), "the engines do not answer"
+            if not is_recent:
+                most = max(most, sum(pair.granted.values()))
+                reason = "the engines are being asked"
+            if limit.budget > most:
+                limit = Limit(budget=most, reason=reason)
+        pair.limit = limit
+        changes = self._allocator.plan(pair.candidates, pair.granted, limit.budget, now_s)
+        pair.granted.update(changes)
+        for key, rollouts in changes.items():
+            pair.runs[key].allow(rollouts, limit.budget)
 
     def _count_time(self) -> None:
         now_s = self._clock()
-        if self._counted_s is not None and self._stations:
+        if self._counted_s is not None and self._pairs:
             passed_s = now_s - self._counted_s
             self.running_s += passed_s
-            if any(station.granted > len(station.board) for station in self._stations.values()):
+            if any(sum(pair.granted.values()) > len(pair.runs) for pair in self._pairs.values()):
                 self.open_s += passed_s
-        self._counted_s = now_s if self._stations else None
+        self._counted_s = now_s if self._pairs else None
+
+
+class _BoostedRun(NamedTuple):
+    rollouts: Rollouts
+    allow: Allow
+
+
+class _PairBoosting:
+    """The boosted runs on one pair, and the last look at its engines."""
+
+    def __init__(self, engines: BoostedEngines) -> None:
+        self.engines = engines
+        self.runs: dict[str, _BoostedRun] = {}
+        self.granted: Allocation = {}
+        """Rollouts that each run may have in flight."""
+        self.limit = Limit(budget=0, reason="nothing runs")
+        self.load: EngineLoad | None = None
+        """At the last look. None where the engines did not answer."""
+        self._looked_s: float | None = None
+        """When the last look was. None before the first one."""
+        self._was_waiting = False
+        """Whether a request waited for room in an engine at the last look. Only what waits at two
+        looks in a row counts: room may come with the next step."""
+        self._others: deque[int] = deque(maxlen=OTHERS_LOOKS)
+        """Sequences of other runs and requests at the last looks. The fewest count."""
+
+    @property
+    def candidates(self) -> Sequence[RolloutCandidate]:
+        return [run.rollouts.candidate for run in self.runs.values()]
+
+    def is_recent(self, now_s: float) -> bool:
+        """Whether the last look still tells what the engines do."""
+        return self._looked_s is not None and now_s - self._looked_s <= 2 * LOOK_S
+
+    async def look(self, clock: Callable[[], float]) -> None:
+        """Ask the engines for their load."""
+        most = self.engines.max_sequences
+        try:
+            views = await self.engines.views()
+        except EngineError:
+            views = {}
+        now_s = clock()
+        waits = any(_has_no_room(view, most) for view in views.values())
+        if not self.is_recent(now_s):  # nothing was cancelled a moment ago: one look is enough
+            self._others.clear()
+            self._was_waiting = waits
+        self._others.append(self._count_others(views))
+        self.load = None
+        if views:
+            self.load = EngineLoad(
+                has_waiting=waits and self._was_waiting,
+                others=min(self._others),
+                free_kv_tokens=self._count_free_tokens(views),
+                max_sequences=int(most * (1 - KEPT_SHARE)),
+            )
+        self._was_waiting, self._looked_s = waits, now_s
+
+    def find_cost(self, daemon_s: float) -> RolloutCost | None:
+        """The cost of a rollout with the lengths of these runs.
+
+        daemon_s: seconds that the daemon computes for a token.
+        """
+        cost = self.engines.rollout_cost
+        if cost is None:
+            return None
+        rollouts = [run.rollouts for run in self.runs.values()]
+        levels = sum(each.levels for each in rollouts)
+        paths = [each.candidate.path_tokens for each in rollouts]
+        return replace(
+            cost,
+            context=max(1.0, sum(paths) / len(paths)),
+            level_tokens=(
+                sum(each.level_tokens for each in rollouts) / levels if levels else LEVEL_TOKENS
+            ),
+            daemon_s=daemon_s,
+        )
+
+    def _count_others(self, views: Mapping[str, EngineView]) -> int:
+        """Sequences of the generator that are not of the boosted runs."""
+        generator = views.get("generator")
+        running = generator.running + generator.waiting if generator is not None else 0
+        return max(0, running - sum(run.rollouts.open_sequences for run in self.runs.values()))
+
+    def _count_free_tokens(self, views: Mapping[str, EngineView]) -> float:
+        """Tokens that fit beside one rollout of each run: what is free, and what boosts hold."""
+        free = min(
+            (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
+            for view in views.values()
+        )
+        boosts = sum(max(0, self.granted[run.key] - 1) * run.path_tokens for run in self.candidates)
+        return max(0.0, free + boosts)
+
+
+def _has_no_room(view: EngineView, max_sequences: int) -> bool:
+    """Whether requests wait that the next step can't take: its batch or its KV memory is full."""
+    is_short = view.quota_blocks * (1 - KEPT_SHARE) < view.blocks_used
+    return view.waiting > 0 and (view.running >= max_sequences or is_short)
+
+
+class DaemonTime:
+    """Measures how long the daemon itself computes for each token, while boosted runs go on.
+
+    Engines are profiled without it. With many sequences in flight its time counts: it is added to
+    theirs where they share processors, and may bound them where they do not (`RolloutCost`). Tokens
+    of rollouts that are cancelled do not count, so it is rather too long. Ours, not the paper's.
+    """
+
+    def __init__(
+        self, count_tokens: Callable[[], int], cpu_s: Callable[[], float] = time.process_time
+    ) -> None:
+        """count_tokens: those of all runs and plain requests so far; cpu_s: the processor time of
+        this process so far."""
+        self._count_tokens = count_tokens
+        self._cpu_s = cpu_s
+        self._since: tuple[float, int] | None = None
+        self._spent_s = self._tokens = 0.0
+
+    @property
+    def token_s(self) -> float:
+        """Seconds of a processor for a token of one sequence. 0 until enough was measured."""
+        return self._spent_s / self._tokens if self._tokens >= LEAST_TOKENS else 0.0
+
+    def look(self) -> None:
+        """Count the processor time and the tokens since the last look. The first look, and the
+        first one after a pause, counts nothing."""
+        cpu_s, tokens = self._cpu_s(), self._count_tokens()
+        if self._since is not None:
+            self._spent_s += cpu_s - self._since[0]
+            self._tokens += tokens - self._since[1]
+        self._since = cpu_s, tokens
+        if self._tokens > MOST_TOKENS:
+            kept = MOST_TOKENS / self._tokens
+            self._spent_s *= kept
+            self._tokens *= kept
+
+    def pause(self) -> None:
+        """No boosted run goes on: what comes until the next look does not count."""
+        self.look()
+        self._since = None
+
+
+def build_rollout_cost(
+    curves: Curves, generator: Generator, verifier: Verifier, threads: int
+) -> RolloutCost | None:
+    """What one more rollout costs on these engines. None unless both curves were measured: an
+    assumed speed must not make others wait.
+
+    threads: CPU threads of each engine.
+    """
+    both = curves.generator, curves.verifier
+    if not all(isinstance(curve, MeasuredCurve) for curve in both):
+        return None
+    has_own = OWN_CARDS in {engine.health().kv_memory for engine in (generator, verifier)}
+    return RolloutCost(
+        generator=curves.generator,
+        verifier=curves.verifier,
+        shares_device=not (have_own_processors(threads) or has_own),
+        shares_daemon=not has_own_processor(threads),
+    )

@@ -1,14 +1,14 @@
-"""How many programs run at once: as many as the KV memory holds and the engines can use.
+"""How many runs go at once: as many as the KV memory holds and the engines can use.
 
-A program is admitted where all of these hold, and always where nothing else runs:
+A run is admitted where all of these hold, and always where nothing else runs:
 
-- its predicted KV fits beside what the running programs are predicted to need
+- its predicted KV fits beside what the running ones are predicted to need
 - the engine's batch has places for its sequences
 - the batch gains from it: twice the batch must bring at least a tenth more tokens a second. Where
-  it does not, more programs at once only make each of them slower, and running them one after the
+  it does not, more runs at once only make each of them slower, and running them one after the
   other is better for the mean and no worse for the last.
 
-Programs start in the order of the board. One that does not fit holds the others back: letting
+Runs start in the order of their programs. One that does not fit holds the others back: letting
 smaller ones pass would starve it.
 """
 
@@ -18,13 +18,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from flashedge.scheduling.costs import BatchTime
-from flashedge.scheduling.programs.program import Program
-from flashedge.scheduling.programs.work import find_figures
+from flashedge.scheduling.programs.program import Member, find_figures
 
 UNPREDICTED_SHARE = 0.25
-"""Share of `max_tokens` that an output without a prediction is taken to need."""
+"""Share of `max_tokens` that an output without a prediction is assumed to need."""
 LEAST_GAIN = 0.1
 """What twice the batch must bring in sequences a second: a tenth more."""
+FADING = 0.2
+"""How much of a smaller KV share counts at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,7 @@ class Capacity:
     """Tokens whose KV both engines hold together."""
 
     max_running: int
-    """Most programs at once, whatever the memory."""
+    """Most runs at once, however large the memory is."""
 
     useful_sequences: int
     """Sequences up to which twice as many bring a tenth more tokens a second, at most its batch."""
@@ -43,53 +44,68 @@ class Capacity:
     step_s: BatchTime | None = None
     """Seconds of a decode step of the generator, by its batch. None where it is not known."""
 
-    is_assumed: bool = False
-    """Whether step_s is only assumed: good for estimates, but nobody may be made to wait by it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a program is predicted to hold at its peak."""
+    """What a run is predicted to hold at its peak."""
 
     kv_tokens: int
     sequences: int
 
-    def __add__(self, other: Need) -> Need:
-        return Need(
-            kv_tokens=self.kv_tokens + other.kv_tokens, sequences=self.sequences + other.sequences
-        )
 
-
-def predict_need(program: Program) -> Need:
-    """Predict what a program needs whose outputs share a prompt, and more as far as `kv_share`
-    says. Finished outputs need nothing: the cache may drop them."""
-    if program.lengths is None:
-        one = program.max_tokens * UNPREDICTED_SHARE
+def predict_need(run: Member) -> Need:
+    """Predict what a run needs. Finished outputs need nothing: the cache may drop them."""
+    if run.lengths is None:
+        one = run.max_tokens * UNPREDICTED_SHARE
     else:
-        one = find_figures(program.lengths, program.max_tokens, 0).expected
-    sequences = program.sequences
-    held = round(program.kv_share * sequences * one)
-    return Need(kv_tokens=program.prompt_tokens + held, sequences=sequences)
+        one = find_figures(run.lengths, run.max_tokens, 0).expected
+    held = round(run.kv_share * run.sequences * one)
+    return Need(kv_tokens=run.prompt_tokens + held, sequences=run.sequences)
 
 
 def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool:
-    """Whether a program may start beside those that run."""
-    if len(running) >= capacity.max_running:
-        return False
-    after = sum(running, need)
-    return not running or (
-        after.kv_tokens <= capacity.kv_tokens and after.sequences <= capacity.useful_sequences
+    """Whether a run may start beside those that run."""
+    needs = need, *running
+    return len(needs) <= capacity.max_running and (
+        not running
+        or (
+            sum(each.kv_tokens for each in needs) <= capacity.kv_tokens
+            and sum(each.sequences for each in needs) <= capacity.useful_sequences
+        )
     )
 
 
-def find_useful_batch(step_s: BatchTime, max_batch: int, least_gain: float = LEAST_GAIN) -> int:
-    """The batch up to which more sequences are worth it: each doubling raises the sequences a
-    second by at least `least_gain`. step_s: seconds of a decode step of a batch."""
+def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
+    """The batch up to which each doubling raises the sequences a second by `LEAST_GAIN`.
+
+    step_s: seconds of a decode step of a batch.
+    """
     batch = 1
     while batch < max_batch:
         larger = min(2 * batch, max_batch)
         gain = (larger / step_s(larger)) / (batch / step_s(batch)) - 1.0
-        if gain < least_gain * (larger / batch - 1.0):
+        if gain < LEAST_GAIN * (larger / batch - 1.0):
             break
         batch = larger
     return batch
+
+
+class KvShares:
+    """What part of its paths' tokens a search of each strategy holds at its peak, in (0, 1].
+
+    The paths of a tree share what they have in common, and pruned ones are dropped. So a beam
+    search holds a third of what as many paths of full length would need. The part is measured on
+    runs that finish. Strategies that have not run have 1.
+    """
+
+    def __init__(self) -> None:
+        self._shares: dict[str, float] = {}
+
+    def find(self, strategy: str) -> float:
+        return self._shares.get(strategy, 1.0)
+
+    def learn(self, strategy: str, share: float) -> None:
+        """A run has finished. A larger part than before counts in full, since too little room
+        costs more than too much."""
+        before = self._shares.get(strategy, share)
+        self._shares[strategy] = max(share, before + FADING * (share - before))

@@ -1,17 +1,27 @@
-"""A program as its scheduler sees it: who asks, how much is left to generate, since when it waits.
+"""Programs and their members: who asks, how much is left to generate, since when a program waits.
 
-A program is what one user waits for: a search with all of its paths, or a plain request. Requests
-that carry the same program key are one program.
+A program is what one user waits for: a search with all of its paths, or a plain request. Runs and
+requests that carry the same key are members of one program, and a program is what its open members
+do together: it shrinks when one of them ends.
 
 Ref: arXiv 2412.20993 §3.3, App. D.3; arXiv 2604.00499 §4.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from math import sqrt
+from typing import Any
 
 from flashedge.scheduling.lengths.distribution import LengthDistribution
+from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
+
+ROUNDED_TOKENS = 16
+"""Drawn tokens are rounded down to a multiple of it, since figures are cached for each number."""
+LEAST_LEFT = 0.02
+"""Share of a program's work that counts as left until it is over."""
 
 
 class Kind(StrEnum):
@@ -22,20 +32,48 @@ class Kind(StrEnum):
     BATCH = "batch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """One program at one moment. Times are seconds of one clock."""
+KIND_RANKS = {kind: at for at, kind in enumerate(Kind)}
+"""0 for what goes first."""
 
-    key: str
-    """Names the program. Its engine requests carry it."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, and how urgently."""
 
     client: str = ""
-    """Who asks. Clients share the engines evenly where fairness is on."""
+    program: str | None = None
+    """The key of the program that the request is a part of. None: a program of its own."""
+
+    priority: int = 0
+    """Smaller is more urgent. Above 0 it is batch work, which waits for everything else."""
+
+    def choose_kind(self, usual: Kind) -> Kind:
+        return Kind.BATCH if self.priority > 0 else usual
+
+
+ANONYMOUS = Caller()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Tokens that are left to generate."""
+
+    expected: float
+    tail: float
+    """Their mean in the worst tenth of the cases (CVaR)."""
+
+    def __add__(self, other: Work) -> Work:
+        """Both together. Their tails are assumed to coincide."""
+        return Work(expected=self.expected + other.expected, tail=self.tail + other.tail)
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A run or a plain request: what it generates, and what of it is left."""
 
     kind: Kind = Kind.SEARCH
-    arrived_s: float
     outputs: int = 1
-    """Outputs that it still means to draw, the finished ones included: answers or paths."""
+    """Answers or paths that it draws in all, the finished ones included."""
 
     width: int | None = None
     """Sequences that it draws at once. None: all outputs. MCTS may draw more than it has outputs:
@@ -47,21 +85,57 @@ class Program:
     prompt_tokens: int = 0
     """Tokens that all outputs share."""
 
+    kv_share: float = 1.0
+    """What part of the tokens of all its sequences it holds at its peak. See `KvShares`."""
+
     lengths: LengthDistribution | None = None
-    """Of one output. None until it is predicted."""
+    """The length of one output. None until it is predicted."""
 
     drawn_tokens: int = 0
     """Tokens of all outputs so far."""
 
     progress: float = 0.0
-    """Share of its work that is done, in [0, 1], as far as other things than its tokens tell. A
-    search that may exit early has its certainty here: the surer it is, the sooner it ends."""
+    """Share of the work that is done, in [0, 1], where more than its tokens is known: the surer a
+    search that may exit early is, the sooner it ends, so its certainty stands here."""
 
-    shared_tokens: int = 0
-    """Prompt tokens whose KV other programs, or its own finished outputs, have in the cache."""
+    work: Work = field(init=False)
+    """What is left. Kept, since programs are ordered far more often than they change."""
 
-    kv_share: float = 1.0
-    """What part of the tokens of all its sequences it holds at its peak. See `kv_share`."""
+    def __post_init__(self) -> None:
+        self.work = estimate_work(self)
+
+    def change(self, **changes: Any) -> None:
+        """Change fields, and what is left with them."""
+        for name, value in changes.items():
+            setattr(self, name, value)
+        self.work = estimate_work(self)
+
+    @property
+    def sequences(self) -> int:
+        """The most sequences that it draws at once, at least one."""
+        return max(1, self.outputs if self.width is None else self.width)
+
+    def predict_output(self) -> tuple[float | None, float | None]:
+        """Median and upper tenth of the tokens of one output. None until they are predicted."""
+        return predict_output(self.lengths, self.max_tokens)
+
+
+@dataclass(slots=True, kw_only=True)
+class Program:
+    """One program. Times are seconds of one clock."""
+
+    key: str
+    """Names the program. Its engine requests carry it."""
+
+    client: str = ""
+    """Who asks. Clients share the engines evenly where fairness is on."""
+
+    kind: Kind = Kind.SEARCH
+    """That of its most urgent member."""
+
+    arrived_s: float
+    members: dict[str, Member] = field(default_factory=dict)
+    """By id, in the order of their arrival. Never empty. See `add` and `remove`."""
 
     started_s: float | None = None
     """When it first ran. None while it waits for admission."""
@@ -71,6 +145,26 @@ class Program:
 
     is_resumed: bool = False
     """Whether it had started before, and comes back after a short pause."""
+
+    is_escalated: bool = False
+    """Whether it once got nothing for too long. It then goes first until it is over."""
+
+    def add(self, name: str, member: Member) -> None:
+        self.members[name] = member
+        self._find_kind()
+
+    def remove(self, name: str) -> None:
+        del self.members[name]
+        if self.members:
+            self._find_kind()
+
+    def _find_kind(self) -> None:
+        self.kind = min((m.kind for m in self.members.values()), key=KIND_RANKS.__getitem__)
+
+    @property
+    def work(self) -> Work:
+        """What its members have left."""
+        return sum((member.work for member in self.members.values()), Work(expected=0, tail=0))
 
     @property
     def waits_since_s(self) -> float:
@@ -82,7 +176,51 @@ class Program:
         """Whether it goes before those of its kind that have not started."""
         return self.started_s is not None or self.is_resumed
 
-    @property
-    def sequences(self) -> int:
-        """The most sequences that it draws at once, at least one."""
-        return max(1, self.outputs if self.width is None else self.width)
+    def predict_output(self) -> tuple[float | None, float | None]:
+        """As of a member. The lengths of the member that joined last stand for all."""
+        members = self.members.values()
+        lengths = next((m.lengths for m in reversed(members) if m.lengths is not None), None)
+        return predict_output(lengths, max(member.max_tokens for member in members))
+
+
+def predict_output(
+    lengths: LengthDistribution | None, max_tokens: int
+) -> tuple[float | None, float | None]:
+    """Median and upper tenth of the tokens of an output. None where nothing is predicted."""
+    if lengths is None:
+        return None, None
+    one = find_figures(lengths, max_tokens, 0)
+    return one.median, one.value_at_risk
+
+
+def estimate_work(member: Member) -> Work:
+    """Estimate the tokens that a member still generates. Unpredicted outputs count in full.
+
+    Their sum is less uncertain than one output: the excess of its tail grows with the square root
+    of their number, which is exact for many independent outputs. Remaining work stays positive: a
+    member past its estimate counts as nearly done, not done.
+    """
+    outputs, most = max(1, member.outputs), member.max_tokens
+    if member.lengths is None:
+        whole = Work(expected=float(outputs * most), tail=float(outputs * most))
+    elif outputs == 1:
+        drawn = min(member.drawn_tokens // ROUNDED_TOKENS * ROUNDED_TOKENS, most - 1)
+        one = find_figures(member.lengths, most, drawn)
+        return Work(
+            expected=max(1.0, one.expected - drawn),
+            tail=max(1.0, one.conditional_value_at_risk - drawn),
+        )
+    else:
+        one = find_figures(member.lengths, most, 0)
+        expected = outputs * one.expected
+        excess = sqrt(outputs) * (one.conditional_value_at_risk - one.expected)
+        whole = Work(expected=expected, tail=expected + excess)
+    done = max(member.progress, member.drawn_tokens / whole.expected)
+    left = max(LEAST_LEFT, 1.0 - done)
+    return Work(expected=whole.expected * left, tail=whole.tail * left)
+
+
+@lru_cache(maxsize=1 << 14)
+def find_figures(lengths: LengthDistribution, limit: int, drawn: int) -> TailFigures:
+    """The figures of an output that has so many tokens already. Cached: they are asked often."""
+    return compute_figures(lengths, limit, drawn=drawn)

@@ -1,1 +1,1 @@
-"""How many rollouts each tree search may have in flight: boosting, and the gate in front of it."""
+"""How many rollouts each tree search may have in flight: boosting, and the limit on it."""

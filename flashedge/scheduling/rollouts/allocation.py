@@ -1,57 +1,116 @@
-"""Divides a number of rollouts among runs, by their DOP scores.
+"""Divides a number of rollouts among the runs that may be boosted, by their DOP scores.
 
-Ref: arXiv 2604.00510 Algorithm 1, phase 2. Departures: as printed the targets can sum to more
-than M, since each is at least 1; here the sum is at most M, whatever M is. No run gets more
-rollouts than it has a use for.
+The score of a run (degree of parallelism) is
+
+    S = log(1 + Δt) + β · [best reward / acceptance threshold > 0.9]
+
+The first term favours what has been here for long, so that nothing starves; its logarithm keeps one
+old run from taking everything. The second favours runs that are about to end early.
+
+Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: as printed the targets can sum to more
+than M, since each is at least 1; here the sum is at most M. No run gets more rollouts than it has a
+use for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from math import floor
-from typing import Protocol
-
-from flashedge.scheduling.rollouts.contender import Contender
-from flashedge.scheduling.rollouts.score import DopScore
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log1p
 
 Allocation = dict[str, int]
 """Rollouts that each run may have in flight, by its key."""
 
 
-class Allocator(Protocol):
-    """A way to divide rollouts."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutCandidate:
+    """An MCTS run that may get more rollouts in flight."""
 
-    def divide(self, runs: Sequence[Contender], budget: int, now_s: float) -> Allocation:
-        """Rollouts of each run. They sum to `budget` at most; each is at least 1 while the budget
-        allows it."""
-        ...
+    key: str
+    arrived_s: float
 
-    def find_most(self, run: Contender) -> int:
-        """The most rollouts that the run may get, at least 1."""
-        ...
+    branching: int
+    """Sequences that one rollout generates at once."""
+
+    most: int
+    """Rollouts that it has a use for: those that it has left, at most what one run may have. At
+    least 1."""
+
+    observed: int = 0
+    """Rollouts that have ended."""
+
+    nearness: float | None = None
+    """Its best reward over the reward at which it ends early. None where no reward ends it, or
+    nothing is scored yet."""
+
+    path_tokens: int = 0
+    """Tokens of prompt and path whose KV one rollout holds at its longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByScore:
-    """Implements `Allocator` as the paper does."""
+class BoostState:
+    """How the rollouts of a pair are divided now, for users."""
 
-    score: DopScore = field(default_factory=DopScore)
+    pair: str
+    budget: int
+    """M: rollouts of all its boosted runs together."""
+
+    reason: str
+    """Why there are no more."""
+
+    runs: Mapping[str, int]
+    """Rollouts that each run may have in flight, by its id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocator:
+    """Divides rollouts. Holds configuration only: times and the budget are arguments."""
+
+    beta: float = 2.0
+    """What being near to its end is worth. A run near to its end goes before all that are younger
+    than e^β times its age. The paper gives no value."""
+
+    near: float = 0.9
+    """From this share of the acceptance threshold on, a run is near to its end."""
 
     least_observed: int = 1
     """Rollouts that must have ended before a run may have several. It keeps runs that one rollout
     decides from being boosted."""
 
-    def find_most(self, run: Contender) -> int:
+    slack: int = 1
+    """A run may keep so many rollouts above its target while the budget allows it, so that a score
+    that grows with time cancels nothing."""
+
+    def rate(self, run: RolloutCandidate, now_s: float) -> float:
+        """S of a run, at least 0."""
+        is_near = run.nearness is not None and run.nearness > self.near
+        return log1p(max(0.0, now_s - run.arrived_s)) + (self.beta if is_near else 0.0)
+
+    def find_most(self, run: RolloutCandidate) -> int:
+        """The most rollouts that the run may get, at least 1."""
         return run.most if run.observed >= self.least_observed else 1
 
-    def divide(self, runs: Sequence[Contender], budget: int, now_s: float) -> Allocation:
-        """In the order of the scores: 1 for each run, then up to its share ⌊S/ΣS·M⌋, then what is
-        left, one at a time."""
-        ranked = self.score.rank(list(runs), now_s)
-        found = _give_one(ranked, budget)
+    def plan(
+        self,
+        runs: Sequence[RolloutCandidate],
+        granted: Mapping[str, int],
+        budget: int,
+        now_s: float,
+    ) -> Allocation:
+        """Divide the budget among runs that have what is granted. Returns only what changes, runs
+        that shrink first: whoever tells the runs in this order never exceeds the budget."""
+        found = self._settle(runs, granted, budget, now_s)
+        changed = [key for key, rollouts in found.items() if rollouts != granted[key]]
+        changed.sort(key=lambda key: found[key] > granted[key])
+        return {key: found[key] for key in changed}
+
+    def divide(self, runs: Sequence[RolloutCandidate], budget: int, now_s: float) -> Allocation:
+        """In the order of the scores: 1 for each run while the budget lasts, then up to its share
+        ⌊S/ΣS·M⌋, then what is left, one at a time, until nobody has a use for more."""
+        scores = {run.key: self.rate(run, now_s) for run in runs}
+        ranked = sorted(runs, key=lambda run: (-scores[run.key], run.arrived_s, run.key))
+        found = {run.key: int(at < budget) for at, run in enumerate(ranked)}
         growing = [run for run in ranked if self.find_most(run) > 1]
-        scores = {run.key: self.score.rate(run, now_s) for run in ranked}
         total = sum(scores.values())
         left = budget - sum(found.values())
         for run in growing:
@@ -59,43 +118,33 @@ class ByScore:
             more = min(left, max(0, min(share, run.most) - found[run.key]))
             found[run.key] += more
             left -= more
-        return _give_rest(found, growing, left)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
-    """Implements `Allocator`: the same number for every run, whatever is known of it. The naive
-    twin of `ByScore`; with 1, rollouts follow each other."""
-
-    each: int = 1
-
-    def find_most(self, run: Contender) -> int:
-        return max(1, min(self.each, run.most))
-
-    def divide(self, runs: Sequence[Contender], budget: int, now_s: float) -> Allocation:
-        """In the order of arrival, while the budget lasts."""
-        ranked = sorted(runs, key=lambda run: (run.arrived_s, run.key))
-        found = _give_one(ranked, budget)
-        left = budget - sum(found.values())
-        for run in ranked:
-            more = min(left, max(0, self.find_most(run) - found[run.key]))
-            found[run.key] += more
-            left -= more
+        while takers := [run for run in growing if 0 < found[run.key] < run.most][:left]:
+            for run in takers:
+                found[run.key] += 1
+            left -= len(takers)
         return found
 
-
-def _give_one(ranked: Sequence[Contender], budget: int) -> Allocation:
-    """1 for each run while the budget lasts, then 0."""
-    return {run.key: int(at < budget) for at, run in enumerate(ranked)}
-
-
-def _give_rest(found: Allocation, growing: Sequence[Contender], left: int) -> Allocation:
-    """Give what is left in turns, until nobody has a use for more."""
-    while left > 0:
-        takers = [run for run in growing if 0 < found[run.key] < run.most][:left]
-        if not takers:
-            break
-        for run in takers:
-            found[run.key] += 1
-        left -= len(takers)
-    return found
+    def _settle(
+        self,
+        runs: Sequence[RolloutCandidate],
+        granted: Mapping[str, int],
+        budget: int,
+        now_s: float,
+    ) -> Allocation:
+        """Let runs keep up to `slack` rollouts above their target, if all others can still have at
+        least what they have, and one."""
+        target = self.divide(runs, budget, now_s)
+        most = {run.key: run.most for run in runs}
+        found: Allocation = {}
+        for key, rollouts in target.items():
+            now = min(granted[key], most[key])
+            keeps = rollouts < now <= rollouts + self.slack
+            found[key] = now if keeps else min(max(now, 1), rollouts)
+        left = budget - sum(found.values())
+        if left < 0:
+            return target
+        for key, rollouts in target.items():
+            more = min(left, max(0, rollouts - found[key]))
+            found[key] += more
+            left -= more
+        return found

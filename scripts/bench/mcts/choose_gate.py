@@ -20,9 +20,8 @@ from statistics import fmean
 from typing import Any
 
 from flashedge.config import load_config
-from flashedge.scheduling.rollouts.allocation import ByScore
-from flashedge.scheduling.rollouts.gate import Gate
-from flashedge.scheduling.rollouts.score import DopScore
+from flashedge.scheduling.rollouts.allocation import Allocator
+from flashedge.scheduling.rollouts.limiter import RolloutLimiter
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.mcts.boosting import CONFIG, LOAD_SIZE, SATURATED, read_problems
@@ -37,13 +36,16 @@ SHARES, LOADS, SEED, TOLERANCE = (0.3, 0.9, SATURATED), 2, 50, 0.01
 BASE = "PE+NE"
 CANDIDATES: Mapping[str, Boost] = {
     "as chosen": BOOST,
-    **{f"gain {value}": replace(BOOST, gate=Gate(least_gain=value)) for value in (1.1, 1.2, 1.5)},
     **{
-        f"beta {value}": replace(BOOST, allocator=ByScore(score=DopScore(beta=value)))
+        f"gain {value}": replace(BOOST, limiter=RolloutLimiter(least_gain=value))
+        for value in (1.1, 1.2, 1.5)
+    },
+    **{
+        f"beta {value}": replace(BOOST, allocator=Allocator(beta=value))
         for value in (0.0, 1.0, 4.0)
     },
     **{f"most {value}": replace(BOOST, most=value) for value in (4, 16)},
-    "observed 2": replace(BOOST, allocator=ByScore(least_observed=2)),
+    "observed 2": replace(BOOST, allocator=Allocator(least_observed=2)),
 }
 Task = tuple[str, str, float, int]  # place, candidate, searches a second, load
 

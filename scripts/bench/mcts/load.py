@@ -17,18 +17,15 @@ from flashedge.models.shape import ModelShape
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, build_engines
-from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.capacity import measure_capacity
-from flashedge.runtime.programs.programs import Programs
-from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.ledger import Rollouts
+from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
-from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
 from flashedge.scheduling.costs import Device, RooflineCurve
+from flashedge.scheduling.programs.program import Caller
 from flashedge.scheduling.rollouts.allocation import Allocator
-from flashedge.scheduling.rollouts.gate import Gate
-from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+from flashedge.scheduling.rollouts.limiter import RolloutCost, RolloutLimiter
 from scripts.bench.mcts.content import Contents, SimulatedProblem
 from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
@@ -64,7 +61,7 @@ class Boost:
     """How runs are boosted."""
 
     allocator: Allocator
-    gate: Gate
+    limiter: RolloutLimiter
     most: int = 8
 
 
@@ -149,7 +146,7 @@ class _Server:
         async def send_order(keys: Sequence[str]) -> None:
             await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
-        self._board = Programs(load.config, send_order, clock=now)
+        self._board = PairScheduler("simulated", load.config, send_order, clock=now)
         capacity = await measure_capacity(
             generator,
             verifier,
@@ -159,12 +156,11 @@ class _Server:
             is_shared=False,
         )
         self._board.set_capacity(capacity)
-        self._queue = RunQueue(self._board, load.config.queue_limit)
         self._boosting = None
         if load.boost is not None:
             self._boosting = Boosting(
                 allocator=load.boost.allocator,
-                gate=load.boost.gate,
+                limiter=load.boost.limiter,
                 clock=now,
             )
         self._records: dict[int, SearchRecord] = {}
@@ -197,18 +193,18 @@ class _Server:
         arrived_s, key = now(), f"run-{run.number}"
         spec = replace(self._load.search, problem=run.as_problem(), seed=run.problem.number)
         prompt = self._contents.encode_chat(spec.problem.messages)
-        self._board.add_run(key, spec, prompt, Asker(client="client"))
+        ledger = self._board.add_run(key, spec, prompt, Caller(client="client"))
         boosts = 0
 
         def note(event: Event) -> None:
             self._board.note_event(key, event)
             if self._boosting is not None:
-                self._boosting.note_event(key, event)
+                self._boosting.note_event(ledger)
 
         try:
             self._board.predict(key, Point(run.predict_tokens()))
-            self._queue.reserve(key)
-            async with self._queue.wait_turn(key):
+            self._board.queue.reserve(key)
+            async with self._board.queue.wait_turn(key):
                 self._board.note_start(key)
                 started_s = now()
                 engines: Engines = replace(self._built, program=key)
@@ -223,16 +219,14 @@ class _Server:
                         boosts += rollouts > 1
                         driver.allow(rollouts)
 
-                    watch = RunWatch(
+                    ledger.rollouts = Rollouts(
                         key,
-                        arrived_s=arrived_s,
-                        n=spec.n,
-                        branching=spec.branching,
+                        spec,
                         prompt_tokens=len(prompt),
-                        accept=find_accept(spec),
+                        arrived_s=arrived_s,
                         most=self._load.boost.most,
                     )
-                    with self._boosting.join(watch, self._engines, allow):
+                    with self._boosting.join(ledger, self._engines, allow):
                         outcome = await driver.run()
         finally:
             self._board.end_run(key)

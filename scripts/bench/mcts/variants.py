@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashedge.runtime.request.request import Request
-from flashedge.scheduling.rollouts.allocation import ByScore
-from flashedge.scheduling.rollouts.gate import Gate
+from flashedge.scheduling.rollouts.allocation import Allocator
+from flashedge.scheduling.rollouts.limiter import RolloutLimiter
 from flashedge.types import Problem
 from scripts.bench.mcts.load import Boost
 
@@ -18,7 +18,7 @@ POSITIVE: Mapping[str, Any] = {"positive_exit": True, "accept": 0.83}
 NEGATIVE: Mapping[str, Any] = {"negative_exit": True, "cut_rollouts": True, "futile": 0.1}
 """Strict: a search ends only when the bound on every leaf says so. It lost nothing."""
 
-BOOST = Boost(allocator=ByScore(), gate=Gate())
+BOOST = Boost(allocator=Allocator(), limiter=RolloutLimiter())
 """As the product boosts."""
 
 
@@ -54,7 +54,7 @@ VARIANTS: Mapping[str, Variant] = {
     "PE": Variant(about="serial, ends with a good path", options=POSITIVE),
     "PE+NE": Variant(about="and without a viable leaf", options={**POSITIVE, **NEGATIVE}),
     "boost": Variant(
-        about="and with boosting behind the gate",
+        about="and with boosting within the limit",
         options={**POSITIVE, **NEGATIVE, "boost": True},
         boost=BOOST,
     ),

@@ -12,9 +12,8 @@ import pytest
 
 from flashedge.events import RunFailed, from_json, to_json
 from flashedge.profiler.card_watch import CardUser
-from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.request.request import Request
-from flashedge.scheduling.programs.standing import Standing
+from flashedge.scheduling.programs.estimates import ProgramEstimate, RunEstimate, Scheduling
 from flashedge.types import MAX_SEED, Message, Problem, Sampling
 from tests.support.api_rig import client_of, frames, make_app
 from tests.support.fake_service import FakeHealth, FakeService, script
@@ -131,7 +130,7 @@ async def test_solve_streams_numbered_events() -> None:
     assert response.headers["cache-control"] == "no-cache"
     assert "content-length" not in response.headers
     first, *rest = frames(response.text)
-    assert first == {"event": "queued", "data": {"id": "run-1", **asdict(Outlook())}}
+    assert first == {"event": "queued", "data": {"id": "run-1", **asdict(RunEstimate())}}
     expected = script(service.last.request, "run-1")
     assert [f["event"] for f in rest] == [type(e).__name__ for e in expected]
     assert [int(f["id"]) for f in rest] == [1, 2, 2, 3, 4, 5, 6, 7]  # Progress has no own number
@@ -187,7 +186,7 @@ async def test_runs_are_queued_listed_and_deleted() -> None:
             response = await client.post("/v1/runs", json=ASK)
             assert response.status_code == 202
             queued = {"id": f"run-{i + 1}", "status": "queued"}
-            assert response.json() == {**queued, **asdict(Outlook(position=i))}
+            assert response.json() == {**queued, **asdict(RunEstimate(position=i))}
             assert response.headers["location"] == f"/v1/runs/run-{i + 1}"
         full = await client.post("/v1/runs", json=ASK)
         assert (full.status_code, full.headers["retry-after"]) == (503, "5")
@@ -278,7 +277,7 @@ async def test_the_expected_start_is_sent_now_and_then(monkeypatch: pytest.Monke
 
 
 async def test_status_tells_the_policy_and_the_programs() -> None:
-    standing = Standing(
+    standing = ProgramEstimate(
         pair="bundled",
         key="run-1",
         client="agent",

@@ -8,20 +8,21 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.events import (
+    Event,
     Progress,
     RunCancelled,
     RunFailed,
     RunFinished,
     RunStarted,
 )
-from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.programs.outlook import Scheduling
+from flashedge.runtime.ledger import RunLedger
+from flashedge.runtime.metrics import RECENT, Metrics, RecentLatency
 from flashedge.runtime.served_pair import UNLOADED, PairState
-from flashedge.scheduling.programs.program import Kind, Program
-from flashedge.scheduling.programs.standing import find_standings
-from flashedge.scheduling.programs.work import estimate_work
+from flashedge.scheduling.programs.estimates import Scheduling, estimate_programs
+from flashedge.scheduling.programs.program import Kind, Member, Program
 from flashedge.types import NodeId
 from tests.support.made_run import build_result, build_step
+from tests.support.runtime_rig import BEAM
 
 READY = Health(state="ready")
 VIEW = EngineView(
@@ -45,6 +46,18 @@ def values(metrics: Metrics) -> dict[str, float]:
     }
 
 
+class Observed(Metrics):
+    """Metrics of runs with their ledgers, at the test's times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = {name: RunLedger(name, BEAM) for name in "abc"}
+
+    def see(self, run: str, event: Event, now_s: float = 1.0) -> None:
+        self.runs[run].observe(event, now_s)
+        self.observe(self.runs[run], event)
+
+
 def make_state(
     *,
     queued: int = 0,
@@ -60,16 +73,16 @@ def make_state(
 
 
 def test_runs_are_counted_by_how_they_ended() -> None:
-    metrics = Metrics()
+    metrics = Observed()
     metrics.observe_pairs({"p": make_state(queued=3, running=2)}, {"p": {}})
     seen = values(metrics)
     names = "flashedge:num_runs_waiting{p}", "flashedge:num_runs_running{p}"
     assert [seen[name] for name in names] == [3, 2]
-    metrics.observe("a", RunStarted(config={}, queue_s=0.1))
-    metrics.observe("b", RunStarted(config={}, queue_s=0.1))
-    metrics.observe("c", RunCancelled(reason="left the queue"))
-    metrics.observe("a", RunFinished(result=build_result(timing={"total_s": 3.0})))
-    metrics.observe("b", RunFailed(error="x", code="y"))
+    metrics.see("a", RunStarted(config={}, queue_s=0.1))
+    metrics.see("b", RunStarted(config={}, queue_s=0.1))
+    metrics.see("c", RunCancelled(reason="left the queue"))
+    metrics.see("a", RunFinished(result=build_result(timing={"total_s": 3.0})))
+    metrics.see("b", RunFailed(error="x", code="y"))
     seen = values(metrics)
     for status in ("finished", "failed", "cancelled"):
         assert seen[f"flashedge:runs_total{{{status}}}"] == 1
@@ -78,16 +91,13 @@ def test_runs_are_counted_by_how_they_ended() -> None:
 
 
 def test_tokens_and_the_time_to_the_first_are_counted() -> None:
-    now = 10.0
-    metrics = Metrics(clock=lambda: now)
-    metrics.observe("a", RunStarted(config={}, queue_s=0.0))
-    metrics.observe("a", Progress(tokens=((NodeId(1), 0),)))
-    now = 10.5
-    metrics.observe("a", Progress(tokens=((NodeId(1), 3),)))
-    now = 99.0
-    metrics.observe("a", build_step(1, "", tokens=5))
-    metrics.observe("a", build_step(1, "", tokens=6))
-    metrics.observe("a", RunFinished(result=build_result()))
+    metrics = Observed()
+    metrics.see("a", RunStarted(config={}, queue_s=0.0), 10.0)
+    metrics.see("a", Progress(tokens=((NodeId(1), 0),)), 10.0)
+    metrics.see("a", Progress(tokens=((NodeId(1), 3),)), 10.5)
+    metrics.see("a", build_step(1, "", tokens=5), 99.0)
+    metrics.see("a", build_step(1, "", tokens=6), 99.0)
+    metrics.see("a", RunFinished(result=build_result()), 99.0)
     metrics.observe_chat(
         prompt_tokens=2, completion_tokens=9, first_token_s=0.25, total_s=1.0, finish="stop"
     )
@@ -112,11 +122,11 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
 
 
 def test_only_requests_that_finished_tell_how_fast_they_were() -> None:
-    metrics = Metrics(clock=lambda: 1.0)
+    metrics = Observed()
     for run, end in (("a", RunFailed(error="x", code="y")), ("b", RunCancelled(reason="z"))):
-        metrics.observe(run, RunStarted(config={}, queue_s=0.0))
-        metrics.observe(run, build_step(1, "", tokens=5))
-        metrics.observe(run, end)
+        metrics.see(run, RunStarted(config={}, queue_s=0.0))
+        metrics.see(run, build_step(1, "", tokens=5))
+        metrics.see(run, end)
     told = {"prompt_tokens": 2, "first_token_s": 0.25, "total_s": 1.0}
     metrics.observe_chat(**told, completion_tokens=9, finish="cancelled")
     assert [found["requests"] for found in metrics.describe_latency().values()] == [0, 0]
@@ -140,11 +150,14 @@ def test_hits_of_the_prefix_cache_are_counted_across_engines() -> None:
 
 def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     metrics = Metrics()
-    waiting = Program(key="a", kind=Kind.BATCH, arrived_s=0.0, max_tokens=9)
-    programs = [waiting, replace(waiting, key="b"), replace(waiting, key="c", started_s=1.0)]
+    programs = [
+        Program(key="a", arrived_s=0.0, started_s=started_s) for started_s in (None, None, 1.0)
+    ]
+    for program in programs:
+        program.add("a", Member(kind=Kind.BATCH, max_tokens=9))
     now = Scheduling(
         policy="fcfs",
-        programs=find_standings("p", [(p, estimate_work(p)) for p in programs], 2.0, {}),
+        programs=tuple(estimate_programs("p", programs, 2.0, {})),
         boost_running_s=3.0,
         boost_open_s=0.5,
     )
@@ -211,3 +224,24 @@ def test_two_registries_do_not_share() -> None:
     one, other = Metrics(), Metrics()
     one.observe_wait(Kind.CHAT, 1.0)
     assert values(other)["flashedge:program_queue_time_seconds_count{chat}"] == 0
+
+
+def test_nothing_is_known_before_the_first_request() -> None:
+    assert RecentLatency().describe() == {"requests": 0, "first_token_s": None, "token_s": None}
+
+
+def test_percentiles_are_times_of_requests() -> None:
+    recent = RecentLatency()
+    for number in range(100, 0, -1):
+        recent.note(float(number), None if number == 1 else number / 1000)
+    found = recent.describe()
+    assert found["first_token_s"] == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+    assert found["token_s"] == {"p50": 0.051, "p90": 0.091, "p99": 0.1}
+
+
+def test_old_requests_are_forgotten() -> None:
+    recent = RecentLatency()
+    for first_s in (9.0, *[1.0] * RECENT):
+        recent.note(first_s, None)
+    found = recent.describe()
+    assert (found["requests"], found["first_token_s"]["p99"]) == (RECENT, 1.0)

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from flashedge.errors import QueueFull
-from flashedge.runtime.queue import FirstCome, RunQueue
+from flashedge.runtime.queue import RunQueue
 from scripts.lab.sim.clock import VirtualTimePolicy
 
 
@@ -17,8 +17,14 @@ def event_loop_policy() -> VirtualTimePolicy:
     return VirtualTimePolicy()
 
 
-def positions(queue: RunQueue, names: str) -> list[int | None]:
-    return [queue.position(name) for name in names]
+def first_come(max_running: int, limit: int) -> RunQueue:
+    """A queue by arrival, with a fixed number at once."""
+    return RunQueue(lambda waiting: waiting, lambda run, running: len(running) < max_running, limit)
+
+
+def place(queue: RunQueue) -> str:
+    """Who runs / who waits."""
+    return f"{''.join(queue.running)}/{''.join(queue.waiting)}"
 
 
 async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]) -> None:
@@ -28,43 +34,41 @@ async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]
 
 
 async def test_the_first_runs_start_and_the_others_wait_in_order() -> None:
-    queue = RunQueue(FirstCome(2), 3)
+    queue = first_come(2, 3)
     for name in "abcde":
         queue.reserve(name)
-    assert (queue.running, queue.waiting) == (2, 3)
-    assert positions(queue, "abcde") == [None, None, 0, 1, 2]
+    assert place(queue) == "ab/cde"
     queue.leave("a")
-    assert positions(queue, "abcde") == [None, None, None, 0, 1]
+    assert place(queue) == "bc/de"
     queue.leave("d")
-    assert positions(queue, "bce") == [None, None, 0]
-    assert queue.position("never heard of") is None
+    assert place(queue) == "bc/e"
 
 
 async def test_a_full_queue_refuses() -> None:
-    queue = RunQueue(FirstCome(1), 2)
+    queue = first_come(1, 2)
     for name in "abc":
         queue.reserve(name)
     with pytest.raises(QueueFull, match="1 runs are running and 2 are waiting") as e:
         queue.reserve("d")
     assert e.value.retry_after_s > 0
-    assert (queue.running, queue.waiting) == (1, 2)
+    assert (queue.num_running, queue.num_waiting) == (1, 2)
     queue.leave("b")
     queue.reserve("d")
-    assert positions(queue, "cd") == [0, 1]
+    assert place(queue) == "a/cd"
 
 
 async def test_a_run_starts_without_a_queue_if_there_is_room() -> None:
-    queue = RunQueue(FirstCome(1), 0)
+    queue = first_come(1, 0)
     queue.reserve("a")
     with pytest.raises(QueueFull):
         queue.reserve("b")
     queue.leave("a")
     queue.reserve("b")
-    assert queue.running == 1
+    assert place(queue) == "b/"
 
 
 async def test_turns_come_in_order_of_reserve() -> None:
-    queue, done, began = RunQueue(FirstCome(1), 9), asyncio.Event(), list[str]()
+    queue, done, began = first_come(1, 9), asyncio.Event(), list[str]()
     for name in "abc":
         queue.reserve(name)
     async with asyncio.TaskGroup() as group:
@@ -74,41 +78,41 @@ async def test_turns_come_in_order_of_reserve() -> None:
         assert began == ["a"]
         done.set()
     assert began == ["a", "b", "c"]
-    assert (queue.running, queue.waiting) == (0, 0)
+    assert (queue.num_running, queue.num_waiting) == (0, 0)
 
 
 async def test_an_error_admits_the_next_run() -> None:
-    queue = RunQueue(FirstCome(1), 1)
+    queue = first_come(1, 1)
     queue.reserve("a")
     with pytest.raises(ZeroDivisionError):
         async with queue.wait_turn("a"):
             raise ZeroDivisionError
-    assert queue.running == 0
+    assert place(queue) == "/"
 
 
 async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
     """b's turn has come, but it never gets to know: its ticket goes on to c."""
-    queue, done, began = RunQueue(FirstCome(1), 9), asyncio.Event(), list[str]()
+    queue, done, began = first_come(1, 9), asyncio.Event(), list[str]()
     for name in "abc":
         queue.reserve(name)
     tasks = {name: asyncio.create_task(hold(queue, name, done, began)) for name in "bc"}
     await asyncio.sleep(1)
     queue.leave("a")
-    assert positions(queue, "bc") == [None, 0]
+    assert place(queue) == "b/c"
     tasks["b"].cancel()
     await asyncio.sleep(1)
     assert began == ["c"]
     assert tasks["b"].cancelled()
     done.set()
     await tasks["c"]
-    assert (queue.running, queue.waiting) == (0, 0)
+    assert (queue.num_running, queue.num_waiting) == (0, 0)
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
     """Never more than max_running at once, in order, every ticket given back."""
     draw = random.Random(seed)
-    queue, began, at_once = RunQueue(FirstCome(3), 100), list[int](), 0
+    queue, began, at_once = first_come(3, 100), list[int](), 0
 
     async def one(number: int) -> None:
         nonlocal at_once
@@ -133,4 +137,4 @@ async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
     await asyncio.wait(tasks)
     assert began == sorted(began)
     assert len(began) >= 30
-    assert (queue.running, queue.waiting, at_once) == (0, 0, 0)
+    assert (queue.num_running, queue.num_waiting, at_once) == (0, 0, 0)

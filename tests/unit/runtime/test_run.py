@@ -21,16 +21,16 @@ from flashedge.events import (
     RunStarted,
     to_json,
 )
-from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.run import Cancelled, Run, RunStatus
+from flashedge.scheduling.programs.estimates import RunEstimate
 from flashedge.types import NodeId
 from tests.support.made_run import build_step
 from tests.support.runtime_rig import BEAM
 
 RESULT = {"id": "r", "answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}}
-OUTLOOK = Outlook(position=3, starts_in_s=12.5, median_tokens=80.0, tail_tokens=120.0)
+OUTLOOK = RunEstimate(position=3, starts_in_s=12.5, median_tokens=80.0, tail_tokens=120.0)
 STEP = NodesMarked(status="active", nodes=(NodeId(0),))
 DEAD = EngineDead("the engine is gone", hint="start it")
 S = RunStatus
@@ -234,7 +234,7 @@ async def test_a_run_ends_even_if_a_listener_raises(store: RunStore, status: Run
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
             raise ZeroDivisionError
 
-    run = Run("r", BEAM, Plan(request=BEAM), store, lambda: Outlook(), observe)
+    run = Run("r", BEAM, Plan(request=BEAM), store, lambda: RunEstimate(), observe)
     *before, last = WAY_TO[status]
     for move in before:
         MOVES[move](run)

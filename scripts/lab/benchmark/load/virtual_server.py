@@ -19,15 +19,12 @@ from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, build_engines
-from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.capacity import measure_capacity
-from flashedge.runtime.programs.programs import Programs
-from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution
-from flashedge.scheduling.programs.program import Kind
+from flashedge.scheduling.programs.program import Caller, Kind
 from flashedge.types import TokenIds
 from scripts.lab.benchmark.load.daemon_server import BATCH_PRIORITY
 from scripts.lab.benchmark.load.open_load import Served, run_load
@@ -95,7 +92,7 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
     async def send_order(keys: Sequence[str]) -> None:
         await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
-    board = Programs(load.config, send_order, clock=now)
+    board = PairScheduler("simulated", load.config, send_order, clock=now)
     capacity = await measure_capacity(
         generator,
         verifier,
@@ -118,11 +115,10 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
 class VirtualServer:
     """Implements `ProgramServer`."""
 
-    def __init__(self, load: VirtualLoad, engines: Engines, board: Programs) -> None:
+    def __init__(self, load: VirtualLoad, engines: Engines, board: PairScheduler) -> None:
         self._load = load
         self._engines = engines
         self._board = board
-        self._queue = RunQueue(board, load.config.queue_limit)
         self._began_s: dict[str, float] = {}
         """When the first step with a request of each program began."""
         self._first_s: dict[str, float] = {}
@@ -153,12 +149,12 @@ class VirtualServer:
         row = load.find_row(program)
         spec = replace(load.search, problem=load.trace.problem(row), seed=program.seed)
         prompt = self._engines.generator.codec.encode_chat(spec.problem.messages)
-        self._queue.check_room()
-        board.add_run(run, spec, prompt, _build_asker(program))
+        board.queue.check_room()
+        board.add_run(run, spec, prompt, _build_caller(program))
         try:
-            self._queue.reserve(run)
+            board.queue.reserve(run)
             self._forecast(run, row)
-            async with self._queue.wait_turn(run):
+            async with board.queue.wait_turn(run):
                 board.note_start(run)
                 started_s = asyncio.get_running_loop().time()
                 tokens = await self._drive(run, spec, prompt)
@@ -187,7 +183,7 @@ class VirtualServer:
 
     async def _serve_chat(self, program: PlannedProgram) -> Served:
         load, board, key = self._load, self._board, f"chat-{program.number}"
-        row, asker = load.find_row(program), _build_asker(program)
+        row = load.find_row(program)
         generator = self._engines.generator
         prompt = generator.codec.encode_chat(load.trace.problem(row).messages)
         request = ExtendRequest(
@@ -200,20 +196,20 @@ class VirtualServer:
         )
         ask = PlainAsk(
             program=key,
-            client=asker.client,
+            client=program.client,
             prompt_ids=prompt,
             max_tokens=load.chat_tokens,
         )
         tokens = 0
-        opened = board.add_request(ask, asker)
+        member = board.add_request(ask)
         try:
-            self._forecast(opened.member, row)
+            self._forecast(member, row)
             async with aclosing(generator.extend(request)) as chunks:
                 async for chunk in chunks:
-                    board.note_tokens(opened.member, len(chunk.token_ids))
+                    board.note_tokens(member, len(chunk.token_ids))
                     tokens += len(chunk.token_ids)
         finally:
-            board.end_request(opened, None)
+            board.end_request(member, None)
         finished_s = asyncio.get_running_loop().time()
         return Served(
             started_s=self._began_s.get(key, finished_s),
@@ -227,6 +223,6 @@ class VirtualServer:
             self._board.predict(member, self._load.forecasts[row])
 
 
-def _build_asker(program: PlannedProgram) -> Asker:
+def _build_caller(program: PlannedProgram) -> Caller:
     is_batch = program.kind is Kind.BATCH
-    return Asker(client=program.client, priority=BATCH_PRIORITY if is_batch else 0)
+    return Caller(client=program.client, priority=BATCH_PRIORITY if is_batch else 0)

@@ -22,7 +22,7 @@ Ref: arXiv 2604.00499 §6.1, App. C.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -34,15 +34,10 @@ from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.policies import (
     NO_DECAY,
     FirstCome,
-    LongestPrefix,
+    LeastWork,
     Policy,
-    Pressure,
-    RandomOrder,
-    ShortestExpected,
-    TailInflated,
+    Queued,
 )
-from flashedge.scheduling.programs.program import Kind, Program
-from flashedge.scheduling.programs.table import ProgramTable
 from scripts.lab.benchmark.requests.orders import FixedOrder, Floats, Integers, WaitingOrder
 from scripts.lab.benchmark.requests.predictions import (
     ExpectedWork,
@@ -65,13 +60,14 @@ class PolicyOrder:
     max_batch: int
 
     def score(self, waiting: Integers, now_s: float) -> Floats:
-        table = ProgramTable(
-            programs=(),
+        queued = Queued(
             expected=self.work.expected[waiting],
             tail=self.work.tail[waiting],
             waited_s=np.maximum(now_s - self.arrived_s[waiting], 0.0),
+            waiting=len(waiting),
+            max_batch=self.max_batch,
         )
-        return self.policy.score(table, Pressure(waiting=len(waiting), max_batch=self.max_batch))
+        return self.policy.score(queued)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,46 +104,21 @@ class Rivals:
         if name in _FIXED:
             return FixedOrder(scores=_FIXED[name](self))
         policy, work = _BY_WORK[name]
-        if isinstance(policy, ShortestExpected | TailInflated):
+        if isinstance(policy, LeastWork):
             policy = replace(policy, decay=decay)
         return PolicyOrder(policy=policy, work=work(self), arrived_s=arrived_s, max_batch=max_batch)
 
     @cached_property
-    def programs(self) -> Sequence[Program]:
-        """The requests as programs, none of which is predicted. All arrive at once.
-
-        Half of them continue a conversation, of whose earlier part a share is cached.
-        """
-        draw = np.random.default_rng([self._seed, 2])
-        share = draw.random(len(self._prompts)) * (draw.random(len(self._prompts)) < 0.5)
-        cached = np.floor(share * self._prompts.prompt_tokens / 16).astype(int) * 16
-        return [
-            Program(
-                key=str(number),
-                kind=Kind.CHAT,
-                arrived_s=0.0,
-                max_tokens=self._prompts.max_tokens,
-                prompt_tokens=int(self._prompts.prompt_tokens[number]),
-                shared_tokens=int(cached[number]),
-            )
-            for number in range(len(self._prompts))
-        ]
-
-    def score_programs(self, policy: Policy) -> Floats:
-        """Scores by a policy that asks for neither work nor time."""
-        nothing = np.zeros(len(self.programs))
-        table = ProgramTable(
-            programs=self.programs, expected=nothing, tail=nothing, waited_s=nothing
-        )
-        return policy.score(table, Pressure(waiting=len(self.programs), max_batch=1))
-
-    @cached_property
     def at_random(self) -> Floats:
-        return self.score_programs(RandomOrder(seed=self._seed))
+        return np.random.default_rng([self._seed, 3]).random(len(self._prompts))
 
     @cached_property
     def by_prefix(self) -> Floats:
-        return self.score_programs(LongestPrefix())
+        """The longest cached part of the prompt first. Half of the requests continue a
+        conversation, of whose earlier part a share is cached."""
+        draw = np.random.default_rng([self._seed, 2])
+        share = draw.random(len(self._prompts)) * (draw.random(len(self._prompts)) < 0.5)
+        return -np.floor(share * self._prompts.prompt_tokens / 16) * 16
 
     @cached_property
     def per_token(self) -> Floats:
@@ -202,7 +173,7 @@ _FIXED: Mapping[str, Callable[[Rivals], Floats]] = MappingProxyType(
         "oracle_per_token": lambda rivals: rivals.true_per_token,
     }
 )
-_SHORTEST, _TIE = ShortestExpected(), TailInflated()
+_SHORTEST, _TIE = LeastWork(), LeastWork(tail_weight=None)
 _BY_WORK: Mapping[str, tuple[Policy, Callable[[Rivals], ExpectedWork]]] = MappingProxyType(
     {
         "fcfs": (FirstCome(), lambda rivals: rivals.true_lengths),
@@ -210,8 +181,8 @@ _BY_WORK: Mapping[str, tuple[Policy, Callable[[Rivals], ExpectedWork]]] = Mappin
         "ltr": (_SHORTEST, lambda rivals: rivals.ranks),
         "sept": (_SHORTEST, lambda rivals: rivals.log_t),
         "tie": (_TIE, lambda rivals: rivals.log_t),
-        "tie_01": (TailInflated(weight=0.1), lambda rivals: rivals.log_t),
-        "tie_05": (TailInflated(weight=0.5), lambda rivals: rivals.log_t),
+        "tie_01": (LeastWork(tail_weight=0.1), lambda rivals: rivals.log_t),
+        "tie_05": (LeastWork(tail_weight=0.5), lambda rivals: rivals.log_t),
         "log_normal": (_TIE, lambda rivals: rivals.log_normal),
         "free_nu": (_TIE, lambda rivals: rivals.free_nu),
         "oracle_distribution": (_TIE, lambda rivals: rivals.true_log_t),

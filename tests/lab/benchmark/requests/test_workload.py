@@ -9,10 +9,9 @@ import pytest
 
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.lengths.tie import Decay
-from flashedge.scheduling.programs.board import ProgramBoard, Rules
-from flashedge.scheduling.programs.policies import FirstCome, ShortestExpected, TailInflated
-from flashedge.scheduling.programs.program import Program
-from flashedge.scheduling.programs.work import estimate_work
+from flashedge.scheduling.programs.active import ActivePrograms, Rules
+from flashedge.scheduling.programs.policies import FirstCome, LeastWork
+from flashedge.scheduling.programs.program import Member
 from scripts.lab.benchmark.requests.dispersion import measure_dispersion
 from scripts.lab.benchmark.requests.orders import FixedOrder, sort_waiting
 from scripts.lab.benchmark.requests.predictions import (
@@ -199,27 +198,28 @@ def test_an_order_is_that_of_the_programs_board(
     order = Rivals(prompts, predictions, seed=1).order(name, arrived_s, batch, decay)
     policy = {
         "fcfs": FirstCome(),
-        "ssjf": ShortestExpected(decay=decay),
-        "sept": ShortestExpected(decay=decay),
-        "tie_01": TailInflated(weight=0.1, decay=decay),
-    }.get(name, TailInflated(decay=decay))
+        "ssjf": LeastWork(decay=decay),
+        "sept": LeastWork(decay=decay),
+        "tie_01": LeastWork(tail_weight=0.1, decay=decay),
+    }.get(name, LeastWork(tail_weight=None, decay=decay))
     rules = Rules(
         policy=policy, is_gang=False, is_fair=False, ranks_kinds=False, escalate_after_s=after_s
     )
-    board = ProgramBoard(rules)
+    board = ActivePrograms(rules)
     for number in range(200):
         mu, sigma = float(predictions.mu[number]), float(predictions.sigma[number])
-        program = Program(
-            key=f"{number:03}",
-            arrived_s=float(arrived_s[number]),
+        member = Member(
             max_tokens=prompts.max_tokens,
             lengths={
                 "ssjf": Point(min(np.exp(mu), prompts.max_tokens)),
                 "log_normal": LogNormal(mu, sigma * LOG_NORMAL_SPREAD),
             }.get(name, LogT(mu, sigma, prompts.nu)),
         )
-        board.add(program, estimate_work(program))
+        key = f"{number:03}"
+        board.join(key, member, key, "", float(arrived_s[number]))
     if after_s is not None:
         order = EscalatingOrder(inner=order, arrived_s=arrived_s, after_s=after_s)
     ours = sort_waiting(order, np.arange(200), now_s)
-    assert [f"{number:03}" for number in ours] == list(board.order(now_s, batch))
+    assert [f"{number:03}" for number in ours] == [
+        program.key for program in board.order(now_s, batch)
+    ]

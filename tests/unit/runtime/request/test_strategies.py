@@ -10,6 +10,7 @@ import pytest
 
 from flashedge import events
 from flashedge.events import Event, from_json, to_json
+from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.search.entropy import EntropyRule
@@ -18,6 +19,7 @@ from tests.support.api_rig import client_of
 from tests.support.cli_rig import Cli, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.fake_service import FakeService
+from tests.support.runtime_rig import BEAM
 
 
 @pytest.fixture
@@ -172,8 +174,9 @@ async def test_wrong_options_are_refused() -> None:
 
 def test_metrics_count_exits_and_probes() -> None:
     metrics = Metrics()
-    metrics.observe("run-1", events.Probed(node=NodeId(1), text="7}", tokens=5))
-    metrics.observe("run-1", events.EarlyExit(reason="certainty", tokens=9))
+    run = RunLedger("run-1", BEAM)
+    metrics.observe(run, events.Probed(node=NodeId(1), text="7}", tokens=5))
+    metrics.observe(run, events.EarlyExit(reason="certainty", tokens=9))
     seen = metrics.registry.get_sample_value
     assert seen("flashedge:probe_tokens_total") == 5
     assert seen("flashedge:early_exits_total", {"reason": "certainty"}) == 1

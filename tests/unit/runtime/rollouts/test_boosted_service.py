@@ -15,7 +15,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed
 from flashedge.runtime.request.request import Request
-from flashedge.runtime.rollouts.daemon_time import DaemonTime
+from flashedge.runtime.rollouts.boosting import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, replay
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.boost_rig import SPEC
@@ -72,8 +72,8 @@ async def test_runs_are_boosted_though_another_waits_for_their_end(rig: Rig) -> 
     runs = [rig.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
     await asyncio.sleep(0.5)
     assert runs[2].outlook.position is not None
-    [standing] = rig.service.scheduling.boosts
-    assert max(standing.runs.values()) > 1
+    [state] = rig.service.scheduling.boosts
+    assert max(state.runs.values()) > 1
     await asyncio.gather(*(run.result() for run in runs))
 
 

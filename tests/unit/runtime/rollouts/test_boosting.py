@@ -11,15 +11,28 @@ import pytest
 
 from flashedge.engine.base import EngineView
 from flashedge.errors import EngineDead
-from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
-from flashedge.runtime.rollouts.boosting import LOOK_S, Boosting
-from flashedge.runtime.rollouts.daemon_time import DaemonTime
-from flashedge.runtime.rollouts.run_watch import RunWatch
-from flashedge.runtime.rollouts.station import OTHERS_LOOKS
-from flashedge.scheduling.rollouts.allocation import Fixed
-from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+from flashedge.events import (
+    Event,
+    NodeScored,
+    NodesExpanded,
+    NodesMarked,
+    RolloutsEnded,
+    StepCompleted,
+)
+from flashedge.runtime.ledger import RunLedger
+from flashedge.runtime.request.request import Request
+from flashedge.runtime.rollouts.boosting import (
+    LEAST_TOKENS,
+    LOOK_S,
+    MOST_TOKENS,
+    OTHERS_LOOKS,
+    Boosting,
+    DaemonTime,
+)
+from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.types import NodeId
 from scripts.lab.sim.clock import run_virtual
+from tests.support.boost_rig import SPEC
 from tests.support.rollout_rig import make_cost
 
 IDLE = EngineView(
@@ -59,6 +72,7 @@ class Rig:
 
     def __init__(self, **options: Any) -> None:
         self.engines = Engines()
+        self.runs: dict[str, RunLedger] = {}
         self.told: dict[str, list[int]] = {}
         self.order: list[tuple[str, int]] = []
         loop = asyncio.get_running_loop()
@@ -66,23 +80,29 @@ class Rig:
         daemon = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
         self.boosting = Boosting(clock=loop.time, daemon=daemon, **options)
 
-    def watch(self, key: str, n: int = 12) -> RunWatch:
-        return RunWatch(
-            key, arrived_s=self.boosting.now_s(), n=n, branching=4, prompt_tokens=20, accept=0.9
-        )
-
-    def join(self, key: str, **fields: Any) -> Any:
+    def join(self, key: str, spec: Request | None = None, n: int = 12) -> Any:
         told = self.told.setdefault(key, [])
 
         def allow(rollouts: int, of: int) -> None:
             told.append(rollouts)
             self.order.append((key, rollouts))
 
-        return self.boosting.join(self.watch(key, **fields), self.engines, allow)
+        now_s = asyncio.get_running_loop().time()
+        self.runs[key] = RunLedger(key, spec or build_spec(n), prompt_tokens=20, arrived_s=now_s)
+        return self.boosting.join(self.runs[key], self.engines, allow)
+
+    def see(self, key: str, event: Event) -> None:
+        self.runs[key].observe(event, 0.0)
+        self.boosting.note_event(self.runs[key])
 
     def end_rollout(self, key: str, score: float = 0.5) -> None:
-        self.boosting.note_event(key, NodeScored(node=NodeId(1), scores=(score,), score=score))
-        self.boosting.note_event(key, RolloutsEnded(nodes=(NodeId(1),)))
+        self.see(key, NodeScored(node=NodeId(1), scores=(score,), score=score))
+        self.see(key, RolloutsEnded(nodes=(NodeId(1),)))
+
+
+def build_spec(n: int, **options: Any) -> Request:
+    exits = {"boost": True, "positive_exit": True, "accept": 0.9}
+    return replace(SPEC, n=n, branching=4, options={**exits, **options})
 
 
 def make_step(node: NodeId, tokens: int) -> StepCompleted:
@@ -106,9 +126,9 @@ def test_a_run_is_boosted_once_a_rollout_has_ended() -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert rig.told["a"] == [1, 8]
-            [standing] = rig.boosting.list_standings()
-            assert (standing.budget, standing.runs) == (8, {"a": 8})
-        assert rig.boosting.list_standings() == ()
+            [state] = rig.boosting.list_states()
+            assert (state.budget, state.runs) == (8, {"a": 8})
+        assert rig.boosting.list_states() == ()
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -141,8 +161,8 @@ def test_engines_are_looked_at_however_often_rollouts_end() -> None:
             for _ in range(20):
                 await asyncio.sleep(0.4 * LOOK_S)
                 rig.end_rollout("a")
-            [standing] = rig.boosting.list_standings()
-            assert standing.reason == "requests wait in an engine"
+            [state] = rig.boosting.list_states()
+            assert state.reason == "requests wait in an engine"
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -163,8 +183,8 @@ def test_a_request_waits_where_it_finds_no_room_at_two_looks(
             busy = {"waiting": 3, "running": running, "blocks_used": used}
             rig.engines.view = replace(IDLE, **busy)
             await asyncio.sleep(2 * LOOK_S)
-            [standing] = rig.boosting.list_standings()
-            assert (standing.reason == "requests wait in an engine") is closes
+            [state] = rig.boosting.list_states()
+            assert (state.reason == "requests wait in an engine") is closes
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -229,15 +249,13 @@ def test_what_is_not_known_or_full_keeps_it_closed(fault: str) -> None:
     run_virtual(scenario())
 
 
-def test_runs_that_are_not_boosted_and_the_serial_twin_get_nothing() -> None:
+def test_runs_that_are_not_boosted_get_nothing() -> None:
     async def scenario() -> None:
-        rig = Rig(allocator=Fixed())
-        with rig.boosting.join(None, rig.engines, lambda rollouts, of: pytest.fail("told")):
-            rig.end_rollout("nobody")
-        with rig.join("a"):
+        rig = Rig()
+        with rig.join("a", replace(SPEC, options={})):
             rig.end_rollout("a")
             await asyncio.sleep(1.0)
-            assert rig.told["a"] == [1]
+        assert rig.told["a"] == []
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -276,32 +294,31 @@ def test_the_time_between_runs_does_not_count_though_a_look_outlives_its_run() -
     run_virtual(scenario())
 
 
-def test_a_watch_follows_rewards_paths_and_levels() -> None:
-    watch = RunWatch("a", arrived_s=0.0, n=4, branching=2, prompt_tokens=10, accept=0.8, most=8)
+def test_a_ledger_follows_rewards_paths_and_levels() -> None:
+    spec = replace(build_spec(4, accept=0.8), branching=2)
+    run = RunLedger("a", spec, prompt_tokens=10).rollouts
+    assert run is not None
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
 
-    expanded = NodesExpanded(parent=NodeId(0), depth=1, children=((one, 0, 5), (two, 1, 6)))
-    assert watch.observe(expanded) == {}
-    assert watch.open_sequences == 2
-    watch.observe(make_step(one, 7))
-    watch.observe(make_step(two, 12))
-    assert watch.open_sequences == 0
-    assert watch.level_tokens == (12, 1)
-    watch.observe(NodesExpanded(parent=two, depth=2, children=((three, 0, 7),)))
-    watch.observe(NodesMarked(status="cancelled", nodes=(three,)))
-    assert watch.open_sequences == 0
-    assert watch.level_tokens == (12, 1)
-    watch.observe(NodeScored(node=two, scores=(0.6,), score=0.6))
-    changes = watch.observe(RolloutsEnded(nodes=(two,)))
-    assert changes == {
-        "observed": 1,
-        "nearness": pytest.approx(0.75),
-        "most": 3,
-        "path_tokens": 22,
-    }
-    changes = watch.observe(RolloutsEnded(nodes=(), futile=2))
-    assert changes["observed"] == 1
-    assert changes["most"] == 1
+    run.observe(NodesExpanded(parent=NodeId(0), depth=1, children=((one, 0, 5), (two, 1, 6))))
+    assert run.open_sequences == 2
+    run.observe(make_step(one, 7))
+    run.observe(make_step(two, 12))
+    assert run.open_sequences == 0
+    assert (run.level_tokens, run.levels) == (12, 1)
+    run.observe(NodesExpanded(parent=two, depth=2, children=((three, 0, 7),)))
+    run.observe(NodesMarked(status="cancelled", nodes=(three,)))
+    assert run.open_sequences == 0
+    assert (run.level_tokens, run.levels) == (12, 1)
+    run.observe(NodeScored(node=two, scores=(0.6,), score=0.6))
+    assert not run.has_changed
+    run.observe(RolloutsEnded(nodes=(two,)))
+    assert run.has_changed
+    found = run.candidate
+    assert (found.observed, found.most, found.path_tokens) == (1, 3, 22)
+    assert found.nearness == pytest.approx(0.75)
+    run.observe(RolloutsEnded(nodes=(), futile=2))
+    assert (run.candidate.observed, run.candidate.most) == (1, 1)
 
 
 def test_a_daemon_that_is_busy_with_each_token_closes_the_gate() -> None:
@@ -321,8 +338,8 @@ def test_a_daemon_that_is_busy_with_each_token_closes_the_gate() -> None:
                 rig.cpu_s += 200 * 0.01
                 await asyncio.sleep(LOOK_S)
             assert rig.told["a"][-1] == 1
-            [standing] = rig.boosting.list_standings()
-            assert standing.reason == "more would gain too little"
+            [state] = rig.boosting.list_states()
+            assert state.reason == "more would gain too little"
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -351,8 +368,8 @@ def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing() -> None:
             rig.end_rollout("a")
             await asyncio.sleep(10 * LOOK_S)
             assert rig.engines.asked == 0
-            [standing] = rig.boosting.list_standings()
-            assert (standing.budget, standing.reason) == (1, "more would gain too little")
+            [state] = rig.boosting.list_states()
+            assert (state.budget, state.reason) == (1, "more would gain too little")
             rig.engines.rollout_cost = make_cost(0.0)
             await asyncio.sleep(LOOK_S)
             assert rig.engines.asked == 1
@@ -408,10 +425,58 @@ def test_a_run_that_joins_while_the_engines_are_asked_takes_no_more_than_there_i
             rig.engines.answers_in_s = 100.0
             await asyncio.sleep(5 * LOOK_S)
             with rig.join("b", n=400):
-                [standing] = rig.boosting.list_standings()
-                assert standing.reason == "the engines are being asked"
-                assert sum(standing.runs.values()) == 8
-                assert standing.runs["b"] == 1
+                [state] = rig.boosting.list_states()
+                assert state.reason == "the engines are being asked"
+                assert sum(state.runs.values()) == 8
+                assert state.runs["b"] == 1
         await rig.boosting.stop()
 
     run_virtual(scenario())
+
+
+# ---------------------------------------------------------------- the daemon's own time
+
+
+class Daemon:
+    """A daemon whose processor time and tokens are as the test says."""
+
+    def __init__(self) -> None:
+        self.cpu_s, self.tokens = 7.0, 300
+        self.time = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
+
+    def work(self, tokens: int, spent_s: float) -> None:
+        self.tokens += tokens
+        self.cpu_s += spent_s
+
+
+def test_it_is_unknown_until_enough_tokens_are_drawn() -> None:
+    machine = Daemon()
+    machine.time.look()
+    machine.work(LEAST_TOKENS - 1, 1.0)
+    machine.time.look()
+    assert machine.time.token_s == 0.0
+    machine.work(1, 0.0)
+    machine.time.look()
+    assert machine.time.token_s == pytest.approx(1.0 / LEAST_TOKENS)
+
+
+def test_a_pause_counts_what_came_before_it_and_nothing_after_it() -> None:
+    machine = Daemon()
+    for _ in range(10):
+        machine.time.look()
+        machine.work(100, 0.1)
+        machine.time.pause()
+        machine.work(7, 50.0)
+    assert machine.time.token_s == pytest.approx(1e-3)
+
+
+def test_what_was_long_ago_is_outweighed() -> None:
+    """A daemon that took 1 ms for a token takes 2 ms now."""
+    machine = Daemon()
+    machine.time.look()
+    machine.work(MOST_TOKENS, MOST_TOKENS * 1e-3)
+    machine.time.look()
+    for _ in range(5):
+        machine.work(MOST_TOKENS, MOST_TOKENS * 2e-3)
+        machine.time.look()
+    assert machine.time.token_s == pytest.approx(2e-3, rel=0.05)

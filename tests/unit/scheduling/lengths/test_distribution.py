@@ -54,7 +54,7 @@ def test_equal_prompts_have_one_key() -> None:
 
 def test_the_scheduler_does_not_import_the_slow_parts_of_scipy() -> None:
     code = (
-        "import sys, flashedge.scheduling.lengths.history, flashedge.scheduling.programs.board;"
+        "import sys, flashedge.scheduling.lengths.history, flashedge.scheduling.programs.active;"
         "assert not {'scipy.stats', 'torch', 'asyncio', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,12 +13,13 @@ from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import (
     UNPREDICTED_SHARE,
     Capacity,
+    KvShares,
     Need,
     can_start,
     find_useful_batch,
     predict_need,
 )
-from flashedge.scheduling.programs.program import Program
+from flashedge.scheduling.programs.program import Member
 
 ROOM = Capacity(kv_tokens=1000, max_running=3, useful_sequences=32)
 
@@ -65,41 +68,29 @@ def test_admission_never_exceeds_the_room(
         assert sum(n.sequences for n in running) <= sequences
 
 
-def test_a_need_is_predicted_from_the_lengths() -> None:
-    lengths = LogT(mu=log(100), sigma=1e-3)
-    program = Program(
-        key="a", arrived_s=0, outputs=8, max_tokens=4096, prompt_tokens=50, lengths=lengths
-    )
-    found = predict_need(program)
-    assert found.sequences == 8
-    assert abs(found.kv_tokens - 850) <= 5
-
-
-def test_a_program_that_draws_in_groups_needs_room_for_one_group() -> None:
-    lengths = LogT(mu=log(100), sigma=1e-3)
-    program = Program(
-        key="a",
-        arrived_s=0,
+@pytest.mark.parametrize("width", [None, 5])
+def test_a_need_is_predicted_from_the_lengths(width: int | None) -> None:
+    """A search that draws in groups needs room for one group."""
+    run = Member(
         outputs=16,
-        width=5,
+        width=width,
         max_tokens=4096,
         prompt_tokens=50,
-        lengths=lengths,
+        lengths=LogT(mu=log(100), sigma=1e-3),
     )
-    found = predict_need(program)
-    assert found.sequences == 5
-    assert abs(found.kv_tokens - 550) <= 5
+    found = predict_need(run)
+    assert found.sequences == (width or 16)
+    assert abs(found.kv_tokens - (50 + 100 * found.sequences)) <= 5
 
 
 def test_mcts_needs_room_for_the_children_of_all_rollouts_in_flight() -> None:
     """Eight of 16 rollouts, of four children each."""
-    program = Program(key="a", arrived_s=0, outputs=16, width=32, max_tokens=4096)
-    assert predict_need(program).sequences == 32
+    assert predict_need(Member(outputs=16, width=32, max_tokens=4096)).sequences == 32
 
 
 def test_an_unpredicted_output_counts_by_a_share_of_its_limit() -> None:
-    program = Program(key="a", arrived_s=0, outputs=2, max_tokens=1000)
-    assert predict_need(program).kv_tokens == 2 * 1000 * UNPREDICTED_SHARE
+    run = Member(outputs=2, max_tokens=1000)
+    assert predict_need(run).kv_tokens == 2 * 1000 * UNPREDICTED_SHARE
 
 
 def test_the_useful_batch_ends_where_steps_grow_with_the_batch() -> None:
@@ -110,3 +101,29 @@ def test_the_useful_batch_ends_where_steps_grow_with_the_batch() -> None:
     assert find_useful_batch(lambda batch: 1.0, 256) == 256, "a flat step: all of them"
     assert find_useful_batch(lambda batch: float(batch), 256) == 1, "nothing is gained"
     assert find_useful_batch(lambda batch: 1.0, 100) == 100, "no power of two"
+
+
+def test_a_strategy_that_has_not_run_holds_all() -> None:
+    assert KvShares().find("beam") == 1.0
+
+
+def test_a_larger_part_counts_at_once_and_a_smaller_one_slowly() -> None:
+    shares = KvShares()
+    shares.learn("beam", 0.3)
+    assert shares.find("beam") == 0.3
+    shares.learn("beam", 0.5)
+    assert shares.find("beam") == 0.5
+    shares.learn("beam", 0.4)
+    assert shares.find("beam") == pytest.approx(0.48)
+    assert shares.find("dvts") == 1.0
+
+
+def test_searches_that_share_prefixes_run_together() -> None:
+    """Six searches of 64 paths, as they were seen on the bundled pair: 270 tokens a path."""
+    room = Capacity(kv_tokens=26_214, max_running=8, useful_sequences=256)
+    whole = Member(max_tokens=1080, outputs=64, prompt_tokens=100)
+    assert not can_start(predict_need(whole), [predict_need(whole)], room)
+    share = predict_need(replace(whole, kv_share=0.35))
+    assert share.kv_tokens == 100 + round(0.35 * 64 * 270)
+    assert can_start(share, [share, share], room)
+    assert not can_start(share, [share] * 4, room)

@@ -11,11 +11,11 @@ from statistics import mean, median, pstdev
 
 import pytest
 
-from flashedge.runtime.programs import search_speed
-from flashedge.runtime.programs.outlook import Outlook
-from flashedge.runtime.programs.outlooks import KEPT_S
+from flashedge.runtime.programs.scheduler import KEPT_S
 from flashedge.runtime.run import Run
 from flashedge.runtime.service import Service
+from flashedge.scheduling.programs import estimates
+from flashedge.scheduling.programs.estimates import RunEstimate
 from scripts.lab.distributions import LogNormal
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, BEST
@@ -30,7 +30,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 @pytest.fixture(autouse=True)
 def _quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulated searches take a tenth of a second each."""
-    monkeypatch.setattr(search_speed, "LEAST_S", 0.05)
+    monkeypatch.setattr(estimates, "LEAST_S", 0.05)
 
 
 async def measure_lengths(service: Service) -> LogNormal:
@@ -48,7 +48,7 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     """Half of the estimates are within a quarter of the time that is left."""
     rig = Rig(tmp_path, max_running=max_running, queue_limit=100)
     clock = asyncio.get_running_loop().time
-    rig.service.scheduler("bundled").programs._clock = clock  # virtual, like the searches
+    rig.service.scheduler("bundled")._clock = clock  # virtual, like the searches
     await rig.service.start()
     lengths = await measure_lengths(rig.service)
     draw = Random(3)
@@ -58,7 +58,7 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     ]
     runs = [rig.service.submit(spec) for spec in specs]
     for run in runs:
-        rig.service.scheduler("bundled").programs.predict(run.id, lengths)
+        rig.service.scheduler("bundled").predict(run.id, lengths)
     expected: list[tuple[str, float, float]] = []
     started: dict[str, float] = {}
     while len(started) < len(runs):
@@ -82,7 +82,7 @@ async def test_an_outlook_is_at_most_a_moment_old(tmp_path: Path) -> None:
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
     assert (first.outlook.position, second.outlook.position, third.outlook.position) == (None, 0, 1)
     assert second.outlook.median_tokens is None
-    rig.service.scheduler("bundled").programs.predict(second.id, lengths)
+    rig.service.scheduler("bundled").predict(second.id, lengths)
     await asyncio.sleep(KEPT_S)
     assert second.outlook.median_tokens == pytest.approx(exp(lengths.mu), abs=1)
     second.cancel("enough")
@@ -90,5 +90,5 @@ async def test_an_outlook_is_at_most_a_moment_old(tmp_path: Path) -> None:
     assert third.outlook.position == 0, "a change of the queue shows at once"
     assert isinstance(first, Run)
     await ended(first)
-    assert first.outlook == Outlook()
+    assert first.outlook == RunEstimate()
     await rig.service.stop()

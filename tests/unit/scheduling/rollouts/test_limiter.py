@@ -8,50 +8,52 @@ from typing import Any
 
 import pytest
 
-from flashedge.scheduling.rollouts.allocation import ByScore, Fixed
-from flashedge.scheduling.rollouts.contender import Contender
-from flashedge.scheduling.rollouts.gate import Gate, Opening
-from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
-from tests.support.rollout_rig import LinearCurve, make_contender, make_cost, make_load
+from flashedge.scheduling.rollouts.allocation import Allocator, RolloutCandidate
+from flashedge.scheduling.rollouts.limiter import Limit, RolloutCost, RolloutLimiter
+from tests.support.rollout_rig import LinearCurve, make_candidate, make_cost, make_load
 
 FLAT = make_cost(0.0)
 
 
-def open_gate(
-    runs: list[Contender], cost: RolloutCost | None = FLAT, *, margin: float = 0.1, **load: Any
-) -> Opening:
-    return Gate(margin=margin).open(runs, ByScore(), make_load(**load), cost)
+def limit(
+    runs: list[RolloutCandidate],
+    cost: RolloutCost | None = FLAT,
+    *,
+    margin: float = 0.1,
+    **load: Any,
+) -> Limit:
+    return RolloutLimiter(margin=margin).limit(runs, Allocator(), make_load(**load), cost)
 
 
-def test_a_request_that_finds_no_room_closes_it() -> None:
-    found = open_gate([make_contender("a"), make_contender("b")], has_waiting=True)
+def test_nobody_has_more_while_a_request_finds_no_room() -> None:
+    found = limit([make_candidate("a"), make_candidate("b")], has_waiting=True)
     assert (found.budget, found.reason) == (2, "requests wait in an engine")
 
 
-def test_an_unmeasured_device_keeps_it_closed() -> None:
-    assert open_gate([make_contender("a")], None).budget == 1
+def test_nobody_has_more_on_an_unmeasured_device() -> None:
+    assert limit([make_candidate("a")], None).budget == 1
 
 
 def test_a_flat_batch_lets_every_run_have_what_it_can_use() -> None:
-    assert open_gate([make_contender("a", most=8), make_contender("b", most=3)]).budget == 11
+    assert limit([make_candidate("a", most=8), make_candidate("b", most=3)]).budget == 11
 
 
 def test_a_bystander_becomes_slower_by_the_margin_at_most() -> None:
     """A step is 10 ms and 0.1 ms a sequence. Beside 40 others and 4 sequences of one rollout it
     takes 14.4 ms; the margin of a tenth is 14 more sequences, which are 3 rollouts."""
     cost = make_cost(1e-4)
-    assert open_gate([make_contender("a")], cost, others=40).budget == 1 + 3
-    assert open_gate([make_contender("a")], cost, others=40, margin=0.05).budget == 2
-    assert open_gate([make_contender("a")], cost, others=40).reason == "more would slow others down"
+    assert limit([make_candidate("a")], cost, others=40).budget == 1 + 3
+    assert limit([make_candidate("a")], cost, others=40, margin=0.05).budget == 2
+    assert limit([make_candidate("a")], cost, others=40).reason == "more would slow others down"
 
 
 def test_the_rollouts_of_runs_that_cannot_grow_count_as_well() -> None:
     """Alone eight rollouts are finished 1.41 times as fast as one. Beside a run with one rollout
     nine are finished 1.18 times as fast as two."""
     cost = make_cost(5e-3)
-    assert open_gate([make_contender("a")], cost).budget > 1
-    beside = [make_contender("a"), make_contender("new", observed=0)]
-    assert open_gate(beside, cost).budget == 2
+    assert limit([make_candidate("a")], cost).budget > 1
+    beside = [make_candidate("a"), make_candidate("new", observed=0)]
+    assert limit(beside, cost).budget == 2
 
 
 @dataclass(frozen=True)
@@ -68,27 +70,27 @@ class CrowdedCurve(LinearCurve):
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_no_other_number_finishes_more_rollouts(crowd_s: float, count: int) -> None:
     """Compared with each number in turn, by hand."""
-    runs = [make_contender(str(i)) for i in range(count)]
+    runs = [make_candidate(str(i)) for i in range(count)]
     cost = replace(FLAT, generator=CrowdedCurve(crowd_s=crowd_s))
 
     def finish(rollouts: int) -> float:
         return rollouts / (0.01 + (4 * rollouts) ** 2 * crowd_s)
 
-    found = open_gate(runs, cost)
+    found = limit(runs, cost)
     gains = {m: finish(m) / finish(count) for m in range(count, 8 * count + 1)}
     best = max(gains, key=lambda m: gains[m])
-    assert found.budget == (best if gains[best] > Gate().least_gain else count)
+    assert found.budget == (best if gains[best] > RolloutLimiter().least_gain else count)
     if found.budget < 8 * count:
         assert found.reason == "more would gain too little"
 
 
 def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
     """With eight rollouts a step takes 42 instead of 14 ms: 2.67 times as many a second."""
-    cost, run = make_cost(1e-3), make_contender("a")
+    cost, run = make_cost(1e-3), make_candidate("a")
 
     def find_budget(least_gain: float) -> int:
-        gate = Gate(least_gain=least_gain)
-        return gate.open([run], ByScore(), make_load(), cost).budget
+        limiter = RolloutLimiter(least_gain=least_gain)
+        return limiter.limit([run], Allocator(), make_load(), cost).budget
 
     assert find_budget(2.6) == 8
     assert find_budget(2.7) == 1
@@ -97,26 +99,26 @@ def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
 def test_a_lone_run_takes_what_makes_it_faster() -> None:
     """Where a step takes as long as its batch is large, rollouts side by side gain nothing."""
     steep = make_cost(1.0)
-    assert open_gate([make_contender("a")], steep).budget == 1
+    assert limit([make_candidate("a")], steep).budget == 1
 
 
 def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
     """A rollout more is finished at best 1.09 times as fast, and the third has no room."""
     short = {"free_kv_tokens": 1200.0, "max_sequences": 12}
-    found = open_gate([make_contender("a", path_tokens=500)], make_cost(0.05), **short)
+    found = limit([make_candidate("a", path_tokens=500)], make_cost(0.05), **short)
     assert (found.budget, found.reason) == (1, "more would gain too little")
 
 
 def test_a_verifier_on_its_own_device_sets_the_pace_where_it_is_slower() -> None:
     own = replace(make_cost(0.0, pass_s=2.0), shares_device=False)
     assert own.predict_token_s(4)(4, 1) == 2.0 / own.level_tokens
-    assert open_gate([make_contender("a")], own).budget == 1
+    assert limit([make_candidate("a")], own).budget == 1
 
 
 def test_passes_of_the_verifier_count_where_it_shares_the_device() -> None:
-    run = make_contender("a", most=16)
+    run = make_candidate("a", most=16)
     apart, shared = make_cost(0.0), make_cost(0.0, pass_s=0.2)
-    assert open_gate([run], shared, others=8).budget < open_gate([run], apart, others=8).budget
+    assert limit([run], shared, others=8).budget < limit([run], apart, others=8).budget
 
 
 def test_the_daemon_counts_like_a_third_engine() -> None:
@@ -125,31 +127,24 @@ def test_the_daemon_counts_like_a_third_engine() -> None:
     shared = replace(apart, shares_daemon=True)
     assert [apart.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.010, 0.016])
     assert [shared.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.014, 0.026])
-    assert open_gate([make_contender("a")], FLAT, others=16).budget == 8
-    assert (
-        open_gate([make_contender("a")], shared, others=16).reason == "more would slow others down"
-    )
-    crowd = [make_contender(str(i)) for i in range(8)]
-    assert open_gate(crowd, FLAT).budget == 64
-    assert open_gate(crowd, apart).budget == 8
+    assert limit([make_candidate("a")], FLAT, others=16).budget == 8
+    assert limit([make_candidate("a")], shared, others=16).reason == "more would slow others down"
+    crowd = [make_candidate(str(i)) for i in range(8)]
+    assert limit(crowd, FLAT).budget == 64
+    assert limit(crowd, apart).budget == 8
 
 
 def test_the_free_memory_and_the_batch_are_limits() -> None:
-    run = make_contender("a", path_tokens=500)
-    short = open_gate([run], free_kv_tokens=1200.0)
+    run = make_candidate("a", path_tokens=500)
+    short = limit([run], free_kv_tokens=1200.0)
     assert (short.budget, short.reason) == (1 + 2, "the KV memory is full")
-    small = open_gate([run], max_sequences=12)
+    small = limit([run], max_sequences=12)
     assert (small.budget, small.reason) == (3, "the batch is full")
-
-
-def test_the_serial_twin_is_never_boosted() -> None:
-    found = Gate().open([make_contender("a")], Fixed(), make_load(), FLAT)
-    assert found.budget == 1
 
 
 def test_only_what_may_grow_makes_the_batch_larger() -> None:
     """Seven new runs of 2 sequences, and one of 16 that may have eight rollouts: 14 + 16 m."""
-    runs = [make_contender(str(i), branching=2, observed=0) for i in range(7)]
-    runs.append(make_contender("large", branching=16))
-    found = open_gate(runs, max_sequences=14 + 16 * 4)
+    runs = [make_candidate(str(i), branching=2, observed=0) for i in range(7)]
+    runs.append(make_candidate("large", branching=16))
+    found = limit(runs, max_sequences=14 + 16 * 4)
     assert (found.budget, found.reason) == (7 + 4, "the batch is full")

@@ -1,0 +1,397 @@
+"""Decides which runs of one pair start, and in which order its engines serve what they have.
+
+A run, or a plain request, is a member of a program: its own, or the one whose key it carries. The
+order of programs (`scheduling.programs.active`) is that of the queue. It is sent to the engines
+whenever it changes, and looked at once a second while something is here, since waiting changes it
+too.
+
+All that is kept of a pair's programs is here, so that what runs on another pair changes nothing:
+neither what has room, nor how many runs may wait.
+
+Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import count
+
+from flashedge.config import Config
+from flashedge.engine.base import Generator, Verifier
+from flashedge.engine.http_requests import PlainAsk
+from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
+from flashedge.runtime.drive.engines import CONTEXT_TOKENS
+from flashedge.runtime.ledger import RunLedger
+from flashedge.runtime.lengths.predictions import Predictions, describe_search
+from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.strategies import count_paths_at_once
+from flashedge.scheduling.costs import CostCurve
+from flashedge.scheduling.lengths.distribution import LengthDistribution
+from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
+from flashedge.scheduling.programs.active import ActivePrograms, Rules
+from flashedge.scheduling.programs.admission import (
+    Capacity,
+    KvShares,
+    Need,
+    can_start,
+    find_useful_batch,
+    predict_need,
+)
+from flashedge.scheduling.programs.estimates import (
+    ProgramEstimate,
+    RunEstimate,
+    SearchSpeed,
+    estimate_programs,
+    predict_starts,
+)
+from flashedge.scheduling.programs.policies import POLICIES
+from flashedge.scheduling.programs.program import ANONYMOUS, Caller, Kind, Member, Program
+from flashedge.types import TokenIds
+
+ARRIVAL_ORDER = "fcfs"
+"""The policy under which the engines' own queues stay as they are."""
+USUAL_BATCH = 256
+"""Sequences that engines of unknown speed have use for."""
+LEAST_INTERVAL_S = 0.02
+"""Between two orders that are sent."""
+LOOK_S = 1.0
+"""How often the order is made while nothing happens but waiting."""
+KEPT_S = 0.1
+"""Every waiting client asks for an estimate ten times a second, so they are kept for so long."""
+
+SendOrder = Callable[[Sequence[str]], Awaitable[None]]
+"""Sends an order of programs to all engines of the pair."""
+NoteWait = Callable[[Kind, float], None]
+"""Notes how many seconds a program of this kind has waited for its start."""
+
+
+class PairScheduler:
+    """The programs of one pair, and the queue of its runs."""
+
+    def __init__(
+        self,
+        pair: str,
+        config: Config,
+        send_order: SendOrder,
+        predictions: Predictions | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        note_wait: NoteWait = lambda kind, waited_s: None,
+    ) -> None:
+        self.queue = RunQueue(self.sort_waiting, self.may_start, config.queue_limit)
+        self.programs = ActivePrograms(_build_rules(config))
+        self.drawn_tokens = 0
+        """By the runs and plain requests of this pair since the daemon began."""
+        self._pair = pair
+        self._config = config
+        self._send_order = send_order
+        self._predictions = predictions
+        self._clock = clock
+        self._note_wait = note_wait
+        self._runs: dict[str, RunLedger] = {}
+        self._requests: dict[str, LengthRequest] = {}
+        """What each member asks for."""
+        self._numbers = count()
+        """Of plain requests."""
+        self._unmeasured = Capacity(
+            kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
+        )
+        self._capacity = self._unmeasured
+        self._speed = SearchSpeed()
+        self._drawing: dict[str, int] = {}
+        """Sequences of the runs that have left the queue."""
+        self._kv_shares = KvShares()
+        self._changed = asyncio.Event()
+        self._sent: list[str] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._estimates: Mapping[str, RunEstimate] = {}
+        self._estimated: tuple[int, float] | None = None
+
+    def set_capacity(self, capacity: Capacity | None) -> None:
+        """What the engines have room for. None: that is not known."""
+        self._capacity = capacity or self._unmeasured
+        self._speed.set_curve(self._capacity.step_s)
+
+    async def stop(self) -> None:
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
+
+    # ------------------------------------------------------------ runs
+
+    def add_run(
+        self, run_id: str, spec: Request, prompt_ids: TokenIds, caller: Caller = ANONYMOUS
+    ) -> RunLedger:
+        """A run was submitted. Its ledger follows `note_event`."""
+        request = describe_search(spec, prompt_ids)
+        ledger = RunLedger(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
+        self._runs[run_id] = ledger
+        member = Member(
+            kind=caller.choose_kind(Kind.SEARCH),
+            outputs=request.outputs,
+            width=count_paths_at_once(spec),
+            max_tokens=request.max_tokens,
+            prompt_tokens=request.num_prompt_tokens,
+            kv_share=self._kv_shares.find(spec.strategy),
+        )
+        self._join(run_id, member, caller.program or run_id, caller.client, request)
+        return ledger
+
+    def ledger(self, run_id: str) -> RunLedger:
+        """Raises KeyError for a run that is over."""
+        return self._runs[run_id]
+
+    def find_key(self, run_id: str) -> str:
+        """The key of a run's program."""
+        program = self.programs.find_program(run_id)
+        return run_id if program is None else program.key
+
+    def note_start(self, run_id: str) -> None:
+        """The run has left the queue."""
+        member = self.programs.find_member(run_id)
+        self._drawing[run_id] = 1 if member is None else member.sequences
+        self._speed.add_sequences(self._drawing[run_id], self._clock())
+        self.mark_started(self.find_key(run_id))
+
+    def note_event(self, run_id: str, event: Event) -> None:
+        """Follow a run's progress. An unknown run has none."""
+        run, now_s = self._runs.get(run_id), self._clock()
+        if run is None:
+            return
+        run.observe(event, now_s)
+        match event:
+            case StepCompleted(token_ids=token_ids):
+                self._speed.add_tokens(len(token_ids), now_s)
+                self.note_tokens(run_id, len(token_ids))
+            case Progress():
+                self.programs.note_service(run_id, now_s)
+            case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
+                self._change(run_id, progress=certainty)
+            case RunFinished():
+                self._learn_kv_share(run)
+            case _:
+                pass
+
+    def end_run(self, run_id: str) -> None:
+        """The run is over, however it ended. Again, this does nothing."""
+        self._speed.add_sequences(-self._drawing.pop(run_id, 0), self._clock())
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            self._leave(run_id, run.paths.count())
+
+    def _learn_kv_share(self, finished: RunLedger) -> None:
+        """Let what a run held at its peak count for all runs of its strategy."""
+        strategy = finished.spec.strategy
+        seen = finished.paths.measure_kv_share(count_paths_at_once(finished.spec))
+        if seen is None:
+            return
+        self._kv_shares.learn(strategy, seen)
+        for run_id, run in self._runs.items():
+            if run.spec.strategy == strategy:
+                self._change(run_id, kv_share=self._kv_shares.find(strategy))
+
+    # ------------------------------------------------------------ plain requests
+
+    def add_request(self, ask: PlainAsk) -> str:
+        """A plain request has arrived. The engines have it already. Returns its name as a
+        member."""
+        caller = Caller(client=ask.client, program=ask.program, priority=ask.priority)
+        request = LengthRequest(
+            pair=ask.pair,
+            prompt_ids=ask.prompt_ids,
+            max_tokens=ask.max_tokens,
+            outputs=ask.choices,
+        )
+        member = Member(
+            kind=caller.choose_kind(Kind.CHAT),
+            outputs=ask.choices,
+            max_tokens=ask.max_tokens,
+            prompt_tokens=len(ask.prompt_ids),
+        )
+        name = f"{ask.program} {next(self._numbers)}"
+        self._join(name, member, ask.program, ask.client, request)
+        return name
+
+    def end_request(self, member: str, lengths: OutputLengths | None) -> None:
+        """A plain request is over. lengths: of its outputs, None where they are not known."""
+        self._leave(member, lengths)
+
+    # ------------------------------------------------------------ members of programs
+
+    def _join(
+        self, name: str, member: Member, key: str, client: str, request: LengthRequest
+    ) -> None:
+        """Its prediction arrives later. Until then it counts as long as its limit."""
+        self.programs.join(name, member, key, client, self._clock())
+        self._requests[name] = request
+        self._note_change()
+        if self._predictions is not None:
+            self._predictions.submit(request, partial(self.predict, name))
+
+    def _leave(self, name: str, lengths: OutputLengths | None) -> None:
+        self.programs.leave(name, self._clock())
+        self._note_change()
+        request = self._requests.pop(name)
+        if self._predictions is not None and lengths is not None:
+            self._predictions.learn(FinishedOutputs(request=request, lengths=lengths))
+
+    def _change(self, name: str, **changes: object) -> None:
+        self.programs.change(name, **changes)
+        self._note_change()
+
+    def predict(self, name: str, lengths: LengthDistribution) -> None:
+        """The prediction of a member's outputs has arrived. More runs may start now."""
+        self._change(name, lengths=lengths)
+        self.queue.admit()
+
+    def mark_started(self, key: str) -> None:
+        """A member of the program runs. The first one counts."""
+        waited_s = self.programs.note_start(key, self._clock())
+        program = self.programs.get(key)
+        self._note_change()
+        if program is not None and waited_s is not None:
+            self._note_wait(program.kind, waited_s)
+
+    def note_tokens(self, name: str, tokens: int) -> None:
+        """A member has drawn so many more tokens."""
+        self.drawn_tokens += tokens
+        self.programs.note_tokens(name, tokens, self._clock())
+        self._note_change()
+
+    # ------------------------------------------------------------ the queue
+
+    def sort_waiting(self, waiting: Sequence[str]) -> list[str]:
+        """Waiting runs, the next one first."""
+        places = {program.key: at for at, program in enumerate(self.order())}
+        return sorted(waiting, key=lambda run: places.get(self.find_key(run), len(places)))
+
+    def may_start(self, run_id: str, running: Collection[str]) -> bool:
+        """Whether a run may start beside those that run."""
+        capacity = self._capacity
+        if not self._config.features.admission:
+            return len(running) < capacity.max_running
+        return can_start(self._find_need(run_id), [self._find_need(r) for r in running], capacity)
+
+    def _find_need(self, run_id: str) -> Need:
+        run = self.programs.find_member(run_id)
+        return Need(kv_tokens=0, sequences=0) if run is None else predict_need(run)
+
+    # ------------------------------------------------------------ the order of the engines
+
+    def order(self) -> list[Program]:
+        """All programs, the first to run first."""
+        return self.programs.order(self._clock(), self._capacity.useful_sequences)
+
+    def _note_change(self) -> None:
+        """The order may be another one now."""
+        if self._config.scheduling_policy == ARRIVAL_ORDER:
+            return
+        self._changed.set()
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.get_running_loop().create_task(self._send(), name="order")
+
+    async def _send(self) -> None:
+        """Send the order while there are programs, at most every `LEAST_INTERVAL_S`."""
+        order: list[str] | None = None
+        while order != [] or self._changed.is_set():
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass  # time alone changes the order, too
+            self._changed.clear()
+            order = [program.key for program in self.order()]
+            if order != self._sent:
+                self._sent = order
+                await self._send_order(order)
+            await asyncio.sleep(LEAST_INTERVAL_S)
+
+    # ------------------------------------------------------------ estimates
+
+    def estimate_run(self, run_id: str) -> RunEstimate:
+        """What users see of a run. At most `KEPT_S` old, and newer than the queue's last change."""
+        changes, made_s = self._estimated or (-1, 0.0)
+        now_s = asyncio.get_running_loop().time()
+        if changes != self.queue.changes or now_s - made_s >= KEPT_S:
+            self._estimated = self.queue.changes, now_s
+            self._estimates = self.estimate_runs()
+        return self._estimates.get(run_id, RunEstimate())
+
+    def estimate_runs(self) -> dict[str, RunEstimate]:
+        """The estimate of each run of the queue, by its id, as it is now."""
+        running, waiting = self.queue.running, self.queue.waiting
+        runs = (*running, *waiting)
+        positions = (*[None] * len(running), *range(len(waiting)))
+        starts = (*[None] * len(running), *self._predict_starts(waiting))
+        lengths = [member.predict_output() for member in self._list_members(runs)]
+        return {
+            run_id: RunEstimate(
+                position=position, starts_in_s=start_s, median_tokens=median, tail_tokens=tail
+            )
+            for run_id, position, start_s, (median, tail) in zip(
+                runs, positions, starts, lengths, strict=True
+            )
+        }
+
+    def estimate_programs(self) -> list[ProgramEstimate]:
+        """What users see of each program, in their order."""
+        waiting = self.queue.waiting
+        queued: dict[str, float | None] = {}
+        for run_id, start_s in zip(waiting, self._predict_starts(waiting), strict=True):
+            queued.setdefault(self.find_key(run_id), start_s)
+        return estimate_programs(self._pair, self.order(), self._clock(), queued)
+
+    def _predict_starts(self, waiting: Sequence[str]) -> list[float | None]:
+        """Seconds until each waiting run starts. None where that is not known."""
+        return predict_starts(
+            self._list_members(self.queue.running),
+            self._list_members(waiting),
+            self._speed.measure(self._clock()),
+        )
+
+    def _list_members(self, runs: Sequence[str]) -> list[Member]:
+        """What these runs of the queue do."""
+        found = (self.programs.find_member(run_id) for run_id in runs)
+        return [member for member in found if member is not None]
+
+
+def _build_rules(config: Config) -> Rules:
+    is_ordered = config.scheduling_policy != ARRIVAL_ORDER
+    return Rules(
+        policy=POLICIES[config.scheduling_policy],
+        is_gang=config.features.gang and is_ordered,
+        is_fair=config.features.fair_clients and is_ordered,
+        ranks_kinds=is_ordered,
+        escalate_after_s=config.scheduling_escalate_s if is_ordered else None,
+    )
+
+
+async def measure_capacity(
+    generator: Generator,
+    verifier: Verifier,
+    curve: CostCurve,
+    *,
+    max_running: int,
+    max_sequences: int,
+    is_shared: bool,
+) -> Capacity:
+    """Measure the room of two started engines. Raises EngineDead.
+
+    curve: of the generator. max_sequences: most in one step of the generator. is_shared: whether
+    memory moves between the engines, so that all of it counts for both together.
+    """
+    views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
+    if is_shared:
+        room = sum(view.quota_blocks * view.block_bytes for view in views)
+        kv_tokens = int(room / sum(view.block_bytes / view.block_tokens for view in views))
+    else:
+        kv_tokens = min(view.quota_blocks * view.block_tokens for view in views)
+    return Capacity(
+        kv_tokens=kv_tokens,
+        max_running=max_running,
+        useful_sequences=find_useful_batch(step_s, max_sequences),
+        step_s=step_s,
+    )

@@ -1,0 +1,213 @@
+"""What users see of runs and programs that are not over: places, predicted lengths, starts.
+
+The runs that have started share the generator's speed, each by the number of its outputs, since a
+batch draws all of its sequences equally fast. As many run at once as do now: when one is over, the
+next waiting run starts. That ignores that two small runs may fit where one large run was.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from flashedge.scheduling.costs import BatchTime
+from flashedge.scheduling.programs.program import Member, Program
+from flashedge.scheduling.rollouts.allocation import BoostState
+
+MEMORY_S = 20.0
+"""Tokens count for about so many seconds. Only time in which searches run passes."""
+LEAST_S = 0.5
+"""Time in which searches must have run before their speed is known."""
+
+Speed = Callable[[int], float]
+"""Tokens a second of a batch of so many sequences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEstimate:
+    """One run at this moment. All is None for a run that is over."""
+
+    position: int | None = None
+    """Runs that wait before it. None where it does not wait."""
+
+    starts_in_s: float | None = None
+    """When it is expected to start. None where it does not wait, or where that is not known."""
+
+    median_tokens: float | None = None
+    """Predicted length of one of its paths. None until it is predicted."""
+
+    tail_tokens: float | None = None
+    """The length that a tenth of its paths exceeds, as predicted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEstimate:
+    """One program at this moment."""
+
+    pair: str
+    """The pair whose engines it uses."""
+
+    key: str
+    client: str
+    kind: str
+    place: int | None
+    """Programs in the queue that go before it. None where it is not in the queue: it has started,
+    or is a plain request, which the engines take as soon as they have room."""
+
+    has_started: bool
+    """Whether a search of it runs, or the first output of a request has come."""
+
+    waited_s: float
+    """From its arrival to its start, or until now."""
+
+    median_tokens: float | None
+    """Predicted length of one of its outputs. None until it is predicted."""
+
+    tail_tokens: float | None
+    """The length that a tenth of its outputs exceeds, as predicted (value at risk)."""
+
+    left_tokens: float
+    """What it is expected to generate yet, all outputs together."""
+
+    starts_in_s: float | None
+    """When its first run is expected to start. None where it is not in the queue, or where that is
+    not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduling:
+    """How programs are ordered, and what is known of each."""
+
+    policy: str
+    programs: tuple[ProgramEstimate, ...]
+    """In their order: the first goes first."""
+
+    boosts: tuple[BoostState, ...] = ()
+    """How the rollouts of boosted runs are divided, for each pair that has such runs."""
+
+    boost_running_s: float = 0.0
+    """Seconds in which boosted runs went on, since the daemon began."""
+
+    boost_open_s: float = 0.0
+    """Those of boost_running_s in which boosted runs had more than one rollout each."""
+
+
+def estimate_programs(
+    pair: str, programs: Iterable[Program], now_s: float, queued: Mapping[str, float | None]
+) -> list[ProgramEstimate]:
+    """Estimate a pair's programs, given in their order.
+
+    queued: by the keys of the programs that have a run in the queue, the seconds until it starts,
+    or None where that is not known.
+    """
+    found: list[ProgramEstimate] = []
+    before = 0
+    for program in programs:
+        is_queued = program.started_s is None and program.key in queued
+        median, tail = program.predict_output()
+        end_s = now_s if program.started_s is None else program.started_s
+        found.append(
+            ProgramEstimate(
+                pair=pair,
+                key=program.key,
+                client=program.client,
+                kind=str(program.kind),
+                place=before if is_queued else None,
+                has_started=program.started_s is not None,
+                waited_s=max(0.0, end_s - program.arrived_s),
+                median_tokens=median,
+                tail_tokens=tail,
+                left_tokens=program.work.expected,
+                starts_in_s=queued[program.key] if is_queued else None,
+            )
+        )
+        before += is_queued
+    return found
+
+
+def predict_starts(
+    running: Iterable[Member], waiting: Sequence[Member], speed: Speed | None
+) -> list[float | None]:
+    """Seconds until each waiting run starts. waiting: the next one first.
+
+    speed: None where it was not measured yet.
+    None where that is not known: without a speed, or behind a run whose length is not predicted.
+    """
+    found: list[float | None] = [None] * len(waiting)
+    running = list(running)
+    if speed is None or any(run.lengths is None for run in running):
+        return found
+    # Tokens that each sequence draws from now on. A run is over when that reaches its own share.
+    drawn, passed_s = 0.0, 0.0
+    sequences = sum(run.sequences for run in running)
+    ends = [(run.work.expected / run.sequences, run.sequences) for run in running]
+    heapq.heapify(ends)
+    for place, run in enumerate(waiting):
+        if ends:
+            end, ended = heapq.heappop(ends)
+            passed_s += (end - drawn) * sequences / speed(sequences)
+            drawn, sequences = end, sequences - ended
+        found[place] = passed_s
+        if run.lengths is None:
+            break
+        heapq.heappush(ends, (drawn + run.work.expected / run.sequences, run.sequences))
+        sequences += run.sequences
+    return found
+
+
+class SearchSpeed:
+    """How fast searches draw tokens, measured while they run.
+
+    A batch twice as large is rarely twice as fast. The cost curve of the generator says how the
+    speed grows with the batch; what is measured is how much of that speed the searches get. They
+    wait for stragglers and for the verifier, and share the engine with chats. Older tokens fade.
+    While nothing runs the speed is kept, as the first guess for what comes next.
+    """
+
+    def __init__(self) -> None:
+        self._step_s: BatchTime | None = None
+        self._sequences = 0
+        """Of the searches that run."""
+        self._seen_s = 0.0
+        self._tokens = self._promised = self._busy_s = 0.0
+
+    def set_curve(self, step_s: BatchTime | None) -> None:
+        """step_s: seconds of a decode step by its batch. None: not known, and every batch counts
+        as equally fast."""
+        if (step_s is None) != (self._step_s is None):  # what was measured is in another unit
+            self._tokens = self._promised = self._busy_s = 0.0
+        self._step_s = step_s
+
+    def add_sequences(self, sequences: int, now_s: float) -> None:
+        """A search begins to draw so many sequences. Fewer than 0: it is over."""
+        self._pass_time(now_s)
+        self._sequences += sequences
+
+    def add_tokens(self, tokens: int, now_s: float) -> None:
+        """A search has drawn so many tokens since its last ones."""
+        self._pass_time(now_s)
+        self._tokens += tokens
+
+    def measure(self, now_s: float) -> Speed | None:
+        """The speed of searches. None where they have hardly run yet, or drew nothing."""
+        self._pass_time(now_s)
+        if self._busy_s < LEAST_S or not self._tokens:
+            return None
+        share = self._tokens / self._promised
+        return lambda sequences: share * self._promise(sequences)
+
+    def _promise(self, sequences: int) -> float:
+        """Tokens a second by the curve; without one, a unit that cancels out."""
+        return 1.0 if self._step_s is None else sequences / self._step_s(sequences)
+
+    def _pass_time(self, now_s: float) -> None:
+        passed_s = max(0.0, now_s - self._seen_s)
+        self._seen_s = now_s
+        if self._sequences:
+            kept = exp(-passed_s / MEMORY_S)
+            counted_s = MEMORY_S * (1.0 - kept)
+            self._tokens *= kept
+            self._busy_s = self._busy_s * kept + counted_s
+            self._promised = self._promised * kept + self._promise(self._sequences) * counted_s

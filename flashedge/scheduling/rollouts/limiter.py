@@ -1,0 +1,175 @@
+"""Limits boosting: finds how many rollouts may be in flight, so that they gain more than they cost.
+
+The paper has a constant M and was slower with boosting in one of four configurations: rollouts
+that were not needed kept others waiting. Here M is the number of rollouts with which the engines
+finish most rollouts a second, as long as
+
+- they fit into the free KV memory and the engine's batch
+- no sequence of anybody else becomes slower than without boosting by more than the margin
+- the gain is worth the rollouts that will be cancelled.
+
+Extra rollouts are assumed to be average. Higher throughput also lets queued runs start sooner.
+Where a request waits in an engine for room, M is the number of runs, so that each has one rollout.
+Ours, not the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from statistics import fmean
+
+from flashedge.scheduling.costs import CostCurve
+from flashedge.scheduling.rollouts.allocation import Allocator, RolloutCandidate
+
+LEVEL_TOKENS = 64
+"""Decode steps of a level that was never measured: the longest of a few children."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutCost:
+    """What one more rollout costs everybody: the time between two tokens, by measured curves.
+
+    A rollout adds its children to every decode step, and a pass of the verifier to every level.
+    Where both engines compute on one device, that pass holds up the decode steps. Otherwise both
+    work at the same time, and the slower one sets the pace. The same holds for the daemon, which
+    follows every token: it holds up engines with which it shares processors, and may be the slowest
+    of the three.
+    """
+
+    generator: CostCurve
+    verifier: CostCurve
+
+    shares_device: bool
+    """Whether a pass of the verifier holds up the generator."""
+
+    shares_daemon: bool = False
+    """Whether what the daemon computes holds up the engines."""
+
+    daemon_s: float = 0.0
+    """Seconds that the daemon computes for a token of one sequence."""
+
+    context: float = 256.0
+    """Tokens of a typical path."""
+
+    level_tokens: float = LEVEL_TOKENS
+    """Decode steps of a level."""
+
+    def predict_token_s(self, branching: float) -> Callable[[int, int], float]:
+        """Seconds from one token of a sequence to its next one, with verification and the daemon,
+        by the sequences of the generator and the rollouts among them.
+
+        branching: sequences of one rollout.
+        """
+        decode_s = self.generator.decode_at(self.context)
+        pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(round(branching))
+
+        def predict(sequences: int, rollouts: int) -> float:
+            batch = max(1, sequences)
+            verifying_s = rollouts * pass_s / self.level_tokens
+            engines_s = _join(decode_s(batch), verifying_s, self.shares_device)
+            return _join(engines_s, batch * self.daemon_s, self.shares_daemon)
+
+        return predict
+
+
+def _join(one_s: float, other_s: float, shared: bool) -> float:
+    """Seconds of two that follow each other, on shared processors, or of the slower one."""
+    return one_s + other_s if shared else max(one_s, other_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What the engines do now."""
+
+    has_waiting: bool
+    """Whether a request waits in an engine for room."""
+
+    others: int
+    """Sequences of the generator that belong to no candidate."""
+
+    free_kv_tokens: float
+    """Tokens whose KV still fits into each engine beside what candidates with one rollout hold."""
+
+    max_sequences: int
+    """Most sequences of candidates and others in one step of the generator."""
+
+
+IDLE = EngineLoad(has_waiting=False, others=0, free_kv_tokens=inf, max_sequences=1 << 30)
+"""Engines that have room for everything."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How many rollouts may be in flight."""
+
+    budget: int
+    """M: rollouts of all candidates together."""
+
+    reason: str
+    """Why there are no more, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutLimiter:
+    """Finds M."""
+
+    margin: float = 0.2
+    """How much slower than without boosting a token of others may become: of chats, and of searches
+    that are not boosted."""
+
+    least_gain: float = 1.3
+    """How many times as many rollouts a second there must be for any to be added. It pays for those
+    that are cancelled when their run ends, and for what no curve shows. On one core a predicted
+    gain of 1.25 was none, before the time of the daemon was counted."""
+
+    def limit(
+        self,
+        runs: Sequence[RolloutCandidate],
+        allocator: Allocator,
+        load: EngineLoad,
+        cost: RolloutCost | None,
+    ) -> Limit:
+        """Find the number of rollouts. cost: None where the device was not measured, which allows
+        none but the first of each run.
+
+        What gains does not depend on the load, which only limits it: where nothing gains with
+        `IDLE`, nothing does.
+        """
+        least = len(runs)
+        growing = [run for run in runs if allocator.find_most(run) > 1]
+        if load.has_waiting:
+            return Limit(budget=least, reason="requests wait in an engine")
+        if cost is None:
+            return Limit(budget=least, reason="the speed of the engines is not known")
+        if not growing:
+            return Limit(budget=least, reason="no run has a use for more")
+        own = sum(run.branching for run in runs)
+        branching = fmean(run.branching for run in growing)
+        path_tokens = fmean(run.path_tokens for run in growing)
+        token_s = cost.predict_token_s(branching)
+        alone_s, with_others_s = token_s(own, least), token_s(load.others + own, least)
+        most = least + sum(allocator.find_most(run) - 1 for run in growing)
+
+        gains = {least: self.least_gain}
+        """How many times as many rollouts a second there are with so many in flight. Who adds some
+        must gain more than the least gain."""
+        reason = "the runs have a use for no more"
+        for budget in range(least + 1, most + 1):
+            sequences = own + round((budget - least) * branching)
+            everybody = load.others + sequences
+            if (budget - least) * path_tokens > load.free_kv_tokens:
+                reason = "the KV memory is full"
+                break
+            if everybody > load.max_sequences:
+                reason = "the batch is full"
+                break
+            if load.others and token_s(everybody, budget) / with_others_s > 1.0 + self.margin:
+                reason = "more would slow others down"
+                break
+            gains[budget] = budget / least * alone_s / token_s(sequences, budget)
+        best = max(gains, key=gains.__getitem__)
+        if best < max(gains):
+            reason = "more would gain too little"
+        return Limit(budget=best, reason=reason)

@@ -1,0 +1,409 @@
+"""The scheduler of a pair: who is active, what starts, and what the engines are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from math import log
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flashedge.config import load_config
+from flashedge.engine.http_requests import PlainAsk
+from flashedge.events import CertaintyUpdated, Progress, StepCompleted
+from flashedge.optimizations import Features
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.plain_requests import PlainRequests
+from flashedge.runtime.programs.plain import ProgramRequests
+from flashedge.runtime.programs.scheduler import LOOK_S, PairScheduler, measure_capacity
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.programs.admission import Capacity
+from flashedge.scheduling.programs.estimates import ProgramEstimate, RunEstimate
+from flashedge.scheduling.programs.program import ANONYMOUS, Caller
+from flashedge.types import NodeId
+from scripts.lab.sim.clock import VirtualTimePolicy
+from tests.support.rollout_rig import LinearCurve
+from tests.support.runtime_rig import BEAM, sim_engines
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class Rig(PairScheduler):
+    """A scheduler on virtual time, and the orders that the engines got. Each run of BEAM is 8 paths
+    of the predicted length."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = load_config({"scheduling_policy": "shortest", **settings}, environ={})
+        self.sent: list[tuple[str, ...]] = []
+        self.waits: list[tuple[str, float]] = []
+        super().__init__(
+            "bundled",
+            config,
+            self._record,
+            clock=asyncio.get_running_loop().time,
+            note_wait=lambda kind, s: self.waits.append((kind, s)),
+        )
+
+    async def _record(self, keys: Sequence[str]) -> None:
+        self.sent.append(tuple(keys))
+
+    def add(
+        self, run_id: str, median: float | None = None, caller: Caller = ANONYMOUS, spec: Any = BEAM
+    ) -> None:
+        self.add_run(run_id, spec, tuple(range(10)), caller)
+        if median is not None:
+            self.set_length(run_id, median)
+
+    def set_length(self, run_id: str, median: float) -> None:
+        self.predict(run_id, LogT(mu=log(median), sigma=0.05))
+
+    def submit(self, run_id: str, median: float | None = None, caller: Caller = ANONYMOUS) -> None:
+        """A run that starts once there is room."""
+        self.add(run_id, median, caller)
+        self.queue.reserve(run_id)
+        if run_id in self.queue.running:
+            self.note_start(run_id)
+
+    def end(self, run_id: str) -> None:
+        self.end_run(run_id)
+        self.queue.leave(run_id)
+
+    def step(self, run_id: str, tokens: int) -> None:
+        ids = tuple(range(tokens))
+        event = StepCompleted(
+            node=1, token_ids=ids, logprobs=(), text="", steps=("",), finish="stop"
+        )
+        self.note_event(run_id, event)
+
+    async def draw(self, run_id: str, tokens_per_s: int, seconds: int) -> None:
+        for _ in range(seconds):
+            await asyncio.sleep(1)
+            self.step(run_id, tokens_per_s)
+
+    @property
+    def only(self) -> ProgramEstimate:
+        """The one program that is active."""
+        (found,) = self.estimate_programs()
+        return found
+
+
+Build = Callable[..., Rig]
+
+
+@pytest_asyncio.fixture
+async def build() -> AsyncIterator[Build]:
+    """Builds rigs with the given settings, and stops them."""
+    rigs: list[Rig] = []
+
+    def build_one(**settings: Any) -> Rig:
+        rigs.append(Rig(**settings))
+        return rigs[-1]
+
+    yield build_one
+    for rig in rigs:
+        await rig.stop()
+
+
+async def test_the_engines_get_the_order_whenever_it_changes(build: Build) -> None:
+    rig = build()
+    rig.add("a")
+    rig.add("b")
+    await asyncio.sleep(0.1)
+    assert rig.sent == [("a", "b")]
+    rig.set_length("b", 50)
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("b", "a")
+    rig.end_run("b")
+    rig.end_run("b")
+    rig.end_run("a")
+    await asyncio.sleep(2 * LOOK_S)
+    assert rig.sent[-1] == ()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left to send"
+
+
+async def test_a_program_that_comes_right_after_the_last_one_is_sent_too(build: Build) -> None:
+    rig = build()
+    rig.add("a")
+    await asyncio.sleep(0.1)
+    rig.end_run("a")
+    await asyncio.sleep(0.01)
+    assert rig.sent[-1] == ()
+    rig.add("b")
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("b",)
+
+
+async def test_waiting_alone_changes_the_order(build: Build) -> None:
+    rig = build(scheduling_escalate_s=30.0)
+    rig.add("long", 1000)
+    await asyncio.sleep(20)
+    rig.add("short", 10)
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("short", "long")
+    await asyncio.sleep(15)
+    assert rig.sent[-1] == ("long", "short"), "it has waited for more than 30 s"
+
+
+async def test_arrival_order_leaves_the_engines_queues_alone(build: Build) -> None:
+    rig = build(scheduling_policy="fcfs")
+    rig.add("a", 50)
+    rig.add("b")
+    await asyncio.sleep(10)
+    assert rig.sent == []
+    assert rig.sort_waiting(["a", "b"]) == ["a", "b"]
+
+
+async def test_requests_with_one_key_are_one_program(build: Build) -> None:
+    rig = build()
+    rig.add("run-1", caller=Caller(program="job", client="agent"))
+    rig.add("run-2", caller=Caller(program="job", client="agent"))
+    assert (rig.only.key, rig.only.client) == ("job", "agent")
+    assert rig.find_key("run-2") == "job"
+    rig.end_run("run-1")
+    assert rig.only.key == "job", "its second member is still here"
+    rig.end_run("run-2")
+    assert rig.estimate_programs() == []
+
+
+async def test_batch_work_waits_for_everything_else(build: Build) -> None:
+    rig = build()
+    rig.add("batch", caller=Caller(priority=1))
+    rig.add("search")
+    rig.set_length("batch", 1)
+    assert rig.sort_waiting(["batch", "search"]) == ["search", "batch"]
+
+
+async def test_tokens_and_certainty_shorten_what_is_left(build: Build) -> None:
+    rig = build()
+    rig.add("a", 100)
+    whole = rig.only.left_tokens
+    assert whole == pytest.approx(BEAM.n * 100, rel=0.01)
+    rig.step("a", 200)
+    assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01)
+    sure = CertaintyUpdated(certainty=0.9, answers=1)
+    rig.note_event("a", sure)
+    assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01), (
+        "a run without early exit goes on however sure it is"
+    )
+
+
+async def test_the_queue_starts_as_many_runs_as_the_memory_holds(build: Build) -> None:
+    rig = build(max_running=8)
+    rig.set_capacity(Capacity(kv_tokens=1700, max_running=8, useful_sequences=256))
+    for name in "abc":
+        rig.submit(name, 100)  # eight paths of 100 tokens behind 10 of the prompt
+    assert (rig.queue.num_running, rig.queue.num_waiting) == (2, 1)
+    rig.end("a")
+    assert (rig.queue.num_running, rig.queue.num_waiting) == (2, 0)
+
+
+async def test_runs_that_may_exit_early_need_room_for_a_group(build: Build) -> None:
+    """Of 16 paths the first 5 are drawn, then the other 11."""
+    rig = build()
+    room = Capacity(kv_tokens=10_000, max_running=8, useful_sequences=32)
+    rig.set_capacity(room)
+    whole = replace(BEAM, strategy="self_consistency", n=16, options={})
+    for number in range(4):
+        spec = replace(whole, early_exit=ExitOptions(policy="static")) if number < 2 else whole
+        rig.add(f"run-{number}", 10, spec=spec)
+    assert rig.may_start("run-1", ["run-0"])
+    assert not rig.may_start("run-2", ["run-0", "run-1"]), "11 and 11 leave 10"
+    assert rig.may_start("run-3", ["run-2"])
+    assert not rig.may_start("run-0", ["run-2", "run-3"])
+
+
+async def test_without_admission_by_memory_max_running_decides(build: Build) -> None:
+    rig = build(max_running=3, features=Features(admission=False))
+    rig.set_capacity(Capacity(kv_tokens=1, max_running=3, useful_sequences=1))
+    for name in "abcd":
+        rig.submit(name)
+    assert (rig.queue.num_running, rig.queue.num_waiting) == (3, 1)
+
+
+async def test_the_shortest_waiting_run_starts_next(build: Build) -> None:
+    rig = build(max_running=1)
+    for name, median in (("a", 500), ("b", 400), ("c", 30)):
+        rig.submit(name, median)
+    assert (rig.queue.running, rig.queue.waiting) == (("a",), ["c", "b"])
+    rig.queue.leave("a")
+    assert (rig.queue.running, rig.queue.waiting) == (("c",), ["b"])
+
+
+async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> None:
+    rig = build(max_running=1)
+    rig.submit("a", 100)
+    rig.submit("b", 200)
+    rig.submit("c", 300)
+    assert rig.estimate_runs()["b"] == RunEstimate(
+        position=0, median_tokens=pytest.approx(200), tail_tokens=pytest.approx(217, rel=0.02)
+    )
+    await rig.draw("a", 20, 5)
+    left_s = (BEAM.n * 100 - 100) / 20
+    runs = rig.estimate_runs()
+    assert runs["b"].starts_in_s == pytest.approx(left_s, rel=0.1)
+    assert runs["c"].starts_in_s == pytest.approx(left_s + BEAM.n * 200 / 20, rel=0.1)
+    assert runs["a"].starts_in_s is None, "it runs"
+    assert runs["a"].median_tokens == pytest.approx(100, rel=0.01)
+    programs = rig.estimate_programs()
+    assert [s.key for s in programs] == ["a", "b", "c"]
+    assert [s.place for s in programs] == [None, 0, 1]
+    assert [s.starts_in_s for s in programs] == [s.starts_in_s for s in runs.values()]
+
+
+async def test_no_start_is_expected_behind_what_nothing_predicts(build: Build) -> None:
+    rig = build(max_running=1)
+    rig.submit("a", None)
+    rig.submit("b", 200)
+    await rig.draw("a", 20, 5)
+    run = rig.estimate_runs()["b"]
+    assert (run.position, run.starts_in_s) == (0, None)
+
+
+async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> None:
+    rig = build(max_running=1)
+    job = Caller(program="job")
+    rig.submit("a", 100, job)
+    rig.submit("b", 100, job)
+    await rig.draw("a", 20, 5)
+    run = rig.estimate_runs()["b"]
+    assert run.position == 0
+    assert run.starts_in_s == pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1)
+    assert (rig.only.place, rig.only.starts_in_s) == (None, None)
+
+
+async def test_runs_of_one_program_are_admitted_like_those_of_several(build: Build) -> None:
+    """Each needs room for its own 8 paths, and leaves it when it ends."""
+    rig = build(max_running=32)
+    rig.set_capacity(Capacity(kv_tokens=1 << 20, max_running=32, useful_sequences=64))
+    job = Caller(program="job")
+    for number in range(9):
+        rig.submit(f"job-{number}", 100, job)
+    assert len(rig.queue.running) == 8
+    for number in range(8):
+        rig.end(f"job-{number}")
+    assert rig.only.left_tokens == pytest.approx(800, rel=0.01)
+    for number in range(7):
+        rig.submit(f"other-{number}", 100)
+    assert rig.queue.waiting == []
+
+
+async def test_a_run_that_is_certain_says_nothing_of_the_others_of_its_program(
+    build: Build,
+) -> None:
+    rig = build()
+    spec = replace(BEAM, strategy="self_consistency", early_exit=ExitOptions())
+    for run_id in ("sure", "new"):
+        rig.add(run_id, 100, Caller(program="job"), spec)
+    before = rig.only.left_tokens
+    sure = CertaintyUpdated(certainty=1.0, answers=1, measures={}, progress=1, tokens=1, answer="4")
+    rig.note_event("sure", sure)
+    assert rig.only.left_tokens == pytest.approx(before / 2, rel=0.03)
+    rig.end_run("sure")
+    assert rig.only.left_tokens == pytest.approx(before / 2, rel=0.05)
+
+
+@pytest.mark.parametrize(("thinks_s", "goes_on"), [(20.0, True), (100.0, False)])
+async def test_an_agents_next_question_goes_on_where_its_program_was(
+    build: Build, thinks_s: float, goes_on: bool
+) -> None:
+    rig = build()
+    job = Caller(program="job")
+    rig.add("first", caller=job)
+    rig.note_start("first")
+    rig.end_run("first")
+    await asyncio.sleep(thinks_s)
+    rig.add("other", 10)
+    rig.add("next", 1000, job)
+    expected = ["next", "other"] if goes_on else ["other", "next"]
+    assert rig.sort_waiting(["other", "next"]) == expected
+
+
+async def test_a_program_that_returns_waits_in_the_queue_like_any_other(build: Build) -> None:
+    rig = build(max_running=1)
+    job = Caller(program="job")
+    rig.submit("first", 100, job)
+    rig.end("first")
+    await asyncio.sleep(5)
+    rig.submit("other", 100)
+    rig.submit("next", 100, job)
+    (job_estimate,) = (found for found in rig.estimate_programs() if found.key == "job")
+    assert (job_estimate.has_started, job_estimate.place) == (False, 0)
+    assert job_estimate.waited_s == 0.0
+
+
+async def test_a_search_that_draws_a_long_step_does_not_wait(build: Build) -> None:
+    rig = build(scheduling_escalate_s=30.0)
+    rig.add("batch", caller=Caller(priority=1))
+    rig.note_start("batch")
+    for _ in range(40):
+        await asyncio.sleep(1)
+        rig.note_event("batch", Progress(tokens=((NodeId(1), 5),)))
+    rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    assert rig.sort_waiting(["batch", "chat"]) == ["chat", "batch"]
+
+
+async def test_tokens_of_plain_requests_are_no_speed_of_searches(build: Build) -> None:
+    rig = build(max_running=1)
+    rig.submit("a", 100)
+    rig.submit("b", 200)
+    chat = rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    await rig.draw("a", 20, 4)
+    before = rig.estimate_runs()["b"].starts_in_s
+    rig.note_tokens(chat, 1000)
+    assert rig.estimate_runs()["b"].starts_in_s == before
+
+
+async def test_the_wait_of_each_program_is_noted_once(build: Build) -> None:
+    rig = build(scheduling_policy="fcfs")
+    rig.add("run", caller=Caller(priority=1))
+    rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    await asyncio.sleep(3)
+    rig.mark_started("chat")
+    rig.mark_started("chat")
+    await asyncio.sleep(4)
+    rig.note_start("run")
+    assert rig.waits == [("chat", 3.0), ("batch", 7.0)]
+
+
+async def test_a_plain_request_is_a_program_while_it_is_open(build: Build) -> None:
+    rig = build()
+    plain = ProgramRequests(PlainRequests(Metrics()), lambda pair: rig)
+    ask = PlainAsk(
+        program="chat", client="person", choices=2, prompt_ids=tuple(range(7)), max_tokens=64
+    )
+
+    async def abort() -> None: ...
+
+    with plain.open(ask, abort) as request:
+        before = rig.only
+        assert (before.kind, before.has_started) == ("chat", False)
+        request.note(prompt_tokens=7, new_tokens=3, finishes=())
+        assert rig.only.has_started
+        assert rig.only.left_tokens < before.left_tokens
+    assert rig.estimate_programs() == []
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_the_room_of_two_engines(is_shared: bool) -> None:
+    engines = sim_engines()
+    views = await engines.generator.view(), await engines.verifier.view()
+    found = await measure_capacity(
+        engines.generator,
+        engines.verifier,
+        LinearCurve(sequence_s=0.001),
+        max_running=8,
+        max_sequences=64,
+        is_shared=is_shared,
+    )
+    assert found.step_s is not None
+    assert found.step_s(10) == pytest.approx(0.02)
+    assert found.useful_sequences > 1
+    each = [view.quota_blocks * view.block_tokens for view in views]
+    assert min(each) <= found.kv_tokens <= (max(each) if is_shared else min(each))

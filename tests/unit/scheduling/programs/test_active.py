@@ -1,0 +1,310 @@
+"""Active programs: what their members make of them, and their order: kinds, gangs, policies,
+clients, and the bound on the wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
+from flashedge.scheduling.programs.active import RETURNS_S, ActivePrograms, Rules
+from flashedge.scheduling.programs.policies import POLICIES, FirstCome, LeastWork
+from flashedge.scheduling.programs.program import Kind, Member
+from flashedge.types import POLICY_NAMES
+
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class One:
+    """A program of one member."""
+
+    key: str
+    arrived_s: float
+    client: str
+    started: bool
+    member: dict[str, Any]
+
+
+def make(
+    key: str,
+    *,
+    size: float | None = None,
+    arrived_s: float = 0.0,
+    client: str = "",
+    started: bool = False,
+    **fields: Any,
+) -> One:
+    """size: the median of its output, which hardly varies. None: not predicted."""
+    lengths = None if size is None else make_lengths(size)
+    member = {"max_tokens": 4096, "lengths": lengths, **fields}
+    return One(key=key, arrived_s=arrived_s, client=client, started=started, member=member)
+
+
+def make_lengths(median: float) -> LengthDistribution:
+    return LogT(mu=log(median), sigma=0.05)
+
+
+class Active(ActivePrograms):
+    """Programs of one member each, whose ids are their keys."""
+
+    def put(self, *programs: One) -> None:
+        for one in programs:
+            self.join(one.key, Member(**one.member), one.key, one.client, one.arrived_s)
+            if one.started:
+                self.note_start(one.key, one.arrived_s)
+
+    def place(self, now_s: float = 1.0) -> str:
+        return "".join(program.key for program in self.order(now_s, BATCH))
+
+
+def place(rules: Rules, *programs: One) -> str:
+    active = Active(rules)
+    active.put(*programs)
+    return active.place()
+
+
+PLAIN = Rules(policy=FirstCome(), is_gang=False, is_fair=False, ranks_kinds=False)
+SHORTEST = replace(PLAIN, policy=LeastWork())
+
+
+def test_the_names_of_the_policies_are_those_of_the_setting() -> None:
+    assert set(POLICIES) == set(POLICY_NAMES)
+
+
+def test_first_come_goes_by_arrival_and_then_by_key() -> None:
+    late, b, a = make("c", arrived_s=0.5), make("b"), make("a")
+    assert place(PLAIN, late, b, a) == "abc"
+
+
+def test_the_least_work_goes_first_and_an_unknown_program_last() -> None:
+    programs = make("a", size=400), make("b", size=100), make("c")
+    assert place(SHORTEST, *programs) == "bac"
+
+
+def test_work_counts_all_outputs() -> None:
+    one, many = make("a", size=300), make("b", size=100, outputs=8)
+    assert place(SHORTEST, one, many) == "ab"
+
+
+def test_progress_shortens_what_is_left() -> None:
+    half_done = make("a", size=100, outputs=8, drawn_tokens=500)
+    small = make("b", size=100, outputs=4)
+    assert place(SHORTEST, small, half_done) == "ab"
+
+
+def test_chats_go_before_searches_and_both_before_batch_work() -> None:
+    rules = replace(SHORTEST, ranks_kinds=True)
+    batch = make("a", size=10, kind=Kind.BATCH)
+    chat = make("b", size=1000, kind=Kind.CHAT)
+    search = make("c", size=500, kind=Kind.SEARCH)
+    assert place(rules, batch, chat, search) == "bca"
+    assert place(SHORTEST, batch, chat, search) == "acb", "without the rule"
+
+
+def test_batch_work_goes_by_arrival_whatever_its_size() -> None:
+    """Its results come in the order of the file."""
+    rules = replace(SHORTEST, ranks_kinds=True)
+    long = make("a", size=900, kind=Kind.BATCH)
+    short = make("b", size=10, kind=Kind.BATCH, arrived_s=0.1)
+    assert place(rules, short, long) == "ab"
+    assert place(SHORTEST, short, long) == "ba", "without kinds it is work like any other"
+
+
+def test_a_gang_that_has_started_goes_first() -> None:
+    begun = make("b", size=900, started=True)
+    short = make("a", size=10)
+    assert place(replace(SHORTEST, is_gang=True), short, begun) == "ba"
+    assert place(SHORTEST, short, begun) == "ab", "without the rule"
+
+
+def test_clients_take_turns_by_what_they_were_served() -> None:
+    greedy = [make(key, size=100, client="agent") for key in "abcd"]
+    person = make("z", size=100, client="person", arrived_s=0.9)
+    fair = replace(SHORTEST, is_fair=True)
+    assert place(fair, *greedy, person) == "azbcd"
+    assert place(SHORTEST, *greedy, person) == "abcdz", "without the rule"
+
+
+def test_served_tokens_count_against_a_client() -> None:
+    active = Active(replace(SHORTEST, is_fair=True))
+    active.put(
+        make("a", size=100, client="agent"),
+        make("b", size=100, client="agent"),
+        make("z", size=500, client="person"),
+    )
+    active.note_tokens("a", 90, 0.5)
+    assert active.place()[0] == "z"
+
+
+def test_a_client_that_returns_has_saved_nothing_up() -> None:
+    """It was served little before its pause. It does not go first until it has caught up."""
+    active = Active(replace(SHORTEST, is_fair=True))
+    active.put(make("old", size=10, client="late"), make("a", size=100, client="agent"))
+    active.leave("old", 0.1)
+    active.note_tokens("a", 5000, 0.2)
+    active.put(make("z", size=900, client="late"), make("b", size=10, client="agent"))
+    assert active.place()[0] in "ab", "both clients begin at the same count"
+
+
+def test_a_client_that_returns_keeps_its_count() -> None:
+    active = Active(replace(SHORTEST, is_fair=True))
+    active.put(make("a", size=100, client="agent"), make("old", size=10, client="late"))
+    active.note_tokens("old", 5000, 0.1)
+    active.leave("old", 0.2)
+    active.put(make("y", size=1, client="late"))
+    assert active.place() == "ay"
+
+
+def test_the_news_of_a_member_that_is_over_change_nothing() -> None:
+    active = Active(PLAIN)
+    active.leave("gone", 0.0)
+    active.note_tokens("gone", 3, 0.0)
+    active.note_service("gone", 0.0)
+    active.change("gone", progress=1.0)
+    assert active.note_start("gone", 0.0) is None
+    assert (active.place(), len(active)) == ("", 0)
+
+
+def test_pressure_prefers_the_certain_program() -> None:
+    """One has the lower expectation, the other the lighter tail (arXiv 2604.00499 §4)."""
+    risky = make("a", lengths=LogT(mu=5.0, sigma=0.6))
+    sure = make("b", lengths=LogT(mu=5.5, sigma=0.1))
+    crowded = replace(PLAIN, policy=LeastWork(tail_weight=None))
+    assert place(SHORTEST, risky, sure) == "ab"
+    others = [make(f"z{number}") for number in range(BATCH)]
+    assert place(crowded, risky, sure, *others).startswith("ba")
+
+
+def test_a_prediction_that_arrives_later_counts() -> None:
+    active = Active(SHORTEST)
+    active.put(make("a"), make("b", size=300))
+    assert active.place() == "ba"
+    active.change("a", lengths=make_lengths(20))
+    assert active.place() == "ab"
+
+
+# ---------------------------------------------------------------- members
+
+SEARCH = {"outputs": 16, "width": 11, "max_tokens": 400, "lengths": make_lengths(500)}
+CHAT = {"kind": Kind.CHAT, "max_tokens": 64, "lengths": make_lengths(10)}
+
+
+def test_a_program_is_what_its_open_members_do_together() -> None:
+    active = ActivePrograms(PLAIN)
+    active.join("search", Member(**SEARCH), "job", "", 5.0)
+    program = active.get("job")
+    assert program is active.find_program("search")
+    assert program is not None
+    alone = program.work
+    assert alone.expected == pytest.approx(16 * 400, rel=0.05)  # paths of 500 tokens, cut at 400
+    assert program.predict_output()[0] == 400
+    active.join("chat", Member(**CHAT), "job", "", 6.0)
+    assert (len(active), program.arrived_s, program.kind) == (1, 5.0, Kind.CHAT)
+    assert program.work.expected == pytest.approx(alone.expected + 10, rel=0.01)
+    assert program.predict_output()[0] == pytest.approx(10, rel=0.05), "predicted last"
+    active.note_tokens("search", 3000, 7.0)
+    active.leave("search", 8.0)
+    active.leave("search", 8.0)
+    assert (program.kind, program.served_s) == (Kind.CHAT, 7.0)
+    assert program.work == Member(**CHAT).work
+    active.leave("chat", 9.0)
+    assert (len(active), active.find_member("chat")) == (0, None)
+
+
+def test_the_most_urgent_member_says_what_a_program_is_for() -> None:
+    active = ActivePrograms(PLAIN)
+    for name, kind in (("a", Kind.BATCH), ("b", Kind.CHAT), ("c", Kind.SEARCH)):
+        active.join(name, Member(kind=kind, max_tokens=9), "job", "", 0.0)
+    program = active.get("job")
+    assert program is not None
+    assert program.kind is Kind.CHAT
+    active.leave("b", 1.0)
+    assert program.kind is Kind.SEARCH
+
+
+@pytest.mark.parametrize(("pause_s", "resumes"), [(RETURNS_S, True), (RETURNS_S + 1, False)])
+def test_a_program_that_comes_back_soon_is_under_way(pause_s: float, resumes: bool) -> None:
+    active = Active(PLAIN)
+    active.put(make("a", started=True))
+    active.leave("a", 1.0)
+    active.put(make("a", arrived_s=1.0 + pause_s))
+    program = active.get("a")
+    assert program is not None
+    assert (program.is_under_way, program.started_s) == (resumes, None)
+
+
+# ---------------------------------------------------------------- nobody starves
+
+SOME_PROGRAM = st.builds(
+    lambda arrived_s, size, kind, client, outputs: {
+        "arrived_s": arrived_s,
+        "size": size,
+        "kind": kind,
+        "client": client,
+        "outputs": outputs,
+    },
+    st.floats(0, 100),
+    st.one_of(st.none(), st.floats(1, 4000)),
+    st.sampled_from(Kind),
+    st.sampled_from(("agent", "person", "")),
+    st.integers(1, 64),
+)
+
+
+@given(
+    st.lists(SOME_PROGRAM, min_size=1, max_size=12),
+    st.sampled_from(sorted(POLICIES)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_has_waited_long_enough_is_passed_by_no_later_program(
+    found: list[dict[str, Any]], policy: str, is_gang: bool, is_fair: bool, ranks_kinds: bool
+) -> None:
+    """The bound: once a program got nothing for `escalate_after_s`, only those that arrived before
+    it go before it, whatever the policy."""
+    rules = Rules(
+        policy=POLICIES[policy],
+        is_gang=is_gang,
+        is_fair=is_fair,
+        ranks_kinds=ranks_kinds,
+        escalate_after_s=30.0,
+    )
+    active = Active(rules)
+    active.put(*(make(f"p{number}", **fields) for number, fields in enumerate(found)))
+    order = active.order(100.0, BATCH)
+    assert sorted(p.key for p in order) == sorted(f"p{i}" for i in range(len(found)))
+    for at, program in enumerate(order):
+        if 100.0 - program.waits_since_s >= 30.0:
+            assert all(before.arrived_s <= program.arrived_s for before in order[:at])
+
+
+def test_work_that_goes_on_is_not_what_waits() -> None:
+    """However long batch work runs, a chat that arrives goes first, until the work got nothing for
+    too long: then it keeps its place until it is over."""
+    active = Active(Rules(policy=POLICIES["shortest"], escalate_after_s=30.0))
+    active.put(make("work ", kind=Kind.BATCH, started=True))
+    active.note_service("work ", 99.0)
+    active.put(make("chat ", kind=Kind.CHAT, arrived_s=100.0))
+    assert active.place(100.0) == "chat work "
+    active.note_service("chat ", 128.0)
+    assert active.place(129.0) == "work chat "
+    active.note_service("work ", 129.0)
+    assert active.place(130.0) == "work chat "
+    active.leave("work ", 130.0)
+    active.put(make("work ", kind=Kind.BATCH, arrived_s=131.0))
+    assert active.place(132.0) == "chat work "
+
+
+@given(st.lists(SOME_PROGRAM, min_size=1, max_size=8), st.sampled_from(sorted(POLICIES)))
+def test_the_order_depends_on_the_programs_alone(found: list[dict[str, Any]], policy: str) -> None:
+    """Not on the order in which the board was told of them, as long as clients are one."""
+    rules = Rules(policy=POLICIES[policy])
+    programs = [make(f"p{i}", **{**fields, "client": ""}) for i, fields in enumerate(found)]
+    assert place(rules, *programs) == place(rules, *reversed(programs))

@@ -1,0 +1,208 @@
+"""What users see of runs and programs: when they are expected to start, and how long they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.programs.estimates import (
+    LEAST_S,
+    ProgramEstimate,
+    SearchSpeed,
+    estimate_programs,
+    predict_starts,
+)
+from flashedge.scheduling.programs.program import Kind, Member, Program, Work
+from scripts.lab.distributions import LogNormal
+
+
+def steady(rate: float) -> Callable[[int], float]:
+    return lambda batch: rate
+
+
+def work(left: float | None, outputs: int = 1) -> Member:
+    """A run with so many tokens left. None: its length is not predicted."""
+    lengths = None if left is None else LogT(1.0, 0.1)
+    made = Member(outputs=outputs, max_tokens=10, lengths=lengths)
+    made.work = Work(expected=left or 0.0, tail=0.0)
+    return made
+
+
+def test_one_after_the_other() -> None:
+    starts = predict_starts([work(100)], [work(50), work(30), work(7)], steady(10.0))
+    assert starts == pytest.approx([10.0, 15.0, 18.0])
+
+
+def test_two_share_the_rate_until_the_shorter_one_is_over() -> None:
+    """100 and 300 at 5 tokens a second each: the first is over after 20 s, the second has 200
+    left, which it shares with the run that starts then."""
+    starts = predict_starts([work(100), work(300)], [work(400), work(1)], steady(10.0))
+    assert starts == pytest.approx([20.0, 60.0])
+
+
+def test_a_run_with_more_outputs_draws_more_of_the_rate() -> None:
+    """Eight outputs of ten tokens and one of ten are over at the same time."""
+    starts = predict_starts([work(80, 8), work(10, 1)], [work(1), work(1)], steady(9.0))
+    assert starts == pytest.approx([10.0, 10.0])
+
+
+def test_where_nothing_runs_the_next_run_starts_now() -> None:
+    assert predict_starts([], [work(20), work(1)], steady(10.0)) == pytest.approx([0.0, 2.0])
+
+
+def test_a_larger_batch_may_be_faster() -> None:
+    """Where each sequence draws ten tokens a second however many there are, a run of sixteen
+    sequences takes no longer than a run of one."""
+    starts = predict_starts([work(30, 1)], [work(320, 16), work(1)], lambda batch: 10.0 * batch)
+    assert starts == pytest.approx([3.0, 5.0])
+
+
+def test_nothing_is_expected_without_a_speed() -> None:
+    assert predict_starts([work(1)], [work(1)], None) == [None]
+
+
+def test_nothing_is_expected_behind_a_run_of_unknown_length() -> None:
+    assert predict_starts([work(100), work(None)], [work(1)], steady(10.0)) == [None]
+    starts = predict_starts([work(100)], [work(None), work(5)], steady(10.0))
+    assert starts == [pytest.approx(10.0), None]
+
+
+lengths = st.tuples(st.floats(1, 1e5), st.integers(1, 64)).map(lambda pair: work(*pair))
+
+
+@given(
+    running=st.lists(lengths, min_size=1, max_size=8),
+    waiting=st.lists(lengths, max_size=20),
+    rate=st.floats(0.1, 1e5),
+)
+def test_starts_follow_the_order_and_the_work(
+    running: list[Member], waiting: list[Member], rate: float
+) -> None:
+    starts = predict_starts(running, waiting, steady(rate))
+    found = [start for start in starts if start is not None]
+    assert len(found) == len(waiting)
+    assert found == sorted(found)
+    everything = sum(run.work.expected for run in (*running, *waiting))
+    assert all(0.0 <= start <= everything / rate * (1 + 1e-9) for start in found)
+    quicker = predict_starts(running, waiting, steady(2 * rate))
+    assert quicker == pytest.approx([start / 2 for start in found])
+
+
+# ---------------------------------------------------------------- programs
+
+LENGTHS = LogNormal(mu=log(100), sigma=0.5)
+UPPER_TENTH = 1.2816  # of the standard normal distribution
+
+
+def make(key: str, started_s: float | None = None, **fields: object) -> Program:
+    program = Program(key=key, client="me", arrived_s=10.0, started_s=started_s)
+    program.add(key, Member(**{"outputs": 4, "max_tokens": 10_000, **fields}))  # type: ignore[arg-type]
+    return program
+
+
+def estimate(program: Program, queued: dict[str, float | None] | None = None) -> ProgramEstimate:
+    (found,) = estimate_programs("pair", [program], 20.0, queued or {})
+    return found
+
+
+def test_places_count_the_programs_in_the_queue() -> None:
+    programs = [make("q", kind=Kind.CHAT), make("r", started_s=12.0), make("a"), make("b")]
+    found = estimate_programs("pair", programs, 20.0, {"b": None, "a": 3.0})
+    assert [s.key for s in found] == ["q", "r", "a", "b"]
+    assert [s.place for s in found] == [None, None, 0, 1]
+    assert [s.has_started for s in found] == [False, True, False, False]
+    assert [s.starts_in_s for s in found] == [None, None, 3.0, None]
+    assert [s.waited_s for s in found] == [10.0, 2.0, 10.0, 10.0], "until its start, else until now"
+
+
+def test_a_program_that_started_is_not_in_the_queue() -> None:
+    """One of its runs may still wait. The program does not."""
+    found = estimate(make("a", started_s=12.0), {"a": 3.0})
+    assert (found.place, found.starts_in_s) == (None, None)
+
+
+def test_a_predicted_program_has_a_median_and_a_tail() -> None:
+    unknown = estimate(make("a"))
+    assert (unknown.median_tokens, unknown.tail_tokens) == (None, None)
+    assert unknown.left_tokens == 4 * 10_000
+    known = estimate(make("a", lengths=LENGTHS, kind=Kind.BATCH))
+    assert known.kind == "batch"
+    assert known.median_tokens == pytest.approx(100, rel=0.01)
+    assert known.tail_tokens == pytest.approx(100 * exp(0.5 * UPPER_TENTH), rel=0.01)
+    assert known.left_tokens == pytest.approx(4 * 100 * exp(0.5**2 / 2), rel=0.01)
+
+
+# ---------------------------------------------------------------- the speed of searches
+
+
+def measure(speed: SearchSpeed, now_s: float, sequences: int = 8) -> float:
+    found = speed.measure(now_s)
+    assert found is not None
+    return found(sequences)
+
+
+def draw(
+    speed: SearchSpeed, start_s: float, end_s: float, tokens_per_s: float, every_s: float
+) -> None:
+    """Tokens at a steady speed, which arrive every so many seconds, as those of levels do."""
+    now_s = start_s + every_s
+    while now_s <= end_s:
+        speed.add_tokens(round(tokens_per_s * every_s), now_s)
+        now_s += every_s
+
+
+def test_nothing_is_known_before_searches_have_run_for_a_while() -> None:
+    speed = SearchSpeed()
+    assert speed.measure(100.0) is None
+    speed.add_sequences(8, 100.0)
+    speed.add_tokens(500, 100.0 + LEAST_S / 2)
+    assert speed.measure(100.0 + LEAST_S / 2) is None
+    assert measure(speed, 101.0) == pytest.approx(500, rel=0.05)
+
+
+@pytest.mark.parametrize("every_s", [0.1, 2.0])
+def test_a_steady_speed_is_measured(every_s: float) -> None:
+    """To within a level: right behind one more tokens were counted than the time explains."""
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
+    draw(speed, 0.0, 60.0, 50.0, every_s)
+    assert measure(speed, 60.0) == pytest.approx(50.0, rel=0.03 + every_s / 20)
+
+
+def test_the_first_level_is_no_rush() -> None:
+    """Sixteen steps that end within a moment were drawn since the run started."""
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
+    for i in range(16):
+        speed.add_tokens(20, 4.0 + i * 0.001)
+    assert measure(speed, 4.1) == pytest.approx(16 * 20 / 4.1, rel=0.15)
+
+
+def test_idle_time_does_not_count() -> None:
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
+    draw(speed, 0.0, 10.0, 50.0, 0.1)
+    before = measure(speed, 10.0)
+    speed.add_sequences(-8, 10.0)
+    assert measure(speed, 5000.0) == before
+    speed.add_sequences(8, 5000.0)
+    draw(speed, 5000.0, 5060.0, 200.0, 0.1)
+    assert measure(speed, 5060.0) == pytest.approx(200.0, rel=0.06), "the newer speed counts"
+
+
+def test_the_curve_says_how_the_speed_grows_with_the_batch() -> None:
+    """Half of what the curve promises for 4 sequences is half of what it promises for 64."""
+    speed = SearchSpeed()
+    speed.set_curve(lambda batch: 0.01 + 0.001 * batch)
+    speed.add_sequences(1, 0.0)
+    speed.add_sequences(3, 0.0)
+    draw(speed, 0.0, 20.0, 0.5 * 4 / 0.014, 0.1)
+    assert measure(speed, 20.0, 4) == pytest.approx(0.5 * 4 / 0.014, rel=0.03)
+    assert measure(speed, 20.0, 64) == pytest.approx(0.5 * 64 / 0.074, rel=0.03)
+    speed.set_curve(None)
+    assert speed.measure(20.0) is None
