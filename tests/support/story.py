@@ -7,6 +7,9 @@ from typing import Any
 
 from flashedge import events
 from flashedge.events import Event
+from flashedge.runtime.request.plan import Plan
+from flashedge.runtime.request.request import Request
+from flashedge.types import Problem
 from tests.support.made_run import build_result, build_row, build_start, build_step, build_usage
 
 RESULT = build_result(
@@ -28,8 +31,9 @@ RESULT = build_result(
     usage=build_usage(tree_tokens=14),
 )
 STEPS = (("12 + 7 = 19.\n\n", 0.9), ("12 + 7 = 18.\n\n", 0.2))
+PLAN = Plan(request=Request(problem=Problem.from_text("12 + 7 = ?"), pair="bundled", n=2))
 STORY: list[Event] = [
-    *build_start({"n": 2}, STEPS, queue_s=0.01, tokens=5),
+    *build_start(PLAN.to_json(), STEPS, queue_s=0.01, tokens=5),
     events.NodesMarked(status="active", nodes=(1, 2)),
     events.NodesMarked(status="pruned", nodes=(2,)),
     events.NodesExpanded(parent=1, depth=2, children=((3, 0, 9),)),
