@@ -164,7 +164,8 @@ class Program:
     @property
     def work(self) -> Work:
         """What its members have left."""
-        return sum((member.work for member in self.members.values()), Work(expected=0, tail=0))
+        first, *others = (member.work for member in self.members.values())
+        return sum(others, first)
 
     @property
     def waits_since_s(self) -> float:
