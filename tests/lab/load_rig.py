@@ -12,7 +12,7 @@ from flashedge import events
 from flashedge.events import Event
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import NodeId
-from scripts.lab.benchmark.load.record import End, ProgramRecord
+from scripts.lab.benchmark.load.timings import End, ProgramRecord
 from tests.support.fake_daemon import BatchDaemon, encode_events, refuse
 
 

@@ -42,9 +42,8 @@ from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.lab.sim.engine_loop import SimEngine
-from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
-from scripts.lab.sim.trace import StepTrace, TraceRow
 from tests.support.engine_rig import settle
 
 STEPS = ((6, 9, 4, 7), (5, 8, 6), (6, 7, 5, 8, 6), (4, 9, 5), (5, 6, 7, 6, 5))

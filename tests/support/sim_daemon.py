@@ -21,9 +21,8 @@ from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
-from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import simulated_pair
-from scripts.lab.sim.trace import StepTrace
 from tests.support.fake_protocols import FakeProtocols
 
 TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"

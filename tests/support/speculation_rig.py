@@ -15,11 +15,10 @@ from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.types import Speculation
-from scripts.lab.sim.config import Faults, SimConfig
-from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.engine_loop import Faults, SimConfig
+from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
-from scripts.lab.sim.sequence import Slice
-from scripts.lab.sim.trace import StepTrace, TraceRow
+from scripts.lab.sim.scheduler import Slice
 from tests.support.runtime_rig import BEAM, CONFIG, driver_of
 
 

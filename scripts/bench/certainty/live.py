@@ -32,7 +32,7 @@ from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import LabelledProblem, read_labelled
 from flashedge.statistics import mean
-from scripts.lab.evaluation.runs import run_to_end
+from scripts.lab.evaluation.measure import run_to_end
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import read_labelled
 from flashedge.statistics import mean
-from scripts.lab.evaluation.runs import run_to_end
+from scripts.lab.evaluation.measure import run_to_end
 
 SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed": {}}
 

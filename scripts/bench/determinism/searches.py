@@ -42,7 +42,7 @@ from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.load import disturb
 from scripts.bench.determinism.requests import SHAPES
-from scripts.lab.benchmark.virtual_pair import IntegerGrader
+from scripts.lab.benchmark.virtual_run import IntegerGrader
 
 if TYPE_CHECKING:
     from scripts.bench.determinism.stepped_pair import SteppedPair

@@ -82,7 +82,6 @@ def measure_load(n: int, problems: int, lengths: str) -> Load:
             PORT,
             setup,
             bench.trace,
-            row,
             bench.spec(row),
             on_step=lambda name, at_s, took_s, batch: batches.append(len(batch)),
         )

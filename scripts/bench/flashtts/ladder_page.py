@@ -34,7 +34,7 @@ from scripts.bench.flashtts.study import (
 )
 from scripts.lab.benchmark.grades import grade_answers
 from scripts.lab.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
-from scripts.lab.benchmark.live_run import LiveRun, compare_runs
+from scripts.lab.benchmark.live import LiveRun, compare_runs
 
 NAMES = [rung.name for rung in ALL]
 STOCK, SUFFIX = NAMES[:2]

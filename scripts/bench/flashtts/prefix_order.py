@@ -34,10 +34,9 @@ from scripts.bench.flashtts.orders import random_order, scattered_order
 from scripts.bench.flashtts.radix_cost import count_evictions, measure_cache_cost
 from scripts.lab.sim.blocks import chain
 from scripts.lab.sim.clock import run_virtual
-from scripts.lab.sim.config import SimConfig
-from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.engine_loop import SimConfig
+from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
-from scripts.lab.sim.trace import StepTrace
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16

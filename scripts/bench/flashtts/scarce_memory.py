@@ -39,7 +39,7 @@ from scripts.bench.flashtts.study import WORKERS, build_cell, format_table
 from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
-from scripts.lab.sim.trace import StepTrace, TraceRow
+from scripts.lab.sim.model import StepTrace, TraceRow
 
 Task = tuple[int, int, str, int]
 """n, MiB of KV for both engines, arm, row."""
@@ -131,7 +131,6 @@ def run_problem(problems: int, task: Task) -> dict[str, Any]:
         rung,
         bench.setup,
         bench.trace,
-        row,
         bench.spec(row),
         order=get_order(arm.order, row),
     )

@@ -48,11 +48,9 @@ from scripts.bench.flashtts.kv_rig import drive_search, rig
 from scripts.bench.flashtts.ladder_real import digest_tree, open_records
 from scripts.bench.flashtts.study import run_in_parallel
 from scripts.lab.benchmark.ladder import ALL
-from scripts.lab.benchmark.live import parse_budget
-from scripts.lab.benchmark.live_run import LiveRun, compare_runs
-from scripts.lab.benchmark.virtual_pair import Setup
-from scripts.lab.benchmark.virtual_run import VirtualRun, simulate_run
-from scripts.lab.sim.trace import StepTrace, TraceRow
+from scripts.lab.benchmark.live import LiveRun, compare_runs, parse_budget
+from scripts.lab.benchmark.virtual_run import Setup, VirtualRun, simulate_run
+from scripts.lab.sim.model import StepTrace, TraceRow
 
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
 FRESH = 1000  # added to a problem's seed: other paths than the ladder's
@@ -151,7 +149,7 @@ def _run_rungs(
     assert kv_bytes is not None, "the ladder is climbed by sizes"
     here = replace(setup, kv_bytes=kv_bytes)
     spec = Request(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)
-    runs = [(rung.name, simulate_run(rung, here, trace, row, spec)) for rung in ALL]
+    runs = [(rung.name, simulate_run(rung, here, trace, spec)) for rung in ALL]
     return [convert_to_live_run(run, name, kv, n, row).to_json() for name, run in runs]
 
 

@@ -46,7 +46,7 @@ from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
 from scripts.bench.turns import rotate
-from scripts.lab.benchmark.goodput import compute_goodput
+from scripts.lab.benchmark.ladder import compute_goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from statistics import fmean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
 from scripts.lab.benchmark.lengths import LENGTHS, group_lengths, load_trace
-from scripts.lab.sim.trace import StepTrace
+from scripts.lab.sim.model import StepTrace
 
 SAMPLES = 8
 

@@ -42,9 +42,9 @@ def run_problem(lengths: str, task: Task) -> list[dict[str, Any]]:
     bench = build_cell(PAIR, "aime", n, problems=2, overheads=OVERHEADS[overheads], lengths=lengths)
     setup = replace(bench.setup, flat_batch=0)
     spec = bench.spec(row)
-    off = simulate_run(RUNGS[3], setup, bench.trace, row, spec)
+    off = simulate_run(RUNGS[3], setup, bench.trace, spec)
     runs = [
-        simulate_run(RUNGS[4], replace(setup, truncation=ratio), bench.trace, row, spec)
+        simulate_run(RUNGS[4], replace(setup, truncation=ratio), bench.trace, spec)
         for ratio in RATIOS
     ]
     return [summarize_runs([run], [off]) for run in runs]

@@ -31,7 +31,7 @@ from scripts.bench.flashtts.study import (
 from scripts.lab.benchmark.ladder import RUNGS
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
-from scripts.lab.sim.sequence import Slice
+from scripts.lab.sim.scheduler import Slice
 
 NAME = "utilization"
 Way = tuple[int, int | None]  # rung; flat batch, None: by the roofline, 0: the paper's rule
@@ -64,7 +64,7 @@ def record_steps(bench: Bench, row: int, rung: int, flat: int | None) -> list[St
         share = flops / took_s / setup.device.flops
         found.append(Step(engine, at_s, took_s, len(batch), share))
 
-    simulate_run(RUNGS[rung], setup, bench.trace, row, bench.spec(row), on_step=note)
+    simulate_run(RUNGS[rung], setup, bench.trace, bench.spec(row), on_step=note)
     return found
 
 

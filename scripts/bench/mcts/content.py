@@ -19,8 +19,7 @@ from flashedge.search.steps import BoundaryRule
 from flashedge.search.tree import child_seed, mix64
 from flashedge.types import Message, Problem, TokenIds
 from scripts.bench.mcts.recorded_tree import RecordedNode, RecordedProblem
-from scripts.lab.sim.codec import EOS, RULES
-from scripts.lab.sim.trace import TraceRow
+from scripts.lab.sim.model import EOS, RULES, TraceRow
 
 FILLER, FIRST = 1, 1024
 LEAST_TOKENS, MOST_TOKENS, MOST_CHILDREN = 3, 1024, 64

@@ -18,11 +18,10 @@ from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.errors import EngineError, PathOverflow
 from flashedge.types import FinishReason
 from scripts.bench.mcts.content import Content, Contents
-from scripts.lab.sim.config import SimConfig
-from scripts.lab.sim.engine_loop import SimEngine
-from scripts.lab.sim.jobs import Job, ScoringJob
-from scripts.lab.sim.sequence import SequenceState, SimSequence, Slice
+from scripts.lab.sim.engine_loop import Job, SimConfig, SimEngine
+from scripts.lab.sim.scheduler import SequenceState, SimSequence, Slice
 from scripts.lab.sim.step_cost import estimate_decode_steps_s, estimate_step_s
+from scripts.lab.sim.verifier import ScoringJob
 
 Seconds = NDArray[np.float64]
 LONGEST_LEAP = 256

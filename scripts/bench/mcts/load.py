@@ -31,10 +31,10 @@ from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier,
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.recorded_tree import RecordedProblem
 from scripts.lab.benchmark.lengths import load_trace
-from scripts.lab.benchmark.virtual_pair import IntegerGrader
+from scripts.lab.benchmark.virtual_run import IntegerGrader
 from scripts.lab.distributions import Point
 from scripts.lab.sim.clock import run_virtual
-from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.engine_loop import SimConfig
 
 CONTEXT, BLOCK_TOKENS = 4096, 16
 

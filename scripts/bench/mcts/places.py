@@ -14,7 +14,7 @@ from flashedge.models.registry import find_pair
 from flashedge.scheduling.costs import Device
 from scripts.bench.mcts.load import Place
 from scripts.lab.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
-from scripts.lab.benchmark.virtual_pair import Setup
+from scripts.lab.benchmark.virtual_run import Setup
 
 SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b"
 CARD_SHARE = 0.9

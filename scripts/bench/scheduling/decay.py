@@ -30,9 +30,7 @@ from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.scheduling.policies import OUTPUT
 from scripts.bench.scheduling.workloads import Load, build_engine, build_load
 from scripts.lab.benchmark.load.comparison import Estimate, compare_paired
-from scripts.lab.benchmark.requests.case import RequestCase
-from scripts.lab.benchmark.requests.event_driven import serve_by_events
-from scripts.lab.benchmark.requests.orders import WaitingOrder
+from scripts.lab.benchmark.requests.event_driven import RequestCase, WaitingOrder, serve_by_events
 from scripts.lab.benchmark.requests.rivals import NAMES, EscalatingOrder
 
 CHOSEN_ON, JUDGED_ON = 100, 0

@@ -17,19 +17,27 @@ from flashedge.optimizations import Features
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import USUAL_POLICY
 from scripts.bench.flashtts.study import format_table
-from scripts.lab.benchmark.load.arrivals import RecordedArrivals
-from scripts.lab.benchmark.load.attainment import (
+from scripts.lab.benchmark.load.comparison import compare_paired, estimate_mean
+from scripts.lab.benchmark.load.plan import (
+    PlannedProgram,
+    RecordedArrivals,
+    parse_mix,
+    plan_programs,
+)
+from scripts.lab.benchmark.load.slo import (
+    Slo,
     compute_attainment,
     find_highest_rate,
     find_least_scale,
     list_needed_scales,
 )
-from scripts.lab.benchmark.load.comparison import compare_paired, estimate_mean
-from scripts.lab.benchmark.load.fairness import compute_jain, list_fairness_curve
-from scripts.lab.benchmark.load.plan import PlannedProgram, parse_mix, plan_programs
-from scripts.lab.benchmark.load.record import End, ProgramRecord
-from scripts.lab.benchmark.load.slo import Slo
-from scripts.lab.benchmark.load.timings import Timings
+from scripts.lab.benchmark.load.timings import (
+    End,
+    ProgramRecord,
+    Timings,
+    compute_jain,
+    list_fairness_curve,
+)
 
 Task = tuple[str, float, int]
 """(variant, rate, seed). Rates are programs a second, or multiples of a capacity."""

@@ -38,11 +38,15 @@ from scripts.bench.scheduling.program_study import (
     plan,
     summarize,
 )
-from scripts.lab.benchmark.load.record import ProgramRecord
-from scripts.lab.benchmark.load.virtual_load import build_virtual_load, measure_load_dispersion
-from scripts.lab.benchmark.load.virtual_server import VirtualLoad, run_virtual_load
+from scripts.lab.benchmark.load.timings import ProgramRecord
+from scripts.lab.benchmark.load.virtual_load import (
+    VirtualLoad,
+    build_virtual_load,
+    measure_load_dispersion,
+    run_virtual_load,
+)
 from scripts.lab.benchmark.simulate import Question, build_bench
-from scripts.lab.sim.trace import StepTrace
+from scripts.lab.sim.model import StepTrace
 
 STRATEGY, PATHS, PROBLEMS = "self_consistency", 16, 40
 RATES = (0.5, 2.0, 4.0, 6.0, 8.0, 12.0)

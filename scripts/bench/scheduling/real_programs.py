@@ -41,10 +41,9 @@ from scripts.bench.scheduling.program_study import (
 )
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.grades import grade_pairs
-from scripts.lab.benchmark.load.daemon_server import DaemonServer
-from scripts.lab.benchmark.load.open_load import Served, run_load
+from scripts.lab.benchmark.load.open_load import DaemonServer, Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
-from scripts.lab.benchmark.load.record import ProgramRecord
+from scripts.lab.benchmark.load.timings import ProgramRecord
 
 RATES = (0.3, 0.6, 0.9, 1.2, 2.0)
 PATHS = (4, 8, 16, 32)

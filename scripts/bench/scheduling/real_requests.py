@@ -43,7 +43,7 @@ from scripts.bench.scheduling.policies import BATCH, OUTPUT, describe, print_tab
 from scripts.bench.scheduling.workloads import WORKLOADS, RequestLoad, draw_load
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.load.timings import Timings
-from scripts.lab.benchmark.requests.orders import WaitingOrder, sort_waiting
+from scripts.lab.benchmark.requests.event_driven import WaitingOrder, sort_waiting
 from scripts.lab.benchmark.requests.rivals import NAMES
 
 BATCH_SIZE = 8

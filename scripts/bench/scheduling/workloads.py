@@ -16,21 +16,25 @@ from flashedge.config import load_config
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
 from scripts.lab.benchmark.devices import CARDS, OVERHEADS
-from scripts.lab.benchmark.load.arrivals import BurstyArrivals
-from scripts.lab.benchmark.requests.case import RequestCase
-from scripts.lab.benchmark.requests.event_driven import serve_by_events
-from scripts.lab.benchmark.requests.orders import order_by_arrival
+from scripts.lab.benchmark.load.plan import BurstyArrivals
+from scripts.lab.benchmark.requests.event_driven import (
+    RequestCase,
+    order_by_arrival,
+    serve_by_events,
+)
 from scripts.lab.benchmark.requests.predictions import PAPER, Quality, predict
-from scripts.lab.benchmark.requests.prior import (
+from scripts.lab.benchmark.requests.prompts import (
     DEFAULT,
     SHIFTED,
     LengthPrior,
+    Prompts,
+    draw_prompts,
+    draw_trace_prompts,
     scale_to_dispersion,
 )
-from scripts.lab.benchmark.requests.prompts import Prompts, draw_prompts, draw_trace_prompts
 from scripts.lab.benchmark.requests.rivals import Rivals
 from scripts.lab.benchmark.simulate import SHARE, STUDY_OVERHEAD_BYTES
-from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.engine_loop import SimConfig
 
 PAIR = "math-7b+skywork-1.5b"
 MAX_NUM_SEQS = 128  # what FlashEdge configures on a card

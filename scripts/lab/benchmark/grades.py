@@ -8,7 +8,7 @@ from typing import TypeVar
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.files.problems import FileProblem
 from flashedge.types import NodeId
-from scripts.lab.benchmark.live_run import LiveRun
+from scripts.lab.benchmark.live import LiveRun
 
 P = TypeVar("P", int, int | str)
 

@@ -1,8 +1,8 @@
-"""The ladder of optimizations: each rung adds one to the rungs before it.
+"""The ladder of optimizations: each rung adds one to the rungs before it. Goodput measures a rung.
 
 Its rungs are the rows of every table. The simulation reads them, and so do the benchmarks on real
-engines. `RUNGS` are the paper's (arXiv 2509.00195 §6); what is ours beyond suffix scoring is off on
-them, and stands beside them as `ONCE`.
+engines. `RUNGS` are the paper's (arXiv 2509.00195 §6). Of what is ours, they hold suffix scoring
+alone; `ONCE` adds the rest.
 """
 
 from __future__ import annotations
@@ -12,6 +12,19 @@ from dataclasses import dataclass, replace
 
 from flashedge.errors import NotFound
 from flashedge.optimizations import Optimizations
+from flashedge.statistics import mean
+
+
+def compute_goodput(tokens: Collection[int], done_s: Collection[float]) -> float:
+    """Divide the mean tokens of a completed path by the mean seconds to its completion. 0 without
+    a completed path.
+
+    Ref: arXiv 2509.00195 §6.1.
+    """
+    if not tokens or not any(done_s):
+        return 0.0
+    return mean(list(tokens)) / mean(list(done_s))
+
 
 STOCK_ENGINE = (
     "Every rung, the stock loop too, runs on FlashEdge's engine settings, with vLLM's V1 model"

@@ -24,7 +24,7 @@ from statistics import NormalDist, fmean
 from types import MappingProxyType
 
 from flashedge.errors import NotFound
-from scripts.lab.sim.trace import StepTrace, TraceRow
+from scripts.lab.sim.model import StepTrace, TraceRow
 
 FILE = Path(__file__).parent / "step_lengths.jsonl"
 LENGTHS = ("smooth", "observed")

@@ -20,9 +20,8 @@ from flashedge.search.catalog import check_judges, parse_strategy
 from scripts.lab.benchmark.devices import OVERHEADS, Card, Overheads, find_card
 from scripts.lab.benchmark.ladder import SUFFIX, Rung
 from scripts.lab.benchmark.lengths import WORKLOADS, load_trace, pick_rows
-from scripts.lab.benchmark.virtual_pair import Setup
-from scripts.lab.benchmark.virtual_run import VirtualRun, simulate_run
-from scripts.lab.sim.trace import StepTrace
+from scripts.lab.benchmark.virtual_run import Setup, VirtualRun, simulate_run
+from scripts.lab.sim.model import StepTrace
 
 SHARE = 0.9
 """Share of the card's memory that the engines are configured to use."""
@@ -81,7 +80,7 @@ class Bench:
         return replace(self.search, problem=self.trace.problem(row), seed=seed)
 
     def run(self, rung: Rung, row: int, seed: int | None = None) -> VirtualRun:
-        return simulate_run(rung, self.setup, self.trace, row, self.spec(row, seed))
+        return simulate_run(rung, self.setup, self.trace, self.spec(row, seed))
 
 
 def _find_kv_room(question: Question, pair: Pair, card: Card, config: Config) -> int:

@@ -1,25 +1,173 @@
-"""Runs one search on the simulated pair in virtual time, with the optimizations of one rung."""
+"""One search on the simulated pair in virtual time, with the optimizations of one rung."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
+from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Ordering, build_engines
+from flashedge.runtime.kv.curves import Curves
+from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.scheduling.costs import Device, RooflineCurve
+from flashedge.scheduling.kv.split import HostLink
+from flashedge.scheduling.kv.stages import EngineCost
+from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
-from scripts.lab.benchmark.goodput import compute_goodput
-from scripts.lab.benchmark.ladder import Rung
-from scripts.lab.benchmark.virtual_pair import IntegerGrader, Setup, VirtualPair, build_manager
+from scripts.lab.benchmark.devices import Overheads
+from scripts.lab.benchmark.ladder import Rung, compute_goodput
 from scripts.lab.sim.clock import run_virtual
-from scripts.lab.sim.engine_loop import SimEngine
-from scripts.lab.sim.sequence import Slice
-from scripts.lab.sim.trace import StepTrace
+from scripts.lab.sim.engine_loop import SimConfig, SimEngine
+from scripts.lab.sim.model import SimModel, StepTrace
+from scripts.lab.sim.pair import SimulatedGenerator, SimulatedStockVerifier, SimulatedVerifier
+from scripts.lab.sim.scheduler import Slice
+
+TYPICAL_CONTEXT = 512  # tokens at which the flat batch is estimated
+CHUNK_TOKENS = 1024  # streams a step in one chunk: smaller ones only cost real time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """A simulated pair on a device."""
+
+    device: Device
+
+    verifier_device: Device | None = None
+    """Where the verifier has processors of its own. None lets the steps of both engines take turns
+    on one device."""
+
+    verifier_overheads: Overheads | None = None
+    """What a step of the verifier adds to its roofline. None takes its device's."""
+
+    generator: ModelShape
+    verifier: ModelShape
+
+    kv_bytes: int
+    """KV of both engines together."""
+
+    block_tokens: int = 16
+
+    link: HostLink | None = None
+    """Way of offloaded KV to host memory. None offloads nothing."""
+
+    limits: tuple[int, int] = (4096, 4096)
+    """Most tokens of prompt and path, for generator and verifier."""
+
+    max_num_seqs: int = 256
+
+    flat_batch: int | None = None
+    """Batch up to which a step costs about what it costs for one sequence (see `BatchView`). None
+    computes it from the device's roofline."""
+
+    truncation: float | None = None
+    """See `SimSpeculator`."""
+
+    common: float = 0.0
+    """How often siblings write the same words. See `SimModel`."""
+
+
+class IntegerGrader:
+    """Implements `Grader`. The simulated model boxes plain integers, which need no mathematics."""
+
+    async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
+        return dict(answers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualPair:
+    """The simulated pair and its stock twins. The generator ends steps by itself, so it is its own
+    stock twin."""
+
+    generator: SimulatedGenerator
+    verifier: SimulatedVerifier
+    stock_generator: SimulatedGenerator
+    stock_verifier: SimulatedVerifier
+
+    @classmethod
+    def build(cls, setup: Setup, trace: StepTrace) -> VirtualPair:
+        """Build the engines on the running loop."""
+        gate = asyncio.Lock() if setup.verifier_device is None else None
+        generator = SimulatedGenerator(
+            _build_config(setup, setup.device, setup.generator, setup.limits[0]),
+            SimModel(trace, common=setup.common),
+            gate=gate,
+            truncation=setup.truncation,
+        )
+        device = setup.verifier_device or setup.device
+        if setup.verifier_overheads is not None:
+            device = setup.verifier_overheads.apply(device)
+        config = _build_config(setup, device, setup.verifier, setup.limits[1])
+        return cls(
+            generator=generator,
+            verifier=SimulatedVerifier(config, gate=gate),
+            stock_generator=generator,
+            stock_verifier=SimulatedStockVerifier(config, gate=gate),
+        )
+
+
+def build_manager(
+    setup: Setup,
+    link: HostLink | None,
+    generator: SimulatedGenerator,
+    verifier: SimulatedVerifier,
+) -> KvManager:
+    """Build the product's own manager with the costs of the simulated device."""
+    curves_by_engine = [
+        RooflineCurve(device=engine.config.device, shape=engine.config.shape)
+        for engine in (generator, verifier)
+    ]
+    curves = Curves(
+        generator=curves_by_engine[0],
+        verifier=curves_by_engine[1],
+        link_bytes_per_s=0.0 if link is None else link.bytes_per_s,
+        source="the simulated device",
+    )
+    costs = [
+        EngineCost(
+            curve=curve,
+            kv_bytes_per_token=engine.config.shape.kv_bytes_per_token,
+            block_tokens=engine.config.block_tokens,
+            max_batch=setup.max_num_seqs,
+            least_bytes=-(-engine.max_model_len // engine.config.block_tokens)
+            * engine.config.block_bytes,
+        )
+        for curve, engine in ((curves.generator, generator), (curves.verifier, verifier))
+    ]
+    return KvManager(
+        generator,
+        verifier,
+        (costs[0], costs[1]),
+        curves,
+        kv_bytes=setup.kv_bytes,
+        link=link,
+    )
+
+
+def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
+    flat = setup.flat_batch
+    if flat is None:
+        flat = find_flat_batch(
+            RooflineCurve(device=device, shape=shape).decode_at(TYPICAL_CONTEXT), setup.max_num_seqs
+        )
+    return SimConfig(
+        shape=shape,
+        kv_bytes=setup.kv_bytes,
+        device=device,
+        block_tokens=setup.block_tokens,
+        max_model_len=limit,
+        max_num_seqs=setup.max_num_seqs,
+        stream_interval=CHUNK_TOKENS,
+        host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
+        flat_batch=flat,
+        unmeasured_batch=setup.max_num_seqs,  # by the paper's rule, where the flat batch is 0
+    )
+
 
 OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
 
@@ -57,20 +205,10 @@ class VirtualRun:
     speculation: Speculation
 
 
-@dataclass(slots=True)
-class _Observed:
-    """What is observed during a run."""
-
-    done_s: dict[NodeId, float] = field(default_factory=dict)
-    offload_s: float = 0.0
-    peaks: dict[str, int] = field(default_factory=lambda: {"generator": 0, "verifier": 0})
-
-
 def simulate_run(
     rung: Rung,
     setup: Setup,
     trace: StepTrace,
-    row: int,
     spec: Request,
     *,
     on_step: OnStep | None = None,
@@ -81,78 +219,72 @@ def simulate_run(
     on_step: receives (engine, virtual time at its end, seconds, batch) of each engine step.
     order: orders levels instead of the rung. Raises ConfigError where the KV holds no path.
     """
-    return run_virtual(_run_search(rung, setup, trace, row, spec, on_step, order))
 
+    async def run() -> VirtualRun:
+        now = asyncio.get_running_loop().time
+        done_s: dict[NodeId, float] = {}
+        peaks = {"generator": 0, "verifier": 0}
+        offload_s = 0.0
 
-async def _run_search(
-    rung: Rung,
-    setup: Setup,
-    trace: StepTrace,
-    row: int,
-    spec: Request,
-    on_step: OnStep | None,
-    order: Ordering | None,
-) -> VirtualRun:
-    loop, observed = asyncio.get_running_loop(), _Observed()
-    twins = VirtualPair.build(setup, trace)
-    generator, verifier = twins.generator, twins.verifier
-    for name, engine in (
-        ("generator", generator),
-        ("verifier", verifier),
-        ("verifier", twins.stock_verifier),
-    ):
-        await engine.budget(setup.kv_bytes // 2)
-        _watch(name, engine, observed, on_step)
-    optimizations = rung.optimizations
-    manager = None
-    if optimizations.kv_split:
-        link = setup.link if optimizations.offload else None
-        manager = build_manager(setup, link, generator, verifier)
-        await manager.start()
-    engines = build_engines(optimizations, twins, grader=IntegerGrader(), kv_manager=manager)
-    engines = replace(engines, order=order)
+        def watch(name: str, engine: SimEngine) -> None:
+            def observe(batch: tuple[Slice, ...], took_s: float) -> None:
+                peaks[name] = max(peaks[name], engine.held_bytes)
+                if on_step is not None:
+                    on_step(name, now(), took_s, batch)
 
-    def note(event: Event) -> None:
-        match event:
-            case NodesMarked(status="complete", nodes=nodes):
-                observed.done_s.update(dict.fromkeys(nodes, loop.time()))
-            case Offloaded(seconds=seconds) | Restored(seconds=seconds):
-                observed.offload_s += seconds
+            engine.on_step = observe
 
-    prompt = generator.codec.encode_chat(spec.problem.messages)
-    with engines.join_kv(note, len(prompt)) as memory:
-        search = build_search(spec)
-        driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
-        tree = (await driver.run()).tree
-    if manager is not None:
-        await manager.stop()
-    views = [await engine.view() for engine in (generator, verifier, twins.stock_verifier)]
-    lengths = [tree[node].path_tokens for node in observed.done_s]
-    return VirtualRun(
-        tree=tree,
-        seconds=loop.time(),
-        generate_s=driver.generating.seconds,
-        verify_s=driver.scoring.waiting.seconds,
-        goodput=compute_goodput(lengths, observed.done_s.values()),
-        paths=len(lengths),
-        generator_peak_bytes=observed.peaks["generator"],
-        verifier_peak_bytes=observed.peaks["verifier"],
-        preemptions=sum(view.preemptions for view in views),
-        verifier_tokens=driver.scoring.tokens,
-        verifier_cached_tokens=driver.scoring.cached_tokens,
-        offload_s=observed.offload_s,
-        speculation=driver.speculation,
-        split_moves=0 if manager is None else manager.moves,
-        offloads=0 if manager is None else manager.offloads,
-    )
+        twins = VirtualPair.build(setup, trace)
+        generator, verifier = twins.generator, twins.verifier
+        for name, engine in (
+            ("generator", generator),
+            ("verifier", verifier),
+            ("verifier", twins.stock_verifier),
+        ):
+            await engine.budget(setup.kv_bytes // 2)
+            watch(name, engine)
+        optimizations = rung.optimizations
+        manager = None
+        if optimizations.kv_split:
+            link = setup.link if optimizations.offload else None
+            manager = build_manager(setup, link, generator, verifier)
+            await manager.start()
+        engines = build_engines(optimizations, twins, grader=IntegerGrader(), kv_manager=manager)
+        engines = replace(engines, order=order)
 
+        def note(event: Event) -> None:
+            nonlocal offload_s
+            match event:
+                case NodesMarked(status="complete", nodes=nodes):
+                    done_s.update(dict.fromkeys(nodes, now()))
+                case Offloaded(seconds=seconds) | Restored(seconds=seconds):
+                    offload_s += seconds
 
-def _watch(name: str, engine: SimEngine, observed: _Observed, on_step: OnStep | None) -> None:
-    now = asyncio.get_running_loop().time
+        prompt = generator.codec.encode_chat(spec.problem.messages)
+        with engines.join_kv(note, len(prompt)) as memory:
+            search = build_search(spec)
+            driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
+            tree = (await driver.run()).tree
+        if manager is not None:
+            await manager.stop()
+        views = [await engine.view() for engine in (generator, verifier, twins.stock_verifier)]
+        lengths = [tree[node].path_tokens for node in done_s]
+        return VirtualRun(
+            tree=tree,
+            seconds=now(),
+            generate_s=driver.generating.seconds,
+            verify_s=driver.scoring.waiting.seconds,
+            goodput=compute_goodput(lengths, done_s.values()),
+            paths=len(lengths),
+            generator_peak_bytes=peaks["generator"],
+            verifier_peak_bytes=peaks["verifier"],
+            preemptions=sum(view.preemptions for view in views),
+            verifier_tokens=driver.scoring.tokens,
+            verifier_cached_tokens=driver.scoring.cached_tokens,
+            offload_s=offload_s,
+            speculation=driver.speculation,
+            split_moves=0 if manager is None else manager.moves,
+            offloads=0 if manager is None else manager.offloads,
+        )
 
-    def observe(batch: tuple[Slice, ...], took_s: float) -> None:
-        observed.peaks[name] = max(observed.peaks[name], engine.held_bytes)
-        if on_step is not None:
-            on_step(name, now(), took_s, batch)
-
-    engine.on_step = observe
+    return run_virtual(run())

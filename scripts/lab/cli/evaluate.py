@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ from flashedge.models.registry import find_pair
 if TYPE_CHECKING:
     from flashedge.files.journal import Journal
     from flashedge.files.problems import LabelledProblem
-    from scripts.lab.evaluation.measure import Watcher
     from scripts.lab.evaluation.records import ProblemRecord, Settings
 
 MAX_N = 1024
@@ -65,8 +64,8 @@ def evaluate(
     from flashedge.files.problems import file_digest, read_labelled
     from flashedge.models.folders import pair_fingerprint
     from scripts.lab.evaluation.figures import build_report
+    from scripts.lab.evaluation.measure import step_counter
     from scripts.lab.evaluation.records import Settings, open_records
-    from scripts.lab.evaluation.step_tokens import step_counter
 
     sizes = parse_widths(n)
     config = load_config({"pair": pair})
@@ -90,7 +89,7 @@ def evaluate(
             _measure(config, settings, left, kept, step_counter(generator), failed, searches)
         records = [kept.records[p.index] for p in selected if p.index in kept.records]
     report = {
-        "settings": {**_describe(settings), "file": str(problems)},
+        "settings": {**asdict(settings), "file": str(problems)},
         **build_report(records, sizes),
         "failed": failed,
     }
@@ -143,17 +142,22 @@ def _measure(
     runs = runs_per_problem(settings, searches)
     total, done = (len(problems) + len(kept.records)) * runs, len(kept.records) * runs
 
+    def note_failure(problem: LabelledProblem, error: FlashEdgeError) -> None:
+        failed[str(problem.id)] = error.line
+
     async def work() -> None:
         grader = MathGrader()
         try:
             async with daemon_control.connect_async(config, name="models-eval") as client:
-                with _record_progress(kept, failed, done, total) as watcher:
+                with show_bar("measuring", total, done=done, unit="runs") as advance:
                     await Measurer(
                         client=client,
                         grader=grader,
                         settings=settings,
                         count_steps=count_steps,
-                        watcher=watcher,
+                        run_done=lambda: advance(1),
+                        problem_done=kept.append,
+                        problem_failed=note_failure,
                         in_flight=config.max_running + 1,  # one waits, so that none idles
                         searches=searches,
                     ).measure(problems)
@@ -167,26 +171,6 @@ def _measure(
             f"{len(kept.records)} problems are stored in {kept.path}; the same command resumes"
         )
         raise
-
-
-@contextmanager
-def _record_progress(
-    kept: Journal[int, ProblemRecord], failed: dict[str, str], done: int, total: int
-) -> Iterator[Watcher]:
-    """A watcher that stores each record and moves a progress bar."""
-    with show_bar("measuring", total, done=done, unit="runs") as advance:
-
-        class Recorder:
-            def run_done(self) -> None:
-                advance(1)
-
-            def problem_done(self, record: ProblemRecord) -> None:
-                kept.append(record)
-
-            def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None:
-                failed[str(problem.id)] = error.line
-
-        yield Recorder()
 
 
 # ---------------------------------------------------------------- output
@@ -236,9 +220,3 @@ def _format_row(name: str, figure: Mapping[str, Any]) -> tuple[object, ...]:
 
 def _format(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def _describe(settings: Settings) -> dict[str, Any]:
-    import dataclasses
-
-    return dataclasses.asdict(settings)

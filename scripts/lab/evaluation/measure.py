@@ -1,30 +1,100 @@
-"""Measure problems on the daemon, several at a time."""
+"""Count the tokens of a chain's steps with the generator's tokenizer."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
+from flashedge import events
 from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
+from flashedge.client.protocol import build_run_error
+from flashedge.errors import (
+    ContextOverflow,
+    FlashEdgeError,
+    GenerationFailed,
+    QueueFull,
+    RequestError,
+)
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.drive.tasks import raise_first_error
+from flashedge.search.steps import BoundaryRule
 from flashedge.search.tree import mix64
 from flashedge.types import NodeId
 from scripts.lab.evaluation.records import Chain, ProblemRecord, Settings
-from scripts.lab.evaluation.runs import run_to_end
-from scripts.lab.evaluation.step_tokens import StepCounter
+
+StepCounter = Callable[[Sequence[int], int], tuple[int, ...]]
 
 
-class Watcher(Protocol):
-    """Observes a measurement. Its methods are called on the event loop."""
+def step_counter(generator: Path) -> StepCounter:
+    """A function (token_ids, num_steps) -> (num_steps,) tokens of each step.
 
-    def run_done(self) -> None: ...
-    def problem_done(self, record: ProblemRecord) -> None: ...
-    def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None: ...
+    It returns () when the ids do not split into `num_steps` steps, which means that another
+    tokenizer made them.
+    """
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(generator / "tokenizer.json"))
+    rule = BoundaryRule.from_decode(
+        lambda token: str(tokenizer.decode([token], skip_special_tokens=False)),
+        tokenizer.get_vocab_size(with_added_tokens=True),
+    )
+
+    def count(token_ids: Sequence[int], num_steps: int) -> tuple[int, ...]:
+        lengths = [len(piece) for piece in rule.split_ids(token_ids)]
+        if len(lengths) == num_steps + 1 and lengths[-1] == 1:
+            lengths[-2:] = [lengths[-2] + 1]  # an end token after a blank line is no step
+        return tuple(lengths) if len(lengths) == num_steps else ()
+
+    return count
+
+
+async def run_to_end(client: AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Start a run, wait for it, and return its object. If this is cancelled, so is the run.
+
+    The run is then deleted from the daemon's store, since the caller keeps what it needs. Raises
+    the run's error, DaemonError when the daemon stays away, RequestError when somebody else
+    cancelled the run.
+    """
+    run = f"run-eval-{uuid.uuid4().hex}"
+    try:
+        await _submit(client, {**body, "id": run})
+        result = await _await_result(client, run)
+    except asyncio.CancelledError:
+        await follow.cancel_quietly(client, run)
+        raise
+    with suppress(FlashEdgeError):
+        await client.delete(run)
+    return result
+
+
+async def _submit(client: AsyncClient, body: Mapping[str, Any]) -> None:
+    """Submit the run once the daemon's queue has room."""
+    while True:
+        try:
+            await client.submit(body)
+            return
+        except QueueFull as error:
+            await asyncio.sleep(error.retry_after_s)
+
+
+async def _await_result(client: AsyncClient, run: str) -> dict[str, Any]:
+    async with aclosing(follow.follow(client, run, follow.UNATTENDED)) as pieces:
+        async for piece in pieces:
+            match piece[-1][1]:
+                case events.RunFinished(result=result):
+                    return dict(result)
+                case events.RunFailed() as failed:
+                    raise build_run_error(failed)
+                case events.RunCancelled(reason=reason):
+                    raise RequestError(f"run {run} was cancelled: {reason}")
+    raise AssertionError("a stream of events ends with a terminal one")
 
 
 def runs_per_problem(settings: Settings, searches: bool = True) -> int:
@@ -40,7 +110,9 @@ class Measurer:
     grader: MathGrader
     settings: Settings
     count_steps: StepCounter
-    watcher: Watcher
+    run_done: Callable[[], None]
+    problem_done: Callable[[ProblemRecord], None]
+    problem_failed: Callable[[LabelledProblem, FlashEdgeError], None]
 
     in_flight: int
     """Problems measured at the same time."""
@@ -49,7 +121,7 @@ class Measurer:
     """Whether beam search is measured. It needs a verifier that judges steps."""
 
     async def measure(self, problems: Iterable[LabelledProblem]) -> None:
-        """Measure all problems and report each to the watcher.
+        """Measure all problems and report each (`problem_done`).
 
         A problem that exceeds the context, or on which a request failed, is reported as failed and
         skipped. Any other error cancels the open runs and is raised. If this is cancelled, so are
@@ -62,9 +134,9 @@ class Measurer:
                 try:
                     record = await self._measure_problem(problem)
                 except (ContextOverflow, GenerationFailed) as error:
-                    self.watcher.problem_failed(problem, error)
+                    self.problem_failed(problem, error)
                 else:
-                    self.watcher.problem_done(record)
+                    self.problem_done(record)
 
         with raise_first_error():
             async with asyncio.TaskGroup() as group:
@@ -104,7 +176,7 @@ class Measurer:
         seed = mix64(settings.seed, problem.index)
         body = {"pair": settings.pair, "problem": problem.text, "seed": seed, "early_exit": False}
         result = await run_to_end(self.client, {**body, **search})
-        self.watcher.run_done()
+        self.run_done()
         return result
 
     async def _is_right(self, answer: str | None, problem: LabelledProblem) -> bool:

@@ -36,7 +36,6 @@ class BlockCache:
         self.total = total
         self.block_tokens = block_tokens
         self.quota = total
-        self.evictions = 0
         self._reuse = reuse
         # A small model has millions of blocks, of which a run touches few: those are made on use.
         self._blocks: defaultdict[int, _Block] = defaultdict(_Block)
@@ -56,11 +55,6 @@ class BlockCache:
     def cached(self) -> int:
         """Blocks kept only for reuse."""
         return len(self._cached)
-
-    @property
-    def free(self) -> int:
-        """Blocks that no request holds, blank or cached."""
-        return self.total - self.used
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_tokens)
@@ -155,23 +149,3 @@ class BlockCache:
             del self._by_key[key]
             self._blocks[block].key = None
             self._emptied.append(block)
-            self.evictions += 1
-
-    def check(self) -> None:
-        """Raise AssertionError unless every block has exactly one state and every key is right."""
-        blank, cached = set(self._emptied), set(self._cached)
-        assert len(blank) == len(self._emptied)
-        assert not blank & cached
-        assert self._untouched <= self.total
-        for i in range(self._untouched):
-            block = self._blocks[i]
-            assert block.refs >= 0
-            assert (block.refs == 0) == (i in blank or i in cached), f"block {i} is lost"
-            if block.key is None:
-                assert i not in cached
-            else:
-                assert i not in blank
-                assert self._by_key[block.key] == i
-        assert len(self._by_key) == sum(b.key is not None for b in self._blocks.values())
-        assert self.used + self.free == self.total
-        assert self.used + self.cached <= self.quota

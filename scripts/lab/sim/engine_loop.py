@@ -6,21 +6,79 @@ The engine's task starts with the first request and ends when none is left.
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.errors import ConfigError, ContextOverflow, EngineDead, GenerationFailed
+from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
+from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs import RTX_4090, Device
+from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH
 from scripts.lab.sim.blocks import BlockCache
-from scripts.lab.sim.config import Faults, SimConfig
-from scripts.lab.sim.jobs import Job
-from scripts.lab.sim.scheduler import SimScheduler
-from scripts.lab.sim.sequence import Slice
+from scripts.lab.sim.scheduler import SimScheduler, SimSequence, Slice
 from scripts.lab.sim.step_cost import estimate_step_s
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimConfig:
+    """One simulated engine."""
+
+    shape: ModelShape
+    kv_bytes: int
+    """Its whole KV memory, the upper limit of `budget`."""
+    device: Device = RTX_4090
+    block_tokens: int = 16
+    max_model_len: int = 4096
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 2048
+    by_priority: bool = False
+    """Whether waiting requests run in the order of `priority`, not of arrival."""
+    reuse: bool = True
+    """Whether prefixes are cached."""
+    stream_interval: int = 1
+    """Tokens of a chunk. A request's last chunk may hold fewer."""
+    host_bytes_per_s: float = 25e9
+    """Bandwidth between the device and the memory that offloaded KV goes to (PCIe 4 x16)."""
+    flat_batch: int = 0
+    """See `BatchView.flat_batch`."""
+    unmeasured_batch: int = UNMEASURED_BATCH
+    """See `BatchView.unmeasured_batch`."""
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block_tokens * self.shape.kv_bytes_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong, for tests."""
+
+    die_after_steps: frozenset[int] = frozenset()
+    """The engine dies at the end of these steps, counted from 1 over its whole life."""
+    restart_s: float | None = 2.0
+    """Virtual seconds until a dead engine is back. None: it is given up."""
+    fail_requests: frozenset[int] = frozenset()
+    """These requests fail at their first step, counted from 0 in order of arrival."""
+
+
 Gate = AbstractAsyncContextManager[Any]
+
+
+class Job(ABC):
+    """Decides what happens each time all KV of its sequence is computed."""
+
+    sequence: SimSequence
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Use the result of an engine step. True when the job is done."""
+
+    @abstractmethod
+    def fail(self, error: EngineError) -> None:
+        """Pass the error to whoever waits for the job."""
 
 
 class SimEngine:

@@ -1,19 +1,324 @@
-"""The simulated generator."""
+"""The simulated generator: the steps of requests, and drafts beside them."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, MutableMapping, Sequence
+from itertools import count
+from statistics import NormalDist
 
-from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
 from flashedge.errors import EngineError, RequestError
-from flashedge.types import FinishReason
-from scripts.lab.sim.codec import SimCodec
-from scripts.lab.sim.config import Faults, SimConfig
-from scripts.lab.sim.engine_loop import Gate, SimEngine
-from scripts.lab.sim.jobs import GenerationJob
-from scripts.lab.sim.model import SimModel
-from scripts.lab.sim.sequence import SimSequence
-from scripts.lab.sim.speculation import SimSpeculator
+from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.scheduling.speculation.draft_choice import BatchView
+from flashedge.scheduling.speculation.drafts import Beam, Draft
+from flashedge.search.steps import StepEnd
+from flashedge.search.tree import mix64
+from flashedge.types import FinishReason, TokenIds
+from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
+from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel
+from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence
+
+
+class GenerationJob(Job):
+    """One ExtendRequest under way."""
+
+    def __init__(
+        self,
+        sequence: SimSequence,
+        request: ExtendRequest,
+        reader: Reader,
+        *,
+        room: int,
+        interval: int,
+        on_end: Callable[[GenerationJob, FinishReason], None],
+    ) -> None:
+        """room: tokens that fit into the context; interval: tokens of a chunk; on_end: called with
+        the reason as soon as the step ends."""
+        self.sequence = sequence
+        self.reader = reader
+        self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
+        """Chunks, or the error that ended the request."""
+        self._prompt_tokens = len(request.token_ids)
+        self._seed = request.seed if request.sampling.temperature > 0 else None
+        rule = request.step_rule if request.to_boundary else None
+        self._end = _make_step_end(request.max_tokens, room, rule)
+        self._interval = interval
+        self._on_end = on_end
+        self._generated = 0
+        self._previous: int | None = None
+        self._pending: list[tuple[int, float]] = []
+        self._has_sent = False
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Prompt and what was generated so far."""
+        return tuple(self.sequence.tokens[: self._prompt_tokens + self._generated])
+
+    def replay(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> bool:
+        """Start with the tokens of an adopted draft, which are in the sequence already. The
+        request's own limits hold: it may end before it has used all of them. True when it ends."""
+        finish = None
+        for token, logprob in zip(token_ids, logprobs, strict=True):
+            finish = self._add_token(token, logprob)
+            if finish is not None:
+                break
+        if self._pending:
+            self._send(finish, speculated_tokens=len(self._pending))
+        return self._end_if(finish)
+
+    def advance(self) -> bool:
+        token, logprob = self.reader.draw(self._seed)
+        self.reader.read(token)
+        self.sequence.tokens.append(token)
+        finish = self._add_token(token, logprob)
+        if finish or len(self._pending) >= self._interval:
+            self._send(finish)
+        return self._end_if(finish)
+
+    def fail(self, error: EngineError) -> None:
+        self.out.put_nowait(error)
+
+    def _add_token(self, token: int, logprob: float) -> FinishReason | None:
+        self._pending.append((token, logprob))
+        self._generated += 1
+        previous, self._previous = self._previous, token
+        return self._end.find_reason(previous, token, self._generated)
+
+    def _end_if(self, finish: FinishReason | None) -> bool:
+        if finish is not None:
+            self._on_end(self, finish)
+        return finish is not None
+
+    def _send(self, finish: FinishReason | None, speculated_tokens: int = 0) -> None:
+        token_ids, logprobs = zip(*self._pending, strict=True)
+        cached = 0 if self._has_sent else min(self.sequence.cached or 0, self._prompt_tokens)
+        self.out.put_nowait(
+            Chunk(
+                token_ids=token_ids,
+                logprobs=logprobs,
+                finish=finish,
+                cached_tokens=cached,
+                speculated_tokens=speculated_tokens,
+            )
+        )
+        self._pending, self._has_sent = [], True
+
+
+class DraftJob(Job):
+    """One draft under way. It is never done by itself: it waits to be adopted or dropped."""
+
+    def __init__(
+        self,
+        sequence: SimSequence,
+        draft: Draft,
+        reader: Reader,
+        *,
+        room: int,
+        board: DraftBoard,
+        on_complete: Callable[[DraftJob], None],
+    ) -> None:
+        """room: tokens that fit into the context; on_complete: called when the draft's step has
+        ended."""
+        self.sequence = sequence
+        self._draft = draft
+        self._reader = reader
+        self._seed = draft.seed if draft.sampling.temperature > 0 else None
+        after = draft.continuation
+        self._end = _make_step_end(after.granularity.max_tokens, room, after.boundary)
+        self._board = board
+        self._on_complete = on_complete
+
+    def advance(self) -> bool:
+        drawn = self._draft.token_ids
+        previous = drawn[-1] if drawn else None
+        token, logprob = self._reader.draw(self._seed)
+        self._reader.read(token)
+        self.sequence.tokens.append(token)
+        finish = self._end.find_reason(previous, token, len(drawn) + 1)
+        self._board.append(self._draft, token, logprob, finish)
+        if finish is not None:
+            self._on_complete(self)
+        return False
+
+    def fail(self, error: EngineError) -> None:
+        """Nobody waits for a draft."""
+
+
+def _make_step_end(max_tokens: int, room: int, rule: str | None) -> StepEnd:
+    boundary = None if rule is None else RULES[rule]
+    return StepEnd(max_tokens=max_tokens, room=room, boundary=boundary, stop_ids={EOS})
+
+
+FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
+TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
+
+DraftedTokens = tuple[Sequence[int], Sequence[float]]  # token ids, log-probabilities
+
+
+class SimSpeculator:
+    """Implements engine.base.Speculator."""
+
+    def __init__(
+        self,
+        scheduler: SimScheduler,
+        model: SimModel,
+        config: SimConfig,
+        jobs: MutableMapping[int, Job],
+        truncation: float | None = None,
+    ) -> None:
+        """jobs: the engine's, by sequence; drafts are added to them. truncation: the paper's R. A
+        child without a draft of its own then starts with a part of child 0's draft, which makes
+        another tree: for comparison only."""
+        self._scheduler = scheduler
+        self._model = model
+        self._config = config
+        self._jobs = jobs
+        self._truncation = truncation
+        self.flat_batch = config.flat_batch
+        self._board = DraftBoard()
+        self._draft_jobs: dict[Draft, DraftJob] = {}
+        self._first_children: dict[tuple[str, TokenIds], Draft] = {}
+        """Drafts of child 0 by run and path, for `truncation`."""
+        self._ids = count(FIRST_DRAFT_ID)
+
+    # ------------------------------------------------------------ engine.base.Speculator
+
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+        drafts = self._board.list_complete(run)
+        return tuple(CompleteDraft(seed=d.seed, token_ids=tuple(d.token_ids)) for d in drafts)
+
+    async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
+        self._remove(self._board.drop_unused(run, levels, seeds))
+
+    async def end_run(self, run: str) -> int:
+        drawn = self._board.count_drawn(run)
+        self._remove(self._board.end_run(run))
+        return drawn
+
+    # ------------------------------------------------------------ requests
+
+    def adopt(self, request: ExtendRequest, sequence: SimSequence) -> DraftedTokens:
+        """Move the tokens and KV of the request's draft into `sequence`. Returns the tokens: none
+        where it has no draft."""
+        continuation, path = request.continuation, request.token_ids
+        if continuation is None:
+            return (), ()
+        draft = self._board.adopt(continuation, path, request.seed, request.sampling)
+        if draft is None:
+            return self._copy_sibling(request, sequence)
+        sequence.tokens += draft.token_ids
+        job = self._draft_jobs.pop(draft, None)
+        if job is not None:
+            del self._jobs[job.sequence.id]
+            self._scheduler.transfer_kv(job.sequence, sequence)
+            sequence.cached = min(sequence.computed, len(path)) or None
+        return draft.token_ids, draft.logprobs
+
+    def add_beam(self, request: ExtendRequest) -> Beam | None:
+        """None where the request does not say what comes next."""
+        if request.continuation is None:
+            return None
+        return self._board.add_beam(request.continuation, request.sampling)
+
+    def finish_beam(self, beam: Beam, job: GenerationJob, reason: FinishReason) -> None:
+        """The request's step has ended: child 0's draft continues from its KV."""
+        path = job.path
+        is_full = len(path) >= self._config.max_model_len
+        draft = self._board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
+        if draft is None:
+            return
+        self._first_children.setdefault((draft.continuation.run, draft.path), draft)
+        sequence, reader = self._make_sequence(draft), job.reader
+        if job.sequence.state is SequenceState.DONE:  # sequence and reader are past the boundary
+            reader = self._model.reader(draft.path)
+        else:
+            self._scheduler.transfer_kv(job.sequence, sequence)
+        self._scheduler.pause(sequence)
+        self._add_job(draft, sequence, reader)
+
+    def cancel_beam(self, beam: Beam) -> None:
+        self._board.cancel_beam(beam)
+
+    # ------------------------------------------------------------ the engine's steps
+
+    def schedule_drafts(self) -> None:
+        """Pause drafts and queue others, as the board plans."""
+        for draft in self._board.running:
+            if self._draft_jobs[draft].sequence.state is SequenceState.PAUSED:
+                self._board.pause(draft)  # the scheduler ran out of blocks
+        plan = self._board.plan(
+            BatchView(
+                running=sum(not s.is_draft for s in self._scheduler.running),
+                waiting=sum(not s.is_draft for s in self._scheduler.waiting),
+                max_running=self._scheduler.max_num_seqs,
+                spare_blocks=self._scheduler.spare_blocks,
+                flat_batch=self.flat_batch,
+                unmeasured_batch=self._config.unmeasured_batch,
+            )
+        )
+        for draft in plan.pause:
+            self._scheduler.pause(self._draft_jobs[draft].sequence)
+        for draft in plan.run:
+            if draft in self._draft_jobs:
+                self._scheduler.resume(self._draft_jobs[draft].sequence)
+            else:
+                sequence = self._make_sequence(draft)
+                self._add_job(draft, sequence, self._model.reader(draft.path))
+                self._scheduler.add(sequence)
+
+    def clear(self) -> None:
+        """The engine died, and every job with it."""
+        self._board.clear()
+        self._draft_jobs.clear()
+
+    # ------------------------------------------------------------ inner
+
+    def _make_sequence(self, draft: Draft) -> SimSequence:
+        return SimSequence(
+            id=next(self._ids),
+            tokens=[*draft.path, *draft.token_ids],
+            priority=-draft.continuation.max_drafts,
+            is_draft=True,
+        )
+
+    def _add_job(self, draft: Draft, sequence: SimSequence, reader: Reader) -> None:
+        self._draft_jobs[draft] = self._jobs[sequence.id] = DraftJob(
+            sequence,
+            draft,
+            reader,
+            room=self._config.max_model_len - len(draft.path),
+            board=self._board,
+            on_complete=lambda job: self._scheduler.pause(job.sequence),
+        )
+
+    def _remove(self, drafts: Iterable[Draft]) -> None:
+        for draft in drafts:
+            job = self._draft_jobs.pop(draft, None)
+            if job is not None:
+                del self._jobs[job.sequence.id]
+                self._scheduler.remove(job.sequence)
+
+    def _copy_sibling(self, request: ExtendRequest, sequence: SimSequence) -> DraftedTokens:
+        """Start `sequence` with a part of child 0's draft, as the paper does."""
+        if self._truncation is None or request.continuation is None:
+            return (), ()
+        first = self._first_children.get((request.continuation.run, request.token_ids))
+        if first is None:
+            return (), ()
+        size = truncate_draft(len(first.token_ids), self._truncation, request.seed)
+        sequence.tokens += first.token_ids[:size]
+        return first.token_ids[:size], first.logprobs[:size]
+
+
+def truncate_draft(length: int, ratio: float, seed: int) -> int:
+    """How many of a draft's `length` tokens a duplicate keeps by the paper's rule (line 19): a
+    share drawn from a normal distribution with mean R = `ratio`.
+
+    For comparison only: a duplicate that starts with its sibling's tokens is another search.
+    """
+    share = NormalDist(ratio, TRUNCATION_SPREAD).inv_cdf((mix64(seed, length) + 0.5) / 2**63)
+    return round(length * min(1.0, max(0.0, share)))
 
 
 class SimulatedGenerator(SimEngine):

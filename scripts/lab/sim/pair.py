@@ -1,15 +1,12 @@
 """A simulated Generator and Verifier on virtual time (see `clock.run_virtual`).
 
-    model.py        what the simulated model writes; codec.py its vocabulary, trace.py its lengths
+    model.py        what the simulated model writes: its vocabulary, lengths and tokens
     blocks.py       KV blocks: reuse by prefix, LRU eviction, quota
-    sequence.py     one request: its tokens, blocks and state
-    scheduler.py    which requests run in a step; preemption
-    engine_loop.py  the loop, budget, health, faults; config.py configures it
-    jobs.py         what a sequence is computed for: a step, a draft, a score
-    speculation.py  drafts beside the steps of a level
-    generator.py, verifier.py   the two protocols of engine.base
+    scheduler.py    the state of a request, and which requests run in a step; preemption
+    engine_loop.py  configuration, loop, budget, health, faults
+    generator.py, verifier.py   the two protocols of engine.base; drafts beside a level's steps
 
-`scheduling/costs.py` estimates what a step costs. Tokens and scores are made up, but they
+`step_cost.py` estimates what a step costs. Tokens and scores are made up, but they
 are pure functions of the same inputs as a real model's, so exactness can be tested here.
 
 Ref: arXiv 2509.00195 §4.3 for the cost model.
@@ -21,7 +18,7 @@ import asyncio
 
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, Device
-from scripts.lab.sim.config import Faults, SimConfig
+from scripts.lab.sim.engine_loop import Faults, SimConfig
 from scripts.lab.sim.generator import SimulatedGenerator
 from scripts.lab.sim.model import SimModel
 from scripts.lab.sim.verifier import SimulatedStockVerifier, SimulatedVerifier

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from math import sqrt
 from statistics import NormalDist
 
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.errors import ContextOverflow, PathOverflow, RequestError
-from scripts.lab.sim.codec import SEPARATOR, SimCodec
-from scripts.lab.sim.config import Faults, SimConfig
-from scripts.lab.sim.engine_loop import Gate, SimEngine
-from scripts.lab.sim.jobs import ScoringJob
-from scripts.lab.sim.model import digest
-from scripts.lab.sim.sequence import SimSequence
+from flashedge.errors import ContextOverflow, EngineError, PathOverflow, RequestError
+from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
+from scripts.lab.sim.model import SEPARATOR, SimCodec, digest
+from scripts.lab.sim.scheduler import SimSequence
+
+
+class ScoringJob(Job):
+    """One ScoreRequest under way. `done` is set once all of its prompt is computed."""
+
+    def __init__(self, sequence: SimSequence) -> None:
+        self.sequence = sequence
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def advance(self) -> bool:
+        if not self.done.done():
+            self.done.set_result(None)
+        return True
+
+    def fail(self, error: EngineError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
 
 
 class SimulatedVerifier(SimEngine):

@@ -28,7 +28,7 @@ from scripts.bench.flashtts.study import (
     format_table,
 )
 from scripts.lab.benchmark.ladder import RUNGS
-from scripts.lab.sim.trace import StepTrace, TraceRow
+from scripts.lab.sim.model import StepTrace, TraceRow
 
 LOADS = {n: Load(roofline_s=5 + n / 20, steps=400 + 2 * n, sequences=400.0 * n) for n in PUBLIC_S}
 

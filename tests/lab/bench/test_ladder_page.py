@@ -10,7 +10,7 @@ import pytest
 from scripts.bench.flashtts import ladder_page, study
 from scripts.bench.flashtts.ladder_page import BEST, NAMES, build_rows, build_tables, read_runs
 from scripts.bench.flashtts.ladder_real import DID
-from scripts.lab.benchmark.live_run import LiveRun
+from scripts.lab.benchmark.live import LiveRun
 
 HERE = "here"
 

@@ -218,7 +218,6 @@ def test_a_verifier_with_a_device_of_its_own_takes_that_ones_time(config: Config
             NAMED["suffix"],
             dataclasses.replace(bench.setup, verifier_device=device),
             bench.trace,
-            bench.rows[0],
             bench.spec(bench.rows[0]),
         )
         for device in (None, slow)

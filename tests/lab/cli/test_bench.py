@@ -9,12 +9,7 @@ import pytest
 
 from flashedge.daemon import files as daemon_files
 from scripts.lab.cli.bench.flashtts import warn_unpaired
-from tests.support.cli_rig import Cli, cli_for
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
+from tests.support.cli_rig import Cli
 
 
 @pytest.fixture

@@ -11,12 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lab.load_rig import LoadDaemon
-from tests.support.cli_rig import Cli, cli_for, with_daemon
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
+from tests.support.cli_rig import Cli, with_daemon
 
 
 @pytest.fixture

@@ -11,16 +11,15 @@ import pytest
 from flashedge.client.async_client import AsyncClient
 from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
-from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.cli_rig import Cli, with_daemon
 from tests.support.fake_daemon import EvalDaemon, FakeDaemon, build_completion
 
 SAMPLES = [build_completion("4", 0.9, 0.9), build_completion("5", 0.3), build_completion("4", 0.8)]
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+@pytest.fixture(autouse=True)
+def started(monkeypatch: pytest.MonkeyPatch) -> None:
     with_daemon(monkeypatch, FakeDaemon())
-    return cli_for(tmp_path, monkeypatch, capfd)
 
 
 @pytest.fixture

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.support.cli_rig import Cli, cli_for
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
+from tests.support.cli_rig import Cli
 
 
 def test_the_ladder_as_json(cli: Cli) -> None:

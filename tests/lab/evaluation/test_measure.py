@@ -7,15 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
-from flashedge.errors import ConfigError, Conflict, EngineDead, FlashEdgeError, StoreError
+from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.files.problems import LabelledProblem
+from flashedge.search.steps import split_steps
 from flashedge.types import MAX_SEED
-from scripts.lab.evaluation.measure import Measurer
+from scripts.lab.evaluation.measure import Measurer, step_counter
 from scripts.lab.evaluation.records import ProblemRecord, Settings, open_records
 from tests.support.fake_daemon import EvalDaemon, build_completion
+from tests.support.paths import ROOT
 
 SETTINGS = Settings(pair="bundled", models="m", problems="p", n=(2, 3), temperature=0.7, seed=5)
 SAMPLES = [
@@ -60,7 +63,9 @@ async def measured(daemon: EvalDaemon, count: int, in_flight: int = 2) -> Notes:
                 grader=grader,
                 settings=SETTINGS,
                 count_steps=lambda ids, steps: (len(ids),) * steps,
-                watcher=notes,
+                run_done=notes.run_done,
+                problem_done=notes.problem_done,
+                problem_failed=notes.problem_failed,
                 in_flight=in_flight,
             ).measure(problems(count))
     except BaseExceptionGroup as group:
@@ -135,7 +140,9 @@ async def test_cancelled_it_cancels_its_runs_and_keeps_what_is_done() -> None:
                 grader=grader,
                 settings=SETTINGS,
                 count_steps=lambda ids, steps: (),
-                watcher=notes,
+                run_done=notes.run_done,
+                problem_done=notes.problem_done,
+                problem_failed=notes.problem_failed,
                 in_flight=1,
             ).measure(problems(3))
         )
@@ -165,44 +172,34 @@ async def test_records_are_read_back_as_they_were(tmp_path: Path) -> None:
         kept.append(replace(record, index=4))
     with open_records(tmp_path / "new" / "p.jsonl", SETTINGS) as kept:
         assert kept.records == {0: record, 4: replace(record, index=4)}
-
-
-async def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path) -> None:
-    record, path = await some_record(), tmp_path / "p.jsonl"
-    with open_records(path, SETTINGS) as kept:
-        kept.append(record)
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"index": 1, "id": "p')
-    with open_records(path, SETTINGS) as kept:
-        assert list(kept.records) == [0]
-        kept.append(replace(record, index=1))
-    assert path.read_bytes().startswith(whole)
-    with open_records(path, SETTINGS) as kept:
-        assert list(kept.records) == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "changed", [{"n": (2,)}, {"temperature": 0.1}, {"seed": 6}, {"problems": "q"}, {"models": "x"}]
-)
-def test_other_settings_are_refused_by_name(tmp_path: Path, changed: dict[str, object]) -> None:
-    with open_records(tmp_path / "p.jsonl", SETTINGS):
-        pass
-    before = (tmp_path / "p.jsonl").read_bytes()
-    with pytest.raises(Conflict, match=next(iter(changed))) as caught:
-        open_records(tmp_path / "p.jsonl", replace(SETTINGS, **changed))  # type: ignore[arg-type]
-    assert "--output" in caught.value.line
-    assert (tmp_path / "p.jsonl").read_bytes() == before
-
-
-def test_another_file_and_a_second_writer_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "foreign").write_text("a letter\n")
-    with pytest.raises(ConfigError, match="no file of finished work"):
-        open_records(tmp_path / "foreign", SETTINGS)
-    assert (tmp_path / "foreign").read_text() == "a letter\n"
-    with (
-        open_records(tmp_path / "p.jsonl", SETTINGS),
-        pytest.raises(Conflict, match="another process"),
-    ):
-        open_records(tmp_path / "p.jsonl", SETTINGS)
     with pytest.raises(StoreError, match="can't write"):
-        open_records(tmp_path / "foreign" / "p.jsonl", SETTINGS)
+        open_records(tmp_path / "new" / "p.jsonl" / "q", SETTINGS)
+    for changed in ({"n": (2,)}, {"temperature": 0.1}, {"problems": "q"}, {"models": "x"}):
+        with pytest.raises(Conflict, match=next(iter(changed))):
+            open_records(tmp_path / "new" / "p.jsonl", replace(SETTINGS, **changed))  # type: ignore[arg-type]
+
+
+GENERATOR = ROOT / "flashedge" / "bundled" / "generator"
+TEXT = "Let b = 40.\n\ng = b - 20 = 20.\n\nThe answer is \\boxed{20}."
+
+
+def test_tokens_of_each_step() -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(GENERATOR / "tokenizer.json"))
+    steps = split_steps(TEXT)
+    ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
+    count = step_counter(GENERATOR)
+    found = count(ids, len(steps))
+    assert len(found) == len(steps) == 3
+    assert sum(found) == len(ids)
+    at = 0
+    for step, length in zip(steps, found, strict=True):
+        assert tokenizer.decode(ids[at : at + length]).strip() == step.strip()
+        at += length
+    assert count(ids, len(steps) + 1) == ()
+
+
+def test_an_end_token_behind_a_blank_line_is_no_step() -> None:
+    tokenizer = tokenizers.Tokenizer.from_file(str(GENERATOR / "tokenizer.json"))
+    ids = tokenizer.encode(TEXT + "\n\n", add_special_tokens=False).ids
+    end = tokenizer.token_to_id("<|im_end|>")
+    assert sum(step_counter(GENERATOR)([*ids, end], 3)) == len(ids) + 1

@@ -10,8 +10,7 @@ from flashedge.config import load_config
 from flashedge.daemon.files import find_holder
 from flashedge.files.problems import FileProblem
 from scripts.lab.benchmark.ladder import find_rungs
-from scripts.lab.benchmark.live import BenchPlan, run_plan
-from scripts.lab.benchmark.live_run import LiveRun, compare_runs
+from scripts.lab.benchmark.live import BenchPlan, LiveRun, compare_runs, run_plan
 from tests.support.commands import SIMULATED
 
 

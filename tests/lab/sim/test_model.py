@@ -10,11 +10,9 @@ import pytest
 
 from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.costs import RTX_4090
-from scripts.lab.sim.codec import BLANK_LINE, EOS, NEXT, SimCodec
-from scripts.lab.sim.model import SimModel
-from scripts.lab.sim.speculation import truncate_draft
+from scripts.lab.sim.generator import truncate_draft
+from scripts.lab.sim.model import BLANK_LINE, EOS, NEXT, SimCodec, SimModel, StepTrace
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
-from scripts.lab.sim.trace import StepTrace
 from tests.support.paths import DATA
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")

@@ -14,7 +14,7 @@ from flashedge.models.shape import QWEN25_1_5B
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.types import FinishReason, Problem
 from scripts.lab.sim.clock import VirtualTimePolicy
-from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import (
     Faults,
     SimConfig,
@@ -23,7 +23,6 @@ from scripts.lab.sim.pair import (
     simulated_pair,
 )
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
-from scripts.lab.sim.trace import StepTrace
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.support.engine_rig import (
     PATH_TOKENS,

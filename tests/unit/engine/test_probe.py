@@ -15,9 +15,8 @@ from flashedge.profiler.measure import DECODE, PREFILL, profile_models
 from flashedge.profiler.profile import ModelProfile
 from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.clock import run_virtual
-from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import simulated_pair
-from scripts.lab.sim.trace import StepTrace, TraceRow
 from tests.support.paths import ROOT
 
 KV_BYTES = 16 << 30

@@ -7,19 +7,23 @@ from math import isfinite
 from typing import Any
 
 from flashedge.files.problems import ProblemId
-from scripts.lab.benchmark.load.attainment import (
+from scripts.lab.benchmark.load.slo import (
+    UNKNOWN,
+    Slo,
     compute_attainment,
     find_least_scale,
     list_needed_scales,
     list_scale_curve,
 )
-from scripts.lab.benchmark.load.fairness import average_by_client, compute_jain, list_fairness_curve
-from scripts.lab.benchmark.load.record import End, ProgramRecord
-from scripts.lab.benchmark.load.slo import UNKNOWN, Slo
 from scripts.lab.benchmark.load.timings import (
+    End,
+    ProgramRecord,
     Timings,
+    average_by_client,
+    compute_jain,
     compute_order_quality,
     compute_throughput,
+    list_fairness_curve,
     summarize_values,
 )
 

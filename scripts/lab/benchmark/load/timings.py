@@ -1,20 +1,84 @@
-"""When the programs of a load arrived, started and finished, and the figures that follow.
+"""What became of the programs of a load, and the figures that follow: latency, order, fairness.
 
 Per-token latency is (finish - arrival) / output tokens. A program that generated nothing has none.
+Finish-time fairness is the same figure, phi: decoding takes most of the time, so it is about
+proportional to the time in the shared system over the time alone. The lower the better, and the
+more even the fairer.
 
-Ref: arXiv 2604.00499 §6.2.
+Ref: arXiv 2604.00499 §6.2; 2412.20993 App. D.3.1, G.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flashedge.statistics import kendall
-from scripts.lab.benchmark.load.record import End, ProgramRecord
+from flashedge.files.problems import ProblemId
+from flashedge.scheduling.programs.program import Kind
+from flashedge.statistics import kendall, mean
+
+
+class End(StrEnum):
+    """How a program ended."""
+
+    FINISHED = "finished"
+    REFUSED = "refused"
+    """The queue was full."""
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramRecord:
+    """One program. Seconds are counted from its planned arrival, so a late client shows as well."""
+
+    number: int
+    """Its place in the load."""
+
+    part: int
+    """How often the load had been interrupted and resumed before. The server was idle at the start
+    of each part."""
+
+    kind: Kind
+    client: str
+    problem: ProblemId
+
+    arrived_s: float
+    """When it arrived, in seconds since the load's start."""
+
+    end: End
+
+    late_s: float = 0.0
+    """How long after its arrival the request was sent. More than a few milliseconds mean that the
+    load generator is too slow."""
+
+    wait_s: float | None = None
+    """To its start: a search leaves the queue, a chat has its first token. None unless it
+    finished, like all that follow."""
+
+    first_token_s: float | None = None
+    latency_s: float | None = None
+
+    output_tokens: int | None = None
+    """Tokens of all its outputs: a chat's answer, or all paths of a search."""
+
+    answer: str | None = None
+    error: str | None = None
+    """Why it failed or was refused."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises KeyError, TypeError, ValueError."""
+        return cls(**{**data, "kind": Kind(data["kind"]), "end": End(data["end"])})
+
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -115,3 +179,36 @@ def find_finish_time(timings: Timings, share: float) -> float:
         return float("nan")
     count = max(1, int(np.ceil(share * len(timings) - 1e-9)))
     return float(np.sort(timings.finished_s)[count - 1] - timings.arrived_s.min())
+
+
+CURVE_SHARES = tuple(i / 20 for i in range(1, 21))
+
+
+def compute_jain(values: Sequence[float] | NDArray[np.float64]) -> float:
+    """Jain's index, (sum x)^2 / (n sum x^2): 1 where all values are equal, 1/n where one has all.
+    NaN without values.
+
+    Ref: R. Jain, D. Chiu, W. Hawe, A quantitative measure of fairness, DEC-TR-301, 1984.
+    """
+    given = np.asarray(values, dtype=np.float64)
+    squares = len(given) * float((given**2).sum())
+    return float(given.sum()) ** 2 / squares if squares > 0 else float("nan")
+
+
+def list_fairness_curve(
+    timings: Timings, shares: Sequence[float] = CURVE_SHARES
+) -> list[tuple[float, float]]:
+    """(share, phi) points: this share of the programs has at most this phi. The paper's Fig. 20."""
+    if not len(timings):
+        return []
+    values = np.quantile(timings.per_token_s, shares)
+    return [(share, float(value)) for share, value in zip(shares, values, strict=True)]
+
+
+def average_by_client(records: Iterable[ProgramRecord]) -> dict[str, float]:
+    """The mean phi of each client with finished programs."""
+    groups: defaultdict[str, list[ProgramRecord]] = defaultdict(list)
+    for record in records:
+        groups[record.client].append(record)
+    found = {name: Timings.of_records(group) for name, group in sorted(groups.items())}
+    return {name: mean(one.per_token_s.tolist()) for name, one in found.items() if len(one)}

@@ -1,28 +1,247 @@
-"""Builds a load of chats and searches on a simulated card, as a user asks for it.
+"""A load of chats and searches on a simulated card, in virtual time.
 
-Searches ask problems of the real step trace. Chats have log-t lengths: long, and widely dispersed.
-Both kinds of lengths are forecast with the errors of a predictor (`requests.predictions`).
+The product's own queue, admission and order of programs serve it. Searches ask problems of the
+real step trace and are driven by the product's driver. A chat is one request to the generator, of
+log-t length: long, and widely dispersed. Lengths are forecast with the errors of a predictor
+(`requests.predictions`), and the forecast is known as soon as a program arrives.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from flashedge.config import Config
+from flashedge.engine.base import ExtendRequest
+from flashedge.engine.http_requests import PlainAsk
 from flashedge.errors import NotFound
+from flashedge.events import Event
 from flashedge.optimizations import Optimizations
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines, build_engines
+from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
+from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.strategies import build_search
+from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
-from scripts.lab.benchmark.load.virtual_server import VirtualLoad
-from scripts.lab.benchmark.requests.dispersion import Dispersion, measure_dispersion
+from flashedge.scheduling.programs.program import Caller, Kind
+from flashedge.types import TokenIds
+from scripts.lab.benchmark.load.open_load import BATCH_PRIORITY, Served, run_load
+from scripts.lab.benchmark.load.plan import PlannedProgram
+from scripts.lab.benchmark.load.timings import ProgramRecord
 from scripts.lab.benchmark.requests.predictions import LOG_NORMAL_SPREAD, PAPER, Quality, regress
-from scripts.lab.benchmark.requests.prior import DEFAULT, Floats, LengthPrior
-from scripts.lab.benchmark.requests.prompts import MAX_TOKENS, draw_answer_lengths
+from scripts.lab.benchmark.requests.prompts import (
+    DEFAULT,
+    MAX_TOKENS,
+    Dispersion,
+    Floats,
+    LengthPrior,
+    draw_answer_lengths,
+    measure_dispersion,
+)
 from scripts.lab.benchmark.simulate import Bench
+from scripts.lab.benchmark.virtual_run import IntegerGrader, Setup, VirtualPair, build_manager
 from scripts.lab.distributions import LogNormal, Point, fit_log_t
-from scripts.lab.sim.trace import StepTrace, TraceRow
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.model import StepTrace, TraceRow
+from scripts.lab.sim.scheduler import Slice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualLoad:
+    """A load on a simulated pair."""
+
+    setup: Setup
+    trace: StepTrace
+    optimizations: Optimizations
+
+    config: Config
+    """Its settings of scheduling, of the queue and of the most runs count."""
+
+    search_rows: Sequence[int]
+    """Rows of the trace that searches ask for. A program's problem is an index of these."""
+
+    chat_rows: Sequence[int]
+    """Rows of the trace that chats ask for."""
+
+    search: Request
+    """The request of a search, but for its problem and seed."""
+
+    chat_tokens: int
+    """Limit of a chat's answer."""
+
+    forecasts: Mapping[int, LengthDistribution] = field(default_factory=dict)
+    """Predicted length of one output by row. A row without one is not predicted."""
+
+    def find_row(self, program: PlannedProgram) -> int:
+        rows = self.chat_rows if program.kind is Kind.CHAT else self.search_rows
+        return rows[program.problem % len(rows)]
+
+
+def run_virtual_load(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[ProgramRecord]:
+    """Run the whole load in virtual time. A program's problem is its row in the trace.
+
+    Raises ConfigError where the KV holds no path.
+    """
+    return run_virtual(_run(load, programs))
+
+
+async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[ProgramRecord]:
+    records: list[ProgramRecord] = []
+    setup, now = load.setup, asyncio.get_running_loop().time
+    pair = VirtualPair.build(setup, load.trace)
+    generator, verifier = pair.generator, pair.verifier
+    for engine in (generator, verifier, pair.stock_verifier):
+        await engine.budget(setup.kv_bytes // 2)
+    manager = None
+    if load.optimizations.kv_split:
+        link = setup.link if load.optimizations.offload else None
+        manager = build_manager(setup, link, generator, verifier)
+        await manager.start()
+    engines = build_engines(load.optimizations, pair, grader=IntegerGrader(), kv_manager=manager)
+
+    async def send_order(keys: Sequence[str]) -> None:
+        await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
+
+    board = PairScheduler("simulated", load.config, send_order, clock=now)
+    capacity = await measure_capacity(
+        generator,
+        verifier,
+        RooflineCurve(device=setup.device, shape=setup.generator),
+        max_running=load.config.max_running,
+        max_sequences=setup.max_num_seqs,
+        is_shared=load.optimizations.kv_split,
+    )
+    board.set_capacity(capacity)
+    server = VirtualServer(load, engines, board)
+    generator.on_step = server.watch_step
+    ids = range(1 + max((program.problem for program in programs), default=0))
+    await run_load(programs, server, records.append, problem_ids=ids)
+    await board.stop()
+    if manager is not None:
+        await manager.stop()
+    return sorted(records, key=lambda record: record.number)
+
+
+class VirtualServer:
+    """Implements `ProgramServer`."""
+
+    def __init__(self, load: VirtualLoad, engines: Engines, board: PairScheduler) -> None:
+        self._load = load
+        self._engines = engines
+        self._board = board
+        self._began_s: dict[str, float] = {}
+        """When the first step with a request of each program began."""
+        self._first_s: dict[str, float] = {}
+        """When each program had its first token."""
+
+    async def serve(self, program: PlannedProgram) -> Served:
+        """See `ProgramServer`."""
+        if program.kind is Kind.CHAT:
+            return await self._serve_chat(program)
+        return await self._serve_search(program)
+
+    def watch_step(self, batch: tuple[Slice, ...], took_s: float) -> None:
+        """Note when programs start and have their first token. Called after each step of the
+        generator."""
+        now_s = asyncio.get_running_loop().time()
+        for work in batch:
+            key = work.sequence.program
+            if key is None or key in self._first_s:
+                continue
+            if key not in self._began_s:
+                self._began_s[key] = now_s - took_s
+                self._board.mark_started(key)
+            if work.context + work.new == len(work.sequence.tokens):
+                self._first_s[key] = now_s
+
+    async def _serve_search(self, program: PlannedProgram) -> Served:
+        load, board, run = self._load, self._board, f"run-{program.number}"
+        row = load.find_row(program)
+        spec = replace(load.search, problem=load.trace.problem(row), seed=program.seed)
+        prompt = self._engines.generator.codec.encode_chat(spec.problem.messages)
+        board.queue.check_room()
+        board.add_run(run, spec, prompt, _build_caller(program))
+        try:
+            board.queue.reserve(run)
+            self._forecast(run, row)
+            async with board.queue.wait_turn(run):
+                board.note_start(run)
+                started_s = asyncio.get_running_loop().time()
+                tokens = await self._drive(run, spec, prompt)
+        finally:
+            board.end_run(run)
+        finished_s = asyncio.get_running_loop().time()
+        return Served(
+            started_s=started_s,
+            first_token_s=self._first_s.get(run, finished_s),
+            finished_s=finished_s,
+            output_tokens=tokens,
+        )
+
+    async def _drive(self, run: str, spec: Request, prompt: TokenIds) -> int:
+        """Run an admitted search. Returns its tokens."""
+
+        def note(event: Event) -> None:
+            self._board.note_event(run, event)
+
+        engines = replace(self._engines, program=run)
+        with engines.join_kv(note, len(prompt)) as memory:
+            search = build_search(spec)
+            driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
+            outcome = await driver.run()
+        return outcome.tree.committed_tokens
+
+    async def _serve_chat(self, program: PlannedProgram) -> Served:
+        load, board, key = self._load, self._board, f"chat-{program.number}"
+        row = load.find_row(program)
+        generator = self._engines.generator
+        prompt = generator.codec.encode_chat(load.trace.problem(row).messages)
+        request = ExtendRequest(
+            token_ids=prompt,
+            seed=program.seed,
+            sampling=load.search.sampling,
+            max_tokens=load.chat_tokens,
+            to_boundary=False,
+            program=key,
+        )
+        ask = PlainAsk(
+            program=key,
+            client=program.client,
+            prompt_ids=prompt,
+            max_tokens=load.chat_tokens,
+        )
+        tokens = 0
+        member = board.add_request(ask)
+        try:
+            self._forecast(member, row)
+            async with aclosing(generator.extend(request)) as chunks:
+                async for chunk in chunks:
+                    board.note_tokens(member, len(chunk.token_ids))
+                    tokens += len(chunk.token_ids)
+        finally:
+            board.end_request(member, None)
+        finished_s = asyncio.get_running_loop().time()
+        return Served(
+            started_s=self._began_s.get(key, finished_s),
+            first_token_s=self._first_s.get(key, finished_s),
+            finished_s=finished_s,
+            output_tokens=tokens,
+        )
+
+    def _forecast(self, member: str, row: int) -> None:
+        if row in self._load.forecasts:
+            self._board.predict(member, self._load.forecasts[row])
+
+
+def _build_caller(program: PlannedProgram) -> Caller:
+    is_batch = program.kind is Kind.BATCH
+    return Caller(client=program.client, priority=BATCH_PRIORITY if is_batch else 0)
+
 
 CHATS = replace(DEFAULT, mu=5.5, mu_spread=0.6)
 """Long chats, of 245 tokens at the median."""

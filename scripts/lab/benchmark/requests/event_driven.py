@@ -1,18 +1,125 @@
-"""Serves a load from event to event: the same rules and times as `stepwise`, in far fewer steps.
+"""Serves one load of single requests under an order of its waiting queue, from event to event.
 
-Between two events every running request gains one token a step, so all these steps are computed at
-once. An event is an arrival while the batch has room, an end, a prefill, or a shortage of blocks.
+The rules and times are those of the simulated engine's scheduler, in far fewer steps: between two
+events every running request gains one token a step, so all these steps are computed at once. An
+event is an arrival while the batch has room, an end, a prefill, or a shortage of blocks.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
-from scripts.lab.benchmark.requests.case import Integers, RequestCase, ServedCase, check_fits
-from scripts.lab.benchmark.requests.orders import WaitingOrder, sort_waiting
-from scripts.lab.sim.config import SimConfig
+from scripts.lab.benchmark.load.timings import Timings
+from scripts.lab.sim.engine_loop import SimConfig
 from scripts.lab.sim.step_cost import estimate_decode_steps_s, estimate_sums_s
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestCase:
+    """Requests in the order of their arrival. All arrays are (requests,)."""
+
+    arrived_s: Floats
+    prompt_tokens: Integers
+
+    output_tokens: Integers
+    """True lengths, at least 1. No scheduler but an oracle knows them."""
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.arrived_s), len(self.prompt_tokens), len(self.output_tokens)}
+        if len(sizes) != 1 or not len(self.arrived_s):
+            raise ValueError(f"a case needs requests, in arrays of one length, not {sizes}")
+        if (np.diff(self.arrived_s) < 0).any():
+            raise ValueError("requests must stand in the order of their arrival")
+        if min(self.output_tokens.min(), self.prompt_tokens.min()) < 1:
+            raise ValueError("a request has at least one token of prompt and of output")
+
+    def __len__(self) -> int:
+        return len(self.arrived_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServedCase:
+    """When each request of a case was served. All arrays are (requests,) of virtual seconds."""
+
+    started_s: Floats
+    """Start of the step that first computed it."""
+
+    first_token_s: Floats
+    finished_s: Floats
+
+    steps: int
+    """Steps of the engine."""
+
+    preemptions: int
+
+    def build_timings(self, case: RequestCase) -> Timings:
+        return Timings(
+            arrived_s=case.arrived_s,
+            started_s=self.started_s,
+            first_token_s=self.first_token_s,
+            finished_s=self.finished_s,
+            output_tokens=case.output_tokens,
+        )
+
+
+def check_fits(case: RequestCase, config: SimConfig) -> None:
+    """Raises ValueError where a request exceeds the model's context, or the KV does not hold a
+    request of full length, so that it could never finish."""
+    longest = int((case.prompt_tokens + case.output_tokens).max())
+    if longest > config.max_model_len:
+        raise ValueError(f"a request has {longest} tokens, the model's limit is smaller")
+    if config.kv_bytes // config.block_bytes * config.block_tokens < config.max_model_len:
+        raise ValueError(f"{config.kv_bytes} bytes of KV do not hold one request of full length")
+    if config.max_num_seqs > config.max_batched_tokens:
+        raise ValueError("a step must have room for a token of each sequence")
+
+
+class WaitingOrder(Protocol):
+    """Scores requests by their numbers in the case."""
+
+    def score(self, waiting: Integers, now_s: float) -> Floats:
+        """(len(waiting),) scores of these requests, the only ones that wait. Equal scores go by
+        arrival."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FixedOrder:
+    """Scores that do not change while requests wait."""
+
+    scores: Floats
+    """(requests,)"""
+
+    def score(self, waiting: Integers, now_s: float) -> Floats:
+        return self.scores[waiting]
+
+
+def order_by_arrival(requests: int) -> FixedOrder:
+    """First come, first served."""
+    return FixedOrder(scores=np.zeros(requests))
+
+
+def sort_waiting(
+    order: WaitingOrder, waiting: Integers, now_s: float, most: int | None = None
+) -> Integers:
+    """Sort requests by score, equal ones by arrival.
+
+    waiting: numbers in rising order. most: how many of the first are needed; None: all.
+    """
+    scores = order.score(waiting, now_s)
+    if most is not None and most < len(waiting):
+        bound = np.partition(scores, most - 1)[most - 1]
+        near = scores <= bound
+        waiting, scores = waiting[near], scores[near]
+    return waiting[np.argsort(scores, kind="stable")][:most]
+
 
 _NONE = np.zeros(0, dtype=np.int64)
 

@@ -10,16 +10,14 @@ All rivals read the same two predictions, so none has a better encoder or more t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from flashedge.scheduling.lengths.tail import compute_figures
-from scripts.lab.benchmark.requests.prior import Floats, LengthPrior
-from scripts.lab.benchmark.requests.prompts import Prompts
-from scripts.lab.distributions import LogNormal
+from scripts.lab.benchmark.requests.prompts import Floats, LengthPrior, Prompts
 
 LOG_NORMAL_SPREAD = 1.34
 """Standard deviation that a log-normal fit finds for a log-t of sigma 1 and nu 3.5: the geometric
@@ -70,20 +68,6 @@ class Predictions:
     trained_on: LengthPrior
     max_tokens: int
 
-    def tabulate_log_t(self, nu: float) -> ExpectedWork:
-        pairs = zip(self.mu, self.sigma, strict=True)
-        return tabulate([LogT(float(m), float(s), nu) for m, s in pairs], self.max_tokens)
-
-    def tabulate_free_nu(self) -> ExpectedWork:
-        triples = zip(self.mu, self.sigma, self.nu, strict=True)
-        return tabulate(
-            [LogT(float(m), float(s), float(n)) for m, s, n in triples], self.max_tokens
-        )
-
-    def tabulate_log_normal(self) -> ExpectedWork:
-        pairs = zip(self.mu, self.sigma * LOG_NORMAL_SPREAD, strict=True)
-        return tabulate([LogNormal(float(m), float(s)) for m, s in pairs], self.max_tokens)
-
     def list_points(self) -> Floats:
         """The predicted mean of the length's logarithm, as tokens: a point estimate (SSJF)."""
         points: Floats = np.minimum(np.exp(self.mu), self.max_tokens)
@@ -125,7 +109,7 @@ def regress(
     return predicted
 
 
-def tabulate(distributions: Sequence[LengthDistribution], max_tokens: int) -> ExpectedWork:
+def tabulate(distributions: Iterable[LengthDistribution], max_tokens: int) -> ExpectedWork:
     """The product's own figures of distributions that a limit cuts."""
     found = [compute_figures(one, max_tokens) for one in distributions]
     return ExpectedWork(

@@ -1,23 +1,165 @@
-"""Prompts with known distributions of lengths: drawn from a prior, or of the real step trace.
-
-The step trace (`benchmark.lengths`) holds problems of 1 to more than 20 steps. Here the answer to a
-problem has as many steps as one of its samples, and each step's length is drawn by itself from the
-smooth distribution of that problem and step. Every problem is asked many times.
-"""
+"""Prompts with known distributions of output lengths: drawn from a prior, or of the step trace."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flashedge.scheduling.lengths.distribution import NU
 from scripts.lab.benchmark.lengths import group_lengths, load_trace
-from scripts.lab.benchmark.requests.dispersion import Dispersion, measure_dispersion
-from scripts.lab.benchmark.requests.prior import Floats, LengthPrior
 from scripts.lab.distributions import fit_log_t
-from scripts.lab.sim.trace import TraceRow
+from scripts.lab.sim.model import TraceRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispersion:
+    """Figures of several samples of each of several prompts."""
+
+    prompts: int
+    samples: int
+    """Smallest number of samples of a prompt."""
+
+    mean_tokens: float
+
+    within_cv: float
+    """Mean over prompts of the coefficient of variation of a prompt's lengths."""
+
+    between_cv: float
+    """Coefficient of variation of the prompts' mean lengths."""
+
+    p90_over_p50: float
+    """Mean over prompts, like the next."""
+
+    p99_over_p50: float
+
+    cut_share: float
+    """Share of the samples that the limit cut."""
+
+    def to_json(self, digits: int = 4) -> dict[str, float]:
+        return {
+            name: float(f"{value:.{digits}g}") if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def measure_dispersion(
+    lengths: Sequence[NDArray[np.int64]] | NDArray[np.int64], max_tokens: int
+) -> Dispersion:
+    """Measure samples by prompt, at least two of each."""
+    groups = [np.asarray(group, dtype=np.float64) for group in lengths]
+    means = np.array([group.mean() for group in groups])
+    quantiles = np.array([np.quantile(group, (0.5, 0.9, 0.99)) for group in groups])
+    together = np.concatenate(groups)
+    return Dispersion(
+        prompts=len(groups),
+        samples=min(map(len, groups)),
+        mean_tokens=float(together.mean()),
+        within_cv=float(np.mean([g.std(ddof=1) / g.mean() for g in groups])),
+        between_cv=float(means.std(ddof=1) / means.mean()) if len(groups) > 1 else 0.0,
+        p90_over_p50=float((quantiles[:, 1] / quantiles[:, 0]).mean()),
+        p99_over_p50=float((quantiles[:, 2] / quantiles[:, 0]).mean()),
+        cut_share=float((together >= max_tokens).mean()),
+    )
+
+
+Floats = NDArray[np.float64]
+MAX_PROMPT = 2048
+SCALE_PROMPTS, SCALE_SAMPLES, SCALE_SEED = 400, 200, 20261124
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LengthPrior:
+    """The parameters of prompts' length distributions."""
+
+    mu: float = 4.3
+    """Mean over prompts of mu, the logarithm of a prompt's median length."""
+
+    mu_spread: float = 0.9
+    """Standard deviation over prompts of mu."""
+
+    sigma: float = 0.6
+    """Median over prompts of sigma."""
+
+    sigma_spread: float = 0.7
+    """Standard deviation over prompts of the logarithm of sigma."""
+
+    correlation: float = 0.5
+    """Of mu and log sigma. Positive: longer answers are also the less certain ones (§6.3)."""
+
+    nu: float = NU
+    """Degrees of freedom. The smaller, the heavier the tail."""
+
+    max_tokens: int = 2048
+
+    prompt_mu: float = 3.2
+    """Mean of the logarithm of a prompt's own tokens. With the spread they have a median of 25 and
+    a mean of 66, as in LMSYS-Chat-1M (23 and 65)."""
+
+    prompt_spread: float = 1.4
+
+    def draw_parameters(self, count: int, draw: np.random.Generator) -> tuple[Floats, Floats]:
+        """(count,) values each of mu and sigma."""
+        one, other = draw.standard_normal((2, count))
+        both = self.correlation * one + (1 - self.correlation**2) ** 0.5 * other
+        mu = self.mu + self.mu_spread * one
+        return mu, self.sigma * np.exp(self.sigma_spread * both)
+
+    def draw_prompt_tokens(self, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
+        """(count,) tokens of the prompts, at most `MAX_PROMPT`."""
+        logs = self.prompt_mu + self.prompt_spread * draw.standard_normal(count)
+        return _round_up(np.exp(logs), MAX_PROMPT)
+
+    def draw_lengths(
+        self, mu: Floats, sigma: Floats, draw: np.random.Generator, samples: int = 1
+    ) -> NDArray[np.int64]:
+        """(prompts, samples) output lengths in [1, max_tokens]."""
+        noise = draw.standard_t(self.nu, (len(mu), samples))
+        longest = log(self.max_tokens)
+        logs = np.minimum(mu[:, None] + sigma[:, None] * noise, longest)
+        return _round_up(np.exp(logs), self.max_tokens)
+
+
+DEFAULT = LengthPrior()
+SHIFTED = LengthPrior(mu=5.2, mu_spread=0.7, sigma=0.9, sigma_spread=0.5, correlation=-0.3)
+"""A workload that no predictor was trained on: longer answers, less certain ones, and of these the
+shorter ones the less certain."""
+
+
+def scale_to_dispersion(prior: LengthPrior, within_cv: float) -> LengthPrior:
+    """Multiply all sigmas of the prior so that the mean coefficient of variation within a prompt
+    is `within_cv`.
+
+    Found by bisection on a fixed sample, so equal arguments give equal priors. Raises ValueError
+    for a dispersion that no factor gives.
+    """
+    low, high = log(1e-3), log(10.0)
+    if not _measure_within(prior, exp(low)) < within_cv < _measure_within(prior, exp(high)):
+        raise ValueError(f"no scale of sigma gives a coefficient of variation of {within_cv:g}")
+    for _ in range(30):
+        middle = (low + high) / 2
+        if _measure_within(prior, exp(middle)) < within_cv:
+            low = middle
+        else:
+            high = middle
+    return replace(prior, sigma=prior.sigma * exp((low + high) / 2))
+
+
+def _measure_within(prior: LengthPrior, factor: float) -> float:
+    draw = np.random.default_rng(SCALE_SEED)
+    mu, sigma = prior.draw_parameters(SCALE_PROMPTS, draw)
+    lengths = prior.draw_lengths(mu, sigma * factor, draw, SCALE_SAMPLES)
+    return float((lengths.std(axis=1, ddof=1) / lengths.mean(axis=1)).mean())
+
+
+def _round_up(tokens: Floats, most: int) -> NDArray[np.int64]:
+    """Whole tokens in [1, most]."""
+    whole: NDArray[np.int64] = np.clip(np.ceil(tokens), 1, most).astype(np.int64)
+    return whole
+
 
 MEASURED_SAMPLES = 200
 """Samples of each prompt by which its dispersion is measured."""

@@ -22,14 +22,14 @@ Ref: arXiv 2604.00499 §6.1, App. C.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from itertools import repeat
 from types import MappingProxyType
 
 import numpy as np
 
-from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.policies import (
     NO_DECAY,
@@ -38,14 +38,16 @@ from flashedge.scheduling.programs.policies import (
     Policy,
     Queued,
 )
-from scripts.lab.benchmark.requests.orders import FixedOrder, Floats, Integers, WaitingOrder
+from scripts.lab.benchmark.requests.event_driven import FixedOrder, Floats, Integers, WaitingOrder
 from scripts.lab.benchmark.requests.predictions import (
+    LOG_NORMAL_SPREAD,
     ExpectedWork,
     Predictions,
     spread_lengths,
     tabulate,
 )
 from scripts.lab.benchmark.requests.prompts import Prompts
+from scripts.lab.distributions import LogNormal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -93,6 +95,8 @@ class Rivals:
         self._prompts = prompts
         self._predictions = predictions
         self._seed = seed
+        self._scores: dict[str, Floats] = {}
+        self._work: dict[str, ExpectedWork] = {}
 
     def order(
         self, name: str, arrived_s: Floats, max_batch: int, decay: Decay = NO_DECAY
@@ -102,91 +106,69 @@ class Rivals:
         decay: of the scores of policies by expected work; the others have none.
         """
         if name in _FIXED:
-            return FixedOrder(scores=_FIXED[name](self))
-        policy, work = _BY_WORK[name]
+            if name not in self._scores:
+                self._scores[name] = self._score(name)
+            return FixedOrder(scores=self._scores[name])
+        policy, prediction = _BY_WORK[name]
         if isinstance(policy, LeastWork):
             policy = replace(policy, decay=decay)
-        return PolicyOrder(policy=policy, work=work(self), arrived_s=arrived_s, max_batch=max_batch)
+        if prediction not in self._work:
+            self._work[prediction] = self._estimate(prediction)
+        return PolicyOrder(
+            policy=policy, work=self._work[prediction], arrived_s=arrived_s, max_batch=max_batch
+        )
 
-    @cached_property
-    def at_random(self) -> Floats:
-        return np.random.default_rng([self._seed, 3]).random(len(self._prompts))
-
-    @cached_property
-    def by_prefix(self) -> Floats:
-        """The longest cached part of the prompt first. Half of the requests continue a
-        conversation, of whose earlier part a share is cached."""
-        draw = np.random.default_rng([self._seed, 2])
-        share = draw.random(len(self._prompts)) * (draw.random(len(self._prompts)) < 0.5)
-        return -np.floor(share * self._prompts.prompt_tokens / 16) * 16
-
-    @cached_property
-    def per_token(self) -> Floats:
-        found = self._predictions
-        return _weigh_per_token(found.mu, found.sigma, self._prompts)
-
-    @cached_property
-    def true_per_token(self) -> Floats:
-        return _weigh_per_token(self._prompts.mu, self._prompts.sigma, self._prompts)
-
-    @cached_property
-    def points(self) -> ExpectedWork:
-        return ExpectedWork.of_points(self._predictions.list_points())
-
-    @cached_property
-    def ranks(self) -> ExpectedWork:
-        return ExpectedWork.of_points(self._predictions.list_ranks(self._prompts.nu))
-
-    @cached_property
-    def true_lengths(self) -> ExpectedWork:
-        return ExpectedWork.of_points(self._prompts.output_tokens.astype(np.float64))
-
-    @cached_property
-    def log_t(self) -> ExpectedWork:
-        return self._predictions.tabulate_log_t(self._prompts.nu)
-
-    @cached_property
-    def free_nu(self) -> ExpectedWork:
-        return self._predictions.tabulate_free_nu()
-
-    @cached_property
-    def log_normal(self) -> ExpectedWork:
-        return self._predictions.tabulate_log_normal()
-
-    @cached_property
-    def true_log_t(self) -> ExpectedWork:
+    def _score(self, name: str) -> Floats:
         known = self._prompts
-        pairs = zip(known.mu, known.sigma, strict=True)
-        return tabulate([LogT(float(m), float(s), known.nu) for m, s in pairs], known.max_tokens)
+        if name == "random":
+            return np.random.default_rng([self._seed, 3]).random(len(known))
+        if name == "prefix":
+            # Half of the requests continue a conversation, of whose earlier part a share is cached.
+            draw = np.random.default_rng([self._seed, 2])
+            share = draw.random(len(known)) * (draw.random(len(known)) < 0.5)
+            return -np.floor(share * known.prompt_tokens / 16) * 16
+        told = self._predictions if name == "per_token" else known
+        lengths = spread_lengths(told.mu, told.sigma, known.nu, known.max_tokens)
+        return np.asarray(lengths.mean(axis=1) / (1 / np.maximum(lengths, 1.0)).mean(axis=1))
+
+    def _estimate(self, prediction: str) -> ExpectedWork:
+        """What a prediction, or the truth, says of each request's length."""
+        known, said = self._prompts, self._predictions
+        mu, sigma = said.mu.tolist(), said.sigma.tolist()
+        distributions: Iterable[LengthDistribution] = ()
+        match prediction:
+            case "true length":
+                return ExpectedWork.of_points(known.output_tokens.astype(np.float64))
+            case "point":
+                return ExpectedWork.of_points(said.list_points())
+            case "rank":
+                return ExpectedWork.of_points(said.list_ranks(known.nu))
+            case "log-t":
+                distributions = map(LogT, mu, sigma, repeat(known.nu))
+            case "log-t, free nu":
+                distributions = map(LogT, mu, sigma, said.nu.tolist())
+            case "log-normal":
+                distributions = map(LogNormal, mu, (said.sigma * LOG_NORMAL_SPREAD).tolist())
+            case "true log-t":
+                distributions = map(LogT, known.mu.tolist(), known.sigma.tolist(), repeat(known.nu))
+        return tabulate(distributions, known.max_tokens)
 
 
-def _weigh_per_token(mu: Floats, sigma: Floats, prompts: Prompts) -> Floats:
-    lengths = spread_lengths(mu, sigma, prompts.nu, prompts.max_tokens)
-    return np.asarray(lengths.mean(axis=1) / (1 / np.maximum(lengths, 1.0)).mean(axis=1))
-
-
-_FIXED: Mapping[str, Callable[[Rivals], Floats]] = MappingProxyType(
-    {
-        "random": lambda rivals: rivals.at_random,
-        "prefix": lambda rivals: rivals.by_prefix,
-        "per_token": lambda rivals: rivals.per_token,
-        "oracle_per_token": lambda rivals: rivals.true_per_token,
-    }
-)
+_FIXED = ("random", "prefix", "per_token", "oracle_per_token")
 _SHORTEST, _TIE = LeastWork(), LeastWork(tail_weight=None)
-_BY_WORK: Mapping[str, tuple[Policy, Callable[[Rivals], ExpectedWork]]] = MappingProxyType(
+_BY_WORK: Mapping[str, tuple[Policy, str]] = MappingProxyType(
     {
-        "fcfs": (FirstCome(), lambda rivals: rivals.true_lengths),
-        "ssjf": (_SHORTEST, lambda rivals: rivals.points),
-        "ltr": (_SHORTEST, lambda rivals: rivals.ranks),
-        "sept": (_SHORTEST, lambda rivals: rivals.log_t),
-        "tie": (_TIE, lambda rivals: rivals.log_t),
-        "tie_01": (LeastWork(tail_weight=0.1), lambda rivals: rivals.log_t),
-        "tie_05": (LeastWork(tail_weight=0.5), lambda rivals: rivals.log_t),
-        "log_normal": (_TIE, lambda rivals: rivals.log_normal),
-        "free_nu": (_TIE, lambda rivals: rivals.free_nu),
-        "oracle_distribution": (_TIE, lambda rivals: rivals.true_log_t),
-        "oracle_length": (_SHORTEST, lambda rivals: rivals.true_lengths),
+        "fcfs": (FirstCome(), "true length"),
+        "ssjf": (_SHORTEST, "point"),
+        "ltr": (_SHORTEST, "rank"),
+        "sept": (_SHORTEST, "log-t"),
+        "tie": (_TIE, "log-t"),
+        "tie_01": (LeastWork(tail_weight=0.1), "log-t"),
+        "tie_05": (LeastWork(tail_weight=0.5), "log-t"),
+        "log_normal": (_TIE, "log-normal"),
+        "free_nu": (_TIE, "log-t, free nu"),
+        "oracle_distribution": (_TIE, "true log-t"),
+        "oracle_length": (_SHORTEST, "true length"),
     }
 )
 NAMES = (

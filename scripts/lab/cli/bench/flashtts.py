@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,12 +16,6 @@ from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import Config, load_config
 from flashedge.errors import DaemonError, RequestError
 from scripts.lab.cli.evaluate import parse_widths
-
-if TYPE_CHECKING:
-    from flashedge.files.journal import Journal
-    from flashedge.models.specs import Pair
-    from scripts.lab.benchmark.live import BenchPlan
-    from scripts.lab.benchmark.live_run import LiveRun, RunKey
 
 RUNS, REPORT = "runs.jsonl", "report.json"
 PAPERS_PAIRS = ("math-1.5b+skywork-1.5b", "math-1.5b+shepherd-7b", "math-7b+skywork-1.5b")
@@ -85,6 +79,7 @@ def flashtts(
 ) -> None:
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""
     from scripts.lab.benchmark import ladder
+    from scripts.lab.benchmark.devices import OVERHEADS
 
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
@@ -92,7 +87,7 @@ def flashtts(
     if simulated:
         pairs = PAPERS_PAIRS if pair is None else (pair,)
         rows = _simulate(gpu or "rtx4090", pairs, chosen, widths, limit, strategy, config)
-        _print_report(rows, as_json, {"simulated": True, "overheads": _name_overheads()})
+        _print_report(rows, as_json, {"simulated": True, "overheads": str(OVERHEADS["typical"])})
         return
     if gpu is not None:
         raise RequestError("--gpu needs --simulated", hint="add --simulated", param="gpu")
@@ -159,12 +154,14 @@ def _measure(
     as_json: bool,
     config: Config,
 ) -> None:
-    from flashedge.files.problems import read_problems
+    from flashedge.daemon.files import find_holder
+    from flashedge.files.journal import Journal
+    from flashedge.files.problems import file_digest, read_problems
+    from flashedge.models.folders import pair_fingerprint
     from flashedge.models.registry import find_pair
     from scripts.lab.benchmark.grades import grade_answers
     from scripts.lab.benchmark.ladder import STOCK_ENGINE
-    from scripts.lab.benchmark.live import BenchPlan, parse_budget, run_plan
-    from scripts.lab.benchmark.live_run import compare_runs
+    from scripts.lab.benchmark.live import BenchPlan, LiveRun, compare_runs, parse_budget, run_plan
 
     pair = find_pair(config.pair, config)
     plan = BenchPlan(
@@ -176,9 +173,20 @@ def _measure(
         strategy=strategy,
         seed=seed,
     )
-    _check_alone(config)
+    if (pid := find_holder(config)) is not None:
+        raise DaemonError(
+            f"a daemon runs (process {pid}); its work would spoil the measurement",
+            hint="stop it, then measure: flashedge down && flashedge bench flashtts …",
+        )
     folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
-    with _open_records(folder, pair, file, plan, config) as kept:
+    settings = {
+        "pair": pair.name,
+        "models": pair_fingerprint(pair, config),
+        "problems": file_digest(file),
+        "strategy": strategy,
+        "seed": seed,
+    }
+    with Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key) as kept:
         known = [key for key in plan.keys if key in kept.records]
         with show_bar("measuring", plan.runs, done=len(known), unit="runs") as advance:
 
@@ -225,45 +233,7 @@ def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _check_alone(config: Config) -> None:
-    from flashedge.daemon.files import find_holder
-
-    if (pid := find_holder(config)) is not None:
-        raise DaemonError(
-            f"a daemon runs (process {pid}); its work would spoil the measurement",
-            hint="stop it, then measure: flashedge down && flashedge bench flashtts …",
-        )
-
-
-def _open_records(
-    folder: Path, pair: Pair, file: Path, plan: BenchPlan, config: Config
-) -> Journal[RunKey, LiveRun]:
-    """Earlier measurements of the same models, problems and search.
-
-    Raises Conflict, StoreError.
-    """
-    from flashedge.files.journal import Journal
-    from flashedge.files.problems import file_digest
-    from flashedge.models.folders import pair_fingerprint
-    from scripts.lab.benchmark.live_run import LiveRun
-
-    settings = {
-        "pair": pair.name,
-        "models": pair_fingerprint(pair, config),
-        "problems": file_digest(file),
-        "strategy": plan.strategy,
-        "seed": plan.seed,
-    }
-    return Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key)
-
-
 # ---------------------------------------------------------------- output
-
-
-def _name_overheads() -> str:
-    from scripts.lab.benchmark.devices import OVERHEADS
-
-    return str(OVERHEADS["typical"])
 
 
 def _print_report(

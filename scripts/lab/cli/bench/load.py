@@ -1,36 +1,37 @@
-"""`bench load`: many programs at once, as they arrive at a busy server."""
+"""`bench load`: many programs at once, as they arrive at a busy server or on a simulated card."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
-from flashedge.cli.solve.strategy_flags import parse_strategy_flags
+from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
-from scripts.lab.cli.bench import load_options as options
-from scripts.lab.cli.bench.load_simulated import check_real_only, check_unused, simulate_load
+from flashedge.types import POLICY_NAMES
 from scripts.lab.cli.bench.load_view import print_report
 
 if TYPE_CHECKING:
     from flashedge.files.journal import Journal
     from flashedge.files.problems import FileProblem
     from scripts.lab.benchmark.load.plan import PlannedProgram
-    from scripts.lab.benchmark.load.record import ProgramRecord
-    from scripts.lab.benchmark.load.report import Grades
     from scripts.lab.benchmark.load.slo import Slo
+    from scripts.lab.benchmark.load.timings import ProgramRecord
+    from scripts.lab.benchmark.simulate import Question
 
 PROGRAMS, REPORT = "programs.jsonl", "report.json"
 DEFAULT_N = 8
+SIMULATED_PAIR, GPU, SIMULATED_PROBLEMS = "math-1.5b+skywork-1.5b", "rtx4090", 40
 EPILOG = """\
 [bold]Examples[/]
   flashedge bench load --rate 2 --minutes 1 --problems problems.jsonl
@@ -43,27 +44,147 @@ its queue. Ctrl-C keeps what has finished.
 """
 
 
+def _option(panel: str, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
+    """An option of `bench load` in a panel of its help."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
 def load(
-    problems: options.Problems = None,
-    rate: options.Rate = None,
-    minutes: options.Minutes = 1.0,
-    arrivals: options.Arrivals = "poisson",
-    mix: options.Mix = "chat=0.5,search=0.5",
-    clients: options.Clients = 4,
-    seed: options.Seed = 0,
-    limit: options.Limit = None,
-    pair: options.Pair = None,
-    strategy: options.Strategy = "beam",
-    n: options.Paths = None,
-    max_tokens: options.MaxTokens = None,
-    slo: options.Slo = None,
-    slo_scale: options.SloScale = 1.0,
-    difficulty: options.Difficulty = None,
-    simulated: options.Simulated = False,
-    gpu: options.Gpu = None,
-    policy: options.Policy = None,
-    folder: options.Output = None,
-    as_json: options.Json = False,
+    problems: Annotated[
+        Path | None,
+        _option("Programs", "FILE", "What is asked: JSON lines of problem (and answer, id)."),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        _option("Load", "X", "Programs a second. It needs no value with a file of arrivals."),
+    ] = None,
+    minutes: Annotated[
+        float,
+        _option(
+            "Load",
+            "X",
+            "How long programs arrive. The load lasts until the last one has finished.",
+            min=0.01,
+            max=1440.0,
+        ),
+    ] = 1.0,
+    arrivals: Annotated[
+        str,
+        _option(
+            "Load",
+            "NAME",
+            "poisson: independent of each other. bursty: the same, three times as many during a"
+            " fifth of the time. Else a file of seconds, one a line.",
+        ),
+    ] = "poisson",
+    mix: Annotated[
+        str,
+        _option(
+            "Load",
+            "KIND=SHARE,…",
+            "Which share of the programs are chats, searches and batch work: chat, search, batch.",
+        ),
+    ] = "chat=0.5,search=0.5",
+    clients: Annotated[
+        int, _option("Load", "N", "Clients that the programs are from.", min=1, max=10_000)
+    ] = 4,
+    seed: Annotated[
+        int,
+        _option("Load", "N", "The same seed gives the same programs at the same times.", min=0),
+    ] = 0,
+    limit: Annotated[
+        int | None, _option("Programs", "N", "Use the first N problems.", min=1)
+    ] = None,
+    pair: Annotated[
+        str | None,
+        _option("Programs", "PAIR", "Pair of models.", show_default="the setting `pair`"),
+    ] = None,
+    strategy: Annotated[
+        str,
+        _option(
+            "Programs",
+            "NAME[-N]",
+            "How searches search; beam-16 also sets --n.",
+            autocompletion=complete_strategy,
+        ),
+    ] = "beam",
+    n: Annotated[
+        int | None,
+        _option("Programs", "N", "Paths of a search.", "--n", "-n", show_default="8"),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        _option(
+            "Programs",
+            "N",
+            "Most tokens of a chat's answer, and of a path.",
+            min=1,
+            show_default="the pair's",
+        ),
+    ] = None,
+    slo: Annotated[
+        str | None,
+        _option(
+            "Deadlines",
+            "KIND=SECONDS,…",
+            "Base deadline of each kind, such as chat=2,search=30.",
+            show_default="none",
+        ),
+    ] = None,
+    slo_scale: Annotated[
+        float, _option("Deadlines", "X", "Multiplies all deadlines.", min=0.001)
+    ] = 1.0,
+    difficulty: Annotated[
+        list[Path] | None,
+        _option(
+            "Deadlines",
+            "FILE",
+            "Results of `solve --input` on the same problems, many of each, or lines of id and"
+            " factor. A problem that is always answered right has factor 1, never 3, else 2.",
+            show_default="factor 2 for all",
+        ),
+    ] = None,
+    simulated: Annotated[
+        bool,
+        _option(
+            "Simulated card",
+            None,
+            "Simulate a card in virtual time; no engine runs. Searches ask problems of MATH, chats"
+            " are long, and their lengths are predicted with an error.",
+            "--simulated",
+        ),
+    ] = False,
+    gpu: Annotated[
+        str | None,
+        _option(
+            "Simulated card",
+            "CARD",
+            "The card: rtx3090, rtx4080, rtx4090, rtx5090.",
+            show_default=GPU,
+        ),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        _option(
+            "Simulated card",
+            "NAME",
+            "Which program goes first, instead of the setting scheduling_policy: "
+            f"{', '.join(POLICY_NAMES)}.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        _option(
+            "Output",
+            "FOLDER",
+            "Folder for the programs and the report. The same command resumes.",
+            "--output",
+            show_default="a folder of the state directory",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, _option("Output", None, "Print the report as JSON.", "--json")
+    ] = False,
 ) -> None:
     """Send many programs, chats and searches, at random times, and measure how each fares.
 
@@ -71,8 +192,12 @@ def load(
     whether short programs went first.
     """
     from flashedge.files.problems import file_digest, read_problems
-    from scripts.lab.benchmark.load.arrivals import choose_arrivals
-    from scripts.lab.benchmark.load.plan import parse_by_kind, parse_mix, plan_programs
+    from scripts.lab.benchmark.load.plan import (
+        choose_arrivals,
+        parse_by_kind,
+        parse_mix,
+        plan_programs,
+    )
     from scripts.lab.benchmark.load.slo import Slo, read_factors
 
     search_name, paths = parse_strategy_flags(strategy, n)
@@ -108,21 +233,40 @@ def load(
         "n": width,
     }
     if simulated:
-        check_real_only(problems=problems, output=folder, max_tokens=max_tokens)
-        simulate_load(
-            plan,
-            deadlines,
-            pair=pair,
-            gpu=gpu,
-            policy=policy,
+        from scripts.lab.benchmark.simulate import Question
+
+        for flag, given in (
+            ("problems", problems),
+            ("output", folder),
+            ("max-tokens", max_tokens),
+        ):
+            if given is not None:
+                raise RequestError(
+                    f"--{flag} has no meaning with --simulated",
+                    hint=f"leave --{flag} out",
+                    param=flag.replace("-", "_"),
+                )
+        if policy is not None and policy not in POLICY_NAMES:
+            known = ", ".join(POLICY_NAMES)
+            raise RequestError(
+                f"there is no policy {policy!r}", hint=f"known: {known}", param="policy"
+            )
+        config = load_config()
+        if policy is not None:
+            config = replace(config, scheduling_policy=policy)
+        question = Question(
+            gpu=gpu or GPU,
+            pair=pair or SIMULATED_PAIR,
             strategy=search_name or strategy,
             n=width,
-            limit=limit,
-            about=about,
-            as_json=as_json,
+            problems=limit or SIMULATED_PROBLEMS,
+            share=None,
         )
+        _simulate(question, config, plan, deadlines, about, as_json)
         return
-    check_unused(gpu=gpu, policy=policy)
+    for flag, value in (("gpu", gpu), ("policy", policy)):
+        if value is not None:
+            raise RequestError(f"--{flag} needs --simulated", hint="add --simulated", param=flag)
     if problems is None:
         raise RequestError(
             "there are no problems to ask",
@@ -142,7 +286,8 @@ def load(
         "arrivals": arrivals if rate is not None else file_digest(Path(arrivals)),
         **limits,
     }
-    name = f"load-{config.pair}-{_digest(settings)}"
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+    name = f"load-{config.pair}-{digest}"
     folder = folder or config.state_dir / "benches" / name
     interrupted: KeyboardInterrupt | FlashEdgeError | None = None
     with _open_records(folder, settings) as kept:
@@ -164,16 +309,10 @@ def load(
     raise typer.Exit(exit_codes.INTERRUPTED)
 
 
-def _digest(settings: Mapping[str, Any]) -> str:
-    """8 hex digits that stand for the load."""
-    text = json.dumps(settings, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
 def _open_records(folder: Path, settings: Mapping[str, Any]) -> Journal[int, ProgramRecord]:
     """The programs of an earlier call with the same load. Raises Conflict, StoreError."""
     from flashedge.files.journal import Journal
-    from scripts.lab.benchmark.load.record import ProgramRecord
+    from scripts.lab.benchmark.load.timings import ProgramRecord
 
     return Journal(
         folder / PROGRAMS, settings, ProgramRecord.from_json, key=lambda record: record.number
@@ -190,8 +329,7 @@ def _measure(
 ) -> None:
     """Run the programs that have no record. Raises DaemonError, RequestError, StoreError."""
     from flashedge.daemon import control as daemon_control
-    from scripts.lab.benchmark.load.daemon_server import DaemonServer
-    from scripts.lab.benchmark.load.open_load import run_load
+    from scripts.lab.benchmark.load.open_load import DaemonServer, run_load
 
     left = [program for program in programs if program.number not in kept.records]
     if not left:
@@ -230,9 +368,12 @@ def _report(
     about: Mapping[str, Any],
     as_json: bool,
 ) -> None:
+    from scripts.lab.benchmark.grades import grade_pairs
     from scripts.lab.benchmark.load.report import build_report
 
-    report = {"load": about, **build_report(records, slo, _grade(records, problems))}
+    known = {p.id: p.answer for p in problems if p.answer is not None}
+    grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
+    report = {"load": about, **build_report(records, slo, grades)}
     output.write_json(folder / REPORT, report)
     if as_json:
         output.print_json(report)
@@ -241,8 +382,46 @@ def _report(
     output.note(f"wrote {PROGRAMS} and {REPORT} in {folder}")
 
 
-def _grade(records: Sequence[ProgramRecord], problems: Sequence[FileProblem]) -> Grades:
-    from scripts.lab.benchmark.grades import grade_pairs
+def _simulate(
+    question: Question,
+    config: Config,
+    plan: Callable[[int], Sequence[PlannedProgram]],
+    slo: Slo,
+    about: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Simulate the load and print its report. Raises as `benchmark.simulate.build_bench`."""
+    from scripts.lab.benchmark.load.report import build_report
+    from scripts.lab.benchmark.load.virtual_load import (
+        build_virtual_load,
+        measure_load_dispersion,
+        run_virtual_load,
+    )
+    from scripts.lab.benchmark.simulate import build_bench
 
-    known = {p.id: p.answer for p in problems if p.answer is not None}
-    return asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
+    load = build_virtual_load(build_bench(question, config), config)
+    records = run_virtual_load(load, plan(len(load.search_rows)))
+    dispersion = {kind: found.to_json() for kind, found in measure_load_dispersion(load).items()}
+    settings = {
+        **about,
+        "simulated": True,
+        "pair": question.pair,
+        "gpu": question.gpu,
+        "policy": config.scheduling_policy,
+        "dispersion": dispersion,
+    }
+    report = {"load": settings, **build_report(records, slo)}
+    if as_json:
+        output.print_json(report)
+        return
+    output.say(
+        f"SIMULATED: {question.pair} on {question.gpu}, policy {config.scheduling_policy}. This is"
+        " a roofline model of the card in virtual time, not a measurement."
+    )
+    for kind, row in dispersion.items():
+        output.say(
+            f"Lengths of one {'path' if kind == 'search' else 'answer'} ({kind}):"
+            f" {row['mean_tokens']:.0f} tokens, coefficient of variation {row['within_cv']:.2f}"
+            f" within a prompt, {row['between_cv']:.2f} between prompts."
+        )
+    print_report(report)

@@ -11,10 +11,9 @@ from flashedge.client.async_client import AsyncClient
 from flashedge.errors import DaemonError, EngineDead, QueueFull
 from flashedge.files.problems import FileProblem
 from flashedge.scheduling.programs.program import Kind
-from scripts.lab.benchmark.load.daemon_server import DaemonServer
-from scripts.lab.benchmark.load.open_load import Served, run_load
+from scripts.lab.benchmark.load.open_load import DaemonServer, Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
-from scripts.lab.benchmark.load.record import End, ProgramRecord
+from scripts.lab.benchmark.load.timings import End, ProgramRecord
 from scripts.lab.sim.clock import run_virtual
 from tests.lab.load_rig import LoadDaemon
 

@@ -1,13 +1,88 @@
-"""The programs of a load."""
+"""What arrives in a load, and when: seeded, as dense as told, and read from files."""
 
 from __future__ import annotations
 
+import itertools
+from pathlib import Path
+from random import Random
+
 import pytest
 
-from flashedge.errors import RequestError
+from flashedge.errors import ConfigError, RequestError
 from flashedge.scheduling.programs.program import Kind
-from scripts.lab.benchmark.load.arrivals import PoissonArrivals
-from scripts.lab.benchmark.load.plan import parse_by_kind, parse_mix, plan_programs
+from scripts.lab.benchmark.load.plan import (
+    BurstyArrivals,
+    PoissonArrivals,
+    RecordedArrivals,
+    choose_arrivals,
+    parse_by_kind,
+    parse_mix,
+    plan_programs,
+    read_arrivals,
+)
+
+
+def test_poisson_arrivals_have_the_rate_and_exponential_gaps() -> None:
+    times = PoissonArrivals(rate=5.0).draw(2000.0, Random(1))
+    assert len(times) == pytest.approx(10_000, rel=0.03)
+    assert list(times) == sorted(times)
+    assert times[0] >= 0
+    assert times[-1] < 2000.0
+    gaps = [b - a for a, b in itertools.pairwise(times)]
+    mean = sum(gaps) / len(gaps)
+    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert mean == pytest.approx(0.2, rel=0.03)
+    assert spread == pytest.approx(mean, rel=0.05)  # as of an exponential distribution
+
+
+def test_equal_seeds_draw_equal_arrivals() -> None:
+    process = BurstyArrivals(rate=2.0)
+    assert process.draw(60.0, Random(3)) == process.draw(60.0, Random(3))
+    assert process.draw(60.0, Random(3)) != process.draw(60.0, Random(4))
+
+
+def test_three_times_as_many_arrive_in_a_burst() -> None:
+    times = BurstyArrivals(rate=4.0, start=0.4, length=0.2).draw(1000.0, Random(5))
+    assert list(times) == sorted(times)
+    counts = [sum(low <= at < high for at in times) for low, high in ((0, 400), (400, 600))]
+    assert counts[0] / 400 == pytest.approx(4.0, rel=0.08)
+    assert counts[1] / 200 == pytest.approx(12.0, rel=0.08)
+    assert sum(at >= 600 for at in times) / 400 == pytest.approx(4.0, rel=0.08)
+
+
+def test_a_burst_ends_with_the_load() -> None:
+    times = BurstyArrivals(rate=4.0, start=0.9, length=0.5).draw(1000.0, Random(6))
+    assert max(times) < 1000.0
+    assert sum(at >= 900 for at in times) / 100 == pytest.approx(12.0, rel=0.15)
+
+
+def test_a_file_of_times(tmp_path: Path) -> None:
+    file = tmp_path / "times.txt"
+    file.write_text("# seconds\n2.5\n\n0\n 1e1 \n")
+    assert read_arrivals(file) == RecordedArrivals(times_s=(0.0, 2.5, 10.0))
+    assert read_arrivals(file).draw(5.0, Random(0)) == (0.0, 2.5)
+    for text, said in (
+        ("1\nsoon\n", "line 2: 'soon'"),
+        ("-1\n", "'-1' is no time"),
+        ("", "no arr"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=said):
+            read_arrivals(file)
+    with pytest.raises(ConfigError, match="can't read"):
+        read_arrivals(tmp_path / "none")
+
+
+def test_processes_by_name(tmp_path: Path) -> None:
+    assert choose_arrivals("poisson", 2.0) == PoissonArrivals(rate=2.0)
+    assert choose_arrivals("bursty", 2.0) == BurstyArrivals(rate=2.0)
+    file = tmp_path / "times.txt"
+    file.write_text("1\n")
+    assert choose_arrivals(str(file), None) == RecordedArrivals(times_s=(1.0,))
+    for name, rate in (("poisson", None), ("poisson", 0.0), ("bursty", -1.0), (str(file), 2.0)):
+        with pytest.raises(RequestError):
+            choose_arrivals(name, rate)
+
 
 HALVES = {Kind.CHAT: 0.5, Kind.SEARCH: 0.5}
 

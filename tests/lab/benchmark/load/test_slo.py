@@ -10,15 +10,17 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.programs.program import Kind
-from scripts.lab.benchmark.load.attainment import (
+from scripts.lab.benchmark.load.slo import (
+    Slo,
     compute_attainment,
     find_highest_rate,
     find_least_scale,
     list_needed_scales,
     list_scale_curve,
+    rate_difficulty,
+    read_factors,
 )
-from scripts.lab.benchmark.load.record import End
-from scripts.lab.benchmark.load.slo import Slo, rate_difficulty, read_factors
+from scripts.lab.benchmark.load.timings import End
 from tests.lab.load_rig import build_record
 
 

@@ -11,19 +11,18 @@ from scipy.stats import kendalltau
 
 from flashedge.scheduling.programs.program import Kind
 from scripts.lab.benchmark.load.comparison import compare_paired, estimate_mean, find_best
-from scripts.lab.benchmark.load.fairness import (
-    average_by_client,
-    compute_jain,
-    list_fairness_curve,
-)
-from scripts.lab.benchmark.load.record import End, ProgramRecord
 from scripts.lab.benchmark.load.report import build_report
 from scripts.lab.benchmark.load.slo import Slo
 from scripts.lab.benchmark.load.timings import (
+    End,
+    ProgramRecord,
     Timings,
+    average_by_client,
+    compute_jain,
     compute_order_quality,
     compute_throughput,
     find_finish_time,
+    list_fairness_curve,
     summarize_values,
 )
 from tests.lab.load_rig import build_record

@@ -13,17 +13,21 @@ from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind
 from flashedge.search.tree import Tree
-from scripts.lab.benchmark.load import virtual_server
-from scripts.lab.benchmark.load.arrivals import PoissonArrivals, RecordedArrivals
-from scripts.lab.benchmark.load.plan import PlannedProgram, plan_programs
-from scripts.lab.benchmark.load.record import End
-from scripts.lab.benchmark.load.timings import Timings
+from scripts.lab.benchmark.load import virtual_load
+from scripts.lab.benchmark.load.plan import (
+    PlannedProgram,
+    PoissonArrivals,
+    RecordedArrivals,
+    plan_programs,
+)
+from scripts.lab.benchmark.load.timings import End, Timings
 from scripts.lab.benchmark.load.virtual_load import (
     FORECASTS,
+    VirtualLoad,
     build_virtual_load,
     measure_load_dispersion,
+    run_virtual_load,
 )
-from scripts.lab.benchmark.load.virtual_server import VirtualLoad, run_virtual_load
 from scripts.lab.benchmark.simulate import Question, build_bench
 
 QUESTION = Question(
@@ -78,7 +82,7 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tree]:
             found[str(self._engines.program)] = outcome.tree
             return outcome
 
-    monkeypatch.setattr(virtual_server, "Driver", KeepingDriver)
+    monkeypatch.setattr(virtual_load, "Driver", KeepingDriver)
     return found
 
 

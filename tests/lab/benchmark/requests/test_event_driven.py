@@ -10,17 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.models.shape import ModelShape
-from scripts.lab.benchmark.requests.case import RequestCase
-from scripts.lab.benchmark.requests.event_driven import serve_by_events
-from scripts.lab.benchmark.requests.orders import (
+from scripts.lab.benchmark.requests.event_driven import (
+    FixedOrder,
     Floats,
     Integers,
+    RequestCase,
+    ServedCase,
     WaitingOrder,
     order_by_arrival,
-    order_by_length,
+    serve_by_events,
+    sort_waiting,
 )
-from scripts.lab.benchmark.requests.stepwise import serve_stepwise
-from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.blocks import BlockCache
+from scripts.lab.sim.engine_loop import SimConfig
+from scripts.lab.sim.scheduler import SimScheduler, SimSequence
+from scripts.lab.sim.step_cost import estimate_step_s
 
 SHAPE = ModelShape(name="tiny", params=2**28, layers=4, heads=4, kv_heads=2, head_dim=64)
 CONFIG = SimConfig(
@@ -30,6 +34,66 @@ CONFIG = SimConfig(
     max_num_seqs=8,
     max_batched_tokens=128,
 )
+
+
+def serve_stepwise(case: RequestCase, config: SimConfig, order: WaitingOrder) -> ServedCase:
+    """Step by step, with the scheduler of the simulated engines: the waiting queue is
+    sorted when a request arrives, ends or is preempted."""
+    scheduler = SimScheduler(
+        BlockCache(config.kv_bytes // config.block_bytes, config.block_tokens, reuse=False),
+        longest_tokens=config.max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_batched_tokens=config.max_batched_tokens,
+    )
+    count = len(case)
+    started_s, first_s, finished_s = (np.full(count, np.nan) for _ in range(3))
+    drawn = np.zeros(count, dtype=np.int64)
+    now_s, arrived, left, steps = 0.0, 0, count, 0
+    is_stale = True
+    while left:
+        while arrived < count and case.arrived_s[arrived] <= now_s:
+            scheduler.add(
+                SimSequence(
+                    id=arrived,
+                    tokens=[0] * int(case.prompt_tokens[arrived]),
+                    program=str(arrived),
+                )
+            )
+            arrived, is_stale = arrived + 1, True
+        if not scheduler.running and not scheduler.waiting:
+            now_s = float(case.arrived_s[arrived])
+            continue
+        if is_stale and scheduler.waiting and len(scheduler.running) < config.max_num_seqs:
+            waiting = np.array(sorted(s.id for s in scheduler.waiting), dtype=np.int64)
+            scheduler.rank_programs([str(i) for i in sort_waiting(order, waiting, now_s)])
+            is_stale = False
+        preemptions = scheduler.preemptions
+        batch = scheduler.plan()
+        is_stale |= scheduler.preemptions > preemptions
+        for work in batch:
+            if np.isnan(started_s[work.sequence.id]):
+                started_s[work.sequence.id] = now_s
+        now_s += estimate_step_s(config.device, config.shape, batch)
+        steps += 1
+        for work in batch:
+            if not scheduler.complete(work):
+                continue
+            sequence = work.sequence
+            if not drawn[sequence.id]:
+                first_s[sequence.id] = now_s
+            drawn[sequence.id] += 1
+            sequence.tokens.append(0)
+            if drawn[sequence.id] == case.output_tokens[sequence.id]:
+                scheduler.remove(sequence)
+                finished_s[sequence.id] = now_s
+                left, is_stale = left - 1, True
+    return ServedCase(
+        started_s=started_s,
+        first_token_s=first_s,
+        finished_s=finished_s,
+        steps=steps,
+        preemptions=scheduler.preemptions,
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +121,7 @@ def draw_case(seed: int, requests: int, rate: float, longest: int = 200) -> Requ
 def list_orders(case: RequestCase) -> list[WaitingOrder]:
     return [
         order_by_arrival(len(case)),
-        order_by_length(case.output_tokens),
+        FixedOrder(scores=case.output_tokens.astype(float)),
         Impatient(case.arrived_s, case.output_tokens),
     ]
 
@@ -132,7 +196,7 @@ def test_what_does_not_fit_is_refused() -> None:
 def test_shortest_first_beats_arrival_under_overload() -> None:
     case = draw_case(5, 200, 1000.0)
     by_arrival = serve_by_events(case, CONFIG, order_by_arrival(len(case)))
-    by_length = serve_by_events(case, CONFIG, order_by_length(case.output_tokens))
+    by_length = serve_by_events(case, CONFIG, FixedOrder(scores=case.output_tokens.astype(float)))
     ratio = (
         by_arrival.build_timings(case).per_token_s.mean()
         / by_length.build_timings(case).per_token_s.mean()

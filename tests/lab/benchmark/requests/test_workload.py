@@ -12,8 +12,7 @@ from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.active import ActivePrograms, Rules
 from flashedge.scheduling.programs.policies import FirstCome, LeastWork
 from flashedge.scheduling.programs.program import Member
-from scripts.lab.benchmark.requests.dispersion import measure_dispersion
-from scripts.lab.benchmark.requests.orders import FixedOrder, sort_waiting
+from scripts.lab.benchmark.requests.event_driven import FixedOrder, sort_waiting
 from scripts.lab.benchmark.requests.predictions import (
     LOG_NORMAL_SPREAD,
     PAPER,
@@ -21,13 +20,16 @@ from scripts.lab.benchmark.requests.predictions import (
     Quality,
     predict,
 )
-from scripts.lab.benchmark.requests.prior import (
+from scripts.lab.benchmark.requests.prompts import (
     DEFAULT,
     SHIFTED,
     LengthPrior,
+    Prompts,
+    draw_prompts,
+    draw_trace_prompts,
+    measure_dispersion,
     scale_to_dispersion,
 )
-from scripts.lab.benchmark.requests.prompts import Prompts, draw_prompts, draw_trace_prompts
 from scripts.lab.benchmark.requests.rivals import NAMES, EscalatingOrder, Rivals
 from scripts.lab.distributions import LogNormal, Point
 
