@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.follow import OPEN_STATUSES
+from flashedge.client.protocol import OPEN_STATUSES
 from flashedge.errors import (
     ContextOverflow,
     DaemonError,

@@ -10,7 +10,6 @@ import httpx
 
 from flashedge import events
 from flashedge.client.calls import READ_TIMEOUT_S, Calls
-from flashedge.client.follow import explain_missing_end
 from flashedge.client.protocol import (
     CHAT,
     DONE,
@@ -19,6 +18,7 @@ from flashedge.client.protocol import (
     build_chat_body,
     build_headers,
     explain_cut_reply,
+    explain_missing_end,
     parse_chat_frame,
     parse_event,
     parse_frames,

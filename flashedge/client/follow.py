@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OPEN_STATUSES = ("queued", "running")
 CANCEL_TIMEOUT_S = 5.0
 MIN_QUEUE_PAUSE_S = 0.05
 
@@ -71,19 +70,6 @@ class Reconnection:
         if limit is not None and self._failures > limit:
             return None
         return self._policy.pause_s(self._failures)
-
-
-def explain_missing_end(run: str, status: object) -> DaemonError:
-    """The error of a stream that closed before the run's terminal event.
-
-    An open run can be followed again. Any other has lost its end with the daemon.
-    """
-    if status in OPEN_STATUSES:
-        return DaemonError(f"the daemon closed the stream of run {run}")
-    return RunInterrupted(
-        f"run {run} was interrupted: the daemon stopped while it ran",
-        hint=f"solve again; its events so far are kept: flashedge runs show {run}",
-    )
 
 
 def explain_lost_run(run: str, error: DaemonError) -> DaemonError:

@@ -10,10 +10,13 @@ from typing import Any
 import httpx
 
 from flashedge import errors, events
-from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError
+from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 from flashedge.events import Event
 from flashedge.literal import join_surrogates
 from flashedge.types import Message
+
+OPEN_STATUSES = ("queued", "running")
+"""Statuses of a run that is not over."""
 
 LONGEST_NAME = 200
 CHAT = "/v1/chat/completions"
@@ -234,3 +237,16 @@ def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
 def explain_cut_reply() -> DaemonError:
     """The error of a chat's stream that closed before its last frame."""
     return DaemonError("the daemon went away in the middle of its reply")
+
+
+def explain_missing_end(run: str, status: object) -> DaemonError:
+    """The error of a stream that closed before the run's terminal event.
+
+    An open run can be followed again. Any other has lost its end with the daemon.
+    """
+    if status in OPEN_STATUSES:
+        return DaemonError(f"the daemon closed the stream of run {run}")
+    return RunInterrupted(
+        f"run {run} was interrupted: the daemon stopped while it ran",
+        hint=f"solve again; its events so far are kept: flashedge runs show {run}",
+    )

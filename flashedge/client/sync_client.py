@@ -20,6 +20,7 @@ from flashedge.client.protocol import (
     build_chat_body,
     build_headers,
     explain_cut_reply,
+    explain_missing_end,
     make_sendable,
     parse_chat_frame,
     parse_event,
@@ -134,7 +135,7 @@ class Client(Calls[dict[str, Any]]):
                     yield number, event
                     if isinstance(event, events.TERMINAL):
                         return
-                raise follow.explain_missing_end(run, self.run(run).get("status"))
+                raise explain_missing_end(run, self.run(run).get("status"))
             except RunInterrupted:
                 raise
             except DaemonError as error:

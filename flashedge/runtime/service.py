@@ -16,6 +16,7 @@ from flashedge.config import Config
 from flashedge.engine.base import EngineView
 from flashedge.errors import Conflict, DaemonStopping, FlashEdgeError, NotFound
 from flashedge.events import Event, StepCompleted
+from flashedge.runtime.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.execution import Job, Tools, execute
 from flashedge.runtime.ledger import RunLedger
@@ -25,7 +26,6 @@ from flashedge.runtime.pair_loader import IdleClock, OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.scheduler import PairScheduler
-from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.plan import (

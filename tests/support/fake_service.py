@@ -27,9 +27,9 @@ from flashedge.events import (
     RunStarted,
 )
 from flashedge.profiler.card_watch import CardUser
+from flashedge.runtime.archive import RunSummary
 from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.served_pair import PairState

@@ -15,8 +15,8 @@ from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.self_test_turns import Turns
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
+from flashedge.runtime.archive import ArchivedRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair

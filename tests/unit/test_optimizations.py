@@ -61,7 +61,7 @@ def choose(*, separate_processors: bool = False, **features: Any) -> Optimizatio
     )
 
 
-@pytest.mark.parametrize("switch", set(SWITCHES) & set(FEATURES))
+@pytest.mark.parametrize("switch", sorted(set(SWITCHES) & set(FEATURES)))
 @pytest.mark.parametrize("on", [False, True])
 def test_a_feature_sets_its_switch_and_no_other(switch: str, on: bool) -> None:
     assert choose(**{switch: on}) == replace(Optimizations(), **{switch: on})

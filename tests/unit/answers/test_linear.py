@@ -140,7 +140,7 @@ def test_a_deep_value_counts_as_text_however_deep_the_caller_is() -> None:
 
 # ---------------------------------------------------------------- the list is complete
 
-READ_IN = ("answers", "certainty", "search", "runtime/thinking.py", "runtime/incremental_text.py")
+READ_IN = ("answers", "certainty", "search", "runtime/thinking.py", "runtime/drive/segments.py")
 SEARCHES = frozenset(
     {
         *("search", "match", "fullmatch", "finditer", "findall", "sub"),
@@ -155,6 +155,7 @@ COVERED = {
     "answers.spelling": "normalize, find_option and write_in_latex",
     "answers.structured": "write_canonically and find_calls",
     "certainty.measures": "hesitates",
+    "runtime.drive.segments": "split_steps",
     "runtime.thinking": "Thinking.split",
     "search.steps": "split_steps",
 }

@@ -10,10 +10,10 @@ from flashedge.client.follow import (
     Reconnection,
     RetryPolicy,
     cancel_quietly,
-    explain_missing_end,
     follow,
     retry,
 )
+from flashedge.client.protocol import explain_missing_end
 from flashedge.errors import (
     DaemonError,
     EngineDead,

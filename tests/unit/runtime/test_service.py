@@ -27,7 +27,7 @@ from flashedge.errors import (
     RunInterrupted,
 )
 from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.records.archive import ArchivedRun
+from flashedge.runtime.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run
 from flashedge.types import Problem
