@@ -40,14 +40,14 @@ def list_problem_aucs(
 
 
 def calibration(
-    scores: Sequence[float], labels: Sequence[bool], bins: int = 10
+    scores: Sequence[float], labels: Sequence[bool]
 ) -> tuple[float, list[dict[str, float]]]:
     """Expected calibration error (NaN without scores) and the reliability table."""
     if not scores:
         return math.nan, []
     groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
     for score, label in zip(scores, labels, strict=True):
-        groups[min(bins - 1, int(score * bins))].append((score, label))
+        groups[min(9, int(score * 10))].append((score, label))
     rows, error = [], 0.0
     for index in sorted(groups):
         group = groups[index]

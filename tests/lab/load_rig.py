@@ -82,4 +82,4 @@ class LoadDaemon(BatchDaemon):
 
     async def _wait(self) -> httpx.Response:
         await asyncio.Event().wait()
-        raise AssertionError("it waits for ever")
+        raise AssertionError("nothing sets the event")

@@ -25,10 +25,7 @@ class Overheads:
     """What an engine step takes beyond the roofline of its model on the card."""
 
     step_s: float
-    """Seconds of each step."""
-
     sequence_s: float
-    """Seconds of each sequence in a step."""
 
     def apply(self, device: Device) -> Device:
         """Build the device with these overheads in place of its own."""
@@ -91,9 +88,9 @@ CARDS: Mapping[str, Card] = MappingProxyType(
 )
 
 # Public decode throughput of vLLM on a 4090 leaves some 70 us a sequence at 1.5B and 140 us at 7B
-# beside 3 ms a step. A fit to public seconds of whole searches, which confounds overheads with path
-# lengths, gave about the highest. Both: python -m scripts.bench.flashtts.calibration [--decode].
-# Other cards are assumed to have the same overheads.
+# besides 3 ms a step. A fit to public seconds of whole searches, which confounds overheads with
+# path lengths, gave about the highest. Both: python -m scripts.bench.flashtts.calibration
+# [--decode]. Other cards are assumed to have the same overheads.
 OVERHEADS: Mapping[str, Overheads] = MappingProxyType(
     {
         "low": Overheads(step_s=0.001, sequence_s=0.0),

@@ -290,19 +290,15 @@ def run_plan(
     for (number, kv, name), keys in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
         rung = rungs[name]
         say(f"round {number + 1}, KV {kv}: a daemon for {name}")
-        settings = {"features": rung.optimizations.to_setting(), **_memory(plan.kv[kv])}
+        settings: dict[str, object] = {"features": rung.optimizations.to_setting()}
+        if (kv_bytes := plan.kv[kv]) is not None:
+            settings["kv_bytes"] = kv_bytes // 2
         with _daemon(config, settings, command) as client:
             warm_up = _body(plan, rung, plan.problems[0], 1)  # an engine's first run is slow
             list(client.solve(warm_up))
             for key in keys:
                 body = _body(plan, rung, problems[key.problem], key.n)
                 done(time_run(client, body, key))
-
-
-def _memory(kv_bytes: int | None) -> dict[str, int]:
-    if kv_bytes is None:
-        return {}
-    return {"kv_bytes": kv_bytes // 2}
 
 
 def _body(plan: BenchPlan, rung: Rung, problem: FileProblem, n: int) -> dict[str, Any]:

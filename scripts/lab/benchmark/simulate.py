@@ -27,8 +27,8 @@ SHARE = 0.9
 """Share of the card's memory that the engines are configured to use."""
 
 STUDY_OVERHEAD_BYTES = round(1.2 * 2**30)
-"""What a study that gives a share assumes an engine to take beside weights and KV. The published
-figures rest on it. Without a share the simulation plans as the engines do
+"""What an engine takes besides weights and KV in a study that gives a share (assumed). The
+published figures rest on it. Without a share the simulation plans as the engines do
 (`models.memory.fit`)."""
 
 
@@ -224,7 +224,7 @@ def span_overheads(
 
 
 def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
-    """List what the figures rest on. Stands beside them in every output."""
+    """List what the figures rest on, for every output."""
     device = bench.setup.device
     return {
         "simulated": True,

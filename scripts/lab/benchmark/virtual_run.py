@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
 from flashedge.models.shape import ModelShape
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import Ordering, build_engines
+from flashedge.runtime.drive.engines import Engines, Ordering, build_engines
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.request import Request
@@ -149,6 +150,22 @@ def build_manager(
     )
 
 
+async def start_pair(
+    setup: Setup, trace: StepTrace, optimizations: Optimizations
+) -> tuple[VirtualPair, KvManager | None, Engines]:
+    """Build the pair with its KV memory, on the running loop."""
+    pair = VirtualPair.build(setup, trace)
+    for engine in (pair.generator, pair.verifier, pair.stock_verifier):
+        await engine.budget(setup.kv_bytes // 2)
+    manager = None
+    if optimizations.kv_split:
+        link = setup.link if optimizations.offload else None
+        manager = build_manager(setup, link, pair.generator, pair.verifier)
+        await manager.start()
+    engines = build_engines(optimizations, pair, grader=IntegerGrader(), kv_manager=manager)
+    return pair, manager, engines
+
+
 def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
     flat = setup.flat_batch
     if flat is None:
@@ -188,8 +205,6 @@ class VirtualRun:
     goodput: float
 
     paths: int
-    """Completed paths."""
-
     generator_peak_bytes: int
     """Most KV that requests of the generator held at once."""
 
@@ -234,22 +249,10 @@ def simulate_run(
 
             engine.on_step = observe
 
-        twins = VirtualPair.build(setup, trace)
-        generator, verifier = twins.generator, twins.verifier
-        for name, engine in (
-            ("generator", generator),
-            ("verifier", verifier),
-            ("verifier", twins.stock_verifier),
-        ):
-            await engine.budget(setup.kv_bytes // 2)
-            watch(name, engine)
-        optimizations = rung.optimizations
-        manager = None
-        if optimizations.kv_split:
-            link = setup.link if optimizations.offload else None
-            manager = build_manager(setup, link, generator, verifier)
-            await manager.start()
-        engines = build_engines(optimizations, twins, grader=IntegerGrader(), kv_manager=manager)
+        pair, manager, engines = await start_pair(setup, trace, rung.optimizations)
+        watch("generator", pair.generator)
+        watch("verifier", pair.verifier)
+        watch("verifier", pair.stock_verifier)
         engines = replace(engines, order=order)
 
         def note(event: Event) -> None:
@@ -260,14 +263,16 @@ def simulate_run(
                 case Offloaded(seconds=seconds) | Restored(seconds=seconds):
                     offload_s += seconds
 
-        prompt = generator.codec.encode_chat(spec.problem.messages)
+        prompt = pair.generator.codec.encode_chat(spec.problem.messages)
         with engines.join_kv(note, len(prompt)) as memory:
             search = build_search(spec)
             driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
             tree = (await driver.run()).tree
         if manager is not None:
             await manager.stop()
-        views = [await engine.view() for engine in (generator, verifier, twins.stock_verifier)]
+        views = [
+            await engine.view() for engine in (pair.generator, pair.verifier, pair.stock_verifier)
+        ]
         lengths = [tree[node].path_tokens for node in done_s]
         return VirtualRun(
             tree=tree,

@@ -26,11 +26,7 @@ class Figure:
     """None where there is nothing to measure; so are the interval's ends."""
 
     low: float | None
-    """The lower end of the interval."""
-
     high: float | None
-    """The upper end of the interval."""
-
     count: int
     """Problems that the value is made of."""
 

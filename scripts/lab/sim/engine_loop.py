@@ -34,10 +34,6 @@ class SimConfig:
     max_model_len: int = 4096
     max_num_seqs: int = 256
     max_batched_tokens: int = 2048
-    by_priority: bool = False
-    """Whether waiting requests run in the order of `priority`, not of arrival."""
-    reuse: bool = True
-    """Whether prefixes are cached."""
     stream_interval: int = 1
     """Tokens of a chunk. A request's last chunk may hold fewer."""
     host_bytes_per_s: float = 25e9
@@ -109,11 +105,10 @@ class SimEngine:
                 param="kv_bytes",
             )
         self._scheduler = SimScheduler(
-            BlockCache(blocks, config.block_tokens, reuse=config.reuse),
+            BlockCache(blocks, config.block_tokens),
             longest_tokens=config.max_model_len,
             max_num_seqs=config.max_num_seqs,
             max_batched_tokens=config.max_batched_tokens,
-            by_priority=config.by_priority,
         )
         self.suspects = asyncio.Lock()
         """See `engine.base`."""

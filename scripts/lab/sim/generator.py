@@ -1,4 +1,4 @@
-"""The simulated generator: the steps of requests, and drafts beside them."""
+"""The simulated generator: the steps of requests, and the drafts of the next ones."""
 
 from __future__ import annotations
 
@@ -383,7 +383,6 @@ class SimulatedGenerator(SimEngine):
         sequence = SimSequence(
             id=self._next_id(),
             tokens=list(request.token_ids),
-            priority=request.priority,
             program=request.program,
         )
         drafted = speculator.adopt(request, sequence)

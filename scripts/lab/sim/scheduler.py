@@ -47,6 +47,7 @@ class SimSequence:
     id: int
     tokens: list[int]
     priority: int = 0
+    """Of a draft: the lowest runs first."""
     program: str | None = None
     """See `engine.base.ExtendRequest`."""
     is_draft: bool = False
@@ -59,7 +60,7 @@ class SimSequence:
     """Tokens whose KV came from the cache when the sequence first ran. None before that."""
     blocks: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
-    """Chain hashes of the first whole blocks, as far as they were needed."""
+    """Chain hashes of the first whole blocks, computed on demand."""
 
     def move(self, to: SequenceState) -> None:
         """Raises ValueError on an illegal move, changing nothing."""
@@ -94,10 +95,8 @@ class SimScheduler:
         longest_tokens: int,
         max_num_seqs: int,
         max_batched_tokens: int,
-        by_priority: bool = False,
     ) -> None:
-        """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step;
-        by_priority: the lowest `priority` runs first, otherwise the first to arrive."""
+        """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step."""
         self.cache = cache
         self.running: list[
             SimSequence
@@ -108,7 +107,6 @@ class SimScheduler:
         self._floor = cache.blocks_for(longest_tokens)
         self.max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
-        self._by_priority = by_priority
         self._places: dict[str | None, int] = {}
 
     # ------------------------------------------------------------ requests arrive and leave
@@ -205,8 +203,8 @@ class SimScheduler:
     # ------------------------------------------------------------ inner
 
     def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
-        ordered = self._by_priority or sequence.is_draft
-        return (sequence.is_draft, sequence.priority if ordered else 0, sequence.id)
+        """The first to arrive runs first, and drafts after all others by their priority."""
+        return (sequence.is_draft, sequence.priority if sequence.is_draft else 0, sequence.id)
 
     def _rank_waiting(self, sequence: SimSequence) -> tuple[bool, int, int, int]:
         """By program, then like those that run. Drafts stay behind all others."""

@@ -12,6 +12,10 @@ from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
 from scripts.lab.sim.model import SEPARATOR, SimCodec, digest
 from scripts.lab.sim.scheduler import SimSequence
 
+RHO = 0.7
+"""Correlation of a step's latent with the latent before, so that good parents tend to have good
+children. Assumed, not measured."""
+
 
 class ScoringJob(Job):
     """One ScoreRequest under way. `done` is set once all of its prompt is computed."""
@@ -41,14 +45,10 @@ class SimulatedVerifier(SimEngine):
         self,
         config: SimConfig,
         *,
-        rho: float = 0.7,
         faults: Faults | None = None,
         gate: Gate | None = None,
     ) -> None:
-        """rho: correlation of a step's latent with the latent before, so that good parents tend
-        to have good children. Assumed, not measured."""
         super().__init__(config, faults=faults, gate=gate)
-        self._rho = rho
         self._codec = SimCodec()
 
     async def score(self, request: ScoreRequest) -> StepScores:
@@ -109,7 +109,7 @@ class SimulatedVerifier(SimEngine):
         normal, latent, scores = NormalDist(), 0.0, []
         for i, at in enumerate(separators):
             fresh = normal.inv_cdf(((digest(tokens[: at + 1]) >> 11) + 0.5) / 2**53)
-            latent = self._rho * latent + sqrt(1 - self._rho**2) * fresh if i else fresh
+            latent = RHO * latent + sqrt(1 - RHO**2) * fresh if i else fresh
             scores.append(normal.cdf(latent))
         return tuple(scores)
 

@@ -48,18 +48,16 @@ def test_equal_runs_do_not_differ() -> None:
     assert found.from_tokens is None
 
 
-def test_another_score_is_a_difference_of_numbers() -> None:
-    found = compare_outcomes(build_outcome(score=0.5), build_outcome(), PROMPT_TOKENS)
+@pytest.mark.parametrize(
+    ("changed", "largest"), [({"score": 0.5}, 0.25), ({"logprob": -0.25}, 0.0)]
+)
+def test_another_score_or_log_probability_is_a_difference_of_numbers(
+    changed: dict[str, float], largest: float
+) -> None:
+    found = compare_outcomes(build_outcome(**changed), build_outcome(), PROMPT_TOKENS)  # type: ignore[arg-type]
     assert not found.is_equal
     assert found.chose_same
-    assert found.largest == 0.25
-    assert found.from_tokens == PROMPT_TOKENS + 2
-
-
-def test_another_log_probability_is_a_difference_of_numbers() -> None:
-    found = compare_outcomes(build_outcome(logprob=-0.25), build_outcome(), PROMPT_TOKENS)
-    assert not found.is_equal
-    assert found.chose_same
+    assert found.largest == largest
     assert found.from_tokens == PROMPT_TOKENS + 2
 
 

@@ -59,21 +59,14 @@ def test_a_load_and_its_report(
     assert json.loads((folder / "report.json").read_text()) == report
 
 
-def test_without_known_difficulties_the_output_says_so(
-    cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_daemon(monkeypatch, LoadDaemon())
-    done = cli(*ask(files, tmp_path / "out", "--slo", "chat=2"))
-    assert "known for 0 of 1 problem; the others count 2" in done.out
-
-
-def test_a_full_queue_is_shown(
+def test_a_full_queue_and_unknown_difficulties_are_shown(
     cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_daemon(monkeypatch, LoadDaemon())
     Path(files[0]).write_text('{"problem": "full"}\n{"problem": "right 4"}\n')
-    done = cli(*ask(files, tmp_path / "out"))
+    done = cli(*ask(files, tmp_path / "out", "--slo", "chat=2"))
     assert done.code == 0, done.err
+    assert "known for 0 of 2 problems; the others count 2" in done.out
     assert "were refused because the queue was full" in done.out
 
 

@@ -112,13 +112,6 @@ async def test_a_full_queue_and_a_cut_stream_are_waited_out() -> None:
     assert len(daemon.submitted) == 4
 
 
-async def test_a_problem_that_does_not_fit_is_told_and_passed_over() -> None:
-    daemon = EvalDaemon(SAMPLES, "7", BEAMS, failures={"problem 0": "context_length_exceeded"})
-    notes = await measured(daemon, 3)
-    assert list(notes.failed) == ["p0"]
-    assert sorted(notes.records) == [1, 2]
-
-
 async def test_a_dead_engine_ends_the_work_and_cancels_what_is_open() -> None:
     daemon = EvalDaemon(
         SAMPLES, "7", BEAMS, hold=frozenset({"problem 0"}), failures={"problem 2": EngineDead.code}

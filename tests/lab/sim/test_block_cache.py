@@ -133,7 +133,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             longest_tokens=self.LONGEST,
             max_num_seqs=self.MAX_SEQS,
             max_batched_tokens=self.BATCH,
-            by_priority=True,
         )
         self.open: dict[int, SimSequence] = {}
         self.length: dict[int, int] = {}  # at which each request ends
@@ -257,7 +256,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(s.state is SequenceState.RUNNING for s in running)
         assert all(s.state is SequenceState.PAUSED and s.is_draft for s in paused)
         for queue in (running, waiting, paused):
-            ranks = [(s.is_draft, s.priority, s.id) for s in queue]
+            ranks = [(s.is_draft, s.priority if s.is_draft else 0, s.id) for s in queue]
             assert ranks == sorted(ranks)
 
     @invariant()

@@ -11,7 +11,7 @@ from tests.support.kv_machine import Machine, walk
 from tests.support.runtime_rig import PROBLEM, ROOM, TINY, sim_engines
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [1, 3, 6])  # those that preempt
 def test_random_steps_leave_nothing(seed: int) -> None:
     async def main() -> None:
         config = replace(ROOM, kv_bytes=8192 * TINY.kv_bytes_per_token, max_model_len=1024)

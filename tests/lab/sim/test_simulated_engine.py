@@ -80,7 +80,7 @@ class TestVerifier(VerifierContract):
 
 
 class TestTightGenerator(GeneratorContract):
-    """The same contract with few blocks, short batches, long chunks and order by priority."""
+    """The same contract with few blocks, short batches and long chunks."""
 
     @pytest.fixture
     def generator(self) -> SimulatedGenerator:
@@ -92,7 +92,6 @@ class TestTightGenerator(GeneratorContract):
                 max_model_len=640,
                 max_num_seqs=12,
                 max_batched_tokens=24,
-                by_priority=True,
                 stream_interval=5,
             ),
             MODEL,
@@ -240,16 +239,12 @@ async def record_finishing_order(
     return order
 
 
-@pytest.mark.parametrize(("by_priority", "expected"), [(False, [0, 1, 2]), (True, [1, 2, 0])])
-async def test_waiting_requests_run_in_order(
-    problem: Problem, by_priority: bool, expected: list[int]
-) -> None:
-    config = replace(SMALL, max_num_seqs=1, by_priority=by_priority)
-    generator = SimulatedGenerator(config, MODEL)
+async def test_waiting_requests_run_in_order_of_arrival(problem: Problem) -> None:
+    generator = SimulatedGenerator(replace(SMALL, max_num_seqs=1), MODEL)
     requests = [
         replace(ask(generator, problem, max_tokens=4), priority=priority) for priority in (5, 1, 3)
     ]
-    assert await record_finishing_order(generator, requests) == expected
+    assert await record_finishing_order(generator, requests) == [0, 1, 2]
 
 
 async def test_a_smaller_quota_preempts_at_once(

@@ -18,8 +18,8 @@ class Estimate:
     high: float
     seeds: int
 
-    def to_json(self, digits: int = 4) -> dict[str, float]:
-        rounded = (float(f"{one:.{digits}g}") for one in (self.value, self.low, self.high))
+    def to_json(self) -> dict[str, float]:
+        rounded = (float(f"{one:.4g}") for one in (self.value, self.low, self.high))
         return {**dict(zip(("value", "low", "high"), rounded, strict=True)), "seeds": self.seeds}
 
     def __str__(self) -> str:
@@ -27,7 +27,6 @@ class Estimate:
 
 
 def estimate_mean(by_seed: Mapping[int, float]) -> Estimate:
-    """The mean over seeds."""
     return _estimate([by_seed[seed] for seed in sorted(by_seed)])
 
 

@@ -140,7 +140,6 @@ class DaemonServer:
     """Further fields of a chat's request."""
 
     async def serve(self, program: PlannedProgram) -> Served:
-        """See `ProgramServer`."""
         if program.kind is Kind.CHAT:
             return await self._serve_chat(program)
         return await self._serve_search(program)

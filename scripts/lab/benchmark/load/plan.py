@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import isclose, isfinite
+from math import isclose, isfinite, nan
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -18,6 +18,7 @@ from flashedge.errors import ConfigError, RequestError
 from flashedge.scheduling.programs.program import Kind
 
 POISSON, BURSTY = "poisson", "bursty"
+_HINT = "each line is a number of seconds since the load's start"
 BURST_FACTOR, BURST_START, BURST_LENGTH = 3.0, 0.4, 0.2
 
 
@@ -92,9 +93,17 @@ def read_arrivals(path: Path) -> RecordedArrivals:
         raise ConfigError(f"can't read {path}: {reason}", param="arrivals") from error
     times: list[float] = []
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.lstrip().startswith("#"):
+        text = line.strip()
+        if not text or text.startswith("#"):
             continue
-        times.append(_parse_time(line.strip(), f"{path}, line {number}"))
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = nan
+        if not (isfinite(seconds) and seconds >= 0):
+            where = f"{path}, line {number}"
+            raise ConfigError(f"{where}: {text!r} is no time", hint=_HINT, param="arrivals")
+        times.append(seconds)
     if not times:
         raise ConfigError(f"{path} holds no arrival time", hint=_HINT, param="arrivals")
     return RecordedArrivals(times_s=tuple(sorted(times)))
@@ -117,19 +126,6 @@ def choose_arrivals(name: str, rate: float | None) -> Arrivals:
             param="rate",
         )
     return PoissonArrivals(rate=rate) if name == POISSON else BurstyArrivals(rate=rate)
-
-
-_HINT = "each line is a number of seconds since the load's start"
-
-
-def _parse_time(text: str, where: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = float("nan")
-    if not (isfinite(seconds) and seconds >= 0):
-        raise ConfigError(f"{where}: {text!r} is no time", hint=_HINT, param="arrivals")
-    return seconds
 
 
 def _draw_gaps(rate: float, draw: Random) -> Iterator[float]:

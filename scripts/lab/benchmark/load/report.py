@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
@@ -46,7 +47,7 @@ def build_report(
         "by_client": average_by_client(records),
         "parts": 1 + max((record.part for record in records), default=0),
         "slo": describe_slo(records, slo),
-        "errors": _count_errors(records),
+        "errors": dict(Counter(r.error for r in records if r.error is not None).most_common()),
     }
 
 
@@ -103,15 +104,6 @@ def _compute_accuracy(records: Sequence[ProgramRecord], grades: Grades) -> float
         return None
     right = sum(grades.get((r.problem, r.answer), False) for r in asked)
     return right / len(asked)
-
-
-def _count_errors(records: Sequence[ProgramRecord]) -> dict[str, int]:
-    """How many programs ended with each error, the most frequent first."""
-    found: dict[str, int] = {}
-    for record in records:
-        if record.error is not None:
-            found[record.error] = found.get(record.error, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _keep_finite(value: float) -> float | None:

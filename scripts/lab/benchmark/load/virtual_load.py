@@ -22,7 +22,7 @@ from flashedge.errors import NotFound
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import Engines, build_engines
+from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
@@ -33,18 +33,17 @@ from flashedge.types import TokenIds
 from scripts.lab.benchmark.load.open_load import BATCH_PRIORITY, Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.timings import ProgramRecord
-from scripts.lab.benchmark.requests.predictions import LOG_NORMAL_SPREAD, PAPER, Quality, regress
+from scripts.lab.benchmark.requests.predictions import LOG_NORMAL_SPREAD, PAPER, regress
 from scripts.lab.benchmark.requests.prompts import (
     DEFAULT,
     MAX_TOKENS,
     Dispersion,
     Floats,
-    LengthPrior,
     draw_answer_lengths,
     measure_dispersion,
 )
 from scripts.lab.benchmark.simulate import Bench
-from scripts.lab.benchmark.virtual_run import IntegerGrader, Setup, VirtualPair, build_manager
+from scripts.lab.benchmark.virtual_run import Setup, start_pair
 from scripts.lab.distributions import LogNormal, Point, fit_log_t
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.model import StepTrace, TraceRow
@@ -72,8 +71,6 @@ class VirtualLoad:
     """The request of a search, but for its problem and seed."""
 
     chat_tokens: int
-    """Limit of a chat's answer."""
-
     forecasts: Mapping[int, LengthDistribution] = field(default_factory=dict)
     """Predicted length of one output by row. A row without one is not predicted."""
 
@@ -93,16 +90,8 @@ def run_virtual_load(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> l
 async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[ProgramRecord]:
     records: list[ProgramRecord] = []
     setup, now = load.setup, asyncio.get_running_loop().time
-    pair = VirtualPair.build(setup, load.trace)
+    pair, manager, engines = await start_pair(setup, load.trace, load.optimizations)
     generator, verifier = pair.generator, pair.verifier
-    for engine in (generator, verifier, pair.stock_verifier):
-        await engine.budget(setup.kv_bytes // 2)
-    manager = None
-    if load.optimizations.kv_split:
-        link = setup.link if load.optimizations.offload else None
-        manager = build_manager(setup, link, generator, verifier)
-        await manager.start()
-    engines = build_engines(load.optimizations, pair, grader=IntegerGrader(), kv_manager=manager)
 
     async def send_order(keys: Sequence[str]) -> None:
         await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
@@ -140,7 +129,6 @@ class VirtualServer:
         """When each program had its first token."""
 
     async def serve(self, program: PlannedProgram) -> Served:
-        """See `ProgramServer`."""
         if program.kind is Kind.CHAT:
             return await self._serve_chat(program)
         return await self._serve_search(program)
@@ -165,7 +153,8 @@ class VirtualServer:
         spec = replace(load.search, problem=load.trace.problem(row), seed=program.seed)
         prompt = self._engines.generator.codec.encode_chat(spec.problem.messages)
         board.queue.check_room()
-        board.add_run(run, spec, prompt, _build_caller(program))
+        priority = BATCH_PRIORITY if program.kind is Kind.BATCH else 0
+        board.add_run(run, spec, prompt, Caller(client=program.client, priority=priority))
         try:
             board.queue.reserve(run)
             self._forecast(run, row)
@@ -238,11 +227,6 @@ class VirtualServer:
             self._board.predict(member, self._load.forecasts[row])
 
 
-def _build_caller(program: PlannedProgram) -> Caller:
-    is_batch = program.kind is Kind.BATCH
-    return Caller(client=program.client, priority=BATCH_PRIORITY if is_batch else 0)
-
-
 CHATS = replace(DEFAULT, mu=5.5, mu_spread=0.6)
 """Long chats, of 245 tokens at the median."""
 
@@ -256,16 +240,12 @@ def build_virtual_load(
     bench: Bench,
     config: Config,
     *,
-    chats: LengthPrior = CHATS,
     forecast: str = "log_t",
-    quality: Quality = PAPER,
     seed: int = 0,
-    optimizations: Optimizations | None = None,
 ) -> VirtualLoad:
     """Build a load on the card of `bench`. The configuration says how programs are scheduled.
 
-    optimizations: of the searches; None takes all that are on by default. Raises NotFound for an
-    unknown forecast.
+    Searches have all optimizations that are on by default. Raises NotFound for an unknown forecast.
     """
     if forecast not in FORECASTS:
         known = ", ".join(FORECASTS)
@@ -274,13 +254,13 @@ def build_virtual_load(
     rows, search_rows = list(bench.trace.rows), bench.rows
     samples = [draw_answer_lengths(rows[i], FITTED_SAMPLES, draw) for i in search_rows]
     fitted = [fit_log_t(lengths, lengths >= MAX_TOKENS) for lengths in samples]
-    chat_mu, chat_sigma = chats.draw_parameters(CHAT_ROWS, draw)
+    chat_mu, chat_sigma = CHATS.draw_parameters(CHAT_ROWS, draw)
     prompt_tokens = np.minimum(
-        chats.draw_prompt_tokens(CHAT_ROWS, draw), bench.setup.limits[0] - chats.max_tokens - 1
+        CHATS.draw_prompt_tokens(CHAT_ROWS, draw), bench.setup.limits[0] - CHATS.max_tokens - 1
     )
     chat_rows = range(len(rows), len(rows) + CHAT_ROWS)
     rows += [
-        _build_chat_row(float(mu), float(sigma), int(tokens), chats)
+        _build_chat_row(float(mu), float(sigma), int(tokens))
         for mu, sigma, tokens in zip(chat_mu, chat_sigma, prompt_tokens, strict=True)
     ]
     parts = (
@@ -289,16 +269,16 @@ def build_virtual_load(
     )
     forecasts: dict[int, LengthDistribution] = {}
     for numbers, mu, sigma in parts:
-        forecasts.update(_forecast(numbers, mu, sigma, forecast, quality, draw))
+        forecasts.update(_forecast(numbers, mu, sigma, forecast, draw))
     return VirtualLoad(
         setup=bench.setup,
         trace=StepTrace(tuple(rows)),
-        optimizations=optimizations or Optimizations(),
+        optimizations=Optimizations(),
         config=config,
         search_rows=search_rows,
         chat_rows=chat_rows,
         search=bench.search,
-        chat_tokens=chats.max_tokens,
+        chat_tokens=CHATS.max_tokens,
         forecasts=forecasts,
     )
 
@@ -316,11 +296,11 @@ def measure_load_dispersion(load: VirtualLoad, seed: int = 0) -> dict[str, Dispe
     }
 
 
-def _build_chat_row(mu: float, sigma: float, prompt_tokens: int, chats: LengthPrior) -> TraceRow:
+def _build_chat_row(mu: float, sigma: float, prompt_tokens: int) -> TraceRow:
     """Answers of one step each, with the even quantiles of a log-t distribution as lengths."""
     shares = (np.arange(CHAT_QUANTILES) + 0.5) / CHAT_QUANTILES
     lengths = np.clip(
-        np.ceil(LogT(mu, sigma, chats.nu).inverse_survival(1 - shares)), 3, chats.max_tokens
+        np.ceil(LogT(mu, sigma, CHATS.nu).inverse_survival(1 - shares)), 3, CHATS.max_tokens
     )
     return TraceRow(
         prompt_tokens=prompt_tokens, step_tokens=tuple((int(tokens),) for tokens in lengths)
@@ -332,16 +312,15 @@ def _forecast(
     mu: Floats,
     sigma: Floats,
     forecast: str,
-    quality: Quality,
     draw: np.random.Generator,
 ) -> Mapping[int, LengthDistribution]:
     """What is predicted of the outputs of each row."""
     if forecast == "none":
         return {}
     if forecast != "oracle":
-        mu = regress(mu, float(mu.mean()), float(mu.std()), quality.mu, draw)
+        mu = regress(mu, float(mu.mean()), float(mu.std()), PAPER.mu, draw)
         logs = np.log(sigma)
-        logs = regress(logs, float(logs.mean()), float(logs.std()), quality.sigma, draw)
+        logs = regress(logs, float(logs.mean()), float(logs.std()), PAPER.sigma, draw)
         sigma = np.exp(logs)
     pairs = zip(rows, mu.tolist(), sigma.tolist(), strict=True)
     match forecast:

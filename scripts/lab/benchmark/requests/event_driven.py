@@ -7,6 +7,7 @@ event is an arrival while the batch has room, an end, a prefill, or a shortage o
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,8 +56,6 @@ class ServedCase:
     finished_s: Floats
 
     steps: int
-    """Steps of the engine."""
-
     preemptions: int
 
     def build_timings(self, case: RequestCase) -> Timings:
@@ -131,7 +130,7 @@ def serve_by_events(case: RequestCase, config: SimConfig, order: WaitingOrder) -
 
 
 class _Serving:
-    """The state of one case. `_running` and the three arrays beside it are parallel, in any
+    """The state of one case. `_running` and the three arrays after it are parallel, in any
     order."""
 
     def __init__(self, case: RequestCase, config: SimConfig, order: WaitingOrder) -> None:
@@ -147,8 +146,8 @@ class _Serving:
         self._is_waiting = np.zeros(count, dtype=bool)
         self._waiting = 0
         self._line = _NONE
-        """The next requests to admit, as far as the batch has room."""
-        self._is_stale = True  # the line is to be sorted anew
+        """The next requests to admit, as many as the batch has room for."""
+        self._is_stale = True  # the line must be sorted again
         self._is_blocked = False  # the first of the line finds no memory
         self._kept_length = case.prompt_tokens.copy()
         """Tokens of each request that is not running. What it generated before it was preempted
@@ -221,14 +220,9 @@ class _Serving:
         """How many further tokens of each running request have room for their KV, up to `most`."""
         if self._count_blocks(self._computed + most) <= self._quota:
             return most
-        low, high = 0, most  # `low` fits, `high` does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._count_blocks(self._computed + middle) <= self._quota:
-                low = middle
-            else:
-                high = middle
-        return low
+        return bisect_right(
+            range(1, most), self._quota, key=lambda more: self._count_blocks(self._computed + more)
+        )
 
     def _count_blocks(self, tokens: Integers) -> int:
         return int((-(-tokens // self._config.block_tokens)).sum())

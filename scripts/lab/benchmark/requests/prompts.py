@@ -39,9 +39,9 @@ class Dispersion:
     cut_share: float
     """Share of the samples that the limit cut."""
 
-    def to_json(self, digits: int = 4) -> dict[str, float]:
+    def to_json(self) -> dict[str, float]:
         return {
-            name: float(f"{value:.{digits}g}") if isinstance(value, float) else value
+            name: float(f"{value:.4g}") if isinstance(value, float) else value
             for name, value in asdict(self).items()
         }
 
@@ -166,6 +166,7 @@ MEASURED_SAMPLES = 200
 
 MEASURED_PROMPTS = 500
 MOST_STEPS = 10
+CHAT_SHARE = 0.5
 MAX_TOKENS = 2048
 
 
@@ -184,7 +185,7 @@ class Prompts:
     prompt_tokens: NDArray[np.int64]
 
     output_tokens: NDArray[np.int64]
-    """The length that each request takes, whatever the order."""
+    """The length that each request takes in any order."""
 
     dispersion: Dispersion
     """Of further samples of the same prompts."""
@@ -213,43 +214,34 @@ def draw_prompts(prior: LengthPrior, count: int, seed: int, about: str = "") -> 
     )
 
 
-def draw_trace_prompts(
-    count: int,
-    seed: int,
-    *,
-    workload: str = "math",
-    most_steps: int = MOST_STEPS,
-    max_tokens: int = MAX_TOKENS,
-    chats: LengthPrior | None = None,
-    chat_share: float = 0.5,
-) -> Prompts:
-    """Draw problems of the step trace, and a length of each.
+def draw_trace_prompts(count: int, seed: int, *, chats: LengthPrior | None = None) -> Prompts:
+    """Draw problems of the step trace, and a length of each. chats: half of the prompts are these.
 
-    most_steps: problems with a longer sample are left out; max_tokens: cuts an answer; chats: mixed
-    in, with this share.
+    Problems with a sample of more than `MOST_STEPS` are left out.
     """
     draw = np.random.default_rng(seed)
-    all_rows = load_trace(workload, "smooth").rows
-    rows = [row for row in all_rows if max(map(len, row.step_tokens)) <= most_steps]
-    known = [draw_answer_lengths(row, MEASURED_SAMPLES, draw, max_tokens) for row in rows]
-    fitted = [fit_log_t(samples, samples >= max_tokens) for samples in known]
+    all_rows = load_trace("math", "smooth").rows
+    rows = [row for row in all_rows if max(map(len, row.step_tokens)) <= MOST_STEPS]
+    known = [draw_answer_lengths(row, MEASURED_SAMPLES, draw) for row in rows]
+    fitted = [fit_log_t(samples, samples >= MAX_TOKENS) for samples in known]
     asked = draw.integers(len(rows), size=count)
     mu = np.array([fitted[i].mu for i in asked])
     sigma = np.array([fitted[i].sigma for i in asked])
     prompt_tokens = np.array([rows[i].prompt_tokens for i in asked], dtype=np.int64)
-    lengths = np.concatenate([draw_answer_lengths(rows[i], 1, draw, max_tokens) for i in asked])
+    lengths = np.concatenate([draw_answer_lengths(rows[i], 1, draw) for i in asked])
     samples = [known[i] for i in asked[:MEASURED_PROMPTS]]
-    about = f"{len(rows)} problems of {workload} with up to {most_steps} real steps, smooth tails"
+    max_tokens = MAX_TOKENS
+    about = f"{len(rows)} problems of math with up to {MOST_STEPS} real steps, smooth tails"
     if chats is not None:
-        is_chat = draw.random(count) < chat_share
+        is_chat = draw.random(count) < CHAT_SHARE
         others = draw_prompts(chats, count, seed)
         mu, sigma = np.where(is_chat, (others.mu, others.sigma), (mu, sigma))
         prompt_tokens = np.where(is_chat, others.prompt_tokens, prompt_tokens)
         lengths = np.where(is_chat, others.output_tokens, lengths)
-        max_tokens = max(max_tokens, chats.max_tokens)
+        max_tokens = max(MAX_TOKENS, chats.max_tokens)
         further = chats.draw_lengths(mu, sigma, draw, MEASURED_SAMPLES)
         samples = [further[i] if is_chat[i] else one for i, one in enumerate(samples)]
-        about += f", and a share of {chat_share:g} long chats"
+        about += f", and a share of {CHAT_SHARE:g} long chats"
     return Prompts(
         about=about,
         mu=mu,
@@ -262,9 +254,7 @@ def draw_trace_prompts(
     )
 
 
-def draw_answer_lengths(
-    row: TraceRow, count: int, draw: np.random.Generator, max_tokens: int = MAX_TOKENS
-) -> NDArray[np.int64]:
+def draw_answer_lengths(row: TraceRow, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
     """(count,) tokens of whole answers to the row's problem, each step drawn by itself."""
     groups = {key: np.array(group) for key, group in group_lengths(row).items()}
     patterns = [len(sample) for sample in row.step_tokens]
@@ -275,4 +265,4 @@ def draw_answer_lengths(
         for step in range(steps):
             group = groups[step, step == steps - 1]
             found[at] += group[draw.integers(len(group))]
-    return np.minimum(found, max_tokens)
+    return np.minimum(found, MAX_TOKENS)

@@ -78,8 +78,15 @@ def flashtts(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""
+    from flashedge.daemon.files import find_holder
+    from flashedge.files.journal import Journal
+    from flashedge.files.problems import file_digest, read_problems
+    from flashedge.models.folders import pair_fingerprint
+    from flashedge.models.registry import find_pair
     from scripts.lab.benchmark import ladder
     from scripts.lab.benchmark.devices import OVERHEADS
+    from scripts.lab.benchmark.grades import grade_answers
+    from scripts.lab.benchmark.live import BenchPlan, LiveRun, compare_runs, parse_budget, run_plan
 
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
@@ -97,7 +104,63 @@ def flashtts(
             hint="add --problems FILE, or --simulated",
             param="problems",
         )
-    _measure(problems, chosen, widths, kv, limit, rounds, strategy, seed, folder, as_json, config)
+    measured = find_pair(config.pair, config)
+    plan = BenchPlan(
+        rungs=chosen,
+        problems=read_problems(problems, limit),
+        widths=widths,
+        kv=dict(parse_budget(part.strip()) for part in kv.split(",")),
+        rounds=rounds,
+        strategy=strategy,
+        seed=seed,
+    )
+    if (pid := find_holder(config)) is not None:
+        raise DaemonError(
+            f"a daemon runs (process {pid}); its work would spoil the measurement",
+            hint="stop it, then measure: flashedge down && flashedge bench flashtts …",
+        )
+    folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
+    settings = {
+        "pair": measured.name,
+        "models": pair_fingerprint(measured, config),
+        "problems": file_digest(problems),
+        "strategy": strategy,
+        "seed": seed,
+    }
+    with Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key) as kept:
+        known = [key for key in plan.keys if key in kept.records]
+        with show_bar("measuring", plan.runs, done=len(known), unit="runs") as advance:
+
+            def record(run: LiveRun) -> None:
+                kept.append(run)
+                advance(1)
+
+            try:
+                run_plan(plan, config, output.note, record, kept=kept.records)
+                interrupted = False
+            except KeyboardInterrupt:
+                interrupted = True
+        runs = [kept.records[key] for key in plan.keys if key in kept.records]
+    if interrupted:
+        output.note(
+            f"interrupted after {len(runs)} of {plan.runs} runs; they are stored, and the same"
+            " command resumes"
+        )
+    rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))
+    about = {
+        "simulated": False,
+        "pair": config.pair,
+        "file": str(problems),
+        "rounds": rounds,
+        "stock_engine": ladder.STOCK_ENGINE,
+    }
+    output.write_json(folder / REPORT, {**about, "rungs": rows})
+    _print_report([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, about)
+    output.note(ladder.STOCK_ENGINE)
+    warn_unpaired(rows)
+    output.note(f"wrote {RUNS} and {REPORT} in {folder}")
+    if interrupted:
+        raise typer.Exit(exit_codes.INTERRUPTED)
 
 
 # ---------------------------------------------------------------- a simulated card
@@ -136,90 +199,6 @@ def _simulate(
             where = {"case": f"{cell.pair}, {cell.workload}", "n": bench.search.n}
             rows += [{**where, **row} for row in run_ladder(bench, chosen, advance)]
     return rows
-
-
-# ---------------------------------------------------------------- real engines
-
-
-def _measure(
-    file: Path,
-    chosen: Sequence[Any],
-    widths: tuple[int, ...],
-    kv: str,
-    limit: int,
-    rounds: int,
-    strategy: str,
-    seed: int,
-    folder: Path | None,
-    as_json: bool,
-    config: Config,
-) -> None:
-    from flashedge.daemon.files import find_holder
-    from flashedge.files.journal import Journal
-    from flashedge.files.problems import file_digest, read_problems
-    from flashedge.models.folders import pair_fingerprint
-    from flashedge.models.registry import find_pair
-    from scripts.lab.benchmark.grades import grade_answers
-    from scripts.lab.benchmark.ladder import STOCK_ENGINE
-    from scripts.lab.benchmark.live import BenchPlan, LiveRun, compare_runs, parse_budget, run_plan
-
-    pair = find_pair(config.pair, config)
-    plan = BenchPlan(
-        rungs=tuple(chosen),
-        problems=read_problems(file, limit),
-        widths=widths,
-        kv=dict(parse_budget(part.strip()) for part in kv.split(",")),
-        rounds=rounds,
-        strategy=strategy,
-        seed=seed,
-    )
-    if (pid := find_holder(config)) is not None:
-        raise DaemonError(
-            f"a daemon runs (process {pid}); its work would spoil the measurement",
-            hint="stop it, then measure: flashedge down && flashedge bench flashtts …",
-        )
-    folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
-    settings = {
-        "pair": pair.name,
-        "models": pair_fingerprint(pair, config),
-        "problems": file_digest(file),
-        "strategy": strategy,
-        "seed": seed,
-    }
-    with Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key) as kept:
-        known = [key for key in plan.keys if key in kept.records]
-        with show_bar("measuring", plan.runs, done=len(known), unit="runs") as advance:
-
-            def record(run: LiveRun) -> None:
-                kept.append(run)
-                advance(1)
-
-            try:
-                run_plan(plan, config, output.note, record, kept=kept.records)
-                interrupted = False
-            except KeyboardInterrupt:
-                interrupted = True
-        runs = [kept.records[key] for key in plan.keys if key in kept.records]
-    if interrupted:
-        output.note(
-            f"interrupted after {len(runs)} of {plan.runs} runs; they are stored, and the same"
-            " command resumes"
-        )
-    rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))
-    about = {
-        "simulated": False,
-        "pair": config.pair,
-        "file": str(file),
-        "rounds": rounds,
-        "stock_engine": STOCK_ENGINE,
-    }
-    output.write_json(folder / REPORT, {**about, "rungs": rows})
-    _print_report([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, about)
-    output.note(STOCK_ENGINE)
-    warn_unpaired(rows)
-    output.note(f"wrote {RUNS} and {REPORT} in {folder}")
-    if interrupted:
-        raise typer.Exit(exit_codes.INTERRUPTED)
 
 
 def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:

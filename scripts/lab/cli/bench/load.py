@@ -191,6 +191,7 @@ def load(
     It reports times per token, to the first token and to the end, deadlines met, fairness, and
     whether short programs went first.
     """
+    from flashedge.files.journal import Journal
     from flashedge.files.problems import file_digest, read_problems
     from scripts.lab.benchmark.load.plan import (
         choose_arrivals,
@@ -199,6 +200,7 @@ def load(
         plan_programs,
     )
     from scripts.lab.benchmark.load.slo import Slo, read_factors
+    from scripts.lab.benchmark.load.timings import ProgramRecord
 
     search_name, paths = parse_strategy_flags(strategy, n)
     process, shares = choose_arrivals(arrivals, rate), parse_mix(mix)
@@ -290,7 +292,9 @@ def load(
     name = f"load-{config.pair}-{digest}"
     folder = folder or config.state_dir / "benches" / name
     interrupted: KeyboardInterrupt | FlashEdgeError | None = None
-    with _open_records(folder, settings) as kept:
+    with Journal(
+        folder / PROGRAMS, settings, ProgramRecord.from_json, key=lambda record: record.number
+    ) as kept:
         try:
             _measure(config, programs, asked, kept, search, limits)
         except (KeyboardInterrupt, FlashEdgeError) as error:
@@ -307,16 +311,6 @@ def load(
     if isinstance(interrupted, FlashEdgeError):
         raise interrupted
     raise typer.Exit(exit_codes.INTERRUPTED)
-
-
-def _open_records(folder: Path, settings: Mapping[str, Any]) -> Journal[int, ProgramRecord]:
-    """The programs of an earlier call with the same load. Raises Conflict, StoreError."""
-    from flashedge.files.journal import Journal
-    from scripts.lab.benchmark.load.timings import ProgramRecord
-
-    return Journal(
-        folder / PROGRAMS, settings, ProgramRecord.from_json, key=lambda record: record.number
-    )
 
 
 def _measure(
