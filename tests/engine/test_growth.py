@@ -38,7 +38,7 @@ WALKED = {
     "daemon": {
         "service._runs",
         "service._tasks",
-        "service._schedulers[].programs._board._programs",
+        "service._schedulers[].programs._programs",
         "service._loader._loaded[]._protocols._generator._serves.output_processor.request_states",
     },
 }

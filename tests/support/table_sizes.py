@@ -32,12 +32,10 @@ BOUNDED = {
     "EngineCoreProc.input_queue": "what the daemon asks this moment, as the heartbeat does",
     # in the daemon
     "AsyncMPClient.utility_results": "the same, until it is answered",
-    "HistoryPredictor._cells": "Settings.max_cells groups of alike outputs",
-    "HistoryPredictor._fits": "one for each group",
-    "HistoryPredictor._kinds": "Settings.max_cells",
-    "HistoryPredictor._prompts": "Settings.max_prompts",
+    "HistoryPredictor._prompts": "KEPT_PROMPTS",
+    "HistoryPredictor._runs": "KEPT_RUNS of each strategy",
     "KvShares._shares": "one for each strategy",
-    "Roster._left_s": "programs that ended within RETURNS_S",
+    "ActivePrograms._left_s": "programs that ended within RETURNS_S",
     "VllmVerifier._score_cache": "SCORE_CACHE_ENTRIES",
 }
 """What may grow when its requests have ended, by class and attribute, and what bounds it."""
