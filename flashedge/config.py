@@ -28,6 +28,11 @@ from flashedge.optimizations import Features
 from flashedge.types import POLICY_NAMES, USUAL_POLICY
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
+_REMOVED = {
+    "_ray_cards": "remove it: engines no longer start on a Ray cluster",
+    "paths_ahead": "remove it: votes are counted after every path now, and draw no group ahead",
+}
+"""What to do about settings that earlier versions had, by the end of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,10 +287,7 @@ def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
     names = list(known)
     close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
-    if key.endswith("_ray_cards"):
-        hint = "remove it: engines no longer start on a Ray cluster"
-    if key.endswith("paths_ahead"):
-        hint = "remove it: votes are counted after every path now, and draw no group ahead"
+    hint = next((hint for end, hint in _REMOVED.items() if key.endswith(end)), hint)
     return ConfigError(f"unknown key {key!r} in {source}", hint=hint, param=key)
 
 
