@@ -14,7 +14,7 @@ MAX_PRIORITY = 1 << 31
 LONGEST_NAME = 200
 
 
-def read_asker(request: Request, priority: int) -> Caller:
+def read_caller(request: Request, priority: int) -> Caller:
     """priority: of the request's body."""
     address = request.client.host if request.client else "unknown"
     client = shorten(request.headers.get("x-flashedge-client") or address)

@@ -11,8 +11,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from flashedge.api.askers import read_asker
 from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
+from flashedge.api.callers import read_caller
 from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.schemas import SolveBody
@@ -51,7 +51,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
                 prompt_ids,
                 run_id=body.id,
                 continues=body.continues,
-                asker=read_asker(request, body.priority or 0),
+                caller=read_caller(request, body.priority or 0),
             )
 
     @router.post("/solve", openapi_extra=describe_body(SolveBody))
@@ -138,7 +138,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         spec = pin_early_exit(service.run(run_id).plan)
         async with service.use_pair(spec.pair):
             prompt_ids = spec.prompt_ids or await service.encode_prompt(spec)
-            handle = service.submit(spec, prompt_ids, asker=read_asker(request, 0))
+            handle = service.submit(spec, prompt_ids, caller=read_caller(request, 0))
         return _accept(handle)
 
     @router.post("/runs/{run_id}/cancel")
@@ -160,7 +160,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
 def _accept(handle: RunHandle) -> Response:
     """The answer to a request that starts a run and does not wait for it."""
     return Json(
-        {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.outlook)},
+        {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.estimate)},
         status_code=202,
         headers={"Location": f"/v1/runs/{handle.id}", "X-FlashEdge-Run": handle.id},
     )
@@ -169,9 +169,9 @@ def _accept(handle: RunHandle) -> Response:
 async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
     """A `queued` event for each position in the queue, and every second while the run waits. Then
     the run's events."""
-    sent, looks = handle.outlook, 0
+    sent, looks = handle.estimate, 0
     yield _frame_queued(handle.id, sent)
-    while (now := handle.outlook).position is not None:
+    while (now := handle.estimate).position is not None:
         looks += 1
         if now.position != sent.position or (now != sent and looks % LOOKS_A_SECOND == 0):
             sent = now
@@ -182,8 +182,8 @@ async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
             yield item
 
 
-def _frame_queued(run_id: str, outlook: RunEstimate) -> bytes:
-    return frame({"id": run_id, **dataclasses.asdict(outlook)}, event="queued")
+def _frame_queued(run_id: str, estimate: RunEstimate) -> bytes:
+    return frame({"id": run_id, **dataclasses.asdict(estimate)}, event="queued")
 
 
 async def _stream_events(handle: RunHandle, after: int) -> AsyncGenerator[bytes]:

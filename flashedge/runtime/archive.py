@@ -59,14 +59,14 @@ def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
         answer=stored.answer,
         tree_tokens=stored.tree_tokens,
         total_s=stored.total_s,
-        **(dataclasses.asdict(live.outlook) if live else {}),
+        **(dataclasses.asdict(live.estimate) if live else {}),
     )
 
 
 class ArchivedRun:
     """A stored run: finished, failed, cancelled, or interrupted by the daemon's death."""
 
-    outlook = RunEstimate()
+    estimate = RunEstimate()
 
     def __init__(self, stored: StoredRun, store: RunStore) -> None:
         self.id = stored.id
@@ -109,7 +109,7 @@ class ArchivedRun:
         return {
             "id": self.id,
             "status": self.status,
-            **dataclasses.asdict(self.outlook),
+            **dataclasses.asdict(self.estimate),
             "pair": spec["pair"],
             "strategy": spec["strategy"],
             "n": spec["n"],

@@ -91,7 +91,7 @@ class Run:
         request: Request,
         plan: Plan,
         store: RunStore,
-        find_outlook: Callable[[], RunEstimate],
+        find_estimate: Callable[[], RunEstimate],
         observe: Callable[[Event], None],
     ) -> None:
         """request: as it came. plan: what was decided about it. observe: receives each event."""
@@ -105,7 +105,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self._queued_at = time.monotonic()
         self._store = store
-        self._find_outlook = find_outlook
+        self._find_estimate = find_estimate
         self._observe = observe
         self._log = EventLog()
         self._unwritten: list[Event] = []
@@ -120,9 +120,9 @@ class Run:
     # ------------------------------------------------------------ for clients
 
     @property
-    def outlook(self) -> RunEstimate:
+    def estimate(self) -> RunEstimate:
         """Its place in the queue, when it starts, and how long its paths will be."""
-        return self._find_outlook()
+        return self._find_estimate()
 
     @property
     def queue_s(self) -> float:
@@ -156,7 +156,7 @@ class Run:
         return {
             "id": self.id,
             "status": str(self.status),
-            **dataclasses.asdict(self.outlook),
+            **dataclasses.asdict(self.estimate),
             "pair": self.request.pair,
             "strategy": self.request.strategy,
             "n": self.request.n,

@@ -207,14 +207,14 @@ class Service:
         *,
         run_id: str | None = None,
         continues: str | None = None,
-        asker: Caller = ANONYMOUS,
+        caller: Caller = ANONYMOUS,
     ) -> RunHandle:
-        """Queue a run. Its pair must be in use by the caller (`use_pair`); the run keeps it loaded.
+        """Queue a run. Its pair must be in use (`use_pair`); the run keeps it loaded.
 
         prompt_ids: what `encode_prompt` returned. None: the request's own, else encoded here.
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
-        asker: who asks, and how urgently.
+        caller: who asks, and how urgently.
         Raises ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict when the
         run with this id, or the continued one, was submitted with another request.
         """
@@ -226,7 +226,7 @@ class Service:
         if run_id is not None and (known := self._find_named(run_id, request)) is not None:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, plan)
-        run = self._register(run_id or create_run_id(), request, plan, prompt_ids, pair, asker)
+        run = self._register(run_id or create_run_id(), request, plan, prompt_ids, pair, caller)
         self._start(Job(run, pair, search, prompt_ids, earlier))
         return run
 
@@ -244,17 +244,17 @@ class Service:
         plan: Plan,
         prompt_ids: TokenIds,
         pair: ServedPair,
-        asker: Caller,
+        caller: Caller,
     ) -> Run:
         """Create the run and let it join the queue of its pair. Raises QueueFull."""
         scheduler = self.scheduler(pair.name)
         scheduler.queue.check_room()  # before the program is known to anybody
         scheduler.set_capacity(pair.capacity)
-        ledger = scheduler.add_run(run_id, plan.request, prompt_ids, asker)
+        ledger = scheduler.add_run(run_id, plan.request, prompt_ids, caller)
         scheduler.queue.reserve(run_id)
-        find_outlook = partial(scheduler.estimate_run, run_id)
+        find_estimate = partial(scheduler.estimate_run, run_id)
         observe = partial(self._observe, ledger, scheduler)
-        run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_outlook, observe)
+        run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_estimate, observe)
         return run
 
     def _start(self, job: Job) -> None:
@@ -265,9 +265,9 @@ class Service:
         self._tasks.add(run.task)
         run.task.add_done_callback(partial(self._clean_up, run))
 
-    async def score(self, ask: ScoreAsk, asker: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
-        """Score solutions. Their pair must be in use by the caller. See `score_solutions`."""
-        return await score_solutions(self._loader.get(ask.pair), ask, asker, self.metrics)
+    async def score(self, ask: ScoreAsk, caller: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
+        """Score solutions. Their pair must be in use. See `score_solutions`."""
+        return await score_solutions(self._loader.get(ask.pair), ask, caller, self.metrics)
 
     def run(self, run_id: str) -> RunHandle:
         """A live or stored run. Raises NotFound."""

@@ -74,7 +74,7 @@ class SolutionScores:
 
 
 async def score_solutions(
-    pair: ServedPair, ask: ScoreAsk, asker: Caller, metrics: Metrics
+    pair: ServedPair, ask: ScoreAsk, caller: Caller, metrics: Metrics
 ) -> tuple[SolutionScores, ...]:
     """Score the solutions, in their order. Work that a dead engine lost is done again.
 
@@ -97,10 +97,10 @@ async def score_solutions(
         return found
 
     plain = PlainAsk(
-        program=asker.program or f"score-{secrets.token_hex(6)}",
+        program=caller.program or f"score-{secrets.token_hex(6)}",
         pair=pair.name,
-        client=asker.client,
-        priority=asker.priority,
+        client=caller.client,
+        priority=caller.priority,
         choices=len(ask.solutions),
         max_tokens=1,
         is_score=True,

@@ -93,7 +93,7 @@ class FakeHandle:
         self._ledger = RunLedger(run_id, request)
 
     @property
-    def outlook(self) -> RunEstimate:
+    def estimate(self) -> RunEstimate:
         return RunEstimate(position=self.position, starts_in_s=self.starts_in_s)
 
     def emit(self, *events: Event) -> None:
@@ -159,7 +159,7 @@ class FakeHandle:
         return {
             "id": self.id,
             "status": self.status,
-            **asdict(self.outlook),
+            **asdict(self.estimate),
             "spec": self.plan.to_json(),
             "error": error,
         }
@@ -193,7 +193,7 @@ class FakeService:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     protocols: FakeProtocols = field(default_factory=FakeProtocols)
     continued: list[str] = field(default_factory=list)
-    askers: list[Caller] = field(default_factory=list)
+    callers: list[Caller] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
     kept_alive: list[float | None] = field(default_factory=list)
@@ -263,9 +263,9 @@ class FakeService:
         *,
         run_id: str | None = None,
         continues: str | None = None,
-        asker: Caller = ANONYMOUS,
+        caller: Caller = ANONYMOUS,
     ) -> FakeHandle:
-        self.askers.append(asker)
+        self.callers.append(caller)
         if run_id in self.handles:
             return self.handles[run_id]
         if continues is not None:
@@ -293,7 +293,7 @@ class FakeService:
                 return
             handle.emit(event)
 
-    async def score(self, ask: ScoreAsk, asker: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
+    async def score(self, ask: ScoreAsk, caller: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
         raise AssertionError("scores are tested over the real service")
 
     def run(self, run_id: str) -> FakeHandle:

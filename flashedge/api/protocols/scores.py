@@ -14,8 +14,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from flashedge.api.askers import read_asker
 from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
+from flashedge.api.callers import read_caller
 from flashedge.api.failures import Json
 from flashedge.api.pairs import Defaults, ServablePairs
 from flashedge.api.protocols.paths import SCORES
@@ -40,12 +40,12 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
         """Score one solution or several, each in its steps. Ends when the client disconnects."""
         body = await read_body(request, ScoreBody)
         ask = build_score_ask(body, pairs.find_defaults(parse_pair(body.model)))
-        asker = read_asker(request, body.priority or 0)
+        caller = read_caller(request, body.priority or 0)
         service.keep_alive(parse_keep_alive(body.keep_alive))
 
         async def answer() -> Sequence[SolutionScores]:
             async with service.use_pair(ask.pair):
-                return await service.score(ask, asker)
+                return await service.score(ask, caller)
 
         try:
             return Json(describe_scores(ask, await run_while_connected(request, answer())))

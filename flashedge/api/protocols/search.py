@@ -96,7 +96,7 @@ class ProtocolSearch:
         self._defaults = defaults
         self._model: str = body["model"]
         self._seed = tags.seed
-        self._asker = Caller(client=tags.client, program=tags.program, priority=tags.priority)
+        self._caller = Caller(client=tags.client, program=tags.program, priority=tags.priority)
         self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
         self._problem: Problem | None = None
         self._handle: RunHandle | None = None
@@ -146,7 +146,7 @@ class ProtocolSearch:
                 hint="ask for fewer choices, or for a search with more paths",
                 param="n",
             )
-        self._handle = self._service.submit(spec, run_id=self.run_id, asker=self._asker)
+        self._handle = self._service.submit(spec, run_id=self.run_id, caller=self._caller)
         return self._follow(self._handle, prompt.choices)
 
     def leave(self) -> None:

@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
 from flashedge.api.asgi import drop_length, keep_alive
-from flashedge.api.askers import limit_priority, name_program, shorten
 from flashedge.api.bodies import load_object, parse_keep_alive
+from flashedge.api.callers import limit_priority, name_program, shorten
 from flashedge.api.failures import (
     RETRY_AFTER_S,
     Refusal,

@@ -81,7 +81,7 @@ def solve_batch(
     problems = read_distinct_problems(source)
     check_output(source, target)
     budget = _budget(budget_tokens_total, settings, len(problems))
-    asker = Caller(
+    caller = Caller(
         client=NAME,
         program=program,
         priority=BATCH_PRIORITY if priority is None else priority,
@@ -95,7 +95,7 @@ def solve_batch(
         try:
             is_whole = asyncio.run(
                 _solve(
-                    problems, journal, settings, config, budget, jobs, asker, retry_failed, quiet
+                    problems, journal, settings, config, budget, jobs, caller, retry_failed, quiet
                 )
             )
             if not is_whole:
@@ -141,7 +141,7 @@ async def _solve(
     config: Config,
     budget: Budget | None,
     jobs: int,
-    asker: Caller,
+    caller: Caller,
     retry_failed: bool,
     quiet: bool,
 ) -> bool:
@@ -157,13 +157,13 @@ async def _solve(
     async def similar(given: str, right: str) -> bool:
         return are_alike(given, right)
 
-    caller = daemon_control.connect_async(config, name=asker.client, program=asker.program)
-    async with caller as client:
+    connection = daemon_control.connect_async(config, name=caller.client, program=caller.program)
+    async with connection as client:
         attempts = Attempts(
             client,
             journal.key,
             settings,
-            priority=asker.priority,
+            priority=caller.priority,
             retry_failed=retry_failed,
             notify=lambda: refresh(batch, attempts),
         )

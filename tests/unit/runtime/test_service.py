@@ -84,7 +84,7 @@ async def test_a_record_says_what_the_self_test_found(
 async def test_runs_go_one_after_the_other(rig: Rig) -> None:
     service = rig.service
     runs = [service.submit(replace(BEAM, seed=seed)) for seed in (1, 2, 3)]
-    assert [run.outlook.position for run in runs] == [None, 0, 1]
+    assert [run.estimate.position for run in runs] == [None, 0, 1]
     assert [run.status for run in runs] == ["queued"] * 3
     with pytest.raises(QueueFull):
         service.submit(BEAM)
@@ -93,14 +93,14 @@ async def test_runs_go_one_after_the_other(rig: Rig) -> None:
     await asyncio.sleep(0.01)
     assert [run.status for run in runs] == ["running", "queued", "queued"]
     await ended(runs[0])
-    assert [run.outlook.position for run in runs] == [None, None, 0]
+    assert [run.estimate.position for run in runs] == [None, None, 0]
     for run in runs:
         result = await run.result()
         assert result["status"] == "finished"
         assert len(result["completions"]) == BEAM.n
         assert result["usage"]["completion_tokens"] <= result["usage"]["tree_tokens"]
     await rig.assert_idle()
-    assert service.submit(BEAM).outlook.position is None
+    assert service.submit(BEAM).estimate.position is None
 
 
 async def test_a_run_alone_builds_the_tree_of_one_beside_others(tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_a_run_is_cancelled_in_the_queue(rig: Rig) -> None:
     second.cancel("not needed")
     with pytest.raises(Cancelled, match="not needed"):
         await second.result()
-    assert (first.status, third.status, third.outlook.position) == ("running", "queued", 0)
+    assert (first.status, third.status, third.estimate.position) == ("running", "queued", 0)
     assert [event for _, event in await log_of(second)] == [RunCancelled(reason="not needed")]
     assert [await ended(run) for run in (first, third)] == ["finished"] * 2
     await rig.assert_idle()
@@ -273,7 +273,7 @@ async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
         archived = rig.service.run(run.id)
         assert isinstance(archived, ArchivedRun)
         assert archived.object() == run.object()
-        assert (archived.status, archived.outlook.position) == (run.status, None)
+        assert (archived.status, archived.estimate.position) == (run.status, None)
         assert (archived.request, archived.plan) == (run.request, run.plan)
         whole = await log_of(run)
         assert await log_of(archived) == whole

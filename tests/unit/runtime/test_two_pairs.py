@@ -74,7 +74,7 @@ async def test_each_pair_runs_as_many_searches_as_it_has_room_for(tmp_path: Path
         assert (states["wide"].running, states["wide"].queued) == (4, 0)
         assert (states["narrow"].running, states["narrow"].queued) == (1, 2)
         assert service.counts == {"running": 5, "queued": 2}
-        assert [run.outlook.position for run in narrow] == [None, 0, 1]
+        assert [run.estimate.position for run in narrow] == [None, 0, 1]
         for run in (*wide, *narrow, late):
             assert await ended(run) == RunStatus.FINISHED
 

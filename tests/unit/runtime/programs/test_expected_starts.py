@@ -65,7 +65,7 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
         for run in runs:
             if run.status != "queued":
                 started.setdefault(run.id, clock())
-            elif (start_s := run.outlook.starts_in_s) is not None:
+            elif (start_s := run.estimate.starts_in_s) is not None:
                 expected.append((run.id, clock(), start_s))
         await asyncio.sleep(0.01)
     left = [(start_s, started[run] - at_s) for run, at_s, start_s in expected]
@@ -75,20 +75,24 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     await rig.service.stop()
 
 
-async def test_an_outlook_is_at_most_a_moment_old(tmp_path: Path) -> None:
+async def test_an_estimate_is_at_most_a_moment_old(tmp_path: Path) -> None:
     rig = Rig(tmp_path, queue_limit=9)
     await rig.service.start()
     lengths = await measure_lengths(rig.service)
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
-    assert (first.outlook.position, second.outlook.position, third.outlook.position) == (None, 0, 1)
-    assert second.outlook.median_tokens is None
+    assert (first.estimate.position, second.estimate.position, third.estimate.position) == (
+        None,
+        0,
+        1,
+    )
+    assert second.estimate.median_tokens is None
     rig.service.scheduler("bundled").predict(second.id, lengths)
     await asyncio.sleep(KEPT_S)
-    assert second.outlook.median_tokens == pytest.approx(exp(lengths.mu), abs=1)
+    assert second.estimate.median_tokens == pytest.approx(exp(lengths.mu), abs=1)
     second.cancel("enough")
     await asyncio.sleep(0)
-    assert third.outlook.position == 0, "a change of the queue shows at once"
+    assert third.estimate.position == 0, "a change of the queue shows at once"
     assert isinstance(first, Run)
     await ended(first)
-    assert first.outlook == RunEstimate()
+    assert first.estimate == RunEstimate()
     await rig.service.stop()

@@ -71,7 +71,7 @@ async def test_runs_are_boosted_though_another_waits_for_their_end(rig: Rig) -> 
     """Steps take the same time whatever the batch, so it comes in sooner."""
     runs = [rig.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
     await asyncio.sleep(0.5)
-    assert runs[2].outlook.position is not None
+    assert runs[2].estimate.position is not None
     [state] = rig.service.scheduling.boosts
     assert max(state.runs.values()) > 1
     await asyncio.gather(*(run.result() for run in runs))
