@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -45,14 +45,11 @@ acting_texts = st.lists(
 ).map("".join)
 
 
-def poison(value: Any, text: str | Iterator[str], fixed: frozenset[str] = FIXED) -> Any:
-    """The JSON value with `text` behind each of its strings, but those of `fixed` fields.
-
-    An iterator gives each string another text.
-    """
+def poison(value: Any, text: str, fixed: frozenset[str] = FIXED) -> Any:
+    """The JSON value with `text` behind each of its strings, but those of `fixed` fields."""
     match value:
         case str():
-            return value + (text if isinstance(text, str) else next(text))
+            return value + text
         case Mapping():
             return {k: v if k in fixed else poison(v, text, fixed) for k, v in value.items()}
         case Sequence():

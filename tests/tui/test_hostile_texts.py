@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import pkgutil
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
@@ -53,23 +51,23 @@ SIZES = ((80, 24), (120, 40), (200, 60))
 OWN_ACTIONS = {f"app.{action}" for _, _, action in KEYS}
 
 
-def poison_items(items: list[Numbered], text: str | Iterator[str]) -> list[Numbered]:
+def poison_items(items: list[Numbered], text: str) -> list[Numbered]:
     return [(number, from_json(poison(to_json(event), text))) for number, event in items]
 
 
 class HostileDaemon(FakeDaemon):
-    """Every text that it sends ends with one of these in turn, and it refuses every problem."""
+    """Every text that it sends ends with the same words, and it refuses every problem."""
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.turns, self.text = cycle(texts), "".join(texts)
+    def __init__(self, text: str) -> None:
         rows = summary(RUN, "running"), summary(PAST, "finished", answer="46")
-        super().__init__(*(poison(row, self.turns) for row in rows))
-        self.strategies = (*self.strategies, f"own{self.text}")
-        self.send(RUN, poison_items(live_items()[:200], self.turns))
-        self.send(PAST, poison_items(stored_items(), self.turns))
+        super().__init__(*(poison(row, text) for row in rows))
+        self.text = text
+        self.strategies = (*self.strategies, f"own{text}")
+        self.send(RUN, poison_items(live_items()[:200], text))
+        self.send(PAST, poison_items(stored_items(), text))
 
     async def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = poison({**await super().status(), "detail": "bad"}, self.turns)
+        found: dict[str, Any] = poison({**await super().status(), "detail": "bad"}, self.text)
         found["engines"]["verifier"]["state"] = f"dead{self.text}"
         return found
 
@@ -142,22 +140,16 @@ def watch_filter(patch: pytest.MonkeyPatch, seen: Seen) -> None:
     patch.setattr(ActingFilter, "apply", watch)
 
 
-async def walk(
-    texts: Sequence[str], size: tuple[int, int], seen: Seen, folder: Path | None
-) -> None:
-    """Open every panel of the dashboard, with these texts wherever text can be.
-
-    folder: opens the dialogs, too, which look the same at all sizes, and exports to there.
-    """
-    daemon, clock = HostileDaemon(texts), Clock()
-    text, app = daemon.text, dashboard(daemon, clock)
+async def walk(text: str, size: tuple[int, int], folder: Path, seen: Seen) -> None:
+    """Open every panel and every dialog of the dashboard, with `text` wherever text can be."""
+    daemon, clock = HostileDaemon(text), Clock()
+    app = dashboard(daemon, clock)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
         await until(pilot, lambda: app.query_one(BeamTree).count and app.state.devices)
         await seen.look(pilot)
         await walk_filters(pilot, app, text, seen)
-        if folder is not None:
-            await walk_dialogs(pilot, app, text, folder, seen)
+        await walk_dialogs(pilot, app, text, folder, seen)
         app.query_one(RunList).focus()
         await pilot.press("down", "l", "v")
         await until(pilot, lambda: app.state.chosen == PAST)
@@ -230,12 +222,12 @@ async def walk_dialogs(
     await pilot.press("escape")
 
 
-def walk_alone(
-    texts: Sequence[str], seen: Seen, folder: Path | None, size: tuple[int, int] = SIZES[0]
-) -> None:
+def walk_alone(text: str, size: tuple[int, int], folder: Path, mark: str = "") -> Seen:
+    seen = Seen(mark)
     with pytest.MonkeyPatch.context() as patch:
         watch_filter(patch, seen)
-        asyncio.run(walk(texts, size, seen, folder))
+        asyncio.run(walk(text, size, folder, seen))
+    return seen
 
 
 def list_widgets() -> Iterator[type[Widget]]:
@@ -254,19 +246,19 @@ def list_widgets() -> Iterator[type[Widget]]:
     return below(Widget)
 
 
-def test_no_text_acts_in_any_widget(tmp_path: Path) -> None:
-    text, seen = " ".join((HOSTILE[0], *HOSTILE[3:12])), Seen("␛")
-    for size in SIZES:
-        walk_alone([text], seen, tmp_path if size == SIZES[0] else None, size)
+@pytest.mark.parametrize("size", SIZES)
+def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> None:
+    text = " ".join((HOSTILE[0], *HOSTILE[3:12]))
+    seen = walk_alone(text, size, tmp_path, mark="␛")
     assert set(list_widgets()) <= seen.classes, "a widget that this walk does not show"
     assert not seen.dropped, "shown by a widget that does not make it visible"
 
 
-@settings(max_examples=2, deadline=None)
-@given(st.lists(acting_texts, min_size=5, max_size=5))
-def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-    seen = Seen("")
-    walk_alone([*texts, "\u200d"], seen, tmp_path_factory.mktemp("export"))
+@settings(max_examples=8, deadline=None)
+@given(acting_texts)
+@example("\u200d")
+def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    seen = walk_alone(text, SIZES[0], tmp_path_factory.mktemp("export"))
     assert not seen.dropped
 
 
