@@ -38,10 +38,3 @@ def bootstrap(
     if not kept:
         return math.nan, math.nan
     return kept[int(0.025 * len(kept))], kept[max(0, int(0.975 * len(kept)) - 1)]
-
-
-def kendall(left: Sequence[float], right: Sequence[float]) -> float:
-    """Rank correlation tau-b, which allows ties; NaN when one side is constant."""
-    from scipy.stats import kendalltau  # takes a second to import
-
-    return float(kendalltau(left, right).statistic)

@@ -1,4 +1,4 @@
-"""Figures of how well scores tell right from wrong, and a correlation."""
+"""Figures of how well scores tell right from wrong, and correlations."""
 
 from __future__ import annotations
 
@@ -64,3 +64,10 @@ def pearson(left: Sequence[float], right: Sequence[float]) -> float:
     covariance = math.fsum((x - a) * (y - b) for x, y in zip(left, right, strict=True))
     spread = math.fsum((x - a) ** 2 for x in left) * math.fsum((y - b) ** 2 for y in right)
     return covariance / math.sqrt(spread) if spread > 0 else math.nan
+
+
+def kendall(left: Sequence[float], right: Sequence[float]) -> float:
+    """Rank correlation tau-b, which allows ties; NaN when one side is constant."""
+    from scipy.stats import kendalltau  # takes a second to import
+
+    return float(kendalltau(left, right).statistic)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from scripts.lab.statistics import auc, calibration, list_problem_aucs, pearson
+from scripts.lab.statistics import auc, calibration, kendall, list_problem_aucs, pearson
 
 
 def test_auc_counts_ties_half() -> None:
@@ -35,3 +35,10 @@ def test_pearson_of_known_values() -> None:
     assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
     assert pearson([1, 2, 3], [1, 0, 1]) == pytest.approx(0.0)
     assert math.isnan(pearson([1, 1], [1, 2]))
+
+
+def test_kendall_of_known_values() -> None:
+    assert kendall([1, 2, 3, 4], [1, 2, 4, 3]) == pytest.approx(4 / 6)
+    assert kendall([1, 1, 2], [1, 2, 3]) == pytest.approx(2 / math.sqrt(2 * 3))  # one tie
+    assert kendall([1, 2, 3], [9, 4, 1]) == -1.0
+    assert math.isnan(kendall([1, 1], [1, 2]))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-import pytest
-
-from flashedge.statistics import bootstrap, interval, kendall, mean
+from flashedge.statistics import bootstrap, interval, mean
 
 
 def test_intervals_hold_the_mean_and_shrink_with_the_count() -> None:
@@ -29,10 +27,3 @@ def test_the_bootstrap_leaves_out_draws_without_a_value() -> None:
     assert bootstrap(problems, last) == (0.5, 0.5)
     assert all(map(math.isnan, bootstrap([[]], last)))
     assert all(map(math.isnan, bootstrap([], last)))
-
-
-def test_kendall_of_known_values() -> None:
-    assert kendall([1, 2, 3, 4], [1, 2, 4, 3]) == pytest.approx(4 / 6)
-    assert kendall([1, 1, 2], [1, 2, 3]) == pytest.approx(2 / math.sqrt(2 * 3))  # one tie
-    assert kendall([1, 2, 3], [9, 4, 1]) == -1.0
-    assert math.isnan(kendall([1, 1], [1, 2]))

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from flashedge.files.problems import ProblemId
 from flashedge.scheduling.programs.program import Kind
-from flashedge.statistics import kendall, mean
+from flashedge.statistics import mean
+from scripts.lab.statistics import kendall
 
 
 class End(StrEnum):
