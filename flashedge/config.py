@@ -41,10 +41,7 @@ class Config:
 
     host: str = setting("127.0.0.1", "Address that the daemon listens on.")
     port: int = setting(
-        8642,
-        "Port that the daemon listens on; 0 takes any free one.",
-        at_least=0,
-        at_most=65535,
+        8642, "Port that the daemon listens on; 0 takes any free one.", at_least=0, at_most=65535
     )
     api_key: str | None = setting(
         None,

@@ -38,7 +38,7 @@ _ENDS = {"_bytes": "size", "devices": "cards"}
 """Kinds that the end of a setting's name tells."""
 _REMOVED_VALUES = {
     ("scheduling_lengths", "text"): "say history: the text model is in the lab "
-    "(scripts/bench/lengths), since orders by its predictions were no better",
+    "(scripts/bench/lengths), since orders by its predictions were no better"
 }
 """What to do about values that earlier versions had."""
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")

@@ -96,9 +96,7 @@ async def group_answers(
     return Grouped(answers=dict(zip(nodes, await texts.group(opened), strict=True)))
 
 
-def _list_answers(
-    paths: Mapping[NodeId, Sequence[str]],
-) -> tuple[dict[NodeId, str | None], bool]:
+def _list_answers(paths: Mapping[NodeId, Sequence[str]]) -> tuple[dict[NodeId, str | None], bool]:
     """The answer of each path, and whether they are unboxed: named in paths none of which has a
     box."""
     joined = {node: "".join(steps) for node, steps in paths.items()}

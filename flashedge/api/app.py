@@ -55,10 +55,7 @@ def create_app(
         )
     else:
         servable = ServablePairs(
-            lambda: pairs,
-            lambda _: True,
-            service.pair,
-            deterministic=config.deterministic_searches,
+            lambda: pairs, lambda _: True, service.pair, deterministic=config.deterministic_searches
         )
 
     @asynccontextmanager

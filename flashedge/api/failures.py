@@ -45,12 +45,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
                 "schema": {
                     "type": "object",
                     "required": ["error"],
-                    "properties": {
-                        "error": {
-                            "type": "object",
-                            "required": ["message", "type"],
-                        }
-                    },
+                    "properties": {"error": {"type": "object", "required": ["message", "type"]}},
                 }
             }
         },

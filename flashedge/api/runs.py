@@ -66,11 +66,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
                 handle.cancel(DISCONNECTED)  # no effect once the run is over
 
         if body.stream:
-            return EventStream(
-                _stream_queue_and_events(handle),
-                on_close=leave,
-                headers=headers,
-            )
+            return EventStream(_stream_queue_and_events(handle), on_close=leave, headers=headers)
         try:
             return Json(await run_while_connected(request, handle.result()), headers=headers)
         except ClientGone:

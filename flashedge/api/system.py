@@ -204,11 +204,7 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
         "description": "How fast the last chats and runs that finished were: until the first token,"
         " and for each token after it (of a run: of its whole tree).",
         "additionalProperties": make(
-            {
-                "requests": {"type": "integer"},
-                "first_token_s": percentiles,
-                "token_s": percentiles,
-            }
+            {"requests": {"type": "integer"}, "first_token_s": percentiles, "token_s": percentiles}
         ),
     }
     pairs = {

@@ -9,13 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.config import (
-    SettingValue,
-    find_nearest,
-    list_settings,
-    load_config,
-    trace_settings,
-)
+from flashedge.config import SettingValue, find_nearest, list_settings, load_config, trace_settings
 from flashedge.config_field import PREFIX, Setting
 from flashedge.errors import ConfigError
 from flashedge.old_settings import OLD_SETTINGS, find_new_name, remove_old, translate
@@ -38,9 +32,7 @@ def complete_key(incomplete: str) -> list[str]:
 Key = Annotated[
     str,
     typer.Argument(
-        metavar="KEY",
-        help="A setting, as `config show` lists it.",
-        autocompletion=complete_key,
+        metavar="KEY", help="A setting, as `config show` lists it.", autocompletion=complete_key
     ),
 ]
 
@@ -106,8 +98,7 @@ def path() -> None:
 
 @app.command(name="set", epilog=EPILOG)
 def set_value(
-    key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.")],
+    key: Key, value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.")]
 ) -> None:
     """Write one setting to config.toml. A running daemon uses it after its next start."""
     setting = find_setting(key)

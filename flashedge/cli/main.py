@@ -10,17 +10,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from flashedge import __version__
-from flashedge.cli import (
-    config,
-    daemon,
-    exit_codes,
-    lab,
-    output,
-    profile,
-    ps,
-    runs,
-    tui,
-)
+from flashedge.cli import config, daemon, exit_codes, lab, output, profile, ps, runs, tui
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.chat import command as chat
 from flashedge.cli.doctor import command as doctor

@@ -192,8 +192,7 @@ def rm(
         bool, typer.Option("--all", help="Remove all runs that are over, after a question.")
     ] = False,
     older_than: Annotated[
-        str | None,
-        typer.Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w."),
+        str | None, typer.Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w.")
     ] = None,
     cancelled: Annotated[
         bool, typer.Option("--cancelled", help="Remove the cancelled runs: none has an answer.")

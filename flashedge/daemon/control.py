@@ -49,11 +49,7 @@ def connect(config: Config, *, name: str = CLI, program: str | None = None) -> C
 
 
 def connect_async(
-    config: Config,
-    *,
-    name: str = CLI,
-    program: str | None = None,
-    max_streams: int = MAX_STREAMS,
+    config: Config, *, name: str = CLI, program: str | None = None, max_streams: int = MAX_STREAMS
 ) -> AsyncClient:
     """An asynchronous client of the running daemon. See `connect`. max_streams: most requests at
     once."""
@@ -74,9 +70,7 @@ def _find_running(config: Config) -> DaemonRecord:
 
 
 def start(
-    config: Config,
-    values: Mapping[str, object] | None = None,
-    command: Sequence[str] = PRODUCT,
+    config: Config, values: Mapping[str, object] | None = None, command: Sequence[str] = PRODUCT
 ) -> subprocess.Popen[bytes]:
     """Start a daemon in its own session, with the explicit settings `values`.
 

@@ -210,9 +210,7 @@ class Metrics:
                 pass
 
     def observe_pairs(
-        self,
-        pairs: Mapping[str, PairState],
-        views: Mapping[str, Mapping[str, EngineView]],
+        self, pairs: Mapping[str, PairState], views: Mapping[str, Mapping[str, EngineView]]
     ) -> None:
         """Record the runs and the engines of each pair. The gauges of all other pairs go.
 

@@ -19,12 +19,7 @@ from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.platform import have_own_processors, runs_on_cpu
 from flashedge.engine.self_test_turns import UNTESTED, Turns
-from flashedge.errors import (
-    ContextOverflow,
-    EngineDead,
-    FlashEdgeError,
-    RequestError,
-)
+from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, RequestError
 from flashedge.models.folders import pair_fingerprint
 from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations

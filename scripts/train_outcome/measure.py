@@ -46,10 +46,7 @@ class Trial:
 def make_pair(folder: Path, config: Config) -> Pair:
     """The bundled generator with the outcome model in `folder`."""
     verifier = VerifierSpec(
-        source=str(folder),
-        dtype="float32",
-        max_model_len=1024,
-        family="sequence_classification",
+        source=str(folder), dtype="float32", max_model_len=1024, family="sequence_classification"
     )
     return replace(find_pair("bundled", config), name="outcome", verifier=verifier)
 

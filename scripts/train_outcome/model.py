@@ -42,10 +42,7 @@ def read_states(verifier: Path, labelled: Sequence[LabelledAnswers]) -> list[Ten
     )
     texts = [
         tokenizer.apply_chat_template(
-            [
-                {"role": "user", "content": found.problem},
-                {"role": "assistant", "content": answer},
-            ],
+            [{"role": "user", "content": found.problem}, {"role": "assistant", "content": answer}],
             tokenize=False,
         )
         for found in labelled

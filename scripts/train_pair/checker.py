@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scripts.train_pair.families.base import Spec, State
-from scripts.train_pair.problems import (
-    Problem,
-    create_state,
-    read_step,
-    render_step,
-)
+from scripts.train_pair.problems import Problem, create_state, read_step, render_step
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,13 +131,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(config.hidden, config.hidden)
         self.o_proj = nn.Linear(config.hidden, config.hidden, bias=False)
 
-    def forward(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        past: Past | None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None) -> Tensor:
         """x: (batch, length, hidden). With `past`, the real tokens alone: (count, hidden)."""
         batch, length = x.shape[:2] if past is None else past.is_real.shape
 
@@ -192,13 +186,7 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden, config.eps)
         self.post_attention_layernorm = RMSNorm(config.hidden, config.eps)
 
-    def forward(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        past: Past | None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, past: Past | None) -> Tensor:
         """x: as in `Attention`."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past)
         output: Tensor = x + self.mlp(self.post_attention_layernorm(x))

@@ -31,12 +31,7 @@ def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum with an orthogonalized direction, for 2-D weights."""
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        lr: float,
-        momentum: float = 0.95,
-    ):
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95):
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()

@@ -69,12 +69,7 @@ WAYS = (
     Way(name=VOTE, search=search("self_consistency"), choices=PATHS),
     Way(name="verifier of 8", search=search("best_of_n")),
     Way(name="beam of 8", search=search("beam")),
-    Way(
-        name=REQUIRED,
-        search=search("self_consistency"),
-        choices=PATHS,
-        tool_choice="required",
-    ),
+    Way(name=REQUIRED, search=search("self_consistency"), choices=PATHS, tool_choice="required"),
 )
 
 

@@ -69,11 +69,9 @@ async def test_twice_and_beside_others(engines: Engines, spec: Request) -> None:
 
 async def test_the_stock_twin_finds_the_same_tree(pair: VllmPair, engines: Engines) -> None:
     """Where some paths are equal: the stock verifier scores each of them."""
-    stock = replace(
-        engines,
-        generator=pair.stock_generator,
-        verifier=pair.stock_verifier,
-    ).switch(score_once=False)
+    stock = replace(engines, generator=pair.stock_generator, verifier=pair.stock_verifier).switch(
+        score_once=False
+    )
     equal = 0
     for spec in (BEAM, replace(BEST, problem=HARD[1]), replace(BEAM, problem=EASY[0])):
         ours = await drive(engines, spec)

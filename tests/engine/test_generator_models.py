@@ -76,9 +76,7 @@ async def test_greedy_tokens_are_those_of_transformers(model: VllmGenerator) -> 
     assert drawn == generate_plainly(model.options.model, request.token_ids, len(drawn))
 
 
-async def test_steps_end_by_every_rule_where_the_stock_twin_ends_them(
-    model: VllmGenerator,
-) -> None:
+async def test_steps_end_by_every_rule_where_the_stock_twin_ends_them(model: VllmGenerator) -> None:
     stock, finishes = StockGenerator(model), {}
     for rule in STEP_RULES:
         requests = [

@@ -12,13 +12,7 @@ import pytest
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.types import Problem
-from tests.support.engine_rig import (
-    ask,
-    drawn,
-    generate_all,
-    settle,
-    squeezed,
-)
+from tests.support.engine_rig import ask, drawn, generate_all, settle, squeezed
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB = 1 << 20

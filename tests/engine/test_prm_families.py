@@ -93,10 +93,7 @@ def judge_by_classifier(
     """As the model card of Skywork-Reward-V2 does it, and the score at every token."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
-    chat = [
-        {"role": "user", "content": problem},
-        {"role": "assistant", "content": answer},
-    ]
+    chat = [{"role": "user", "content": problem}, {"role": "assistant", "content": answer}]
     text = tokenizer.apply_chat_template(chat, tokenize=False)
     if tokenizer.bos_token is not None:
         text = text.removeprefix(tokenizer.bos_token)

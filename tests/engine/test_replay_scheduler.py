@@ -127,12 +127,7 @@ def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
 
 @pytest.mark.parametrize(
     ("removed", "kind"),
-    [
-        ("salt", Machine),
-        ("commit gate", Machine),
-        ("isolation", Machine),
-        ("salt", ScoreMachine),
-    ],
+    [("salt", Machine), ("commit gate", Machine), ("isolation", Machine), ("salt", ScoreMachine)],
 )
 def test_a_missing_safeguard_is_found(removed: str, kind: type[Machine]) -> None:
     """The machine itself notices: passes read KV of shared steps, or wrong tokens come out."""

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from flashedge.config import Config
-from flashedge.runtime.request.calibrations import (
-    Calibration,
-    calibrations_file,
-    save_calibration,
-)
+from flashedge.runtime.request.calibrations import Calibration, calibrations_file, save_calibration
 from tests.support.commands import cli, list_runs, start_cli, wait_for
 
 # One process starts the shared daemon.

@@ -31,8 +31,7 @@ WORDS = (
     *("\\text{ cm}", "\\overline{3}", "\\approx "),
 )
 MATHS = st.lists(
-    st.sampled_from([*"0512.,-+{}$x=()^\\% \n", *WORDS, *(f"\\{c}" for c in COMMANDS)]),
-    max_size=10,
+    st.sampled_from([*"0512.,-+{}$x=()^\\% \n", *WORDS, *(f"\\{c}" for c in COMMANDS)]), max_size=10
 ).map("".join)
 
 beams = st.builds(
@@ -49,9 +48,7 @@ beams = st.builds(
 @given(
     search=beams,
     limits=st.builds(
-        Limits,
-        max_path_tokens=st.integers(1, 40),
-        token_budget=st.none() | st.integers(1, 200),
+        Limits, max_path_tokens=st.integers(1, 40), token_budget=st.none() | st.integers(1, 200)
     ),
     world=st.integers(0, 1000).map(World),
     order=st.integers(0, 1000).map(Random),

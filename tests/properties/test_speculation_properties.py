@@ -106,17 +106,10 @@ async def apply_mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) ->
 
 @given(spec=SPECS, config=CONFIGS, faults=FAULTS, moments=MOMENTS, lookahead=st.booleans())
 @settings(
-    max_examples=120,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    print_blob=True,
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
 )
 def test_the_same_tree_whatever_happens(
-    spec: Request,
-    config: Any,
-    faults: Faults,
-    moments: list[tuple[float, Any]],
-    lookahead: bool,
+    spec: Request, config: Any, faults: Faults, moments: list[tuple[float, Any]], lookahead: bool
 ) -> None:
     async def off() -> Outcome:
         return (await drive_run(engines_with(speculation=False), spec)).outcome
@@ -257,11 +250,7 @@ class BoardMachine(RuleBasedStateMachine):
 
 
 class TestBoard(BoardMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(
-        max_examples=100,
-        stateful_step_count=40,
-        deadline=None,
-    )
+    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 @given(scores=st.lists(st.none() | st.floats(0, 1), max_size=20), branching=st.integers(1, 8))

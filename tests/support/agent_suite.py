@@ -175,11 +175,7 @@ def check_responses(url: str, model: str) -> None:
         assert kinds[0] == "response.created"
         assert "response.output_text.delta" in kinds
         answer = client.responses.create(
-            model=model,
-            input="1 + 1?",
-            tools=[tool],
-            tool_choice="required",
-            max_output_tokens=150,
+            model=model, input="1 + 1?", tools=[tool], tool_choice="required", max_output_tokens=150
         )
         assert _is_sum(answer.output[-1].arguments)
 

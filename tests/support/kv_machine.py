@@ -47,8 +47,7 @@ class Machine:
 
     async def step(self) -> None:
         kind = self.random.choices(
-            ("extend", "score", "cancel", "budget", "offload", "restore"),
-            (30, 20, 12, 20, 8, 10),
+            ("extend", "score", "cancel", "budget", "offload", "restore"), (30, 20, 12, 20, 8, 10)
         )[0]
         await getattr(self, kind)()
         await asyncio.sleep(self.random.choice((0.0, 0.0, 0.005, 0.03)))

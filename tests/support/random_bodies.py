@@ -98,12 +98,7 @@ BODIES: Mapping[str, tuple[dict[str, Any], ...]] = {
                     "content": [{"type": "reasoning_text", "text": "I add."}],
                     "encrypted_content": None,
                 },
-                {
-                    "type": "function_call",
-                    "name": "add",
-                    "arguments": '{"a":3}',
-                    "call_id": "c-1",
-                },
+                {"type": "function_call", "name": "add", "arguments": '{"a":3}', "call_id": "c-1"},
                 {"type": "function_call_output", "call_id": "c-1", "output": "7"},
             ],
             "instructions": "Be brief.",

@@ -80,11 +80,7 @@ async def sampled(pilot: Pilot[None], seconds: float) -> None:
 
 
 async def grown(
-    pilot: Pilot[None],
-    daemon: FakeDaemon,
-    run: str,
-    items: list[Numbered],
-    ends: Iterable[int],
+    pilot: Pilot[None], daemon: FakeDaemon, run: str, items: list[Numbered], ends: Iterable[int]
 ) -> None:
     """Send the run's events up to each end, a second apart."""
     app = pilot.app

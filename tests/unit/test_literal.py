@@ -18,12 +18,7 @@ from flashedge.literal import (
     show_in_line,
     show_literally,
 )
-from tests.support.hostile import (
-    acting_texts,
-    find_acting,
-    find_sequences,
-    strip_sequences,
-)
+from tests.support.hostile import acting_texts, find_acting, find_sequences, strip_sequences
 from tests.support.screen import open_screen
 
 EVERY_CHARACTER = "".join(map(chr, range(sys.maxunicode + 1)))

@@ -207,9 +207,7 @@ def refuse_other_tools(body: Mapping[str, Any]) -> None:
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
         if body.get(old) not in ([], "none", "auto", None):
             raise RequestError(
-                f"{old} is the old form of {new}, which is not read",
-                hint=f"send {new}",
-                param=old,
+                f"{old} is the old form of {new}, which is not read", hint=f"send {new}", param=old
             )
 
 

@@ -28,23 +28,12 @@ from flashedge.api import sse
 from flashedge.api.asgi import drop_length, keep_alive
 from flashedge.api.bodies import load_object, parse_keep_alive
 from flashedge.api.callers import limit_priority, name_program, shorten
-from flashedge.api.failures import (
-    RETRY_AFTER_S,
-    Refusal,
-    build_error_response,
-    dump_json,
-)
+from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error_response, dump_json
 from flashedge.api.guard import replay_body
 from flashedge.api.pairs import Defaults, ServablePairs
 from flashedge.api.protocols.client_habits import normalize, read_int
 from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error, rewrite_error
-from flashedge.api.protocols.paths import (
-    CHAT,
-    COMPLETIONS,
-    MESSAGES,
-    PROTOCOL_ROUTES,
-    SCORES,
-)
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
 from flashedge.api.protocols.search import ProtocolSearch
 from flashedge.api.protocols.search_result import add_result
 from flashedge.api.protocols.steady_prompts import steady_prompt

@@ -50,8 +50,7 @@ def calibrate(
         ),
     ] = 0.01,
     policy: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="static, every_5 or every_step."),
+        str | None, typer.Option(metavar="NAME", help="static, every_5 or every_step.")
     ] = None,
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")

@@ -41,12 +41,7 @@ def run_problems(
 
 
 def read_stored_runs(
-    client: Any,
-    pair: str,
-    strategy: str,
-    n: int,
-    since: float,
-    problems: Sequence[LabelledProblem],
+    client: Any, pair: str, strategy: str, n: int, since: float, problems: Sequence[LabelledProblem]
 ) -> tuple[Recording, ...]:
     """Read the newest run at full compute of each problem that the daemon has stored since then.
 

@@ -33,8 +33,7 @@ def chat(
         ),
     ] = None,
     pair: Annotated[
-        str | None,
-        typer.Option(metavar="PAIR", help="Pair to talk to.", show_default="bundled"),
+        str | None, typer.Option(metavar="PAIR", help="Pair to talk to.", show_default="bundled")
     ] = None,
     search: Annotated[
         str | None,
@@ -45,8 +44,7 @@ def chat(
         ),
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="The same seed gives the same answers."),
+        int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same answers.")
     ] = None,
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="A system message for the model.")
@@ -66,8 +64,7 @@ def chat(
         int | None, typer.Option(metavar="N", min=1, help="Most tokens of an answer.")
     ] = None,
     resume: Annotated[
-        bool,
-        typer.Option("--continue", "-c", help="Go on with the last conversation, or with ID."),
+        bool, typer.Option("--continue", "-c", help="Go on with the last conversation, or with ID.")
     ] = False,
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Keep nothing of this conversation.")

@@ -117,11 +117,7 @@ def _point_claude(endpoint: Endpoint) -> Pointers:
 
 def _point_codex(endpoint: Endpoint) -> Pointers:
     """Codex reads `-c KEY=VALUE` as a line of its config.toml. JSON's strings are TOML's."""
-    provider = {
-        "name": "FlashEdge",
-        "base_url": f"{endpoint.url}/v1",
-        "wire_api": "responses",
-    }
+    provider = {"name": "FlashEdge", "base_url": f"{endpoint.url}/v1", "wire_api": "responses"}
     if endpoint.api_key is not None:
         provider["env_key"] = "FLASHEDGE_API_KEY"
     settings = {
@@ -151,10 +147,7 @@ def _point_opencode(endpoint: Endpoint) -> Pointers:
             "flashedge": {
                 "npm": "@ai-sdk/openai-compatible",
                 "name": "FlashEdge",
-                "options": {
-                    "baseURL": f"{endpoint.url}/v1",
-                    "apiKey": endpoint.api_key or NO_KEY,
-                },
+                "options": {"baseURL": f"{endpoint.url}/v1", "apiKey": endpoint.api_key or NO_KEY},
                 "models": models,
             }
         },

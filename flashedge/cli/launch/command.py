@@ -42,8 +42,7 @@ def launch(
         ),
     ],
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="ARGUMENTS", help="The agent's own, behind `--`."),
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The agent's own, behind `--`.")
     ] = None,
     model: Annotated[
         str | None,

@@ -140,8 +140,7 @@ def _translate(error: OSError, place: Path) -> ConfigError | DaemonError:
         return ConfigError(f"no space left under {place}", hint=_OTHER_CACHE)
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return ConfigError(
-            f"can't write {error.filename or place}: {error.strerror}",
-            hint=_OTHER_CACHE,
+            f"can't write {error.filename or place}: {error.strerror}", hint=_OTHER_CACHE
         )
     return DaemonError(f"the Hugging Face hub can't be reached: {error}", hint=_OFFLINE)
 

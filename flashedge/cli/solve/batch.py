@@ -82,9 +82,7 @@ def solve_batch(
     check_output(source, target)
     budget = _budget(budget_tokens_total, settings, len(problems))
     caller = Caller(
-        client=NAME,
-        program=program,
-        priority=BATCH_PRIORITY if priority is None else priority,
+        client=NAME, program=program, priority=BATCH_PRIORITY if priority is None else priority
     )
     with connect_ready(config) as client:
         pair = client.status()["pair"]
@@ -219,12 +217,7 @@ def show_progress(
     journal: BatchJournal, total: int, *, show: bool
 ) -> Iterator[Callable[[Batch, Attempts], None]]:
     """A progress bar, on terminals only. Call the value after each change of the batch."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from flashedge.batch.record import count_records
 

@@ -198,24 +198,18 @@ TotalBudget = Annotated[
 RetryFailed = Annotated[
     bool,
     typer.Option(
-        "--retry-failed",
-        help="Solve the failed problems of --output again.",
-        rich_help_panel=BATCH,
+        "--retry-failed", help="Solve the failed problems of --output again.", rich_help_panel=BATCH
     ),
 ]
 Tree = Annotated[
     bool,
     typer.Option(
-        "--tree",
-        help="Leave the whole tree below, not only the best path.",
-        rich_help_panel=OUTPUT,
+        "--tree", help="Leave the whole tree below, not only the best path.", rich_help_panel=OUTPUT
     ),
 ]
 Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print the run's object as JSON.", rich_help_panel=OUTPUT),
+    bool, typer.Option("--json", help="Print the run's object as JSON.", rich_help_panel=OUTPUT)
 ]
 Quiet = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Print only the answer.", rich_help_panel=OUTPUT),
+    bool, typer.Option("--quiet", "-q", help="Print only the answer.", rich_help_panel=OUTPUT)
 ]

@@ -44,10 +44,7 @@ from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import resolve_model
-from flashedge.models.memory.engine_memory import (
-    EngineMemory,
-    check_spread,
-)
+from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
@@ -367,11 +364,7 @@ async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -
 
 def _list_sampling(sampling: Sampling) -> dict[str, Any]:
     """What requests outside any run leave out, in the names of a generation_config.json."""
-    return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-    }
+    return {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
 
 
 def check_second_runner(config: Config) -> None:

@@ -259,11 +259,7 @@ class MemoryPlan:
 
 def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Config:
     """The configuration with KV sizes of (generator, verifier) and a batch limit."""
-    return replace(
-        config,
-        kv_bytes=PerEngine(*kv_bytes),
-        max_num_seqs=sequences,
-    )
+    return replace(config, kv_bytes=PerEngine(*kv_bytes), max_num_seqs=sequences)
 
 
 def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:

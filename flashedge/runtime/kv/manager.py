@@ -38,23 +38,12 @@ from flashedge.engine.base import (
     StepScores,
     Verifier,
 )
-from flashedge.engine.http_requests import (
-    PlainAsk,
-    PlainRequest,
-    PlainRequests,
-    PlainRequestsProxy,
-)
+from flashedge.engine.http_requests import PlainAsk, PlainRequest, PlainRequests, PlainRequestsProxy
 from flashedge.events import Event
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.mover import KvMover
 from flashedge.runtime.kv.run_memory import RunMemory
-from flashedge.scheduling.kv.split import (
-    EngineRole,
-    HostLink,
-    KvSplit,
-    decide_split,
-    split_evenly,
-)
+from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit, decide_split, split_evenly
 from flashedge.scheduling.kv.stages import EngineCost, Workload, combine_loads
 
 log = logging.getLogger(__name__)

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from flashedge.engine.http_requests import (
-    PlainAsk,
-    PlainRequest,
-    PlainRequests,
-    PlainRequestsProxy,
-)
+from flashedge.engine.http_requests import PlainAsk, PlainRequest, PlainRequests, PlainRequestsProxy
 from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.scheduling.lengths.outputs import OutputLengths
 

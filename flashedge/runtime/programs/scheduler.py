@@ -200,10 +200,7 @@ class PairScheduler:
         member."""
         caller = Caller(client=ask.client, program=ask.program, priority=ask.priority)
         request = LengthRequest(
-            pair=ask.pair,
-            prompt_ids=ask.prompt_ids,
-            max_tokens=ask.max_tokens,
-            outputs=ask.choices,
+            pair=ask.pair, prompt_ids=ask.prompt_ids, max_tokens=ask.max_tokens, outputs=ask.choices
         )
         member = Member(
             kind=caller.choose_kind(Kind.CHAT),

@@ -62,10 +62,7 @@ class ExitOptions:
     def take_rule(self, rule: Rule) -> ExitOptions:
         """A rule's policy, with what these options say of giving up."""
         return replace(
-            self,
-            policy=rule.policy,
-            detect=rule.detect,
-            thresholds=dict(rule.thresholds),
+            self, policy=rule.policy, detect=rule.detect, thresholds=dict(rule.thresholds)
         )
 
     @property

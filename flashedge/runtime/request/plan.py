@@ -9,11 +9,7 @@ from typing import Any
 
 from flashedge.config import Config
 from flashedge.errors import Conflict, EngineDead, RequestError
-from flashedge.runtime.request.calibrations import (
-    collect_settings,
-    find_calibration,
-    find_mismatch,
-)
+from flashedge.runtime.request.calibrations import collect_settings, find_calibration, find_mismatch
 from flashedge.runtime.request.early_exit import build_exit_rule
 from flashedge.runtime.request.request import Request
 

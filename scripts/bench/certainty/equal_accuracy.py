@@ -36,11 +36,7 @@ from flashedge.certainty.calibration import Comparison, Grid, SmallerCap, compar
 from flashedge.certainty.policies import POLICIES, Rule
 from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.runtime.request.early_exit import build_paper_rule
-from scripts.bench.certainty.whole_runs import (
-    CALIBRATION,
-    load_traces,
-    write_calibration_problems,
-)
+from scripts.bench.certainty.whole_runs import CALIBRATION, load_traces, write_calibration_problems
 
 EVEN = "even"
 

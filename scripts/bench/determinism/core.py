@@ -54,12 +54,7 @@ class Job:
 
     def again(self, **changes: Any) -> Job:
         """The same request, not yet sent."""
-        empty: dict[str, Any] = {
-            "tokens": [],
-            "logprobs": [],
-            "finish": None,
-            "output_s": [],
-        }
+        empty: dict[str, Any] = {"tokens": [], "logprobs": [], "finish": None, "output_s": []}
         return replace(self, **{**empty, **changes})
 
 

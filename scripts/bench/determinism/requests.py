@@ -65,10 +65,7 @@ FULL = Scale(
     ),
 )
 QUICK = Scale(
-    requests=6,
-    max_tokens=52,
-    loads=(6,),
-    draws=((Kernels.BATCH, 1.0), (Kernels.ROW, 1.0)),
+    requests=6, max_tokens=52, loads=(6,), draws=((Kernels.BATCH, 1.0), (Kernels.ROW, 1.0))
 )
 
 

@@ -114,11 +114,7 @@ def build_tables(cells: Mapping[Cell, Rows]) -> list[str]:
         for cell, rows in cells.items()
     ]
     latency = [
-        (
-            *cell,
-            *(_format_parts(rows[i]) for i in (0, 1, BEST)),
-            f"{rows[BEST]['latency_cut']:.0%}",
-        )
+        (*cell, *(_format_parts(rows[i]) for i in (0, 1, BEST)), f"{rows[BEST]['latency_cut']:.0%}")
         for cell, rows in cells.items()
     ]
     pressure = [

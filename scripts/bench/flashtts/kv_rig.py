@@ -125,9 +125,7 @@ class Rig:
 
 
 async def drive_search(
-    engines: Engines,
-    spec: Request,
-    emit: Callable[[Event], None] = lambda event: None,
+    engines: Engines, spec: Request, emit: Callable[[Event], None] = lambda event: None
 ) -> tuple[Outcome, Driver, dict[str, Any]]:
     """Run a search. Returns its driver too, and the record of its KV memory."""
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)

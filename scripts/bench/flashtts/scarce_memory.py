@@ -128,11 +128,7 @@ def run_problem(problems: int, task: Task) -> dict[str, Any]:
     bench, arm = build_long_bench(n, mib << 20, problems), ARMS[name]
     rung = Rung(name=name, about="", optimizations=arm.optimizations)
     run = simulate_run(
-        rung,
-        bench.setup,
-        bench.trace,
-        bench.spec(row),
-        order=get_order(arm.order, row),
+        rung, bench.setup, bench.trace, bench.spec(row), order=get_order(arm.order, row)
     )
     return {
         "seconds": run.seconds,

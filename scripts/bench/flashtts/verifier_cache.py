@@ -48,11 +48,7 @@ CONFIGURATIONS = {
     "whole": Optimizations.only("speculation"),
     "whole+lookahead": Optimizations.only("speculation", "lookahead"),
 }
-COMPARISONS = (
-    ("suffix+lookahead", "suffix"),
-    ("whole+lookahead", "whole"),
-    ("suffix", "whole"),
-)
+COMPARISONS = (("suffix+lookahead", "suffix"), ("whole+lookahead", "whole"), ("suffix", "whole"))
 RATIOS = ("seconds", "verify_s", "verifier_cpu_s", "passes", "computed_tokens")
 COUNTS = ("passes", "computed_tokens", "scored_ahead", "drafted_ahead")
 

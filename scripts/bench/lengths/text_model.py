@@ -273,8 +273,7 @@ def train(
         heads = list(model.heads.parameters())
         rate = settings.rate if settings.checkpoint is None else settings.encoder_rate
         run_stage(
-            settings.epochs,
-            [{"params": body, "lr": rate}, {"params": heads, "lr": settings.rate}],
+            settings.epochs, [{"params": body, "lr": rate}, {"params": heads, "lr": settings.rate}]
         )
         for parameter in body:
             parameter.requires_grad_(False)

@@ -99,11 +99,7 @@ class Contents:
         self._all: list[Content] = []
         self._prompts = [
             self._add(
-                run.problem.root,
-                run.problem.number,
-                run.problem.number,
-                run.prompt_tokens,
-                run,
+                run.problem.root, run.problem.number, run.problem.number, run.prompt_tokens, run
             )
             for run in runs
         ]

@@ -159,9 +159,7 @@ class _Server:
         self._boosting = None
         if load.boost is not None:
             self._boosting = Boosting(
-                allocator=load.boost.allocator,
-                limiter=load.boost.limiter,
-                clock=now,
+                allocator=load.boost.allocator, limiter=load.boost.limiter, clock=now
             )
         self._records: dict[int, SearchRecord] = {}
         optimizations = Optimizations.only("suffix_scoring", "score_once")

@@ -39,13 +39,7 @@ def list_options(seed: int, **more: object) -> list[str]:
     exits = {**POSITIVE, **NEGATIVE} if seed % 2 else {}
     options = {"aggregate": "prod", **exits, **more}
     sets = [part for name, value in options.items() for part in ("--set", f"{name}={value}")]
-    return [
-        "--strategy",
-        f"mcts-{N}",
-        "--seed",
-        str(seed),
-        *map(str.lower, sets),
-    ]
+    return ["--strategy", f"mcts-{N}", "--seed", str(seed), *map(str.lower, sets)]
 
 
 def solve_beside(

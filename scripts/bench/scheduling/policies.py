@@ -29,11 +29,7 @@ from scripts.bench.daemon import ROOT, report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.scheduling.workloads import BURST_RATE, WORKLOADS, build_engine, build_load
 from scripts.lab.benchmark.load.comparison import compare_paired, estimate_mean, find_best
-from scripts.lab.benchmark.load.timings import (
-    Timings,
-    compute_order_quality,
-    find_finish_time,
-)
+from scripts.lab.benchmark.load.timings import Timings, compute_order_quality, find_finish_time
 from scripts.lab.benchmark.requests.event_driven import serve_by_events
 from scripts.lab.benchmark.requests.predictions import PAPER, Quality
 from scripts.lab.benchmark.requests.rivals import NAMES, POINT_RIVALS

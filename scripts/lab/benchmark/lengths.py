@@ -46,8 +46,7 @@ class StepLengths:
 WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
     {
         "aime": StepLengths(
-            about="AIME-like: problems of MATH level 5, 515 tokens a path",
-            levels=frozenset({5}),
+            about="AIME-like: problems of MATH level 5, 515 tokens a path", levels=frozenset({5})
         ),
         "amc": StepLengths(
             about="AMC-like: problems of MATH levels 3 and 4, 359 tokens a path",

@@ -107,10 +107,7 @@ def time_run(
 
 
 def _build_live_run(
-    result: Mapping[str, Any],
-    done_s: Mapping[int, float],
-    seconds: float,
-    key: RunKey,
+    result: Mapping[str, Any], done_s: Mapping[int, float], seconds: float, key: RunKey
 ) -> LiveRun:
     lengths = [len(c["token_ids"]) for c in result["completions"] if c["node"] in done_s]
     usage, timing = result["usage"], result["timing"]

@@ -113,10 +113,7 @@ class VirtualPair:
 
 
 def build_manager(
-    setup: Setup,
-    link: HostLink | None,
-    generator: SimulatedGenerator,
-    verifier: SimulatedVerifier,
+    setup: Setup, link: HostLink | None, generator: SimulatedGenerator, verifier: SimulatedVerifier
 ) -> KvManager:
     """Build the product's own manager with the costs of the simulated device."""
     curves_by_engine = [
@@ -141,12 +138,7 @@ def build_manager(
         for curve, engine in ((curves.generator, generator), (curves.verifier, verifier))
     ]
     return KvManager(
-        generator,
-        verifier,
-        (costs[0], costs[1]),
-        curves,
-        kv_bytes=setup.kv_bytes,
-        link=link,
+        generator, verifier, (costs[0], costs[1]), curves, kv_bytes=setup.kv_bytes, link=link
     )
 
 

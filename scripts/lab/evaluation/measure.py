@@ -191,9 +191,5 @@ class Measurer:
         scores = tuple(completion["step_scores"])
         lengths = self.count_steps(completion["token_ids"], len(scores))
         return Chain(
-            text=completion["text"],
-            answer=answer,
-            right=right,
-            scores=scores,
-            step_tokens=lengths,
+            text=completion["text"], answer=answer, right=right, scores=scores, step_tokens=lengths
         )

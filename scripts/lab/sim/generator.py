@@ -381,9 +381,7 @@ class SimulatedGenerator(SimEngine):
         self._check_ready()
         speculator = self._speculator
         sequence = SimSequence(
-            id=self._next_id(),
-            tokens=list(request.token_ids),
-            program=request.program,
+            id=self._next_id(), tokens=list(request.token_ids), program=request.program
         )
         drafted = speculator.adopt(request, sequence)
         beam = speculator.add_beam(request)

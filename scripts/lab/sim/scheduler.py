@@ -89,12 +89,7 @@ class SimScheduler:
     """Holds every request that is not done."""
 
     def __init__(
-        self,
-        cache: BlockCache,
-        *,
-        longest_tokens: int,
-        max_num_seqs: int,
-        max_batched_tokens: int,
+        self, cache: BlockCache, *, longest_tokens: int, max_num_seqs: int, max_batched_tokens: int
     ) -> None:
         """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step."""
         self.cache = cache

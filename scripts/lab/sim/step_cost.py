@@ -47,13 +47,7 @@ def estimate_step_s(device: Device, shape: ModelShape, batch: Iterable[StepShare
 
 
 def estimate_sums_s(
-    device: Device,
-    shape: ModelShape,
-    *,
-    attended: float,
-    new: float,
-    tokens: float,
-    count: float,
+    device: Device, shape: ModelShape, *, attended: float, new: float, tokens: float, count: float
 ) -> float:
     """`estimate_step_s` of a batch whose sums are known.
 

@@ -42,11 +42,7 @@ class SimulatedVerifier(SimEngine):
     """
 
     def __init__(
-        self,
-        config: SimConfig,
-        *,
-        faults: Faults | None = None,
-        gate: Gate | None = None,
+        self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
     ) -> None:
         super().__init__(config, faults=faults, gate=gate)
         self._codec = SimCodec()

@@ -23,13 +23,7 @@ from scripts.train_pair.families.plain import (
     write_equation,
 )
 from scripts.train_pair.families.telling import ask, capitalize, conjugate, spell
-from scripts.train_pair.families.words import (
-    GAINS,
-    LOSSES,
-    Person,
-    draw_person,
-    draw_thing,
-)
+from scripts.train_pair.families.words import GAINS, LOSSES, Person, draw_person, draw_thing
 
 TOGETHER = ("together", "in total", "in all", "altogether", "combined")
 Event = tuple[Person, str, int]

@@ -14,14 +14,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from scripts.train_pair.families.base import (
-    LIMIT,
-    Move,
-    Spec,
-    State,
-    find_equations,
-    work_out,
-)
+from scripts.train_pair.families.base import LIMIT, Move, Spec, State, find_equations, work_out
 
 LAST = "="  # an operand: the value that was stated last
 NUMBER = "{n}"  # in the words of a step: its second operand

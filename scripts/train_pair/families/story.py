@@ -69,11 +69,7 @@ class Story:
         question = f"How many {thing} has {name} after day {steps}?"
         text = f"{name} has {start} {thing}. {' '.join(days)} {question}"
         return Spec(
-            family=self.name,
-            text=text,
-            moves=tuple(moves),
-            start=start,
-            careless=steps >= LONG,
+            family=self.name, text=text, moves=tuple(moves), start=start, careless=steps >= LONG
         )
 
     def create_state(self, spec: Spec) -> State:

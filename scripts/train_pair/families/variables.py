@@ -57,11 +57,7 @@ class Variables:
         lines = [f"Line {m.key}: {m.word} = {f' {m.op} '.join(m.terms)}." for m in moves]
         text = f"{' '.join(lines)} What is {target}?"
         return Spec(
-            family=self.name,
-            text=text,
-            moves=tuple(moves),
-            target=target,
-            careless=steps >= LONG,
+            family=self.name, text=text, moves=tuple(moves), target=target, careless=steps >= LONG
         )
 
     def create_state(self, spec: Spec) -> State:

@@ -20,11 +20,7 @@ from scripts.bench.certainty.equal_accuracy import (
     list_caps,
     propose_candidates,
 )
-from scripts.bench.certainty.whole_runs import (
-    read_traces,
-    write_calibration_problems,
-    write_traces,
-)
+from scripts.bench.certainty.whole_runs import read_traces, write_calibration_problems, write_traces
 from tests.support.paths import DATA
 
 N = 8

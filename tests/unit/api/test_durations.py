@@ -46,10 +46,7 @@ async def test_runs_and_protocols_take_it() -> None:
         for path, body in (
             ("/v1/solve", {"problem": "1 + 1?", "n": 2, "keep_alive": "10m"}),
             ("/v1/runs", {"problem": "1 + 1?", "n": 2}),
-            (
-                "/v1/chat/completions",
-                {"model": "bundled", "messages": [message], "keep_alive": -1},
-            ),
+            ("/v1/chat/completions", {"model": "bundled", "messages": [message], "keep_alive": -1}),
             ("/v1/chat/completions", {"model": "bundled:beam-2", "messages": [message]}),
         ):
             assert (await client.post(path, json=body)).is_success, path

@@ -391,9 +391,7 @@ async def test_the_service_starts_and_stops_with_the_application() -> None:
     assert service.life == ["started", "stopped"]
 
 
-async def test_health_reports_a_service_that_did_not_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_health_reports_a_service_that_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     service = FakeService()
 
     async def broken() -> None:

@@ -18,12 +18,7 @@ from flashedge.certainty.measures import (
     pick_settled_answer,
 )
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
-from flashedge.certainty.tv_stopping import (
-    failure_bound,
-    has_settled,
-    min_probes,
-    total_variation,
-)
+from flashedge.certainty.tv_stopping import failure_bound, has_settled, min_probes, total_variation
 
 LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 

@@ -10,19 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.certainty.history import Checkpoint
-from flashedge.certainty.policies import (
-    POLICIES,
-    GiveUp,
-    Policy,
-    Reason,
-    Rule,
-)
+from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Reason, Rule
 from flashedge.errors import RequestError
-from flashedge.runtime.request.early_exit import (
-    ExitOptions,
-    build_exit_policy,
-    build_paper_rule,
-)
+from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy, build_paper_rule
 
 STATIC = Rule(policy="static", detect=5, thresholds=(("entropy", 0.7),))
 COUNTED = Rule(policy="lead", detect=4, thresholds=(("lead", 0.955),))
@@ -146,10 +136,7 @@ def test_options_make_their_policy() -> None:
     expected = Rule(policy="every_5", detect=3, thresholds=(("entropy", 0.9),))
     assert made(policy="every_5", detect=3, thresholds={"entropy": 0.9}) == expected
     assert made(give_up_after=7, give_up_below=0.2) == GiveUp(
-        policy=COUNTED,
-        after=7,
-        below=0.2,
-        measure="entropy",
+        policy=COUNTED, after=7, below=0.2, measure="entropy"
     )
 
 

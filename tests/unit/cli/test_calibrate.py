@@ -95,11 +95,7 @@ def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
     report = json.loads(made.stdout)
     assert report["outcome"] == "written"
     assert report["saved"] == str(calibrations_file(home))
-    assert report["rule"] == {
-        "policy": "every_step",
-        "detect": 2,
-        "thresholds": [["entropy", 1.0]],
-    }
+    assert report["rule"] == {"policy": "every_step", "detect": 2, "thresholds": [["entropy", 1.0]]}
     chosen = report["provenance"]["chosen"]
     assert chosen["loss_bound"] <= 0.01
     assert chosen["saved"] == pytest.approx(0.75 * 6 / 8)

@@ -196,11 +196,7 @@ def test_an_empty_pipe_is_no_problem(
     ],
 )
 def test_bad_input_is_exit_2(
-    cli: Cli,
-    daemon: FakeDaemon,
-    monkeypatch: pytest.MonkeyPatch,
-    arguments: list[str],
-    said: str,
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
     done = cli("solve", *arguments)
@@ -273,11 +269,7 @@ def test_a_run_that_somebody_cancels(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     [(2, ["run-1"], "cancelled run run-1"), (0, [], "the daemon cancels a run")],
 )
 def test_ctrl_c_cancels_the_run(
-    cli: Cli,
-    monkeypatch: pytest.MonkeyPatch,
-    events_seen: int,
-    cancelled: list[str],
-    told: str,
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, events_seen: int, cancelled: list[str], told: str
 ) -> None:
     daemon = with_daemon(monkeypatch, FakeDaemon())
     solve = Client.solve

@@ -6,13 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from flashedge.client.follow import (
-    Reconnection,
-    RetryPolicy,
-    cancel_quietly,
-    follow,
-    retry,
-)
+from flashedge.client.follow import Reconnection, RetryPolicy, cancel_quietly, follow, retry
 from flashedge.client.protocol import explain_missing_end
 from flashedge.errors import (
     DaemonError,

@@ -71,10 +71,7 @@ def test_an_instruction_behind_the_beginning_is_the_users_text() -> None:
         {"role": "developer", "content": "Use tools."},
         {"role": "user", "content": "3 + 4?"},
         {"role": "system", "content": "There are agents."},
-    ) == [
-        ("system", "Be brief.\n\nUse tools."),
-        ("user", "3 + 4?\n\nThere are agents."),
-    ]
+    ) == [("system", "Be brief.\n\nUse tools."), ("user", "3 + 4?\n\nThere are agents.")]
 
 
 def test_the_first_medium_is_found_wherever_it_stands() -> None:

@@ -29,12 +29,7 @@ def test_every_field_is_read_and_blank_lines_are_skipped(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "id", "answer", "family"),
     [
-        (
-            {"question": "q", "answer": "2 * 3 = <<2*3=6>>6.\n#### 1,600", "idx": 0},
-            0,
-            "1600",
-            None,
-        ),
+        ({"question": "q", "answer": "2 * 3 = <<2*3=6>>6.\n#### 1,600", "idx": 0}, 0, "1600", None),
         ({"question": "q", "problem": "q", "answer": 27.0, "id": 0}, 0, "27", None),
         ({"problem": "q", "answer": 0.5, "id": 7}, 7, "0.5", None),
         (

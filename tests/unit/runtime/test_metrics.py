@@ -7,14 +7,7 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.events import (
-    Event,
-    Progress,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-)
+from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import RECENT, Metrics, RecentLatency
 from flashedge.runtime.served_pair import UNLOADED, PairState
@@ -59,11 +52,7 @@ class Observed(Metrics):
 
 
 def make_state(
-    *,
-    queued: int = 0,
-    running: int = 0,
-    generator: Health = READY,
-    verifier: Health = READY,
+    *, queued: int = 0, running: int = 0, generator: Health = READY, verifier: Health = READY
 ) -> PairState:
     async def read_views() -> dict[str, EngineView]:
         return {}

@@ -13,13 +13,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.support.fake_programs import (
-    NO_DRIVER,
-    NO_HEADERS,
-    fake,
-    fake_nvidia_smi,
-    link_programs,
-)
+from tests.support.fake_programs import NO_DRIVER, NO_HEADERS, fake, fake_nvidia_smi, link_programs
 from tests.support.paths import ROOT
 
 SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]

@@ -41,10 +41,7 @@ STAGES = {
     "init engine (profile, create kv cache, warmup model) took ": "making the scheduler",
 }
 """What an engine does from a log record on, by the beginning of the record's format string."""
-BARS = {
-    "Loading ": "loading the weights",
-    "Capturing CUDA graphs ": "capturing graphs",
-}
+BARS = {"Loading ": "loading the weights", "Capturing CUDA graphs ": "capturing graphs"}
 """What an engine does while a bar is drawn, by the beginning of the bar's description."""
 
 

@@ -41,12 +41,7 @@ class StepTagVariant:
 
 VARIANTS: Mapping[str, StepTagVariant] = {
     "math_shepherd": StepTagVariant(
-        tag=" ки",
-        good=" +",
-        bad=" -",
-        before_steps=" ",
-        between_steps="\n",
-        is_numbered=True,
+        tag=" ки", good=" +", bad=" -", before_steps=" ", between_steps="\n", is_numbered=True
     ),
     "openr": StepTagVariant(
         tag=" \n\n\n\n\n", good=" +", bad=" -", before_steps=" ", between_steps=" "

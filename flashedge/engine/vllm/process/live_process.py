@@ -163,9 +163,7 @@ class LiveProcess:
         # vLLM switches it off on a CPU, where it works and gains nothing.
         config.scheduler_config.async_scheduling = self._options.async_scheduling
         self.llm = AsyncLLM.from_vllm_config(
-            config,
-            disable_log_stats=True,
-            enable_log_requests=False,
+            config, disable_log_stats=True, enable_log_requests=False
         )
 
     def _receive(self, process: Any) -> None:

@@ -199,10 +199,7 @@ class VirtualServer:
             program=key,
         )
         ask = PlainAsk(
-            program=key,
-            client=program.client,
-            prompt_ids=prompt,
-            max_tokens=load.chat_tokens,
+            program=key, client=program.client, prompt_ids=prompt, max_tokens=load.chat_tokens
         )
         tokens = 0
         member = board.add_request(ask)
@@ -237,11 +234,7 @@ logarithm; oracle: the distribution without an error; none: nothing."""
 
 
 def build_virtual_load(
-    bench: Bench,
-    config: Config,
-    *,
-    forecast: str = "log_t",
-    seed: int = 0,
+    bench: Bench, config: Config, *, forecast: str = "log_t", seed: int = 0
 ) -> VirtualLoad:
     """Build a load on the card of `bench`. The configuration says how programs are scheduled.
 
@@ -308,11 +301,7 @@ def _build_chat_row(mu: float, sigma: float, prompt_tokens: int) -> TraceRow:
 
 
 def _forecast(
-    rows: Sequence[int],
-    mu: Floats,
-    sigma: Floats,
-    forecast: str,
-    draw: np.random.Generator,
+    rows: Sequence[int], mu: Floats, sigma: Floats, forecast: str, draw: np.random.Generator
 ) -> Mapping[int, LengthDistribution]:
     """What is predicted of the outputs of each row."""
     if forecast == "none":

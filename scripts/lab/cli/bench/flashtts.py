@@ -56,8 +56,7 @@ def flashtts(
         int, typer.Option(metavar="N", min=1, help="Repeat everything N times, in turn.")
     ] = 1,
     strategy: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Search strategy.", autocompletion=complete_strategy),
+        str, typer.Option(metavar="NAME", help="Search strategy.", autocompletion=complete_strategy)
     ] = "beam",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the searches.")] = 0,
     simulated: Annotated[

@@ -89,8 +89,7 @@ def load(
         int, _option("Load", "N", "Clients that the programs are from.", min=1, max=10_000)
     ] = 4,
     seed: Annotated[
-        int,
-        _option("Load", "N", "The same seed gives the same programs at the same times.", min=0),
+        int, _option("Load", "N", "The same seed gives the same programs at the same times.", min=0)
     ] = 0,
     limit: Annotated[
         int | None, _option("Programs", "N", "Use the first N problems.", min=1)
@@ -109,8 +108,7 @@ def load(
         ),
     ] = "beam",
     n: Annotated[
-        int | None,
-        _option("Programs", "N", "Paths of a search.", "--n", "-n", show_default="8"),
+        int | None, _option("Programs", "N", "Paths of a search.", "--n", "-n", show_default="8")
     ] = None,
     max_tokens: Annotated[
         int | None,
@@ -217,9 +215,7 @@ def load(
         )
         if not found:
             raise RequestError(
-                "no program arrives in this time",
-                hint="raise --rate or --minutes",
-                param="minutes",
+                "no program arrives in this time", hint="raise --rate or --minutes", param="minutes"
             )
         return found
 
@@ -237,11 +233,7 @@ def load(
     if simulated:
         from scripts.lab.benchmark.simulate import Question
 
-        for flag, given in (
-            ("problems", problems),
-            ("output", folder),
-            ("max-tokens", max_tokens),
-        ):
+        for flag, given in (("problems", problems), ("output", folder), ("max-tokens", max_tokens)):
             if given is not None:
                 raise RequestError(
                     f"--{flag} has no meaning with --simulated",
@@ -342,11 +334,7 @@ def _measure(
 
             async with daemon_control.connect_async(config, max_streams=len(left)) as client:
                 server = DaemonServer(
-                    client=client,
-                    problems=problems,
-                    model=config.pair,
-                    search=search,
-                    chat=chat,
+                    client=client, problems=problems, model=config.pair, search=search, chat=chat
                 )
                 ids = [problem.id for problem in problems]
                 await run_load(left, server, keep, problem_ids=ids, part=part)

@@ -89,12 +89,7 @@ HALVES = {Kind.CHAT: 0.5, Kind.SEARCH: 0.5}
 
 def plan(mix: dict[Kind, float], seed: int = 0, clients: int = 3) -> tuple:  # type: ignore[type-arg]
     return plan_programs(
-        PoissonArrivals(rate=10.0),
-        mix,
-        duration_s=100.0,
-        problems=7,
-        clients=clients,
-        seed=seed,
+        PoissonArrivals(rate=10.0), mix, duration_s=100.0, problems=7, clients=clients, seed=seed
     )
 
 

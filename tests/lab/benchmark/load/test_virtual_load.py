@@ -31,12 +31,7 @@ from scripts.lab.benchmark.load.virtual_load import (
 from scripts.lab.benchmark.simulate import Question, build_bench
 
 QUESTION = Question(
-    gpu="rtx4090",
-    pair="math-1.5b+skywork-1.5b",
-    strategy="beam",
-    n=4,
-    problems=8,
-    share=0.5,
+    gpu="rtx4090", pair="math-1.5b+skywork-1.5b", strategy="beam", n=4, problems=8, share=0.5
 )
 MIX = {Kind.CHAT: 0.7, Kind.SEARCH: 0.3}
 
@@ -137,12 +132,7 @@ def test_forecasts_by_name() -> None:
         for name, load in loads.items()
         if name != "none"
     }
-    assert kinds == {
-        "log_t": "LogT",
-        "log_normal": "LogNormal",
-        "point": "Point",
-        "oracle": "LogT",
-    }
+    assert kinds == {"log_t": "LogT", "log_normal": "LogNormal", "point": "Point", "oracle": "LogT"}
     assert loads["oracle"].forecasts != loads["log_t"].forecasts
     with pytest.raises(NotFound, match="no forecast 'tea'"):
         build("tea")

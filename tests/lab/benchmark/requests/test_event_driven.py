@@ -54,9 +54,7 @@ def serve_stepwise(case: RequestCase, config: SimConfig, order: WaitingOrder) ->
         while arrived < count and case.arrived_s[arrived] <= now_s:
             scheduler.add(
                 SimSequence(
-                    id=arrived,
-                    tokens=[0] * int(case.prompt_tokens[arrived]),
-                    program=str(arrived),
+                    id=arrived, tokens=[0] * int(case.prompt_tokens[arrived]), program=str(arrived)
                 )
             )
             arrived, is_stale = arrived + 1, True

@@ -153,10 +153,7 @@ async def test_an_error_has_the_form_of_its_protocol(
     assert openai.headers["retry-after"]
     assert anthropic.headers["retry-after"]
     assert openai.json()["error"]["message"] == str(failure)
-    assert anthropic.json() == {
-        "type": "error",
-        "error": {"type": kind, "message": str(failure)},
-    }
+    assert anthropic.json() == {"type": "error", "error": {"type": kind, "message": str(failure)}}
 
 
 @pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])

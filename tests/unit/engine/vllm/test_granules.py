@@ -54,8 +54,7 @@ def list_granules(spans: Sequence[GranuleSpan]) -> set[int]:
 
 
 @given(
-    layouts(),
-    st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, BLOCKS - 1))), max_size=12),
+    layouts(), st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, BLOCKS - 1))), max_size=12)
 )
 def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
     layout: tuple[list[BlockLayout], int], steps: list[tuple[bool, set[int]]]

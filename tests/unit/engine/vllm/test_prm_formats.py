@@ -181,9 +181,7 @@ def test_other_published_tags_give_their_authors_ids(
     assert encode(before) == (ids, [i - 1 for i in scored])
 
 
-def test_a_models_own_tag_and_labels_replace_those_of_the_variant(
-    folders: dict[str, Path],
-) -> None:
+def test_a_models_own_tag_and_labels_replace_those_of_the_variant(folders: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(folders["step_tag"])
     prm = make("step_tag", folders["step_tag"], step_token="+", good_token="ки")
     ids, scored = encode(prm, ("So it is.",))

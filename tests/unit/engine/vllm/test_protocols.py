@@ -88,8 +88,7 @@ def log(error: Exception, message: str = "Error in create_messages: %s") -> str:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [GracefulHTTPError("4 runs wait", 503), VLLMValidationError("too long\nby 3 tokens")],
+    "error", [GracefulHTTPError("4 runs wait", 503), VLLMValidationError("too long\nby 3 tokens")]
 )
 def test_a_refusal_is_one_line(error: Exception) -> None:
     words = " ".join(str(error).split())

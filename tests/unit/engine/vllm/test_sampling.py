@@ -14,13 +14,7 @@ from flashedge.engine.vllm.inside.sampling.rows import SampledRow
 
 def make_row(min_p: float, temperature: float) -> SampledRow:
     return SampledRow(
-        seed=1,
-        temperature=temperature,
-        top_k=0,
-        top_p=1.0,
-        prompt_len=3,
-        output=[],
-        min_p=min_p,
+        seed=1, temperature=temperature, top_k=0, top_p=1.0, prompt_len=3, output=[], min_p=min_p
     )
 
 

@@ -110,11 +110,7 @@ SAID: list[tuple[str, str, list[tuple[str, str]]]] = [
     ('<tool_call>{"name": "f", "argu', '<tool_call>{"name": "f", "argu', []),
     ('<tool_call>{"name": "f"}</tool_call>', '<tool_call>{"name": "f"}</tool_call>', []),
     ('<tool_call>{"arguments": {}, "name": "f"}</tool_call>', "", [("f", "{}")]),
-    (
-        f"<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>",
-        "",
-        [("f", '{"a": 1}')] * 2,
-    ),
+    (f"<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>", "", [("f", '{"a": 1}')] * 2),
     (
         f"<tool_call>{CALL}</tool_call><tool_call>no",
         f"<tool_call>{CALL}</tool_call><tool_call>no",

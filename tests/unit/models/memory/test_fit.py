@@ -147,11 +147,7 @@ def test_the_programs_that_hold_the_memory_are_named(config: Config) -> None:
             "rtx4090",
             "flashedge up --pair qwen-7b-gptq+prm-7b-fp8 (these fit too: qwen-7b-awq",
         ),
-        (
-            "qwen-7b+shepherd-7b",
-            "rtx4090",
-            "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)",
-        ),
+        ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
         ("math-7b+skywork-1.5b", "rtx4080", "qwen3-4b+skywork-1.5b"),
         (SMALL, None, "but `bundled`"),
     ],

@@ -12,13 +12,7 @@ from dataclasses import replace
 import pytest
 
 from flashedge.errors import EngineDead, GenerationFailed
-from flashedge.events import (
-    CertaintyUpdated,
-    EngineRestarted,
-    Event,
-    Progress,
-    PromptRead,
-)
+from flashedge.events import CertaintyUpdated, EngineRestarted, Event, Progress, PromptRead
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.search.tree import NodeStatus

@@ -410,9 +410,7 @@ def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
     run_virtual(main())
 
 
-def test_a_restarted_engine_is_asked_for_its_budget_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_restarted_engine_is_asked_for_its_budget_again(monkeypatch: pytest.MonkeyPatch) -> None:
     half = ROOM.kv_bytes // 2
     split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
 

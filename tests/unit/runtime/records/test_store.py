@@ -19,13 +19,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.errors import NotFound, StoreError
-from flashedge.events import (
-    Progress,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    StepCompleted,
-)
+from flashedge.events import Progress, RunCancelled, RunFailed, RunFinished, StepCompleted
 from flashedge.runtime.records import store as run_store
 from flashedge.runtime.records.schema import translate_errors
 from flashedge.runtime.records.store import RunStore
@@ -157,10 +151,7 @@ def test_a_deleted_run_is_unknown(store: RunStore) -> None:
     store.delete("r1")
     assert store.get("r1") is None
     assert store.events("r1") == []
-    for call in (
-        lambda: store.delete("r1"),
-        lambda: store.finish("r1", "failed", None, None, 1.0),
-    ):
+    for call in (lambda: store.delete("r1"), lambda: store.finish("r1", "failed", None, None, 1.0)):
         with pytest.raises(NotFound, match="r1"):
             call()
 

@@ -15,11 +15,7 @@ from flashedge.engine.platform import CHECKED
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.patches import PATCHES
 from scripts.vllm_seams.changes import find_changes
-from scripts.vllm_seams.importers import (
-    find_new_importers,
-    list_replaced_functions,
-    load_importers,
-)
+from scripts.vllm_seams.importers import find_new_importers, list_replaced_functions, load_importers
 from scripts.vllm_seams.record import load_record
 from scripts.vllm_seams.seam import Seam, Use
 from scripts.vllm_seams.source import VllmSource, find_installed
@@ -53,9 +49,7 @@ def test_the_record_was_made_from_the_cuda_build() -> None:
     assert list(record.definitions) == NAMES, "run python -m scripts.vllm_seams record"
 
 
-def test_the_installed_build_has_every_name_as_the_cuda_build_has_it(
-    installed: VllmSource,
-) -> None:
+def test_the_installed_build_has_every_name_as_the_cuda_build_has_it(installed: VllmSource) -> None:
     """Once by the bytes of the files and once by their syntax trees."""
     record = load_record()
     assert not list(map(str, find_changes(installed, record)))

@@ -110,10 +110,7 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
 
 
 def _lay_out(
-    buffer: torch.Tensor,
-    kv_cache_config: Any,
-    layout: Any,
-    kernel_block_sizes: list[int] | None,
+    buffer: torch.Tensor, kv_cache_config: Any, layout: Any, kernel_block_sizes: list[int] | None
 ) -> dict[str, torch.Tensor]:
     """View `buffer`, (bytes,), as the layers' KV, laid out as vLLM's own function does."""
     groups = kv_cache_config.kv_cache_groups

@@ -57,10 +57,7 @@ async def test_a_spawned_process_reports_to_the_daemons_loop() -> None:
         stages.append(stage)
         arrived.set()
 
-    with (
-        receive_stages(receive) as pipe,
-        set_up(ProcessSetup(attributes={STAGES_PIPE: pipe})),
-    ):
+    with receive_stages(receive) as pipe, set_up(ProcessSetup(attributes={STAGES_PIPE: pipe})):
         process = await asyncio.to_thread(start_process, send_stages)
         async with asyncio.timeout(30):
             await arrived.wait()
