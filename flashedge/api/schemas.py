@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from flashedge.runtime.request.checks import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
+from flashedge.runtime.request.values import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
 from flashedge.types import Message
 
 
@@ -20,7 +20,7 @@ class Body(BaseModel):
 
 
 def describe_ranges(schema: dict[str, Any]) -> None:
-    """Add to a body's schema what values its fields may have (`request.checks`)."""
+    """Add to a body's schema what values its fields may have (`request.values`)."""
     for name, field in schema["properties"].items():
         values = next((kind for kind in field.get("anyOf", ()) if kind["type"] != "null"), field)
         if name in CHOICES:

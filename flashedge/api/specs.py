@@ -9,7 +9,6 @@ from typing import Any
 from flashedge.api.pairs import Defaults
 from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
-from flashedge.runtime.request.checks import check_field
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import (
@@ -18,6 +17,7 @@ from flashedge.runtime.request.strategies import (
     find_watched_options,
     stops_by_counts,
 )
+from flashedge.runtime.request.values import check_field
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import Problem, Sampling
 

@@ -34,7 +34,7 @@ def measure_certainty(clusters: Iterable[str | None]) -> float | None:
 
 # ---------------------------------------------------------------- rewards
 
-# A reward is a path's score on the scale of one step's score (`search.scoring.score_per_step`). The
+# A reward is a path's score on the scale of one step's score (`aggregates.score_per_step`). The
 # thresholds of the paper are on that scale; a product of step scores would shrink with every step.
 
 

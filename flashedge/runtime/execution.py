@@ -10,10 +10,10 @@ from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.run import Run
+from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.search.base import Search
 from flashedge.types import Timing, TokenIds, Usage
@@ -48,7 +48,7 @@ class Tools:
         return self.grader.doubts + self.texts.doubts
 
 
-async def execute(job: Job, tools: Tools, ledger: RunLedger, program: str) -> dict[str, Any]:
+async def execute(job: Job, tools: Tools, ledger: RunState, program: str) -> dict[str, Any]:
     """Run a search whose turn has come. Returns its result. Raises what ends the run.
 
     program: the key that its requests to the engines carry.

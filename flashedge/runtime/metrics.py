@@ -30,7 +30,7 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
 )
-from flashedge.runtime.ledger import RunLedger
+from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
 from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.scheduling.programs.program import Kind
@@ -172,7 +172,7 @@ class Metrics:
         )
         self._up = gauge("engine_up", "1 while the engine is ready, else 0.", "pair", "engine")
 
-    def observe(self, run: RunLedger, event: Event) -> None:
+    def observe(self, run: RunState, event: Event) -> None:
         """Count one event of a run, whose ledger has it already. Each comes once, in order."""
         if run.brought_first_token and run.first_token_s is not None:
             self._first_token.labels("run").observe(run.first_token_s)

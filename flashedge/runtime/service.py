@@ -19,7 +19,6 @@ from flashedge.events import Event, StepCompleted
 from flashedge.runtime.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.execution import Job, Tools, execute
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import IdleClock, OpenPair, PairLoader
@@ -39,6 +38,7 @@ from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting, DaemonTime
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
+from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState, ServedPair, ServiceHealth
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions
 from flashedge.scheduling.programs.estimates import Scheduling
@@ -393,7 +393,7 @@ class Service:
             if run.stored and run.task not in self._tasks:
                 self._runs.pop(run.id, None)
 
-    def _observe(self, run: RunLedger, scheduler: PairScheduler, event: Event) -> None:
+    def _observe(self, run: RunState, scheduler: PairScheduler, event: Event) -> None:
         if isinstance(event, StepCompleted) and event.answer is not None:
             self._grader.expect(event.answer)
         scheduler.note_event(run.id, event)

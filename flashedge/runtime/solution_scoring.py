@@ -19,7 +19,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.request.plan import check_shapes
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.scheduling.programs.program import Caller
-from flashedge.search.scoring import aggregate
+from flashedge.search.aggregates import aggregate
 from flashedge.types import Problem
 
 
@@ -46,7 +46,7 @@ class ScoreAsk:
     solutions: tuple[Solution, ...]
 
     aggregate: str
-    """How step scores become the score of the whole: one of `checks.AGGREGATES`."""
+    """How step scores become the score of the whole: one of `values.AGGREGATES`."""
 
     deterministic: bool = False
     """Whether the scores must not depend on what else the verifier computes."""

@@ -16,6 +16,7 @@ from typing import ClassVar, Generic, TypeVar, assert_never
 from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.measures import max_reward, measure_certainty
 from flashedge.certainty.policies import Policy
+from flashedge.search.aggregates import aggregate, check_scores, score_per_step
 from flashedge.search.base import (
     Cluster,
     Clustered,
@@ -28,7 +29,6 @@ from flashedge.search.base import (
     Result,
     Scored,
 )
-from flashedge.search.scoring import aggregate, check_scores, score_per_step
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree, child_seed
 from flashedge.types import Granularity, Judges, Limits, NodeId, Vote
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from scripts.vllm_seams.seam import Use
 from scripts.vllm_seams.seam import describe_use as _use
 
-_CHOICE, _EDGE = "inside/model_runner.py", "inside/scheduler.py"
+_CHOICE, _EDGE = "inside/runner_kind.py", "inside/scheduler.py"
 _NOISE, _STEP_MEMORY = "inside/noise.py", "inside/step_memory.py"
 _GPU = "v1.worker.gpu"
 _PROCESSORS = f"{_GPU}.sample.logits_processor"

@@ -162,7 +162,7 @@ FRONT_END = (
     _use(_LLM, "generate encode", _CALLED, "generator.py verifier.py serving/scores.py",
          "Runs a step or scores a path. The first three arguments go by position."),
     _use(_LLM, "errored output_handler output_processor engine_core", _ACCESSED,
-         f"{_LIVE} process/engine_process.py",
+         f"{_LIVE} process/restarts.py",
          "Open requests fail at once when the process has ended."),
     _use("v1.engine.output_processor:OutputProcessor", "propagate_error", _CALLED, _LIVE,
          "Open requests fail at once when the process has ended."),

@@ -58,7 +58,7 @@ async def spawned(
     log: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("flashedge.engine.vllm.process.engine_process")
+    logger = logging.getLogger("flashedge.engine.vllm.process.restarts")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:

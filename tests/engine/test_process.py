@@ -13,8 +13,8 @@ import pytest
 
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.process.live_process import LiveProcess
+from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.errors import EngineError
 from flashedge.models.registry import BUNDLED

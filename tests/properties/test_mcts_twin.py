@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flashedge.certainty.policies import Policy, Rule
+from flashedge.search.aggregates import AGGREGATES
 from flashedge.search.mcts.exits import Exits
-from flashedge.search.scoring import AGGREGATES
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.types import Limits
 from tests.support.naive_mcts import NaiveMcts

@@ -13,8 +13,8 @@ from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
+from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.base import Expand, Score
-from flashedge.search.scoring import AGGREGATES, aggregate
 from flashedge.search.steps import BoundaryRule, split_steps
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector

@@ -15,9 +15,9 @@ from flashedge.certainty.history import Checkpoint, History
 from flashedge.certainty.measures import consistency, measure_certainty
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.certainty.tv_stopping import failure_bound, min_probes, total_variation
+from flashedge.search.aggregates import AGGREGATES, softmax
 from flashedge.search.base import Expand, Probe
 from flashedge.search.level import apportion
-from flashedge.search.scoring import AGGREGATES, softmax
 from flashedge.search.strategies.beam import DynamicBranching
 from flashedge.search.strategies.best_of_n import SelfConsistency
 from flashedge.search.strategies.dvts import Dvts

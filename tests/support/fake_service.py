@@ -28,10 +28,10 @@ from flashedge.events import (
 )
 from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.archive import RunSummary
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
+from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
 from flashedge.scheduling.programs.estimates import RunEstimate, Scheduling
@@ -90,7 +90,7 @@ class FakeHandle:
         self._live: set[asyncio.Queue[tuple[int, Event]]] = set()
         self._over = asyncio.Event()
         self._metrics = metrics
-        self._ledger = RunLedger(run_id, request)
+        self._ledger = RunState(run_id, request)
 
     @property
     def estimate(self) -> RunEstimate:

@@ -37,8 +37,8 @@ from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.search.aggregates import aggregate
 from flashedge.search.base import Search
-from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.lab.sim.engine_loop import SimEngine

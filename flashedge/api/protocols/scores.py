@@ -24,7 +24,7 @@ from flashedge.api.specs import parse_pair
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.errors import RequestError
 from flashedge.runtime.plain_requests import MAX_CHOICES
-from flashedge.runtime.request.checks import check_field
+from flashedge.runtime.request.values import check_field
 from flashedge.runtime.service import Service
 from flashedge.runtime.solution_scoring import ScoreAsk, Solution, SolutionScores
 from flashedge.types import Problem

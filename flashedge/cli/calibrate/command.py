@@ -155,7 +155,7 @@ def _check_options(max_loss: float, policy: str | None, plot: Path | None) -> No
     """Raises RequestError or ConfigError before anything is run."""
     from flashedge.certainty.policies import POLICIES
     from flashedge.plots import SUFFIXES
-    from flashedge.runtime.request.checks import check_choice, check_float
+    from flashedge.runtime.request.values import check_choice, check_float
 
     check_float("max_loss", max_loss, *MAX_LOSSES)
     if policy is not None:

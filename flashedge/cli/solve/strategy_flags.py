@@ -44,7 +44,7 @@ def complete_strategy(incomplete: str) -> list[str]:
 def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | None, int | None]:
     """("beam", 16) of "beam-16". Raises NotFound for an unknown strategy, and RequestError when
     `n` says something else or no search has so many paths."""
-    from flashedge.runtime.request.checks import check_field
+    from flashedge.runtime.request.values import check_field
     from flashedge.search.catalog import parse_strategy
 
     if strategy is None:
@@ -66,7 +66,7 @@ def build_fields(assignments: list[str] | None, early_exit: bool | None) -> dict
     """The fields of a request that `--set` and the flags of early exit give. A name that is no
     field of the request is an option of the strategy. Raises RequestError.
     """
-    from flashedge.runtime.request.checks import CHOICES, INTEGERS, NUMBERS, check_field
+    from flashedge.runtime.request.values import CHOICES, INTEGERS, NUMBERS, check_field
 
     fields: dict[str, Any] = {}
     known = {name.partition(".")[0] for name in REQUEST_FIELDS}

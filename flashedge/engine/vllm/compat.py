@@ -44,7 +44,7 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
     """
     settings = {
         # What uses vLLM without our patches gets the first model runner; our engines' options name
-        # theirs (`inside.model_runner`).
+        # theirs (`inside.runner_kind`).
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         # vLLM tries FlashInfer's sampler at start. That compiles it, which fails without nvcc, and
         # our noise samples without it.

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.errors import EngineDead
 from flashedge.scheduling.determinism import ReplayShape
 

@@ -80,7 +80,7 @@ class EngineOptions:
     async_scheduling: bool = False
     """Whether a step is scheduled while the one before it is computed."""
     second_runner: bool = False
-    """Whether vLLM's second model runner computes the steps (`inside.model_runner`)."""
+    """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
     graph_sizes: tuple[int, ...] = ()
     """Batch sizes with a CUDA graph. Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32

@@ -24,7 +24,7 @@ from flashedge.engine.vllm.inside.keys import (
     LOGPROBS,
     PROGRAM,
 )
-from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import ContextOverflow, EngineDead
 from flashedge.search.entropy import TOP

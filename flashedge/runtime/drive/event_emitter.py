@@ -18,6 +18,7 @@ from flashedge.events import (
     RolloutsInFlight,
     StepCompleted,
 )
+from flashedge.search.aggregates import aggregate
 from flashedge.search.base import (
     Cancel,
     Clustered,
@@ -31,7 +32,6 @@ from flashedge.search.base import (
     SearchState,
 )
 from flashedge.search.mcts.rollouts import Allowance, MctsState
-from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
 

@@ -23,8 +23,8 @@ from flashedge.runtime.drive.speculation_client import DraftedStep, SpeculationC
 from flashedge.runtime.drive.tasks import Stopwatch
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.thinking import Thinking
+from flashedge.search.aggregates import aggregate
 from flashedge.search.base import Scored, Search
-from flashedge.search.scoring import aggregate
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Segment
 

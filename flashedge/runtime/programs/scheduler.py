@@ -24,11 +24,11 @@ from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
 from flashedge.runtime.drive.engines import CONTEXT_TOKENS
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.lengths.predictions import Predictions, describe_search
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import count_paths_at_once
+from flashedge.runtime.run_state import RunState
 from flashedge.scheduling.costs import CostCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
@@ -91,7 +91,7 @@ class PairScheduler:
         self._predictions = predictions
         self._clock = clock
         self._note_wait = note_wait
-        self._runs: dict[str, RunLedger] = {}
+        self._runs: dict[str, RunState] = {}
         self._requests: dict[str, LengthRequest] = {}
         """What each member asks for."""
         self._numbers = count()
@@ -124,10 +124,10 @@ class PairScheduler:
 
     def add_run(
         self, run_id: str, spec: Request, prompt_ids: TokenIds, caller: Caller = ANONYMOUS
-    ) -> RunLedger:
+    ) -> RunState:
         """A run was submitted. Its ledger follows `note_event`."""
         request = describe_search(spec, prompt_ids)
-        ledger = RunLedger(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
+        ledger = RunState(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
         self._runs[run_id] = ledger
         member = Member(
             kind=caller.choose_kind(Kind.SEARCH),
@@ -140,7 +140,7 @@ class PairScheduler:
         self._join(run_id, member, caller.program or run_id, caller.client, request)
         return ledger
 
-    def ledger(self, run_id: str) -> RunLedger:
+    def ledger(self, run_id: str) -> RunState:
         """Raises KeyError for a run that is over."""
         return self._runs[run_id]
 
@@ -182,7 +182,7 @@ class PairScheduler:
         if run is not None:
             self._leave(run_id, run.paths.count())
 
-    def _learn_kv_share(self, finished: RunLedger) -> None:
+    def _learn_kv_share(self, finished: RunState) -> None:
         """Let what a run held at its peak count for all runs of its strategy."""
         strategy = finished.spec.strategy
         seen = finished.paths.measure_kv_share(count_paths_at_once(finished.spec))

@@ -10,7 +10,7 @@ from typing import Any
 from flashedge.certainty.history import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.errors import RequestError
-from flashedge.runtime.request.checks import check_choice, check_float, check_int
+from flashedge.runtime.request.values import check_choice, check_float, check_int
 
 REMOVED = ("length", "initial_curve", "dynamic_curve")
 """Policies that no new run can have. Stored runs that had one still open."""

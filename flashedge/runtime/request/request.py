@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashedge.errors import RequestError
-from flashedge.runtime.request.checks import (
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.values import (
     CHOICES,
     ROLES,
     check_choice,
     check_field,
     check_template_variables,
 )
-from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.search.entropy import EntropyRule
 from flashedge.search.strategies.mcts import ARRIVAL
 from flashedge.types import (
@@ -51,10 +51,10 @@ class Request:
     """Children of each kept path."""
 
     aggregate: str = "last"
-    """How step scores become the score of a path: one of `checks.AGGREGATES`."""
+    """How step scores become the score of a path: one of `values.AGGREGATES`."""
 
     selection: str = "weighted"
-    """How the answer is chosen among the completed paths: one of `checks.SELECTIONS`."""
+    """How the answer is chosen among the completed paths: one of `values.SELECTIONS`."""
 
     seed: int = 0
     sampling: Sampling = dataclasses.field(default_factory=Sampling)

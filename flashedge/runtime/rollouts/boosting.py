@@ -23,7 +23,7 @@ from flashedge.engine.base import EngineView, Generator, Verifier
 from flashedge.engine.platform import has_own_processor, have_own_processors
 from flashedge.errors import EngineError
 from flashedge.runtime.kv.curves import Curves
-from flashedge.runtime.ledger import Rollouts, RunLedger
+from flashedge.runtime.run_state import Rollouts, RunState
 from flashedge.scheduling.costs import MeasuredCurve
 from flashedge.scheduling.rollouts.allocation import (
     Allocation,
@@ -110,7 +110,7 @@ class Boosting:
             await asyncio.wait({self._task})
 
     @contextmanager
-    def join(self, run: RunLedger, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
+    def join(self, run: RunState, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
         """Boost a run for the length of the block. It begins with one rollout in flight. Does
         nothing for a run that is not boosted."""
         if run.rollouts is None:
@@ -132,7 +132,7 @@ class Boosting:
             self._count_time()  # the time until the next run does not count
             self._look_soon()
 
-    def note_event(self, run: RunLedger) -> None:
+    def note_event(self, run: RunState) -> None:
         """A run's ledger has another event. Does nothing for one that is not boosted."""
         if run.rollouts is not None and run.rollouts.has_changed:
             self._look_soon()

@@ -21,6 +21,7 @@ from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.request.plan import Plan, is_boosted
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.search.aggregates import aggregate
 from flashedge.search.base import (
     Cancel,
     Cluster,
@@ -35,7 +36,6 @@ from flashedge.search.base import (
     Scored,
     Watch,
 )
-from flashedge.search.scoring import aggregate
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from flashedge.certainty.measures import mean_reward
+from flashedge.search.aggregates import softmax
 from flashedge.search.base import Child, Command, Expand, Finish, Result
 from flashedge.search.mcts.exits import FUTILITY, Exits
 from flashedge.search.mcts.rollouts import (
@@ -29,7 +30,6 @@ from flashedge.search.mcts.rollouts import (
     note_segment,
     visit,
 )
-from flashedge.search.scoring import softmax
 from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
 from flashedge.search.voting import BUDGET, Phase, VotingSearch
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment

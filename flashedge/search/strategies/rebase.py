@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flashedge.search.aggregates import softmax
 from flashedge.search.level import LevelState, Move, Shares, Stepwise, apportion
-from flashedge.search.scoring import softmax
 from flashedge.search.tree import ROOT
 from flashedge.search.voting import BUDGET
 from flashedge.types import NodeId

@@ -26,11 +26,11 @@ PATHS = (4, 8, 16)
 
 def make_frail_app(config: Config, load: bool) -> App:
     from flashedge.engine.vllm import pair as pair_module
-    from flashedge.engine.vllm.process import engine_process
+    from flashedge.engine.vllm.process import restarts
     from flashedge.runtime.kv import build
 
     pair: Any = pair_module  # whose own name for the function is replaced
-    engine_process.STABLE_S = STABLE_S
+    restarts.STABLE_S = STABLE_S
     build_options, build_manager_with = pair.build_options, build.build_manager_with
 
     def build_frail_options(name: str, *args: Any, **kwargs: Any) -> Any:

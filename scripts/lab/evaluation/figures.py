@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
-from flashedge.search.scoring import aggregate
+from flashedge.search.aggregates import aggregate
 from flashedge.search.voting import count_votes
 from flashedge.statistics import bootstrap, interval, mean
 from scripts.lab.evaluation.records import Chain, ProblemRecord

@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import RECENT, Metrics, RecentLatency
+from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import UNLOADED, PairState
 from flashedge.scheduling.programs.estimates import Scheduling, estimate_programs
 from flashedge.scheduling.programs.program import Kind, Member, Program
@@ -44,7 +44,7 @@ class Observed(Metrics):
 
     def __init__(self) -> None:
         super().__init__()
-        self.runs = {name: RunLedger(name, BEAM) for name in "abc"}
+        self.runs = {name: RunState(name, BEAM) for name in "abc"}
 
     def see(self, run: str, event: Event, now_s: float = 1.0) -> None:
         self.runs[run].observe(event, now_s)

@@ -16,8 +16,8 @@ from flashedge.runtime.request import strategies
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.search.aggregates import softmax
 from flashedge.search.level import apportion
-from flashedge.search.scoring import softmax
 from flashedge.search.strategies.beam import VaryingGranularity
 from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct, uniform_priors
 from flashedge.search.strategies.probed_cot import ProbedCot

@@ -82,7 +82,7 @@ PATCHES = (
              "serving.stop_strings:build_detokenizer",
              "A stop string in a model's thinking ended the answer before it began."),
     *(_replace(process, "vllm.config.vllm:VllmConfig.use_v2_model_runner",
-               "inside.model_runner:uses_second_runner",
+               "inside.runner_kind:uses_second_runner",
                "The generator may have vLLM's second model runner, the verifier has the first.")
       for process in ProcessKind),
     *(_replace(_WORKER, f"vllm.v1.worker.{module}:allocate_kv_cache", "inside.kv.tensor:allocate",

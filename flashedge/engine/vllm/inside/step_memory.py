@@ -25,8 +25,8 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.worker.gpu.input_batch import InputBatch
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
-from flashedge.engine.vllm.inside.model_runner import RunnerKind, find_kind
 from flashedge.engine.vllm.inside.noise import PositionNoise
+from flashedge.engine.vllm.inside.runner_kind import RunnerKind, find_kind
 from flashedge.models.memory.engine_memory import CONTEXT_BYTES
 from flashedge.profiler.gpu import import_pynvml
 

@@ -31,7 +31,7 @@ from flashedge.engine.http_requests import (
     find_failure,
     find_searcher,
 )
-from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.conversation import (
     adapt_handlers,
     join_twins,

@@ -29,7 +29,7 @@ from flashedge.engine.http_requests import (
     get_tags,
 )
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
-from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.protocols import build_app, build_args
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient, fail_request
 from flashedge.errors import FlashEdgeError

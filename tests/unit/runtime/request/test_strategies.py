@@ -10,9 +10,9 @@ import pytest
 
 from flashedge import events
 from flashedge.events import Event, from_json, to_json
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.run_state import RunState
 from flashedge.search.entropy import EntropyRule
 from flashedge.types import NodeId
 from tests.support.api_rig import client_of
@@ -174,7 +174,7 @@ async def test_wrong_options_are_refused() -> None:
 
 def test_metrics_count_exits_and_probes() -> None:
     metrics = Metrics()
-    run = RunLedger("run-1", BEAM)
+    run = RunState("run-1", BEAM)
     metrics.observe(run, events.Probed(node=NodeId(1), text="7}", tokens=5))
     metrics.observe(run, events.EarlyExit(reason="certainty", tokens=9))
     seen = metrics.registry.get_sample_value

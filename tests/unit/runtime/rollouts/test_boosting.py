@@ -19,7 +19,6 @@ from flashedge.events import (
     RolloutsEnded,
     StepCompleted,
 )
-from flashedge.runtime.ledger import RunLedger
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.rollouts.boosting import (
     LEAST_TOKENS,
@@ -29,6 +28,7 @@ from flashedge.runtime.rollouts.boosting import (
     Boosting,
     DaemonTime,
 )
+from flashedge.runtime.run_state import RunState
 from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.types import NodeId
 from scripts.lab.sim.clock import run_virtual
@@ -72,7 +72,7 @@ class Rig:
 
     def __init__(self, **options: Any) -> None:
         self.engines = Engines()
-        self.runs: dict[str, RunLedger] = {}
+        self.runs: dict[str, RunState] = {}
         self.told: dict[str, list[int]] = {}
         self.order: list[tuple[str, int]] = []
         loop = asyncio.get_running_loop()
@@ -88,7 +88,7 @@ class Rig:
             self.order.append((key, rollouts))
 
         now_s = asyncio.get_running_loop().time()
-        self.runs[key] = RunLedger(key, spec or build_spec(n), prompt_tokens=20, arrived_s=now_s)
+        self.runs[key] = RunState(key, spec or build_spec(n), prompt_tokens=20, arrived_s=now_s)
         return self.boosting.join(self.runs[key], self.engines, allow)
 
     def see(self, key: str, event: Event) -> None:
@@ -296,7 +296,7 @@ def test_the_time_between_runs_does_not_count_though_a_look_outlives_its_run() -
 
 def test_a_ledger_follows_rewards_paths_and_levels() -> None:
     spec = replace(build_spec(4, accept=0.8), branching=2)
-    run = RunLedger("a", spec, prompt_tokens=10).rollouts
+    run = RunState("a", spec, prompt_tokens=10).rollouts
     assert run is not None
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
 

@@ -18,7 +18,7 @@ from vllm.v1.worker import utils
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 from flashedge.engine.vllm.inside.kv.blocks import FixedPages, HostPages, KvRange, Pages
-from flashedge.engine.vllm.inside.model_runner import uses_second_runner
+from flashedge.engine.vllm.inside.runner_kind import uses_second_runner
 from flashedge.errors import EngineError
 
 _allocate_in_vllm = utils.allocate_kv_cache

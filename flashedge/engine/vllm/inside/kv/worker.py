@@ -20,8 +20,8 @@ import torch
 from flashedge.engine.vllm.inside import start_stages
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.blocks import KEPT, count_block_bytes
-from flashedge.engine.vllm.inside.model_runner import check_runner
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.inside.runner_kind import check_runner
 from flashedge.engine.vllm.inside.step_memory import measure_step
 from flashedge.engine.vllm.inside.step_record import get_step_record
 

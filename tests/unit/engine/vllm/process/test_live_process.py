@@ -12,7 +12,7 @@ import pytest
 
 from flashedge.engine.vllm.process.live_process import LiveProcess, watch_heart
 from scripts.lab.sim.clock import VirtualTimePolicy
-from tests.unit.engine.vllm.process.test_engine_process import OPTIONS
+from tests.unit.engine.vllm.process.test_restarts import OPTIONS
 
 
 class FakeClient:

@@ -17,8 +17,8 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner as FirstRunner
 from flashedge.config import load_config
 from flashedge.engine.vllm import pair
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
-from flashedge.engine.vllm.inside.model_runner import RunnerKind, check_runner, find_kind
 from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
+from flashedge.engine.vllm.inside.runner_kind import RunnerKind, check_runner, find_kind
 from flashedge.engine.vllm.translate import NO_PASSES
 from flashedge.errors import ConfigError, EngineError, RequestError
 from flashedge.runtime.request.plan import check_shapes

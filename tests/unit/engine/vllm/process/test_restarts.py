@@ -14,14 +14,9 @@ import pytest
 
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord
-from flashedge.engine.vllm.process import engine_process
-from flashedge.engine.vllm.process.engine_process import (
-    BACKOFF_S,
-    STABLE_S,
-    EngineProcess,
-    halve_batch,
-)
+from flashedge.engine.vllm.process import restarts
 from flashedge.engine.vllm.process.live_process import ProcessEnded
+from flashedge.engine.vllm.process.restarts import BACKOFF_S, STABLE_S, EngineProcess, halve_batch
 from flashedge.errors import EngineDead, EngineError
 from flashedge.models.memory.engine_memory import PASS_SIZES, choose_graph_sizes
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -98,7 +93,7 @@ class FakeProcess:
 @pytest.fixture(autouse=True)
 def fake_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeProcess.all, FakeProcess.failures = [], []
-    monkeypatch.setattr(engine_process, "LiveProcess", FakeProcess)
+    monkeypatch.setattr(restarts, "LiveProcess", FakeProcess)
 
 
 async def do_nothing() -> None: ...
@@ -231,7 +226,7 @@ async def test_where_cuda_does_not_work_behind_a_fork_the_next_try_imports_anew(
         tried.append(error)
         return "forked subprocess" in error and len(tried) == 1
 
-    monkeypatch.setattr(engine_process, "give_up_forks", give_up_forks)
+    monkeypatch.setattr(restarts, "give_up_forks", give_up_forks)
     failure = RuntimeError("Cannot re-initialize CUDA in forked subprocess")
     FakeProcess.failures = [failure, None]
     engine = await start_engine()

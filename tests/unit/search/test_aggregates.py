@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from flashedge.errors import RequestError
-from flashedge.runtime.request import checks
+from flashedge.runtime.request import values
+from flashedge.search.aggregates import AGGREGATES, aggregate, score_per_step
 from flashedge.search.base import Finish
-from flashedge.search.scoring import AGGREGATES, aggregate, score_per_step
 from flashedge.search.tree import ROOT, Tree
 from flashedge.search.voting import choose_answer
 from flashedge.types import NodeId
@@ -43,7 +43,7 @@ def test_unknown_aggregate_names_the_known() -> None:
 
 
 def test_a_run_may_ask_for_each() -> None:
-    assert set(checks.AGGREGATES) == set(AGGREGATES)
+    assert set(values.AGGREGATES) == set(AGGREGATES)
 
 
 def finished(*paths: tuple[str | None, float]) -> tuple[Tree, tuple[NodeId, ...]]:

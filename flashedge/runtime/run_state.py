@@ -1,6 +1,6 @@
-"""The ledger of a run: all that its events have said so far.
+"""The state of a run: all that its events have said so far.
 
-Each event is folded once. The scheduler of programs, the metrics and boosting ask the ledger, and
+Each event is folded once. The scheduler of programs, the metrics and boosting ask the state, and
 keep nothing of a run themselves.
 """
 
@@ -29,7 +29,7 @@ MOST_ROLLOUTS = 8
 """Rollouts in flight of one run, at most. With more, most of them descend to the same leaves."""
 
 
-class RunLedger:
+class RunState:
     """What is known of one run that is not over."""
 
     def __init__(
