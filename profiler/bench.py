@@ -1,6 +1,6 @@
 """Measure the device alone: GEMM peak for each dtype, memory, transfers, launch overhead.
 
-    python -m flashedge.profiler.bench --kind cpu --threads 1 --limit 6
+    python -m flashedge.profiler.bench KIND THREADS SECONDS
 
 It runs in a separate process, so that the caller gets no CUDA context (half a GiB of the card) and
 keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"}, and
@@ -9,7 +9,6 @@ keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bf
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -34,11 +33,8 @@ Progress = Callable[[float, str], None]
 def measure_device(
     kind: str, threads: int, limit_s: float, on_progress: Progress
 ) -> dict[str, Any]:
-    """Run `bench` in a separate process and return its figures.
-
-    Raises ProfileError when that process fails.
-    """
-    command = [*COMMAND, "--kind", kind, "--threads", str(threads), "--limit", str(limit_s)]
+    """Run `bench` in a separate process. Raises ProfileError when that process fails."""
+    command = [*COMMAND, kind, str(threads), str(limit_s)]
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -123,16 +119,12 @@ def _measure_launch(kind: str) -> dict[str, float]:
     import torch
 
     one = torch.zeros(1, device=kind)
-
-    def launch_many() -> None:
-        for _ in range(LAUNCHES):
-            one.add_(1)
-
     _time_best(lambda: one.add_(1), kind, 0.1)
     enqueued = []
     for _ in range(5):
         began = time.perf_counter()
-        launch_many()
+        for _ in range(LAUNCHES):
+            one.add_(1)
         enqueued.append((time.perf_counter() - began) / LAUNCHES)
         _wait(kind)
     return {"launch_s": min(enqueued), "round_trip_s": _time_best(lambda: one.add_(1), kind, 0.1)}
@@ -160,11 +152,7 @@ def _wait(kind: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m flashedge.profiler.bench", description=__doc__)
-    parser.add_argument("--kind", choices=sorted(DTYPES), required=True)
-    parser.add_argument("--threads", type=int, default=1, help="Threads of the CPU.")
-    parser.add_argument("--limit", type=float, default=6.0, help="Seconds.")
-    given = parser.parse_args()
+    kind, threads, limit_s = sys.argv[1:]
 
     def report(progress: float, what: str) -> None:
         print(json.dumps({"progress": progress, "what": what}), flush=True)
@@ -172,8 +160,8 @@ def main() -> None:
     report(0.0, "starting")
     import torch
 
-    torch.set_num_threads(given.threads)
-    print(json.dumps({"figures": bench(given.kind, given.limit, report)}), flush=True)
+    torch.set_num_threads(int(threads))
+    print(json.dumps({"figures": bench(kind, float(limit_s), report)}), flush=True)
 
 
 if __name__ == "__main__":

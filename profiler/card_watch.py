@@ -1,7 +1,7 @@
 """What goes wrong on the NVIDIA cards while a program runs, and which programs hold their memory.
 
-NVML keeps Xid errors for a program only from the moment on at which the program asks for them, so a
-`CardWatch` has to be open when they happen.
+NVML keeps Xid errors for a program only from when it asks for them, so a `CardWatch` has to be
+open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, import_p
 
 XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError
 RECENT_S = 600.0
-"""How long an Xid error is reported after it happened."""
+"""How long an Xid error is reported."""
 LOST = "no longer answers the driver: restart the machine"
 XIDS = {
     13: "a kernel failed",
@@ -116,7 +116,7 @@ class CardUser:
     pid: int
     """As the driver counts: in a container it may be another program's number here."""
     name: str | None
-    """The program's name. None where it can't be read."""
+    """None where it can't be read."""
     memory_bytes: int | None
     """None where the driver does not tell, as under WSL and of parts of a card (MIG)."""
 
@@ -125,15 +125,13 @@ def read_card_users(
     own: Collection[int] = (), nvml: Any = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[CardUser, ...]:
     """The programs on the cards that CUDA shows but those of the pids `own`, the largest first.
-
-    `nvml` replaces the module `pynvml` in tests. Empty where no card answers: this is never why
-    anything fails.
-    """
+    Empty where no card answers: this is never why anything fails."""
     try:
         nvml = import_pynvml() if nvml is None else nvml
-        nvml.nvmlInit()
     except ProfileError:
         return ()
+    try:
+        nvml.nvmlInit()
     except nvml.NVMLError:
         return ()
     try:
@@ -168,7 +166,7 @@ def describe_user(user: CardUser) -> str:
 
 
 def _read_card(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
-    """The programs on one card. One that computes and draws is in both lists, with all it holds."""
+    """One that computes and draws is in both lists, with all it holds."""
     for query in QUERIES:
         try:
             found = getattr(nvml, query)(handle)

@@ -13,8 +13,6 @@ LOW = 0.7  # a measured share of the data sheet below this is suspicious
 
 @dataclass(frozen=True, slots=True)
 class DataSheet:
-    """Peak figures of one card."""
-
     tflops: float
     """10^12 FLOP/s in bf16 without sparsity."""
     gb_per_s: float
@@ -51,14 +49,14 @@ SHEETS: Mapping[str, DataSheet] = {
 
 
 def find_sheet(name: str) -> DataSheet | None:
-    """The data sheet of the card that NVML calls `name`. None when the card is unknown."""
+    """None when the card is unknown."""
     return SHEETS.get(name.removeprefix("NVIDIA "))
 
 
 def compare(name: str, flops_per_s: float | None, bytes_per_s: float) -> tuple[str, bool] | None:
     """(the measured figures with those of the data sheet, whether they are far below it).
 
-    `flops_per_s` is the measured peak in bf16, if any. Returns None for an unknown card.
+    `flops_per_s` is the measured peak in bf16, if any. None for an unknown card.
     """
     sheet = find_sheet(name)
     if sheet is None:

@@ -2,8 +2,8 @@
 
 NVML lists all cards. CUDA lists those of CUDA_VISIBLE_DEVICES: numbers of the driver's order, or
 ids as `nvidia-smi -L` prints them, where the beginning of a card's id is enough. CUDA stops at the
-first entry that names no card, so that `0,9,1` shows one card on a machine with two. An empty value
-hides all cards. Of a card that is divided by MIG, CUDA takes the first part unless an id names one.
+first entry that names no card, so `0,9,1` shows one card of two; an empty value hides all. Of a
+card that is divided by MIG, CUDA takes the first part unless an id names one.
 
 Ref: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide.
 """
@@ -56,10 +56,8 @@ class VisibleCard:
 
 
 def find_visible(nvml: Any, value: str | None) -> tuple[VisibleCard, ...]:
-    """The cards that CUDA shows where CUDA_VISIBLE_DEVICES is `value`. None: it is not set.
-
-    `nvml` is initialized. Raises ProfileError if there is none.
-    """
+    """The cards that CUDA shows where CUDA_VISIBLE_DEVICES is `value`. None: it is not set. Raises
+    ProfileError if there is none."""
     count = int(nvml.nvmlDeviceGetCount())
     if not count:
         raise ProfileError("no NVIDIA card")
@@ -75,7 +73,7 @@ def find_visible(nvml: Any, value: str | None) -> tuple[VisibleCard, ...]:
 
 
 def _find_entries(nvml: Any, value: str, count: int) -> Iterator[VisibleCard]:
-    """Yield the cards of `value`, up to the first entry that names none or one again."""
+    """The cards of `value`, up to the first entry that names none or one again."""
     seen: set[str] = set()
     for entry in (part.strip() for part in value.split(",")):
         index = _find_index(nvml, entry, count)
@@ -130,7 +128,7 @@ class GpuCard:
     clock_mhz: int | None = None
     max_clock_mhz: int | None = None
     is_lost: bool = False
-    """Whether the driver no longer reaches it. No other figure is known then."""
+    """Whether the driver no longer reaches it, so that nothing else is known."""
     index: int = 0
     """Its number by the driver, which CUDA_VISIBLE_DEVICES does not change."""
     device: str = "0"
@@ -165,7 +163,7 @@ def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tup
 
 
 def import_pynvml() -> Any:
-    """The module `pynvml`. Raises ProfileError if it is not installed."""
+    """Raises ProfileError if it is not installed."""
     try:
         import pynvml
     except ImportError as error:
@@ -176,10 +174,7 @@ def import_pynvml() -> Any:
 
 
 def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
-    """Yield a line for each thing that slows a card or can fail on it.
-
-    `ram_bytes` is the total memory of the host.
-    """
+    """A line for each thing that slows a card or can fail on it. `ram_bytes`: of the host."""
     for card in cards:
         if card.is_lost:
             yield f"{card.name} no longer answers the driver: restart the machine"
@@ -259,10 +254,8 @@ def _read_state(nvml: Any, card: VisibleCard, driver: str) -> GpuCard:
 
 
 def describe_device(kind: str, nvml: Any = None) -> dict[str, str]:
-    """The device and driver that figures depend on. `kind` is "cpu" or "cuda".
-
-    Raises ProfileError when `kind` is "cuda" and there is no card.
-    """
+    """The device and driver that figures depend on. `kind` is "cpu" or "cuda". Raises ProfileError
+    when there is no card."""
     import psutil
 
     memory_gib = round(psutil.virtual_memory().total / 2**30)

@@ -28,8 +28,8 @@ Progress = Callable[[float, str], None]
 class ModelProbe(Protocol):
     """One model in its engine.
 
-    Both measurements compute every token: no prompt may be in the KV cache from an earlier one.
-    Their samples hold what the engine computed.
+    Every token is computed: no prompt may be in the KV cache from an earlier one. The samples hold
+    what the engine computed.
     """
 
     name: str
@@ -40,7 +40,6 @@ class ModelProbe(Protocol):
     max_step_tokens: int
     """Most tokens of one engine step."""
     kv_tokens: int
-    """Tokens that the KV cache holds."""
     decodes: bool
     """False for a model that only scores."""
 
@@ -54,9 +53,7 @@ class ModelProbe(Protocol):
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
         """Measure `steps` steps, with one token of each sequence after about `context` tokens.
-
-        Returns their mean, or None when the sequences never ran all at once.
-        """
+        Returns their mean, or None when the sequences never ran all at once."""
         ...
 
 
@@ -167,7 +164,6 @@ def find_device_warnings(kind: str, nvml: Any = None) -> tuple[str, ...]:
 async def profile_models(
     probes: Sequence[ModelProbe], *, quick: bool, on_progress: Progress
 ) -> tuple[ModelProfile, ...]:
-    """Measure and fit every model. Raises ProfileError."""
     total_s = (1 - DEVICE_SHARE) * (QUICK_S if quick else FULL_S)
     weights = [MODEL_WEIGHTS[probe.decodes] for probe in probes]
     models, done = [], 0.0
@@ -201,7 +197,7 @@ def build_profile(
     began: float,
     warnings: Sequence[str],
 ) -> Profile:
-    """Build the profile. `began` is `time.monotonic()` at its start."""
+    """`began` is `time.monotonic()` at the start."""
     if not models:
         raise ProfileError("no model was measured")
     return Profile(

@@ -32,8 +32,6 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
-    """The measured steps of one model."""
-
     name: str
     samples: tuple[Sample, ...]
     """The median sample of each point."""
@@ -43,7 +41,7 @@ class ModelProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A profile. The docstring of this module shows its JSON."""
+    """The docstring of this module shows its JSON."""
 
     made_at: str
     quick: bool
@@ -99,7 +97,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundProfile:
-    """The result of `load_profile`: a profile that fits this device, or why there is none."""
+    """A profile that fits this device, or why there is none."""
 
     profile: Profile | None = None
     why: str | None = None
@@ -108,10 +106,8 @@ class FoundProfile:
 
 
 def load_profile(path: Path, fingerprint: Mapping[str, str]) -> FoundProfile:
-    """The profile in `path`, if its fingerprint is `fingerprint`.
-
-    Never raises, because a new profile fixes anything wrong with the file.
-    """
+    """The profile in `path`, if its fingerprint is `fingerprint`. Never raises: a new profile fixes
+    anything wrong with the file."""
     try:
         profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -144,10 +140,8 @@ Parts = Mapping[str, int]
 
 
 def load_memory(path: Path, fingerprint: Mapping[str, str], sequences: int) -> tuple[Parts, ...]:
-    """The engines' bytes by part; empty where they were not measured on this device.
-
-    Never raises, because a new measurement fixes anything wrong with the file.
-    """
+    """The engines' bytes by part; empty where they were not measured on this device. Never raises:
+    a new measurement fixes anything wrong with the file."""
     found = _read(path, fingerprint).get(str(sequences), ())
     try:
         return tuple({str(k): int(v) for k, v in parts.items()} for parts in found)

@@ -12,7 +12,6 @@ Line = list[tuple[float, float]]
 
 
 def list_device_rows(profile: Profile) -> Iterator[Row]:
-    """Yield (what, figure) for each figure of the device."""
     for dtype, flops_per_s in profile.gemm_flops_per_s.items():
         yield f"GEMM {dtype}", format_rate(flops_per_s, "FLOP/s")
     yield "memory, copy", format_rate(profile.bytes_per_s, "B/s")
@@ -24,7 +23,7 @@ def list_device_rows(profile: Profile) -> Iterator[Row]:
 
 
 def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
-    """Yield (what, overhead, per sequence, FLOP/s, bytes/s, median / p90 error) of each fit."""
+    """(what, overhead, per sequence, FLOP/s, bytes/s, median / p90 error) of each fit."""
     for model in profile.models:
         for phase, fit in model.fits.items():
             yield (
@@ -38,10 +37,8 @@ def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
 
 
 def build_roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
-    """Build the plot of FLOP/s against FLOP per byte: (lines, names of those that are points).
-
-    Each dtype has a roof from its measured peak. The points are the products and all steps.
-    """
+    """The plot of FLOP/s against FLOP per byte: (lines, names of those that are points). Each dtype
+    has a roof from its measured peak. The points are the products and all steps."""
     points: dict[str, Line] = {}
     for row in profile.device["gemm"]:
         intensity = 2 * row["n"] / (3 * BYTES[row["dtype"]])
@@ -61,7 +58,7 @@ def build_roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
 
 
 def format_rate(value: float, unit: str) -> str:
-    """Format a rate with three digits, such as 12.3 GFLOP/s."""
+    """Three digits, such as 12.3 GFLOP/s."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if value >= 0.9995 * factor:  # rounds to the next prefix
             return f"{value / factor:.3g} {prefix}{unit}"
@@ -69,7 +66,7 @@ def format_rate(value: float, unit: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration with three digits, such as 1.23 ms."""
+    """Three digits, such as 1.23 ms."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= 0.9995 * factor:
             return f"{seconds / factor:.3g} {unit}"

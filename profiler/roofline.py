@@ -26,11 +26,8 @@ ROUNDS = 12  # rounds of reweighting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measured step."""
-
     phase: str
     sequences: int
-    """Sequences in the batch."""
     context: float
     """Tokens of KV before the step, per sequence."""
     new: float
@@ -44,7 +41,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The fitted terms of a phase. The docstring of this module shows the formula."""
+    """The fitted terms of a phase, by the formula above."""
 
     overhead_s: float
     sequence_s: float
@@ -55,7 +52,6 @@ class Fit:
     median_error: float
     """The median of |predicted / measured - 1| over the samples."""
     p90_error: float
-    """The 90th percentile of |predicted / measured - 1| over the samples."""
     samples: int
 
     def seconds(self, *, sequences: float, flops: float, bytes: float) -> float:
@@ -69,8 +65,8 @@ def fit(samples: Sequence[Sample]) -> Fit:
     """Fit the roofline with the least Huber loss of relative errors, with all terms >= 0.
 
     The bound of a sample depends only on its intensity, flops / bytes: memory below some intensity,
-    compute above. The fit therefore tries every split of the samples by intensity; each split is a
-    linear problem. Raises ProfileError for fewer than 4 samples or a time that is not positive.
+    compute above. So every split of the samples by intensity is tried; each is a linear problem.
+    Raises ProfileError for fewer than 4 samples or a time that is not positive.
     """
     if len(samples) < MIN_SAMPLES:
         raise ProfileError(f"{len(samples)} steps were measured; a fit needs {MIN_SAMPLES}")
