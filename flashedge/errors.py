@@ -77,7 +77,9 @@ class QueueFull(RequestError):
     http_status = 503
     code = "queue_full"
 
-    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+    def __init__(
+        self, message: str, *, retry_after_s: float = 5.0, hint: str | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
 

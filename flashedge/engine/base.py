@@ -25,9 +25,9 @@ NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 class ExtendRequest:
     """Generate the step behind `token_ids`.
 
-    The noise of the token at absolute position p is a pure function of (seed, p). The same request
-    therefore yields the same tokens, whenever it runs and, if the kernels do not depend on the
-    batch or it is `deterministic`, under any load.
+    The noise of the token at absolute position p is a pure function of (seed, p), so the same
+    request yields the same tokens; under any load only with batch-invariant kernels or if it is
+    `deterministic`.
     """
 
     token_ids: TokenIds
@@ -42,44 +42,39 @@ class ExtendRequest:
     """The name of a rule of the codec's `rules`."""
     entropy_rule: EntropyRule | None = None
     """Ends the request before the first token that is too uncertain (BOUNDARY), also where
-    `to_boundary` is False. None: no token is. A generator without entropies raises RequestError."""
+    `to_boundary` is False. A generator without entropies raises RequestError."""
     guidance: Mapping[str, Any] | None = None
     """What the answer must match: one of vLLM's `json`, `json_object`, `regex`, `choice`, `grammar`
-    and `structural_tag`, with its options. None: nothing. A generator that can't decode
-    by a grammar raises RequestError."""
+    and `structural_tag`, with its options. A generator without grammars raises RequestError."""
     answer_start: int = 0
     """Where the answer begins in `token_ids`. Guidance covers all from there on."""
     priority: int = 0
     """Among waiting requests the lowest runs first."""
     program: str | None = None
-    """The key of the program that the request is a part of. See `rank_programs`."""
+    """The key of the program that it belongs to. See `rank_programs`."""
     continuation: Continuation | None = None
-    """What comes next if this step is kept. A generator that speculates uses it; it changes no
-    token."""
+    """What comes next if this step is kept. A speculating generator uses it; no token changes."""
     deterministic: bool = False
     """Whether the tokens must not depend on what else the engine computes, even where its kernels
-    do. Each token is verified before it is streamed. A request that can't be verified raises
-    RequestError."""
+    do: each token is verified before it is streamed. What can't be verified raises RequestError."""
     each_token: bool = False
-    """Whether a chunk comes for each token as soon as it is drawn. Otherwise a generator may join
-    the tokens of some 50 ms; the end of a step never waits."""
+    """Whether each token is sent as soon as it is drawn. Otherwise a generator may join the tokens
+    of some 50 ms; the end of a step never waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some new tokens of a step."""
-
     token_ids: TokenIds
     logprobs: tuple[float, ...]
     finish: FinishReason | None = None
-    """Set on the last chunk only, which may hold no token."""
+    """On the last chunk only, which may hold no token."""
     cached_tokens: int = 0
     """On the first chunk: prompt tokens whose KV was reused."""
     speculated_tokens: int = 0
-    """How many of the tokens come from a draft that the request adopted."""
+    """Tokens that come from an adopted draft."""
     entropies: tuple[float, ...] = ()
-    """(len(token_ids),) nats, of the distribution that each token was drawn from
-    (`search.entropy.estimate_entropy`). Empty unless the request has an `entropy_rule`."""
+    """(len(token_ids),) nats, of the distribution that each token was drawn from. Empty unless the
+    request has an `entropy_rule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,30 +87,24 @@ class CompleteDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """Score `steps[num_scored:]`; the earlier steps of the path have their scores already.
-
-    For a verifier of whole answers, an answer is one step.
-    """
+    """Score `steps[num_scored:]`. For a verifier of whole answers, an answer is one step."""
 
     problem: Problem
     steps: tuple[str, ...]
     num_scored: int = 0
     program: str | None = None
     deterministic: bool = False
-    """Whether the scores must not depend on what else the engine computes, nor on which KV it
-    finds, even where its kernels do."""
+    """Whether the scores must not depend on the load or on cached KV, even where kernels do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScores:
-    """The answer to a ScoreRequest."""
-
     scores: tuple[float, ...]
     """(len(steps) - num_scored,) in [0, 1]"""
     tokens: int
     """Tokens of the whole verifier prompt."""
     cached_tokens: int
-    """How many of these had their KV reused."""
+    """Tokens whose KV was reused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,14 +131,12 @@ class EngineView:
 
     @property
     def cache_hits(self) -> float | None:
-        """The share of prompt tokens that were found in the prefix cache. None before any."""
+        """The share of prompt tokens found in the prefix cache. None before any."""
         return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """Whether an engine serves, and how often it had to be restarted."""
-
     state: str
     """starting, ready, dead (it is being restarted) or failed (its first start failed)"""
     pid: int | None = None
@@ -163,7 +150,7 @@ class Health:
     notice: str | None = None
     """What users should know while it serves: that its batch is smaller than configured."""
     stage: str | None = None
-    """What a process that starts is doing, in a few words."""
+    """What a starting process is doing, in a few words."""
     kv_memory: str | None = None
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
     to the card), "kept" (it stays allocated and only the quota moves), or "own" (the other engine
@@ -172,7 +159,7 @@ class Health:
     """The cards that the engine runs on, such as "GPU 0 + GPU 1". None on a CPU."""
 
     def explain(self) -> str | None:
-        """Say what is wrong with the engine and what comes next. None if nothing is."""
+        """What is wrong with the engine and what comes next. None if nothing is."""
         if self.state == "ready":
             return self.notice
         if not self.attempt:
@@ -193,115 +180,91 @@ class Codec(Protocol):
     @property
     def longest_token(self) -> int:
         """Most characters that one token stands for."""
-        ...
 
     @property
     def rules(self) -> Mapping[str, BoundaryRule]:
         """Where a step may end, by names of `types.STEP_RULES`. A rule that the generator does not
         know is missing."""
-        ...
 
     @property
     def thinks(self) -> bool:
         """Whether the model writes its thinking in <think> tags before its answer."""
-        ...
 
     def encode_chat(
         self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES
     ) -> TokenIds:
-        """Ids of the conversation, with the assistant's turn opened.
+        """The conversation with the assistant's turn opened.
 
-        variables: of the model's chat template, in place of its entry's `chat_template_kwargs`.
-        """
-        ...
+        variables: of the model's chat template, over its entry's `chat_template_kwargs`."""
 
     def encode(self, text: str) -> TokenIds:
-        """Ids of a piece of text, without special tokens around it."""
-        ...
+        """Without special tokens around the text."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of generated ids, decoded as one piece without special tokens."""
-        ...
+        """Decode as one piece without special tokens."""
 
 
 class Speculator(Protocol):
     """The drafts of a generator (`scheduling/speculation/drafts.py`).
 
-    A request whose path, seed and sampling are those of a draft adopts it by itself. No method
-    raises: a dead engine has no drafts.
+    A request with a draft's path, seed and sampling adopts it by itself. No method raises: a dead
+    engine has no drafts.
     """
 
     flat_batch: int
     """See `BatchView.flat_batch`. It may be set at any time."""
 
-    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
-        """The complete drafts of a run."""
-        ...
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]: ...
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
         """What follows these levels of the run begins with these seeds: drop their other drafts."""
-        ...
 
     async def end_run(self, run: str) -> int:
-        """The run is over: drop its drafts. Returns how many draft tokens were drawn for it."""
-        ...
+        """Drop the drafts of a run that is over. Returns how many draft tokens were drawn for
+        it."""
 
 
 class Engine(Protocol):
-    """What a generator and a verifier have in common: their life, their load and their memory."""
+    """What generator and verifier share: their life, their load and their memory."""
 
     @property
     def suspects(self) -> asyncio.Lock:
         """Held while a request suspected of crashing the engine is retried alone."""
-        ...
 
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and path together."""
-        ...
 
     async def view(self) -> EngineView: ...
 
     async def budget(self, kv_bytes: int) -> int:
         """Limit the KV that requests may hold. Returns the bytes granted (whole blocks)."""
-        ...
 
     async def offload(self, *, keep: bool = True) -> int:
         """Pause, save the KV in host memory and free its memory; new requests wait.
 
-        Returns the bytes saved. keep: False drops the KV instead, to be computed again.
-        """
-        ...
+        Returns the bytes saved. keep: False drops the KV instead, to be computed again."""
 
     async def restore(self) -> int:
-        """Load the offloaded KV and go on with the same tokens. Returns the bytes loaded.
-
-        Does nothing to an engine that is not offloaded.
-        """
-        ...
+        """Load the offloaded KV, if there is any, and go on with the same tokens. Returns the
+        bytes loaded."""
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         """Run waiting requests in the order of their programs from now on, the first key first.
 
         Requests of one program go by arrival, those of a program without a place last. Running
-        requests go on. Never raises: a dead engine gets the order when it serves again.
-        """
-        ...
+        requests go on. Never raises: a dead engine gets the order when it serves again."""
 
     def health(self) -> Health: ...
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Return once the engine serves. Raises EngineDead on time-out, or if it has failed."""
-        ...
 
 
 class Generator(Engine, Protocol):
-    """The engine that writes steps."""
-
     @property
     def speculator(self) -> Speculator | None:
         """None where the generator does not speculate and ignores `continuation`."""
-        ...
 
     @property
     def codec(self) -> Codec: ...
@@ -309,25 +272,20 @@ class Generator(Engine, Protocol):
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         """Stream the step's tokens. Closing the stream (or cancelling its task) cancels the
         request and frees its KV blocks at once."""
-        ...
 
 
 class Verifier(Engine, Protocol):
-    """The engine that scores steps."""
-
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Scores of the steps that have none. Cancelling the task cancels the request.
+        """Score the steps that have no score. Cancelling the task cancels the request.
 
-        Raises PathOverflow where the problem fits the context and the path does not.
-        """
-        ...
+        Raises PathOverflow where the problem fits the context and the path does not."""
 
 
 E = TypeVar("E", bound=Engine)
 
 
 class EngineProxy(Generic[E]):
-    """The base of engines in front of another one, which pass on what they do not change."""
+    """The base of engines in front of another one."""
 
     def __init__(self, engine: E) -> None:
         self._engine = engine

@@ -44,30 +44,26 @@ COMPILER_HINTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmetNeed:
-    """One thing that keeps the CUDA build from starting."""
+    """One thing that keeps the CUDA build from starting, and what the user can do about it."""
 
     what: str
     hints: tuple[str, ...]
-    """What the user can do about it, with the commands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverReport:
-    """What `nvidia-smi` says of this machine."""
+    """What `nvidia-smi` says: the cards' names in the driver's order, the rest of the first."""
 
     driver: str
     names: tuple[str, ...]
-    """The cards' names in the driver's order."""
     capability: tuple[int, int] | None = None
-    """Compute capability of the first card. None where nvidia-smi does not know it."""
+    """None where nvidia-smi does not know it."""
     mig_is_on: bool = False
-    """Whether the first card is divided by MIG."""
     mig_devices: int = 0
-    """How many MIG devices exist."""
 
 
 def read_cuda_major(requirements: Path) -> int:
-    """Read which CUDA major version a requirements file installs. Raises ValueError."""
+    """The CUDA major version that a requirements file installs. Raises ValueError."""
     found = re.search(r"^nvidia-cuda-runtime[^=\n]*==(\d+)\.", requirements.read_text(), re.M)
     if found is None:
         raise ValueError(f"{requirements} pins no nvidia-cuda-runtime")
@@ -115,25 +111,16 @@ def _run_smi(*arguments: str) -> str:
     return done.stdout.strip("\n")
 
 
-def check_driver(driver: str, cuda: int) -> UnmetNeed | None:
-    """Check that a driver is not too old for the libraries of CUDA `cuda`."""
-    needed = MIN_DRIVERS[cuda]
-    branch = re.match(r"\d+", driver)
-    if branch is None or int(branch[0]) >= needed:
-        return None
-    return UnmetNeed(
-        what=f"the NVIDIA driver is {driver}, but CUDA {cuda} needs {needed} or later",
-        hints=DRIVER_HINTS,
-    )
-
-
 def check_card(found: DriverReport | str, cuda: int) -> Iterator[UnmetNeed]:
     if isinstance(found, str):
         yield UnmetNeed(what=f"the NVIDIA driver does not answer: {found}", hints=DRIVER_HINTS)
         return
-    too_old = check_driver(found.driver, cuda)
-    if too_old is not None:
-        yield too_old
+    driver, needed = re.match(r"\d+", found.driver), MIN_DRIVERS[cuda]
+    if driver is not None and int(driver[0]) < needed:
+        yield UnmetNeed(
+            what=f"the NVIDIA driver is {found.driver}, but CUDA {cuda} needs {needed} or later",
+            hints=DRIVER_HINTS,
+        )
     least = MIN_CAPABILITIES[cuda]
     if found.capability is not None and found.capability < least:
         has, needs = (".".join(map(str, pair)) for pair in (found.capability, least))
@@ -149,7 +136,7 @@ def check_card(found: DriverReport | str, cuda: int) -> Iterator[UnmetNeed]:
 
 
 def describe_cards(found: DriverReport) -> Iterator[str]:
-    """Yield a line on the card that FlashEdge takes, and on what its user should know of it."""
+    """What the user should know of the card that FlashEdge takes, a line each."""
     yield f"card: {found.names[0]}, driver {found.driver}"
     if len(found.names) > 1:
         yield (
@@ -167,7 +154,7 @@ def describe_cards(found: DriverReport) -> Iterator[str]:
 
 
 def find_compiler() -> str | None:
-    """Find the C compiler that Triton would take: $CC, gcc or clang."""
+    """The C compiler that Triton would take."""
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
@@ -180,7 +167,9 @@ def check_compiler() -> UnmetNeed | None:
             what="there is no C compiler (gcc or clang), which Triton needs on a card",
             hints=(*((f"export CC={other}, or:",) if other else ()), *COMPILER_HINTS),
         )
-    include = _find_include()
+    scheme = sysconfig.get_default_scheme()  # where Triton looks for Python.h
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme
+    include = sysconfig.get_paths(scheme=scheme)["include"]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "needs.c")
         source.write_text(_EXTENSION)
@@ -211,18 +200,11 @@ def check_compiler() -> UnmetNeed | None:
     )
 
 
-def _find_include() -> str:
-    """Where Triton looks for Python.h."""
-    scheme = sysconfig.get_default_scheme()
-    scheme = "posix_prefix" if scheme == "posix_local" else scheme
-    return sysconfig.get_paths(scheme=scheme)["include"]
-
-
 # ---------------------------------------------------------------- for scripts/setup.sh
 
 
 def main(requirements: str) -> int:
-    """Print what is wrong, or on which card FlashEdge will run. Returns 1 if something is wrong."""
+    """Print what is wrong, or on which card FlashEdge will run."""
     cuda, found = read_cuda_major(Path(requirements)), query_driver()
     needs = [] if found is None else list(check_card(found, cuda))
     compiler = check_compiler()

@@ -1,22 +1,35 @@
 """What the API and the engines' protocol handlers tell each other of one HTTP request.
 
 Between the two lie vLLM's protocol handlers, which know nothing of it, so it travels in a context
-variable. In order: requests outside any run, which `runtime.plain_requests` counts; searches that a
-handler's engine client starts in place of the engine (`api.protocols.search`); and the tags that
-say who asks, for which program, how urgently and by which search.
+variable. In order: requests outside any run; searches that a handler's engine client starts in
+place of the engine (`api.protocols.search`); and the tags that say who asks, for which program, how
+urgently and by which search.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import ContextVar
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 from flashedge.events import PromptRead
 from flashedge.types import FinishReason, Problem, Sampling, TokenIds
+
+MAX_CHOICES = 256
+"""Most choices that a pair generates or scores at once. More are refused."""
+STOP_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +37,7 @@ class PlainAsk:
     """What the scheduler of programs knows of a request when it arrives."""
 
     program: str
-    """The key that its engine request carries: that of the program it is a part of, else its own
-    name."""
+    """The key that its engine request carries: that of its program, else its own name."""
     pair: str = ""
     client: str = ""
     priority: int = 0
@@ -37,62 +49,75 @@ class PlainAsk:
     """Whether the verifier scores the choices, and nothing is generated."""
 
 
-class PlainRequest(Protocol):
-    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
-        """An output has come. finishes: why choices ended with it."""
-        ...
+Follow = Callable[[int, int, tuple[str, ...]], None]
+"""Called with each output of a request: the tokens of its prompt, its new tokens, and why choices
+ended with it."""
+Watch = Callable[[PlainAsk], AbstractContextManager[Follow]]
+"""Watches a request for as long as the context is open."""
 
 
-class PlainRequests(Protocol):
+class PlainRequests:
     """All open requests outside any run."""
 
-    def check_admission(self, pair: str, choices: int) -> None:
-        """Raises QueueFull when a request of so many choices is too many for this pair."""
-        ...
+    def __init__(self, *watches: Watch) -> None:
+        self._watches = watches
+        self._open: Counter[str] = Counter()
+        """Choices that are being generated or scored, by pair."""
+        self._aborts: set[Callable[[], Awaitable[None]]] = set()
+        self._idle, self._stopping = asyncio.Event(), asyncio.Event()
+        self._idle.set()
 
-    def open(
-        self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]
-    ) -> AbstractContextManager[PlainRequest]:
-        """Count a request for as long as the context is open.
-
-        abort: lets the engine end it. Its last output then says so.
-        """
-        ...
+    def watched_by(self, watch: Watch) -> PlainRequests:
+        """The same open requests; those that are opened by it have one more watch."""
+        other = copy(self)
+        other._watches = (*self._watches, watch)
+        return other
 
     @property
     def is_stopping(self) -> bool:
         """Whether the daemon stops, and requests are aborted because of that."""
-        ...
-
-
-class PlainRequestsProxy:
-    """The base of those that stand in front of others and note more of each request."""
-
-    def __init__(self, plain: PlainRequests) -> None:
-        self._plain = plain
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._plain.is_stopping
+        return self._stopping.is_set()
 
     def check_admission(self, pair: str, choices: int) -> None:
-        """See `runtime.plain_requests`."""
-        self._plain.check_admission(pair, choices)
+        """Raises QueueFull when a request of so many choices is too many for this pair now,
+        RequestError when it always is."""
+        if choices > MAX_CHOICES:
+            raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
+        if self._open[pair] + choices > MAX_CHOICES:
+            raise QueueFull(f"{self._open[pair]} completions and scores are open")
 
+    @contextmanager
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[Follow]:
+        """Count a request for as long as the context is open. Yields what follows its outputs.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtocolOptions:
-    """How the HTTP protocols serve a generator."""
+        abort: lets the engine end it; its last output then says so. Raises as `check_admission`.
+        """
+        self.check_admission(ask.pair, ask.choices)
+        self._aborts.add(abort)
+        self._open[ask.pair] += ask.choices
+        self._idle.clear()
+        try:
+            with ExitStack() as stack:
+                followers = [stack.enter_context(watch(ask)) for watch in self._watches]
 
-    name: str
-    """The model's name for clients: the pair's."""
-    system_prompt: str | None = None
-    """Of conversations that begin without one."""
-    tool_parser: str | None = None
-    """vLLM's parser of the model's tool calls. None: no tools."""
-    reasoning_parser: str | None = None
-    """vLLM's parser of the model's thinking."""
-    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+                def follow(prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+                    for each in followers:
+                        each(prompt_tokens, new_tokens, finishes)
+
+                yield follow
+        finally:
+            self._aborts.discard(abort)
+            self._open[ask.pair] -= ask.choices
+            if not self._open.total():
+                self._idle.set()
+
+    async def stop(self) -> None:
+        """Abort the open requests, and wait until their clients know."""
+        self._stopping.set()
+        await asyncio.gather(*(abort() for abort in self._aborts), return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._idle.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +125,7 @@ class SearchPrompt:
     """What a handler made of the request's body."""
 
     token_ids: TokenIds
-    """The conversation with its tools by the chat template, the assistant's turn opened."""
+    """The conversation with its tools, the assistant's turn opened."""
     sampling: Sampling
     max_tokens: int
     """Most generated tokens of a path."""
@@ -144,22 +169,16 @@ class Searcher(Protocol):
     @property
     def model(self) -> str:
         """The model's name in the request."""
-        ...
 
     def check_admission(self) -> None:
         """Raises QueueFull when too many runs wait."""
-        ...
 
     def take_conversation(self, problem: Problem) -> None:
         """Take the conversation as the verifier will see it. Called before `start`."""
-        ...
 
     def start(self, prompt: SearchPrompt) -> AsyncGenerator[SearchItem]:
-        """Queue the run, and follow it.
-
-        Raises what `Service.submit` raises; while it streams, what ended the run.
-        """
-        ...
+        """Queue the run, and follow it. Raises what `Service.submit` raises; while it streams,
+        what ended the run."""
 
 
 T = TypeVar("T")
@@ -170,11 +189,11 @@ class RequestTags:
     client: str
     """Who asks: the name that the client gives itself, else its address."""
     seed: int
-    """Of the request's sampling, in [0, MAX_SEED]. Drawn where the client gives none."""
+    """In [0, MAX_SEED]. Drawn where the client gives none."""
     is_seeded: bool = False
     """Whether the client gave the seed, and so may ask for the same tokens again."""
     program: str | None = None
-    """What the request is a part of: requests with the same key belong together."""
+    """Requests with the same key belong together."""
     priority: int = 0
     """Smaller is more urgent."""
     deterministic: bool = False
@@ -183,16 +202,15 @@ class RequestTags:
     """Whether the answer goes on with what the assistant said last."""
 
 
+@dataclass(slots=True)
 class TaggedRequest:
-    """One HTTP request: its tags, its search, and the streams of the engine that it has opened."""
+    """One HTTP request, with the streams of the engine that it has opened."""
 
+    tags: RequestTags
+    searcher: Searcher | None
+    streams: list[AsyncGenerator[Any]] = field(default_factory=list)
     failure: FlashEdgeError | None = None
     """Why it got no answer, if a handler was told so: some lose the reason within a stream."""
-
-    def __init__(self, tags: RequestTags, searcher: Searcher | None) -> None:
-        self.tags = tags
-        self.searcher = searcher
-        self.streams: list[AsyncGenerator[Any]] = []
 
 
 _scope: ContextVar[TaggedRequest] = ContextVar("request_scope")
@@ -205,8 +223,7 @@ async def tag_requests(
     """Tag the engine's requests that are made inside the block, and end them with it.
 
     searcher: answers in place of the engine. None: the engine answers.
-    A handler whose client is gone may leave its stream where it is, to be found by the garbage
-    collector at some later time.
+    A handler whose client is gone may leave its stream to the garbage collector.
     """
     scope = TaggedRequest(tags, searcher)
     token = _scope.set(scope)
@@ -225,12 +242,11 @@ def get_tags() -> RequestTags:
 
 
 def find_searcher() -> Searcher | None:
-    """The search that the request asks for, if it does. Raises LookupError outside any request."""
+    """The search that the request asks for. Raises LookupError outside any request."""
     return _scope.get().searcher
 
 
 def get_searcher() -> Searcher:
-    """Like `find_searcher`, where the request is known to ask for a search."""
     searcher = find_searcher()
     assert searcher is not None, "only requests for a search come here"
     return searcher
@@ -242,12 +258,12 @@ def note_failure(error: FlashEdgeError) -> None:
 
 
 def find_failure() -> FlashEdgeError | None:
-    """Why the request that is being answered gets no answer. None if it does, and outside any."""
+    """Why the request gets no answer. None if it does, and outside any request."""
     scope = _scope.get(None)
     return None if scope is None else scope.failure
 
 
 def end_with_request(stream: AsyncGenerator[T]) -> AsyncGenerator[T]:
-    """Close the stream at the latest with the request that is being answered. Returns it."""
+    """Close the stream with the request that is being answered, if not before. Returns it."""
     _scope.get().streams.append(stream)
     return stream

@@ -1,8 +1,8 @@
 """Which cards the engines of a pair run on, by the configuration and the driver.
 
-Both engines share the first visible card unless the settings say otherwise. An engine with several
-cards is spread over them by vLLM's own executors. Two engines either share all their cards or none:
-an engine that shares some of its cards could use only as much of the others as of the shared ones.
+Both engines share the first visible card unless the settings say otherwise. vLLM's own executors
+spread an engine over several cards. Two engines share all their cards or none: with some in common,
+an engine could use only as much of its own cards as of the shared ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class EngineCards:
     cards: tuple[GpuCard, ...] = ()
     """Empty on a CPU."""
     is_chosen: bool = False
-    """Whether a setting names them. Otherwise vLLM takes the first visible card by itself."""
+    """Whether a setting names them. Otherwise vLLM takes the first visible card."""
 
     @property
     def count(self) -> int:
@@ -38,14 +38,16 @@ class EngineCards:
         return ",".join(card.key for card in self.cards) if self.is_chosen else None
 
     def describe(self) -> str | None:
-        """Name the cards in a few words. None on a CPU."""
+        """None on a CPU."""
         return " + ".join(f"GPU {card.key}" for card in self.cards) or None
+
+    @property
+    def keys(self) -> frozenset[str]:
+        return frozenset(card.key for card in self.cards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The cards of both engines."""
-
     generator: EngineCards
     verifier: EngineCards
 
@@ -55,8 +57,7 @@ class Layout:
 
     @property
     def is_shared(self) -> bool:
-        """Whether both engines run on the same device."""
-        return _list_keys(self.generator) == _list_keys(self.verifier)
+        return self.generator.keys == self.verifier.keys
 
     @property
     def is_default(self) -> bool:
@@ -70,23 +71,23 @@ class Layout:
 
 
 def find_layout(config: Config, nvml: Any = None) -> Layout:
-    """Find the cards of both engines, as `find_card_layout`. None of them has any on a CPU."""
+    """As `find_card_layout`, but without any card on a CPU."""
     if runs_on_cpu():
         return Layout(generator=EngineCards(), verifier=EngineCards())
     return find_card_layout(config, nvml)
 
 
 def find_card_layout(config: Config, nvml: Any = None) -> Layout:
-    """Find the cards of both engines on this machine, with any build of vLLM.
+    """Find the cards of both engines, with any build of vLLM.
 
-    `nvml` replaces NVML (see `profiler.gpu.read_cards`). Raises ConfigError for settings that name
-    no card, or cards that the engines share in part, and EngineError where no card answers.
+    Raises ConfigError for settings that name no card, or cards that the engines share in part, and
+    EngineError where no card answers. `nvml`: see `profiler.gpu.read_cards`.
     """
     found = Layout(
         generator=_find_cards("generator", config.devices.generator, nvml),
         verifier=_find_cards("verifier", config.devices.verifier, nvml),
     )
-    generator, verifier = (set(_list_keys(cards)) for cards in found.each)
+    generator, verifier = found.generator.keys, found.verifier.keys
     if generator != verifier and generator & verifier:
         both = ", ".join(sorted(generator & verifier))
         raise ConfigError(
@@ -96,16 +97,6 @@ def find_card_layout(config: Config, nvml: Any = None) -> Layout:
             param="devices",
         )
     return found
-
-
-def warn_on_cpu(config: Config) -> None:
-    """Log the settings of cards that have no effect because the engines run on a CPU."""
-    if config.devices != (None, None):
-        log.warning("devices has no effect on a CPU")
-
-
-def _list_keys(cards: EngineCards) -> list[str]:
-    return sorted(card.key for card in cards.cards)
 
 
 def _find_cards(role: str, devices: tuple[str, ...] | None, nvml: Any) -> EngineCards:
@@ -123,7 +114,7 @@ def _find_cards(role: str, devices: tuple[str, ...] | None, nvml: Any) -> Engine
 
 
 def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
-    """A visible card by its number, or any card by its id. Raises ConfigError, ProfileError."""
+    """A visible card by its number, or any card by its id."""
     visible = read_cards(nvml)
     if device.isdecimal():
         if int(device) < len(visible):

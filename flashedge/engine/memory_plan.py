@@ -42,10 +42,9 @@ log = logging.getLogger(__name__)
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
     """The configuration with the KV sizes and the batch limit that the engines start with.
 
-    Figures that are set stay. The others are planned from the memory that is free now. `nvml`
-    replaces NVML (see `profiler.gpu.read_cards`).
-
-    Raises ConfigError where the pair does not fit, EngineError where no card answers.
+    Sizes that are not set are planned from the memory that is free now (`nvml`: see
+    `profiler.gpu.read_cards`). Raises ConfigError where the pair does not fit, EngineError where
+    no card answers.
     """
     generator, verifier = find_explicit(pair, config)
     if generator is not None and verifier is not None:
@@ -55,12 +54,12 @@ def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
 
 
 def count_sequences(config: Config) -> int:
-    """The most sequences in one step of an engine, of a configuration that was resolved."""
+    """The most sequences in one step of an engine, of a resolved configuration."""
     return list_sequences(config, on_card=not runs_on_cpu())[0]
 
 
 def plan_memory_here(pair: Pair, config: Config, nvml: Any = None) -> MemoryPlan:
-    """Plan the memory of a pair on the engines' device. Raises as `resolve_memory`."""
+    """Raises as `resolve_memory`."""
     place = read_ram() if runs_on_cpu() else read_place(config, nvml)
     return plan_memory(pair, config, place, lambda count: find_measured(pair, config, count))
 
@@ -73,13 +72,13 @@ def read_place(config: Config, nvml: Any = None) -> Place:
 
 
 def read_engine_card(config: Config, role: str) -> CardMemory:
-    """The cards of one engine, generator or verifier, with their use. Raises EngineError."""
+    """The cards of the generator or verifier, with their use. Raises EngineError."""
     cards: EngineCards = getattr(find_card_layout(config), role)
     return _describe_fullest(cards.cards)
 
 
 def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemory:
-    """The one of an engine's cards that has the least room."""
+    """The card with the least room."""
     card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.display])
     users = read_card_users(find_own_pids(os.getpid()), nvml, {VARIABLE: card.key})
     return CardMemory(
@@ -94,7 +93,6 @@ def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemor
 
 
 def read_ram() -> CardMemory:
-    """This machine's RAM with its present use."""
     import psutil
 
     memory = psutil.virtual_memory()
@@ -121,10 +119,10 @@ def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemor
 
 def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePairMemory) -> None:
     """Keep a measurement for later starts. Raises StoreError."""
-    parts = [engine.parts() for engine in engines]
+    fingerprint = compute_profile_fingerprint(pair, config)
     try:
         save_memory(
-            _locate(pair, config), compute_profile_fingerprint(pair, config), sequences, parts
+            _locate(pair, config), fingerprint, sequences, [engine.parts() for engine in engines]
         )
     except ProfileError as error:
         raise StoreError(str(error), hint=error.hint) from error
@@ -135,10 +133,10 @@ def _locate(pair: Pair, config: Config) -> Path:
 
 
 def build_memory(parts: Mapping[str, int]) -> EngineMemory:
-    """What an engine holds in addition to its KV, and for what.
+    """What an engine holds in addition to its KV.
 
-    `parts` are those of `inside.step_memory`. What they don't explain is the context: the
-    memory of CUDA, of libraries and of CUDA graphs, and what torch keeps for later.
+    What `parts` (of `inside.step_memory`) don't explain is the context: the memory of CUDA, of
+    libraries and of CUDA graphs, and what torch keeps for later.
     """
     own = {name: parts[name] for name in ("weights", "forward", "logits", "logprobs", "noise")}
     found = EngineMemory(**own, context=0, graphs=0, is_estimate=False)

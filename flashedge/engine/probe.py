@@ -24,8 +24,6 @@ WORDS = (8, 48)  # lengths of the two texts that show how many tokens a word tak
 
 
 class _EngineProbe:
-    """What both probes share."""
-
     def __init__(
         self, name: str, shape: ModelShape, max_context: int, max_sequences: int, kv_bytes: int
     ) -> None:
@@ -69,26 +67,27 @@ class GeneratorProbe(_EngineProbe):
         kv_bytes: int,
         open_stream: Open | None = None,
     ) -> None:
-        """open_stream: used instead of `Generator.extend`, to continue past the end of an answer:
-        random prompts are soon answered."""
+        """open_stream: replaces `Generator.extend`, to continue past the end of an answer: random
+        prompts are soon answered."""
         super().__init__("generator", shape, generator.max_model_len, max_sequences, kv_bytes)
         self._open = open_stream or generator.extend
         self._vocab_size = generator.codec.vocab_size
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
         began = self.now_s()
-        await asyncio.gather(*(self._prefill_one(tokens) for _ in range(sequences)))
+        await asyncio.gather(*(self._time_tokens(tokens, 1) for _ in range(sequences)))
         return self._make_sample(PREFILL, sequences, 0, tokens, self.now_s() - began)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
         """Times the span in which all of them decode: from the last one's first token to the first
         one's end. None when that span holds no token."""
-        arrivals: list[list[float]] = [[] for _ in range(sequences)]  # times of each one's tokens
         room = max(1, self.max_step_tokens - sequences)
         slack = 3 + sequences * context // room  # those prefilled first start first
         count = steps + slack
         prompt = max(1, context - count // 2)  # so that the mean context is `context`
-        await asyncio.gather(*(self._decode_one(prompt, count, times) for times in arrivals))
+        arrivals = await asyncio.gather(
+            *(self._time_tokens(prompt, count) for _ in range(sequences))
+        )
         since, until = max(t[0] for t in arrivals), min(t[-1] for t in arrivals)
         first = min(arrivals, key=lambda times: times[-1])
         counted = sum(since < at <= until for at in first)
@@ -96,15 +95,12 @@ class GeneratorProbe(_EngineProbe):
             return None
         return self._make_sample(DECODE, sequences, context, 1, (until - since) / counted)
 
-    async def _prefill_one(self, tokens: int) -> None:
-        async with aclosing(self._open(self._make_request(tokens, 1))) as stream:
-            async for _ in stream:
-                pass
-
-    async def _decode_one(self, context: int, count: int, times: list[float]) -> None:
+    async def _time_tokens(self, context: int, count: int) -> list[float]:
+        times: list[float] = []
         async with aclosing(self._open(self._make_request(context, count))) as stream:
             async for chunk in stream:
                 times += [self.now_s()] * len(chunk.token_ids)
+        return times
 
     def _make_request(self, tokens: int, max_tokens: int) -> ExtendRequest:
         return ExtendRequest(

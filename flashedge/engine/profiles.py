@@ -21,19 +21,23 @@ def locate_profile(pair: Pair, config: Config) -> Path:
 
 
 def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
-    """Compute what a profile depends on. Raises ConfigError, EngineError without a card."""
+    """What a profile depends on. Raises ConfigError, EngineError without a card."""
     name, version = find_vllm()
     try:
         device = describe_device(detect_device_kind())
     except ProfileError as error:
         raise EngineError(str(error), hint=error.hint) from error
+    layout = find_layout(config)
+    cards = (
+        {} if layout.is_default else {"cards": "; ".join(str(c.describe()) for c in layout.each)}
+    )
     return {
         **device,
         "vllm": f"{name} {version}",
         "torch": importlib.metadata.version("torch"),
         "pair": f"{pair.name} {pair_fingerprint(pair, config)}",
         "threads": str(config.threads_per_engine),
-        **_describe_layout(config),
+        **cards,
         **{
             name: "on"
             for name in ("second_runner", "verifier_graphs")
@@ -42,14 +46,6 @@ def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
     }
 
 
-def _describe_layout(config: Config) -> dict[str, str]:
-    """Name the cards of both engines, where settings choose them."""
-    layout = find_layout(config)
-    if layout.is_default:
-        return {}
-    return {"cards": "; ".join(str(cards.describe()) for cards in layout.each)}
-
-
 def find_profile(pair: Pair, config: Config) -> FoundProfile:
-    """Find the pair's profile, if its fingerprint is today's. Raises as the fingerprint does."""
+    """The pair's profile, if its fingerprint is today's. Raises as the fingerprint does."""
     return load_profile(locate_profile(pair, config), compute_profile_fingerprint(pair, config))

@@ -13,8 +13,7 @@ from flashedge.scheduling.kv.split import EngineRole
 LIMIT_S = 120.0
 """Time of its own that a self-test gets. A small model needs a second."""
 LONGEST_S = 2.0
-"""A user's request may have to wait for one turn, so no work that would be longer is begun where
-that can be known."""
+"""A user's request may wait for one turn, so no longer work is begun where that can be known."""
 POLL_S = 0.05
 
 UNTESTED: Mapping[str, Any] = {
@@ -27,17 +26,13 @@ UNTESTED: Mapping[str, Any] = {
 """What is known without a self-test."""
 
 
-def count_nothing(role: EngineRole) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @dataclass(slots=True)
 class Turns:
     """Gives the self-test its turns."""
 
     is_free: Callable[[], Awaitable[bool]]
     """Asks whether the engines serve and nobody uses them."""
-    count: Callable[[EngineRole], AbstractContextManager[object]] = count_nothing
+    count: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
     """Lets whoever moves memory between the engines know of a turn on one of them."""
     left_s: float = LIMIT_S
 

@@ -18,15 +18,12 @@ _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def find_pair_shapes(pair: Pair, config: Config) -> tuple[ModelShape, ModelShape]:
-    """The shapes of generator and verifier. Raises CheckpointError."""
     return find_shape(pair.generator, config), find_shape(pair.verifier, config)
 
 
 def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
-    """The shape by the model's files if they are here and whole, else by models.toml.
-
-    Raises CheckpointError when neither tells it.
-    """
+    """The shape by the model's files if they are here and whole, else by models.toml. Raises
+    CheckpointError when neither tells it."""
     known = spec.architecture
     if locate_model(spec, config) is not None:
         try:
@@ -61,10 +58,9 @@ def load_shape(spec: ModelSpec, config: Config) -> ModelShape:
 
 
 def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
-    """The shape of the model `spec` by its files in `folder`.
+    """The shape by the files in `folder`. Raises CheckpointError when a figure is missing.
 
     The entry's `weights_bytes` replaces the headers of weights that have none (pytorch_model.bin).
-    Raises CheckpointError when a figure is missing.
     """
     config, size = read_config(folder), _DTYPE_BYTES.get(spec.dtype, 2)
     quantized = config.get("quantization_config")
@@ -114,27 +110,24 @@ def count_weights(
 ) -> tuple[int, int]:
     """Return (weights, bytes that they take when they are loaded).
 
-    Floats are loaded in `dtype_bytes` each. A quantized checkpoint packs several weights into one
-    integer and is loaded as it is stored.
-
-    Args:
-        tensors: headers by name, see `checkpoints.read_tensors`.
-        quantized: `quantization_config` of the model's config.json, if it has one.
-        is_fp8: the engine quantizes the matrices of all layers to 8 bits while it loads them.
+    Floats are loaded in `dtype_bytes` each, with is_fp8 the matrices of all layers in 8 bits. A
+    quantized checkpoint packs several weights into one integer and is loaded as it is stored.
+    quantized: `quantization_config` of the model's config.json, if it has one.
     """
     bits = _find_bits(quantized)
     weights = stored = 0
     for name, tensor in tensors.items():
         count, kind = prod(tensor["shape"]), tensor["dtype"]
+        start, end = tensor["data_offsets"]
         if quantized is not None and name.rpartition(".")[2] not in _WEIGHTS:
-            stored += _measure(tensor)
+            stored += end - start
         elif kind in _FLOAT:
             is_matrix = ".layers." in name and len(tensor["shape"]) == 2
             weights += count
             stored += count * (1 if is_fp8 and is_matrix else dtype_bytes)
         else:
             weights += count * _BITS.get(kind, bits) // bits
-            stored += _measure(tensor)
+            stored += end - start
     return weights, stored
 
 
@@ -144,8 +137,3 @@ def _find_bits(quantized: Mapping[str, Any] | None) -> int:
     for group in (found.get("config_groups") or {}).values():
         found = {**(group.get("weights") or {}), **found}
     return int(found.get("bits") or found.get("w_bit") or found.get("num_bits") or 8)
-
-
-def _measure(tensor: Mapping[str, Any]) -> int:
-    start, end = tensor["data_offsets"]
-    return int(end - start)

@@ -1,8 +1,5 @@
-"""Checks of a model's folder before an engine loads it.
-
-They read JSON files and the headers of safetensors files only. That takes a few milliseconds and
-needs no torch.
-"""
+"""Checks of a model's folder before an engine loads it, by JSON files and the headers of
+safetensors files only: a few milliseconds, without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from flashedge.errors import CheckpointError
 from flashedge.models.specs import VERIFIER_FAMILIES
@@ -22,7 +19,6 @@ _POINTER = b"version https://git-lfs"
 
 def check_checkpoint(
     path: Path,
-    kind: Literal["generator", "verifier"],
     *,
     family: str | None = None,
     tokens: Sequence[str] = (),
@@ -30,12 +26,13 @@ def check_checkpoint(
 ) -> None:
     """Raises CheckpointError at the first thing that is wrong with the folder `path`.
 
-    The vocabulary must hold `tokens`: the step and label tokens of a verifier.
+    family: of a verifier; None for a generator. The vocabulary must hold `tokens`: the step and
+    label tokens of a verifier.
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no model folder {path}")
     config = _json(path / "config.json")
-    _check_architecture(path, config, kind, family)
+    _check_architecture(path, config, family)
     limit = config.get("max_position_embeddings")
     if max_model_len and isinstance(limit, int) and limit < max_model_len:
         raise CheckpointError(
@@ -57,9 +54,7 @@ def check_checkpoint(
 
 def check_embedder(path: Path) -> Path:
     """Check a sentence-transformers folder with mean pooling, and return its encoder's folder.
-
-    Raises CheckpointError at the first thing that is wrong.
-    """
+    Raises CheckpointError at the first thing that is wrong."""
     if not path.is_dir():
         raise CheckpointError(f"there is no model folder {path}")
     listed = path / "modules.json"
@@ -102,10 +97,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def read_tensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
     """The headers of all tensors in the folder's safetensors files, by name: `dtype`, `shape` and
-    `data_offsets`. Empty when there are none.
-
-    Raises CheckpointError for a damaged file.
-    """
+    `data_offsets`. Raises CheckpointError for a damaged file."""
     return {
         name: tensor
         for file in sorted(path.glob("*.safetensors"))
@@ -114,16 +106,13 @@ def read_tensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
     }
 
 
-def _check_architecture(
-    path: Path, config: Mapping[str, Any], kind: str, family: str | None
-) -> None:
+def _check_architecture(path: Path, config: Mapping[str, Any], family: str | None) -> None:
     named = config.get("architectures") or []
-    if kind == "generator":
+    if family is None:
         good = any(str(a).endswith("ForCausalLM") for a in named)
         expected = "a causal language model"
     else:
-        found_family = VERIFIER_FAMILIES.get(family or "")
-        known = found_family.architectures if found_family else ()
+        known = VERIFIER_FAMILIES[family].architectures
         good = any(a in known for a in named)
         expected = f"a verifier of family {family} ({' or '.join(known)})"
     if not good:
@@ -132,10 +121,7 @@ def _check_architecture(
 
 
 def _check_weights(path: Path) -> int | None:
-    """Check the files of the weights. Raises CheckpointError.
-
-    Returns the rows of the embedding, or None without a safetensors header that holds them.
-    """
+    """Returns the rows of the embedding, or None without a safetensors header that holds them."""
     shards: list[Path] = []
     for single, index in (
         ("model.safetensors", "model.safetensors.index.json"),
@@ -158,15 +144,14 @@ def _check_weights(path: Path) -> int | None:
             header = _header(shard)
             shapes = (header[n].get("shape") for n in _EMBEDDINGS if n in header)
             rows = next((s[0] for s in shapes if s), rows)
-        elif _is_pointer(shard):
-            raise _pointer_error(shard)
+        else:
+            _refuse_pointer(shard)
     return rows
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """The header of a safetensors file, checked against the file's length."""
-    if _is_pointer(file):
-        raise _pointer_error(file)
+    """A safetensors file's header, checked against the file's length."""
+    _refuse_pointer(file)
     cut = CheckpointError(f"{file} is cut short or damaged", hint="pull the model again")
     try:
         with file.open("rb") as opened:
@@ -193,7 +178,10 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
             raise CheckpointError(f"{path}: {name} is missing", hint="pull the model again")
     if not (path / "tokenizer.json").is_file():
         return  # only SentencePiece, which the engine checks when it loads
-    vocabulary = _vocabulary(path)
+    data = _json(path / "tokenizer.json")
+    vocab = data.get("model", {}).get("vocab", {})
+    vocabulary = dict(vocab) if isinstance(vocab, dict) else {t[0]: i for i, t in enumerate(vocab)}
+    vocabulary.update({a["content"]: a["id"] for a in data.get("added_tokens", [])})
     highest = max(vocabulary.values(), default=-1)
     if highest >= vocab_size:
         raise CheckpointError(
@@ -209,25 +197,16 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
 
 
 def _list_spellings(token: str) -> set[str]:
-    """How vocabularies spell a token: as it is, by SentencePiece's ▁, or by bytes (Ġ, Ċ)."""
+    """As it is, by SentencePiece's ▁, or by bytes (Ġ, Ċ)."""
     by_bytes = token.replace(" ", "Ġ").replace("\n", "Ċ")
     spellings = {token, token.replace(" ", "▁"), by_bytes}
     return spellings | {f"▁{token}", f"Ġ{by_bytes}"}
 
 
-def _vocabulary(path: Path) -> dict[str, int]:
-    data = _json(path / "tokenizer.json")
-    vocab = data.get("model", {}).get("vocab", {})
-    found = dict(vocab) if isinstance(vocab, dict) else {t[0]: i for i, t in enumerate(vocab)}
-    found.update({a["content"]: a["id"] for a in data.get("added_tokens", [])})
-    return found
-
-
 def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise CheckpointError(f"{file.parent}: {file.name} is missing", hint="pull the model again")
-    if _is_pointer(file):
-        raise _pointer_error(file)
+    _refuse_pointer(file)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -239,13 +218,10 @@ def _json(file: Path) -> dict[str, Any]:
     return data
 
 
-def _is_pointer(file: Path) -> bool:
+def _refuse_pointer(file: Path) -> None:
     with file.open("rb") as opened:
-        return opened.read(len(_POINTER)) == _POINTER
-
-
-def _pointer_error(file: Path) -> CheckpointError:
-    return CheckpointError(
-        f"{file} is a git-lfs pointer, not the file itself",
-        hint=f"run git lfs pull in {file.parent}",
-    )
+        if opened.read(len(_POINTER)) == _POINTER:
+            raise CheckpointError(
+                f"{file} is a git-lfs pointer, not the file itself",
+                hint=f"run git lfs pull in {file.parent}",
+            )

@@ -39,11 +39,11 @@ def locate_model(spec: ModelSpec, config: Config) -> Path | None:
     if is_folder(spec.source):
         folder = Path(spec.source).expanduser()
         return folder if folder.is_dir() else None
-    for hub in (hub_folder(config), _users_hub()):
-        found = find_snapshot(hub, spec.source, spec.revision)
-        if found:
-            return found
-    return None
+    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
+    users = os.environ.get("HF_HUB_CACHE") or Path(home) / "hub"
+    hubs = (hub_folder(config), Path(users))
+    found = (find_snapshot(hub, spec.source, spec.revision) for hub in hubs)
+    return next(filter(None, found), None)
 
 
 def is_local(pair: Pair, config: Config) -> bool:
@@ -66,24 +66,13 @@ def resolve_model(spec: ModelSpec, config: Config) -> Path:
 
 
 def check_model(folder: Path, spec: ModelSpec) -> None:
-    """Raises CheckpointError unless `folder` holds what `spec` describes."""
     limit = spec.max_model_len
     if isinstance(spec, EmbedderSpec):
         check_embedder(folder)
     elif isinstance(spec, VerifierSpec):
-        check_checkpoint(
-            folder, "verifier", family=spec.family, tokens=spec.tokens, max_model_len=limit
-        )
+        check_checkpoint(folder, family=spec.family, tokens=spec.tokens, max_model_len=limit)
     else:
-        check_checkpoint(folder, "generator", max_model_len=limit)
-
-
-def _users_hub() -> Path:
-    """The Hugging Face cache of the user."""
-    if hub := os.environ.get("HF_HUB_CACHE"):
-        return Path(hub)
-    home = os.environ.get("HF_HOME")
-    return (Path(home) if home else Path.home() / ".cache" / "huggingface") / "hub"
+        check_checkpoint(folder, max_model_len=limit)
 
 
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
@@ -99,11 +88,8 @@ _SAMPLE_BYTES = 1 << 20  # read at each end of a weights file; reading 15 GB wou
 
 
 def pair_fingerprint(pair: Pair, config: Config) -> str:
-    """16 hex digits of everything that decides the pair's output.
-
-    That is the files of both models, their options, the system prompt and the sampling. The place
-    of the files does not count.
-    """
+    """16 hex digits of everything that decides the pair's output: the files of both models, their
+    options, the system prompt and the sampling. The place of the files does not count."""
     digest = hashlib.sha256()
     shared = {"system_prompt": pair.system_prompt, "sampling": asdict(pair.sampling)}
     digest.update(json.dumps(shared, sort_keys=True).encode())
@@ -147,12 +133,13 @@ def _hash_model(spec: ModelSpec, folder: Path | None) -> bytes:
 
 def _hash_file(file: Path) -> bytes:
     """Reads text files whole, and weights at both ends."""
-    digest = hashlib.sha256(f"{file.name} {file.stat().st_size}".encode())
+    size = file.stat().st_size
+    digest = hashlib.sha256(f"{file.name} {size}".encode())
     with file.open("rb") as data:
         if file.name in _TEXT_FILES:
             digest.update(data.read())
         else:
             digest.update(data.read(_SAMPLE_BYTES))
-            data.seek(max(0, file.stat().st_size - _SAMPLE_BYTES))
+            data.seek(max(0, size - _SAMPLE_BYTES))
             digest.update(data.read(_SAMPLE_BYTES))
     return digest.digest()

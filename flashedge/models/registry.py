@@ -55,10 +55,8 @@ T = TypeVar("T")
 
 
 def load_pairs(config: Config) -> Mapping[str, Pair]:
-    """The package's pairs and the user's. Raises ConfigError naming file, table and key.
-
-    The files are parsed again when one of them has changed: the daemon asks for each request.
-    """
+    """The package's pairs and the user's, parsed again when a file has changed. Raises ConfigError
+    naming file, table and key."""
     versions = (FileVersion.find(file) for file in _list_files(config))
     return parse_pairs(tuple(version for version in versions if version is not None))
 
@@ -99,16 +97,13 @@ def find_pair(name: str, config: Config) -> Pair:
 
 
 def find_embedder(config: Config) -> EmbedderSpec | None:
-    """The model of the setting `clusters_model`. None when it isn't set.
-
-    Its context length does not matter: longer answers are cut.
-    """
+    """The model of the setting `clusters_model`, if it is set. Its context length does not matter:
+    longer answers are cut."""
     source = config.clusters_model
     return EmbedderSpec(source=source, dtype="float32", max_model_len=0) if source else None
 
 
 def is_bundled(pair: Pair) -> bool:
-    """Whether both models come with the package."""
     sources = (Path(pair.generator.source), Path(pair.verifier.source))
     return all(source.is_relative_to(BUNDLED) for source in sources)
 
@@ -123,7 +118,7 @@ def _list_files(config: Config) -> list[Path]:
 
 
 def _build_model(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
-    """A model from its table. `bundled:` in its source stands for the package's folder."""
+    """`bundled:` in its source stands for the package's folder."""
     fields = dict(entry)
     source = entry.get("source")
     if isinstance(source, str) and source.startswith("bundled:"):
@@ -182,7 +177,6 @@ def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
 
 
 def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
-    """`value` in the type of the field `key`. Raises ConfigError."""
     origin = {tuple: tuple, Mapping: dict}.get(typing.cast(Any, typing.get_origin(hint)))
     kinds = (origin,) if origin else typing.get_args(hint) or (hint,)
     expected = _TYPE_NAMES.get(kinds[0], kinds[0].__name__)

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """The size of a model's weights and of its KV cache."""
-
     name: str
     params: int
     """Weights that each step reads."""
@@ -21,11 +19,10 @@ class ModelShape:
     stored_bytes: int | None = None
     """Bytes of the weights where they do not have `dtype_bytes` each: they are quantized."""
     hidden_size: int | None = None
-    """Width of the residual stream. None where nobody needs it."""
+    """Width of the residual stream."""
     intermediate_size: int | None = None
-    """Width of the feed-forward layers. None where nobody needs it."""
+    """Width of the feed-forward layers."""
     vocab_size: int | None = None
-    """Tokens of the vocabulary. None where nobody needs it."""
 
     @property
     def kv_bytes_per_token(self) -> int:

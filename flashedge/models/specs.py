@@ -1,7 +1,5 @@
 """What models.toml says about a model and about a pair, and what is known of verifiers' families.
-
-How a family writes a path as tokens stands in `engine/vllm/prm/`, one file for each.
-"""
+How a family writes a path as tokens stands in `engine/vllm/prm/`."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ class VerifierFamily:
     """What is known of a family without loading an engine."""
 
     architectures: tuple[str, ...]
-    """The architectures in config.json of its checkpoints."""
+    """What config.json of its checkpoints may name."""
     judges: Judges = "steps"
     """"steps": a process reward model. "answers": an outcome reward model."""
     scores_probability: bool = True
@@ -67,11 +65,10 @@ class Architecture:
     head_dim: int
     hidden: int | None = None
     """Width of the residual stream. Without it the memory of a step is assumed to be a large
-    model's (`engine_memory`)."""
+    model's (`engine_memory`), as without the next two."""
     intermediate: int | None = None
-    """Width of the feed-forward layers. As `hidden`."""
+    """Width of the feed-forward layers."""
     vocab: int | None = None
-    """Tokens of the vocabulary. As `hidden`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,31 +77,29 @@ class Quantized:
 
     source: str
     method: str
-    """The quantization method for users, such as "AWQ, 4 bits"."""
+    """The method for users, such as "AWQ, 4 bits"."""
     weights_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One model."""
-
     source: str
     """A folder or a Hugging Face id."""
     revision: str | None = None
     dtype: str
     max_model_len: int
-    """Most tokens of the prompt and the path together."""
+    """Most tokens of prompt and path together."""
     weights_bytes: int | None = None
-    """Bytes of the loaded weights. None until the files are here."""
+    """Size of the loaded weights. None until the files are here."""
     parameters: int | None = None
     """Weights of a quantized model. None: `weights_bytes` holds them all in `dtype`."""
     architecture: Architecture | None = None
     """None until the files are here."""
     quantization: str | None = None
-    """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. None loads
-    them as they are; a checkpoint that is quantized says so in its config.json."""
+    """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. A
+    checkpoint that is quantized says so in its config.json."""
     license: str | None = None
-    """The name of its licence by its card. None where that is not known."""
+    """The name of its licence by its card, if known."""
     quantized: tuple[Quantized, ...] = ()
     """Checkpoints that can replace this one on a smaller card, largest first."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -121,7 +116,7 @@ class ModelSpec:
 
     @property
     def download_bytes(self) -> int | None:
-        """About how much is downloaded: the weights as they are stored. None where not known."""
+        """About how much is downloaded: the weights as they are stored."""
         if self.quantization is not None and self.parameters is not None:
             return STORED_BYTES[self.dtype] * self.parameters
         return self.weights_bytes
@@ -146,7 +141,7 @@ class VerifierSpec(ModelSpec):
     score_at: str | None = None
     """tag, or before_tag: where a step-tag PRM outputs the score."""
     good_token: str | None = None
-    """The label of a good step or a right answer, in the verifier's vocabulary."""
+    """The label of a good step or a right answer."""
     bad_token: str | None = None
     """The label of a bad step or a wrong answer."""
     system_prompt: str | None = None
@@ -155,12 +150,10 @@ class VerifierSpec(ModelSpec):
 
     @property
     def judges(self) -> Judges:
-        """Whether a score is about one step or about a whole answer."""
         return VERIFIER_FAMILIES[self.family].judges
 
     @property
     def scores_pairs(self) -> bool:
-        """Whether vLLM itself can score pairs of texts by it."""
         return VERIFIER_FAMILIES[self.family].scores_pairs
 
     @property
@@ -172,7 +165,7 @@ class VerifierSpec(ModelSpec):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Tokens that the vocabulary must hold."""
+        """The vocabulary must hold them."""
         found = (self.step_token, self.good_token, self.bad_token)
         return tuple(t for t in found if t is not None)
 
@@ -184,7 +177,7 @@ class EmbedderSpec(ModelSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSizes:
-    """KV cache sizes that models.toml sets for a pair on any device."""
+    """KV sizes that models.toml sets for a pair on any device."""
 
     generator_kv_bytes: int
     verifier_kv_bytes: int
@@ -230,10 +223,8 @@ RESERVED = frozenset(
 
 
 def find_fault(variables: object) -> str | None:
-    """What is wrong with the variables of a chat template; None if nothing is.
-
-    They must be a mapping of names to texts, numbers and booleans.
-    """
+    """What is wrong with the variables of a chat template: they must be a mapping of names to
+    texts, numbers and booleans."""
     if not isinstance(variables, Mapping):
         return f"is {variables!r}; it must be a table of names and values"
     for name, value in variables.items():

@@ -1,105 +1,78 @@
-"""Requests outside any run: how many are open, and what they cost."""
+"""Who watches the requests outside any run: the metrics, and the scheduler of programs."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from flashedge.engine.http_requests import PlainAsk
-from flashedge.errors import QueueFull, RequestError
+from flashedge.engine.http_requests import Follow, PlainAsk
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.queue import RETRY_AFTER_S
-
-MAX_CHOICES = 256
-"""Most choices that a pair generates or scores at once. More are refused."""
-STOP_TIMEOUT_S = 2.0
+from flashedge.runtime.programs.scheduler import PairScheduler
+from flashedge.scheduling.lengths.outputs import OutputLengths
 
 
-class PlainTally:
-    """The cost of one request. Implements `engine.http_requests.PlainRequest`."""
+class _Tally:
+    """The cost of one request."""
 
-    def __init__(self, choices: int) -> None:
-        self._choices = choices
-        self._began = time.monotonic()
-        self._prompt_tokens = 0
-        self._completion_tokens = 0
-        self._first_token_s: float | None = None
-        self._finishes: list[str] = []
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.prompt_tokens = self.completion_tokens = 0
+        self.first_token_s: float | None = None
+        self.finishes: list[str] = []
 
-    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
-        """See `engine.http_requests`."""
-        self._prompt_tokens = max(self._prompt_tokens, prompt_tokens)
-        self._completion_tokens += new_tokens
-        self._finishes += finishes
-        if new_tokens and self._first_token_s is None:
-            self._first_token_s = time.monotonic() - self._began
-
-    def report(self, metrics: Metrics, error: BaseException | None) -> None:
-        """Add the request to the metrics, however it ended."""
-        finish = "error" if isinstance(error, Exception) else "cancelled"
-        if len(self._finishes) >= self._choices:
-            finish = "length" if "length" in self._finishes else "stop"
-        metrics.observe_chat(
-            prompt_tokens=self._prompt_tokens,
-            completion_tokens=self._completion_tokens,
-            first_token_s=self._first_token_s,
-            total_s=time.monotonic() - self._began,
-            finish=finish,
-            choices=self._choices,
-        )
+    def follow(self, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+        self.prompt_tokens = max(self.prompt_tokens, prompt_tokens)
+        self.completion_tokens += new_tokens
+        self.finishes += finishes
+        if new_tokens and self.first_token_s is None:
+            self.first_token_s = time.monotonic() - self.began
 
 
-class PlainRequests:
-    """All open requests outside any run. Implements `engine.http_requests.PlainRequests`."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._open: Counter[str] = Counter()
-        """Choices that are being generated or scored, by pair."""
-        self._aborts: set[Callable[[], Awaitable[None]]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self.is_stopping = False
-
-    def check_admission(self, pair: str, choices: int) -> None:
-        """Raises QueueFull when a request of so many choices is too many for this pair now,
-        RequestError when it always is."""
-        if choices > MAX_CHOICES:
-            raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
-        if self._open[pair] + choices > MAX_CHOICES:
-            raise QueueFull(
-                f"{self._open[pair]} completions and scores are open", retry_after_s=RETRY_AFTER_S
+@contextmanager
+def watch_cost(metrics: Metrics, ask: PlainAsk) -> Iterator[Follow]:
+    """Add a request to the metrics, however it ends."""
+    tally, end = _Tally(), "cancelled"
+    try:
+        yield tally.follow
+    except Exception:
+        end = "error"
+        raise
+    finally:
+        if len(tally.finishes) >= ask.choices:
+            end = "length" if "length" in tally.finishes else "stop"
+        if not ask.is_score:
+            metrics.observe_chat(
+                prompt_tokens=tally.prompt_tokens,
+                completion_tokens=tally.completion_tokens,
+                first_token_s=tally.first_token_s,
+                total_s=time.monotonic() - tally.began,
+                finish=end,
+                choices=ask.choices,
             )
 
-    async def stop(self) -> None:
-        """Abort the open requests, and wait until their clients know."""
-        self.is_stopping = True
-        await asyncio.gather(*(abort() for abort in self._aborts), return_exceptions=True)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
-                await self._idle.wait()
 
-    @contextmanager
-    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainTally]:
-        """See `engine.http_requests`. Raises QueueFull."""
-        choices = ask.choices
-        self.check_admission(ask.pair, choices)
-        self._aborts.add(abort)
-        tally, error = PlainTally(choices), None
-        self._open[ask.pair] += choices
-        self._idle.clear()
-        try:
-            yield tally
-        except BaseException as caught:
-            error = caught
-            raise
-        finally:
-            self._aborts.discard(abort)
-            self._open[ask.pair] -= choices
-            if not self._open.total():
-                self._idle.set()
-            if not ask.is_score:
-                tally.report(self._metrics, error)
+@contextmanager
+def watch_program(find: Callable[[str], PairScheduler], ask: PlainAsk) -> Iterator[Follow]:
+    """Schedule a request as a program, or a part of one, while it is open.
+
+    find: gives the scheduler of the pair of this name."""
+    scheduler = find(ask.pair)
+    member, tally = scheduler.add_request(ask), _Tally()
+
+    def follow(prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+        tally.follow(prompt_tokens, new_tokens, finishes)
+        if new_tokens or finishes:
+            scheduler.mark_started(ask.program)
+        if new_tokens:
+            scheduler.note_tokens(member, new_tokens)
+
+    try:
+        yield follow
+    finally:
+        lengths = None  # of several choices only their sum is known
+        if ask.choices == 1 and tally.completion_tokens:
+            lengths = OutputLengths.from_outputs(
+                [tally.completion_tokens], [tally.finishes != ["stop"]]
+            )
+        scheduler.end_request(member, lengths)

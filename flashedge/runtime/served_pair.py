@@ -29,7 +29,7 @@ from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines,
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.kv.manager import CountedRequests, KvManager
+from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.scheduler import measure_capacity
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.rollouts.boosting import build_rollout_cost
@@ -193,7 +193,7 @@ class ServedPair:
             await self._engines.start()
             await self._tune()
             if self._kv_manager is not None:
-                plain = CountedRequests(plain, self._kv_manager)
+                plain = plain.watched_by(self._kv_manager.watch_plain_request)
             self._plain = plain
             self._protocols = await self._engines.serve_protocols(plain)
             self._testing = asyncio.create_task(self._run_self_test(), name="self-test")

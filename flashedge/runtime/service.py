@@ -14,6 +14,7 @@ from flashedge.answers.grouping import TextGroups, WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
+from flashedge.engine.http_requests import PlainRequests
 from flashedge.errors import Conflict, DaemonStopping, FlashEdgeError, NotFound
 from flashedge.events import Event, StepCompleted
 from flashedge.runtime.archive import ArchivedRun, RunSummary, build_summary
@@ -22,8 +23,7 @@ from flashedge.runtime.execution import Job, Tools, execute
 from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import IdleClock, OpenPair, PairLoader
-from flashedge.runtime.plain_requests import PlainRequests
-from flashedge.runtime.programs.plain import ProgramRequests
+from flashedge.runtime.plain_requests import watch_cost, watch_program
 from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
@@ -83,9 +83,10 @@ class Service:
         self._predictions = Predictions(config, store)
         self._schedulers: dict[str, PairScheduler] = {}
         """By pair. They stay when a pair is unloaded: what was learned of its speed holds later."""
-        self._plain = PlainRequests(self.metrics)
-        plain = ProgramRequests(self._plain, self.scheduler)
-        self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
+        self._plain = PlainRequests(
+            partial(watch_cost, self.metrics), partial(watch_program, self.scheduler)
+        )
+        self._loader = PairLoader(open_pair, self._plain, config.loaded_pairs, first)
         self._boosting = Boosting(daemon=DaemonTime(self._count_tokens))
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.http_requests import PlainAsk, PlainRequest
+from flashedge.engine.http_requests import Follow, PlainAsk
 from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
 from flashedge.runtime.drive.tasks import raise_first_error
 from flashedge.runtime.metrics import Metrics
@@ -90,9 +90,9 @@ async def score_solutions(
     async def abort() -> None:
         task.cancel()
 
-    async def score(solution: Solution, request: PlainRequest) -> SolutionScores:
+    async def score(solution: Solution, follow: Follow) -> SolutionScores:
         found = await _score_solution(pair, ask, solution, plain.program)
-        request.note(prompt_tokens=found.tokens, new_tokens=0, finishes=("stop",))
+        follow(found.tokens, 0, ("stop",))
         metrics.observe_score(tokens=found.tokens, cached_tokens=found.cached_tokens)
         return found
 
@@ -107,10 +107,10 @@ async def score_solutions(
     )
     tasks = []
     try:
-        with pair.plain.open(plain, abort) as request, raise_first_error():
+        with pair.plain.open(plain, abort) as follow, raise_first_error():
             async with asyncio.TaskGroup() as group:
                 for solution in ask.solutions:
-                    tasks.append(group.create_task(score(solution, request)))
+                    tasks.append(group.create_task(score(solution, follow)))
                     await asyncio.sleep(0)  # others go on between the tokenizations
     except asyncio.CancelledError:
         if pair.plain.is_stopping:

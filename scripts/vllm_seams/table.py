@@ -264,7 +264,7 @@ OPTIONS = (
          " additional_config logits_processors runner pooler_config hf_overrides"
          " cudagraph_capture_sizes quantization quantization_config tokenizer_mode"
          " tensor_parallel_size",
-         _ACCESSED, "engine_options.py generator.py prm/qwen.py prm/skywork.py prm/step_tag.py",
+         _ACCESSED, "engine_options.py generator.py prm/qwen.py prm/answers.py prm/step_tag.py",
          "The options of our engines."),
     _use(f"{_ARGS}:EngineArgs", "create_engine_config", _CALLED, _LIVE,
          "Checks the options."),

@@ -11,10 +11,9 @@ import pytest_asyncio
 
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.http_requests import RequestTags, tag_requests
+from flashedge.engine.http_requests import PlainRequests, RequestTags, tag_requests
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
-from tests.support.uncounted import Uncounted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TAGS = RequestTags(client="me", seed=7, is_seeded=True, program="p", priority=3)
@@ -72,7 +71,7 @@ def build_body(path: str, text: str) -> dict[str, Any]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(pair: VllmPair) -> AsyncIterator[httpx.AsyncClient]:
-    app: Any = await pair.serve_protocols(Uncounted())
+    app: Any = await pair.serve_protocols(PlainRequests())
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client

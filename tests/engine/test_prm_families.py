@@ -27,17 +27,17 @@ from transformers import (
 )
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.http_requests import ProtocolOptions, RequestTags, tag_requests
+from flashedge.engine.http_requests import PlainRequests, RequestTags, tag_requests
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
+from flashedge.engine.vllm.prm import FAMILIES, find_family
+from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.serving.scores import VllmScores
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.specs import VERIFIER_FAMILIES
 from flashedge.types import Problem
 from tests.support.tiny_checkpoints import POSITIONS, make_checkpoint
-from tests.support.uncounted import Uncounted
 
 PROBLEM = Problem.from_text(
     "Janet's ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes "
@@ -270,7 +270,7 @@ async def test_vllms_own_scores_of_pairs(
     """Only of families that vLLM itself loads as a classifier with one label."""
     if not VERIFIER_FAMILIES[rig.case.family].scores_pairs:
         pytest.skip("vLLM scores no pairs of texts by it")
-    app: Any = VllmScores(rig.verifier.process, ProtocolOptions(name="judge"), Uncounted())
+    app: Any = VllmScores(rig.verifier.process, "judge", PlainRequests())
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     answers = ["".join(path) for path in PATHS[:3]]
     async with (

@@ -6,8 +6,8 @@ import inspect
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +16,10 @@ import pytest
 import pytest_asyncio
 
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
-from flashedge.engine.http_requests import PlainAsk, RequestTags, tag_requests
+from flashedge.engine.http_requests import PlainRequests, RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.serving.tagged_client import UNTAGGED, TaggedClient
-from tests.support.uncounted import Uncounted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TAGS = RequestTags(client="me", seed=7, is_seeded=True, program="p", priority=3)
@@ -39,7 +38,7 @@ CHAT = "/v1/chat/completions"
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def client(pair: VllmPair) -> AsyncIterator[httpx.AsyncClient]:
-    app: Any = await pair.serve_protocols(Uncounted())
+    app: Any = await pair.serve_protocols(PlainRequests())
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
@@ -96,7 +95,7 @@ async def test_every_route_that_generates_is_among_them() -> None:
 
 async def test_a_request_can_be_made_in_no_other_way(pair: VllmPair) -> None:
     llm = pair.generator.process.get_llm()
-    client = TaggedClient(llm, pair.generator.process, Uncounted(), "bundled")
+    client = TaggedClient(llm, pair.generator.process, PlainRequests(), "bundled")
     ways = {
         name
         for name, method in inspect.getmembers(type(llm), inspect.isfunction)
@@ -142,31 +141,18 @@ async def test_every_route_tags_its_requests(
         assert priority == TAGS.priority
 
 
-class Counted(Uncounted):
-    """Keeps what is noted of each output."""
-
-    def __init__(self) -> None:
-        self.noted: list[int] = []
-
-    @contextmanager
-    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[Counted]:
-        yield self
-
-    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
-        self.noted.append(new_tokens)
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_request_is_followed_while_it_runs(pair: VllmPair, stream: bool) -> None:
     """Also one whose client gets the whole answer at its end."""
-    counted = Counted()
-    app: Any = await pair.serve_protocols(counted)
+    noted: list[int] = []
+    watch = nullcontext(lambda prompt_tokens, new_tokens, finishes: noted.append(new_tokens))
+    app: Any = await pair.serve_protocols(PlainRequests(lambda ask: watch))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         body = {"messages": SAY, "max_tokens": 40, "ignore_eos": True, "logprobs": True}
         found = await post(client, CHAT, **body, stream=stream)
-    assert sum(counted.noted) == 40
-    assert len(counted.noted) > 5
+    assert sum(noted) == 40
+    assert len(noted) > 5
     if not stream:
         choice = found["choices"][0]
         assert len(choice["logprobs"]["content"]) == found["usage"]["completion_tokens"] == 40

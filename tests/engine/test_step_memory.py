@@ -9,7 +9,7 @@ from flashedge.config import Config
 from flashedge.engine.memory_plan import find_measured
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.checkpoint_shape import read_shape
-from flashedge.models.memory.engine_memory import choose_limits, estimate_engine
+from flashedge.models.memory.engine_memory import estimate_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 TOLERANCE = 0.1
@@ -23,8 +23,8 @@ async def test_the_estimate_is_within_a_tenth_of_what_a_step_holds(
     engine = getattr(pair, role)
     spec = getattr(pair._pair, role)
     shape = read_shape(engine.options.model, spec)
-    limits = choose_limits(engine.options.max_num_seqs, samples=role == "generator", on_card=False)
-    expected = estimate_engine(shape, limits, on_card=False)
+    sequences, samples = engine.options.max_num_seqs, role == "generator"
+    expected = estimate_engine(shape, sequences, samples=samples, on_card=False)
     process = psutil.Process(engine.health().pid)
     before = process.memory_info().rss
     found = await engine.measure_memory()

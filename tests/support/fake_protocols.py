@@ -33,14 +33,13 @@ from flashedge.engine.http_requests import (
 from flashedge.engine.vllm.serving.conversation import build_problem
 from flashedge.errors import DaemonStopping, FlashEdgeError
 from flashedge.types import Sampling
-from tests.support.uncounted import Uncounted
 
 
 @dataclass
 class FakeProtocols:
     """An ASGI application. Words come `token_s` apart; `failure` is raised instead of an answer."""
 
-    plain: PlainRequests = field(default_factory=Uncounted)
+    plain: PlainRequests = field(default_factory=PlainRequests)
     words: tuple[str, ...] = ("The", " answer", " is", " 2", ".")
     token_s: float = 0.0
     reasoning: str | None = None
@@ -128,14 +127,14 @@ class FakeProtocols:
         words = self.words[: body.get("max_tokens")]
         try:
             ask = PlainAsk(program="fake", choices=body.get("n") or 1, max_tokens=len(self.words))
-            with self.plain.open(ask, self._abort) as tally:
+            with self.plain.open(ask, self._abort) as follow:
                 for word in words:
                     await asyncio.sleep(self.token_s)
                     if self.is_aborted:
                         raise DaemonStopping("the daemon is stopping")
                     last = word is words[-1]
                     end = "stop" if len(words) == len(self.words) else "length"
-                    tally.note(prompt_tokens=7, new_tokens=1, finishes=(end,) if last else ())
+                    follow(7, 1, (end,) if last else ())
                     yield word
         finally:
             self.open -= 1

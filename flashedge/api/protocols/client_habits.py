@@ -24,8 +24,8 @@ from typing import Any
 from flashedge.api.callers import shorten
 from flashedge.api.pairs import Defaults
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError
-from flashedge.runtime.plain_requests import MAX_CHOICES
 
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """The protocols' names for the most tokens of an answer."""

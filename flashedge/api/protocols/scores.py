@@ -22,8 +22,8 @@ from flashedge.api.protocols.paths import SCORES
 from flashedge.api.schemas import ScoreBody
 from flashedge.api.specs import parse_pair
 from flashedge.api.sse import ClientGone, run_while_connected
+from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError
-from flashedge.runtime.plain_requests import MAX_CHOICES
 from flashedge.runtime.request.values import check_field
 from flashedge.runtime.service import Service
 from flashedge.runtime.solution_scoring import ScoreAsk, Solution, SolutionScores

@@ -12,9 +12,8 @@ vLLM 0.32 replaces them:
   kernel splits sums. GPTQ weights keep Marlin, which is not batch-invariant.
 - On several cards, sums between cards use one algorithm.
 
-vLLM takes all of this from one variable. It needs no option of the engine from us: CUDA graphs,
-prefix caching, and blocks of 16 tokens go with it. The noise that draws tokens never depends on the
-batch (`inside.sampling`). The self-test says whether it worked below.
+vLLM takes all of this from one variable, and needs no other option for it. The noise that draws
+tokens never depends on the batch (`inside.sampling`). The self-test below says whether it worked.
 
 Checked with vLLM 0.32.0 by reading; no card has run it under FlashEdge.
 """
@@ -29,7 +28,7 @@ from contextlib import aclosing
 from typing import Any
 
 from flashedge.config import Config
-from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.base import ExtendRequest
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.self_test_turns import LONGEST_S, Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
@@ -74,8 +73,7 @@ TOKENS = 24
 """Tokens that each request of the batch test draws."""
 BATCH = 8
 LEAST_CONTEXT, MOST_CONTEXT = 128, 4096
-"""Range of the lengths at which prefill in one chunk is compared with prefill behind a cached
-prefix."""
+"""Lengths at which prefill in one chunk is compared with prefill behind a cached prefix."""
 PREFIX_PARTS = (16, 8)
 """The cached prefix is the context divided by one of these."""
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)
@@ -89,9 +87,8 @@ async def check_invariance(generator: VllmGenerator, turns: Turns) -> dict[str, 
         `invariant_tokens`: the longest context up to which prefill was bit-equal too; 0 if none.
         `compared`, `max_logprob_difference`: of the short comparisons.
     """
-    comparison = await _compare_batches(generator, turns)
-    longest = await _measure_invariant_context(generator, turns)
-    return {**comparison, "invariant_tokens": longest}
+    found = await _compare_batches(generator, turns)
+    return {**found, "invariant_tokens": await _measure_invariant_context(generator, turns)}
 
 
 async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
@@ -122,8 +119,8 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
 
 
 def list_contexts(max_model_len: int) -> tuple[int, ...]:
-    """List the lengths to test, ascending: each twice the one before, up to the longest that leaves
-    room for a token or `MOST_CONTEXT`."""
+    """The lengths to test, ascending by doubling, up to `MOST_CONTEXT` or the longest that leaves
+    room for a token."""
     length, lengths = min(MOST_CONTEXT, max_model_len - 2), []
     while length >= LEAST_CONTEXT:
         lengths.append(length)
@@ -137,9 +134,7 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
     vocabulary = generator.codec.encode("0123456789+-=. ")
     for length in list_contexts(generator.max_model_len):
         for part in PREFIX_PARTS:
-            tokens = tuple(
-                draw.choice(vocabulary) for _ in range(length)
-            )  # nothing of it is cached
+            tokens = tuple(draw.choice(vocabulary) for _ in range(length))  # none is cached
             prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
             request = _build_request(tokens, seed=0, max_tokens=1)
             async with turns.take(EngineRole.GENERATOR):
@@ -168,16 +163,12 @@ def _build_request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendReq
 async def draw_tokens(
     generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
 ) -> tuple[TokenIds, tuple[float, ...]]:
-    """Draw the tokens of a request. All KV is computed again unless `use_cache`.
-
-    Returns the token ids and their log-probabilities.
-    """
+    """The ids and log-probabilities of a request's tokens. All KV is computed again unless
+    `use_cache`."""
     params = build_params(
         request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=not use_cache
     )
-    chunks: list[Chunk] = []
     async with aclosing(generator.stream(request, params)) as stream:
-        async for chunk in stream:
-            chunks.append(chunk)
+        chunks = [chunk async for chunk in stream]
     ids = tuple(i for c in chunks for i in c.token_ids)
     return ids, tuple(p for c in chunks for p in c.logprobs)

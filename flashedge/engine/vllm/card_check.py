@@ -1,8 +1,8 @@
 """Tests, in a process of its own, whether the installed CUDA build works on this card.
 
 It runs what every start of an engine needs: one real operation on the card, vLLM's compiled
-kernels, and the C extension by which Triton launches its own. `scripts/setup.sh` runs this module
-after an installation, `flashedge doctor` whenever it is asked.
+kernels, and the C extension by which Triton launches its own. `scripts/setup.sh` and
+`flashedge doctor` run it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,16 @@ _REINSTALL = "delete the environment and run bash scripts/setup.sh --cuda again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardVerdict:
-    """What the check found about one part."""
-
     name: str
     """cuda, kernels or triton"""
     error: str | None
-    """Why the part does not work. None if it does."""
+    """None if the part works."""
     hint: str | None = None
 
 
 def check_installed_build() -> list[CardVerdict]:
     """Run the check in another process, because CUDA keeps what it has taken until a process ends.
-
-    The list ends with the first part that does not work.
-    """
+    The list ends with the first part that does not work."""
     command = [sys.executable, "-m", "flashedge.engine.vllm.card_check", "--json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -90,7 +86,7 @@ def multiply_on_card() -> None:
 
 
 def load_kernels() -> None:
-    """Load vLLM's compiled kernels with the CUDA libraries that they need. Raises ImportError."""
+    """Load vLLM's compiled kernels with their CUDA libraries. Raises ImportError."""
     found = importlib.util.find_spec("vllm")
     assert found is not None, "the installed build is checked first"
     for name in list_kernels(Path(str(found.origin)).parent):
@@ -98,10 +94,8 @@ def load_kernels() -> None:
 
 
 def list_kernels(package: Path) -> list[str]:
-    """List vLLM's main extension modules: `vllm._C`, or `vllm._C_stable_libtorch` for CUDA 13.
-
-    Raises ImportError when there is none.
-    """
+    """vLLM's main extension modules: `vllm._C`, or `vllm._C_stable_libtorch` for CUDA 13. Raises
+    ImportError when there is none."""
     names = sorted(f"vllm.{file.name.partition('.')[0]}" for file in package.glob("_C*.so"))
     if not names:
         raise ImportError(f"there are no compiled kernels in {package}")
@@ -127,10 +121,8 @@ def _choose_cuda_hint(error: str) -> str:
 
 @functools.cache
 def card_maps_memory() -> bool:
-    """Whether a trial process (`cuda_pages`) could map and unmap memory of the card.
-
-    If not, the log says why. The trial takes seconds and runs once in a process.
-    """
+    """Whether a trial process (`cuda_pages`) could map and unmap memory of the card. If not, the
+    log says why."""
     try:
         trial = subprocess.run(
             [sys.executable, "-m", "flashedge.engine.vllm.inside.kv.cuda_pages"],

@@ -18,11 +18,8 @@ from flashedge.types import Message, TokenIds
 
 
 class HFCodec:
-    """Implements `engine.base.Codec`.
-
-    Raises CheckpointError when the tokenizer can't be loaded, or when its chat template does not
-    know one of the `variables`, which every conversation gets unless a request changes them.
-    """
+    """Implements `engine.base.Codec`. Raises CheckpointError when the tokenizer can't be loaded, or
+    when its chat template does not know one of the `variables` of every conversation."""
 
     def __init__(
         self,
@@ -63,7 +60,7 @@ class HFCodec:
         return self._prompts.encode_chat(turns, add_generation_prompt=True, **given)
 
     def encode_text(self, text: str) -> TokenIds:
-        """Ids of a text that others wrote: none of them is a control token."""
+        """Encode a text that others wrote: none of it is a control token."""
         return self._prompts.encode(text)
 
     def encode(self, text: str) -> TokenIds:

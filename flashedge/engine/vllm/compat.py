@@ -1,8 +1,7 @@
 """What ties FlashEdge to one version of vLLM: the check at start and the environment.
 
-The names of vLLM that FlashEdge depends on are listed in scripts/vllm_seams, which compares them
-with another vLLM before an upgrade. Those that it adds to vLLM or replaces in it are listed in
-`inside.patches`.
+scripts/vllm_seams lists the names of vLLM that FlashEdge depends on, and compares them with another
+vLLM before an upgrade. `inside.patches` lists those that it adds to vLLM or replaces in it.
 """
 
 from __future__ import annotations
@@ -19,10 +18,8 @@ ALLOW = "FLASHEDGE_ALLOW_VLLM"
 
 
 def check_version() -> None:
-    """Raise ConfigError on a minor version of vLLM that FlashEdge was not checked with.
-
-    FLASHEDGE_ALLOW_VLLM=1 turns that into a warning. Imports nothing of vLLM.
-    """
+    """Raise ConfigError on a minor version of vLLM that FlashEdge was not checked with, or warn if
+    FLASHEDGE_ALLOW_VLLM=1."""
     name, version = find_vllm()
     if version.startswith(f"{CHECKED}."):
         return
@@ -38,10 +35,7 @@ def check_version() -> None:
 
 
 def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> None:
-    """Set the variables that vLLM reads on import, for this process and its children.
-
-    Call it before the first import of vllm.
-    """
+    """Set the variables that vLLM reads on import, for this process and its children."""
     settings = {
         # What uses vLLM without our patches gets the first model runner; our engines' options name
         # theirs (`inside.runner_kind`).
@@ -85,9 +79,8 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
 def prepare_decoders() -> None:
     """Make the decoders of vLLM's messages before two engines start in two threads.
 
-    The first decoder of a type publishes what it knows of the type before it is complete (msgspec
-    0.22). A second decoder that another thread makes and uses meanwhile ends this process by
-    signal 11.
+    msgspec 0.22 publishes what it knows of a type before that is complete; another thread's decoder
+    that uses it meanwhile ends this process by signal 11.
     """
     from msgspec.msgpack import Decoder
     from vllm.v1.engine import EngineCoreOutputs, EngineCoreReadyResponse

@@ -16,8 +16,7 @@ from flashedge.scheduling.determinism import ReplayShape
 class VllmEngine:
     """One engine process behind an engine of `engine.base`.
 
-    A restarted process gets the last budget again and stays offloaded if it was.
-    """
+    A restarted process gets the last budget again and stays offloaded if it was."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
@@ -36,8 +35,7 @@ class VllmEngine:
     async def start(self, *, shrinks: bool = True) -> None:
         """Start the process and load the model. Raises EngineError when that fails.
 
-        shrinks: whether it starts with a smaller batch where memory is short.
-        """
+        shrinks: whether it starts with a smaller batch where memory is short."""
         await self.process.start(shrinks=shrinks)
 
     @property
@@ -49,10 +47,8 @@ class VllmEngine:
         await self.process.stop()
 
     async def measure_memory(self) -> dict[str, int]:
-        """Measure the memory of the largest step (`inside.step_memory`), before any request.
-
-        Raises EngineDead, and EngineError where the step does not fit the memory.
-        """
+        """Measure the memory of the largest step (`inside.step_memory`), before any request. Raises
+        EngineDead, and EngineError where the step does not fit the memory."""
         kv_bytes = self.options.kv_start_bytes or self.options.kv_bytes
         found: dict[str, int] = await self.process.call("measure_memory", kv_bytes)
         return found
@@ -92,25 +88,20 @@ class VllmEngine:
             await self.process.call("rank_programs", list(keys))
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
-        """Compute deterministic requests in this shape from now on. None may be open.
-
-        Raises EngineDead.
-        """
+        """Compute deterministic requests in this shape from now on. None may be open. Raises
+        EngineDead."""
         self._replay_shape = shape
         await self.process.call("set_replay_shape", shape.to_json())
 
     async def count_replays(self) -> Mapping[str, int]:
-        """What deterministic requests cost since the process started: see
-        `inside.determinism.passes.COUNTERS`. Raises EngineDead."""
+        """What deterministic requests cost since the process started
+        (`inside.determinism.passes.COUNTERS`). Raises EngineDead."""
         counters: Mapping[str, int] = await self.process.call("count_replays")
         return counters
 
     async def _configure_restarted(self) -> None:
-        """Bring a restarted process to the offload state, the budget, the order of programs and the
-        shape of passes of its predecessor.
-
-        An engine that is offloaded claims no memory for its budget.
-        """
+        """Bring a restarted process to the state of its predecessor. An engine that is offloaded
+        claims no memory for its budget."""
         if self._is_offloaded:
             await self.offload(keep=False)
         if self._budget is not None:

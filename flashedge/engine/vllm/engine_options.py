@@ -26,10 +26,9 @@ from flashedge.models.memory.engine_memory import (
     CPU_SEQUENCES,
     MAX_STEP_TOKENS,
     PASS_SIZES,
-    choose_limits,
+    choose_graph_sizes,
 )
 from flashedge.models.memory.fit import list_sequences
-from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec
 from flashedge.scheduling.determinism import ReplayShape
 
@@ -37,24 +36,19 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 
-SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
-"""Operations a second that even a slow card, and a CPU's thread, does in a step."""
 LEAST_FREE = 0.01
-"""Share of the device's memory that vLLM checks to be free before it starts. Its default of 0.92
-would refuse the second engine on a card. The memory plan bounds both (`models.memory.fit`)."""
+"""Share of the device's memory that has to be free for vLLM to start. Its default of 0.92 would
+refuse the second engine on a card. The memory plan bounds both (`models.memory.fit`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """The options that one engine process starts with."""
-
     name: str
     """What messages call the engine: generator or verifier."""
     model: Path
     dtype: str
     max_model_len: int
     kv_bytes: int
-    """Size of the KV pool."""
     kv_start_bytes: int | None = None
     """Bytes of the KV pool backed by memory at start. None backs all of it; on CPU the pages are
     committed on first write."""
@@ -84,14 +78,13 @@ class EngineOptions:
     graph_sizes: tuple[int, ...] = ()
     """Batch sizes with a CUDA graph. Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
-    """Tokens per KV block. On CPU a multiple of 32."""
+    """A multiple of 32 on a CPU."""
     offload_folder: Path = Path(tempfile.gettempdir())
-    """Where offloaded KV is written that goes to a file."""
+    """For offloaded KV that goes to a file."""
     offload_to_file: bool = False
     """Whether offloaded KV always goes to a file. Otherwise it does where memory is short."""
     quantization: str | None = None
-    """How vLLM quantizes the matrices of the model's layers while it loads them, one of
-    `models.specs.ONLINE_METHODS`. None loads them as they are stored."""
+    """How vLLM quantizes the layers while it loads them, one of `models.specs.ONLINE_METHODS`."""
     reasoning_parser: str | None = None
     """vLLM's parser of the model's thinking, during which guided decoding waits."""
     compact_json: bool = False
@@ -99,20 +92,18 @@ class EngineOptions:
     replay_shape: ReplayShape | None = None
     """The shape in which deterministic requests are computed. None: windows of one KV block."""
     hang_s: float = 60.0
-    """An engine that gives no sign of life for so long is killed and started again."""
+    """Without a sign of life for so long an engine is killed and started again."""
     slowest_token_s: float = 0.0
     """For each token of its present step it may take so long, if that is more than `hang_s`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 
     def build_args(self) -> AsyncEngineArgs:
-        """Build vLLM's own form of these options."""
         from vllm.engine.arg_utils import AsyncEngineArgs
 
         return AsyncEngineArgs(**self.list_args())
 
     def list_args(self) -> dict[str, Any]:
-        """The fields of vLLM's AsyncEngineArgs by name."""
         return {
             "model": str(self.model),
             "dtype": self.dtype,
@@ -139,7 +130,6 @@ class EngineOptions:
         }
 
     def _choose_executor(self) -> str:
-        """Choose which of vLLM's executors runs the model."""
         if self.cards > 1:
             return "mp"
         # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's variables.
@@ -147,8 +137,7 @@ class EngineOptions:
         return "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
     def _build_quantization(self) -> dict[str, Any]:
-        """Build the options that quantize the layers only. vLLM's shorthands would also quantize
-        the float32 head of a reward model."""
+        """vLLM's shorthands would also quantize the float32 head of a reward model."""
         if self.quantization is None:
             return {}
         return {
@@ -157,15 +146,16 @@ class EngineOptions:
         }
 
     def _build_guided_decoding(self) -> dict[str, Any]:
-        options: dict[str, Any] = {}
+        args: dict[str, Any] = {}
         if self.compact_json:
-            options |= {"backend": "xgrammar", "disable_any_whitespace": True}
-        args = {"structured_outputs_config": options} if options else {}
-        # also what budgets of thinking are counted by
-        return args | ({"reasoning_parser": self.reasoning_parser} if self.reasoning_parser else {})
+            options = {"backend": "xgrammar", "disable_any_whitespace": True}
+            args["structured_outputs_config"] = options
+        if self.reasoning_parser:  # also what budgets of thinking are counted by
+            args["reasoning_parser"] = self.reasoning_parser
+        return args
 
     def _build_additional_config(self) -> dict[str, Any]:
-        """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
+        """What our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
         start = self.kv_start_bytes
         kv = {
             KV_START: start and start / self.kv_bytes,
@@ -205,16 +195,13 @@ def build_options(
     *,
     on_card: bool,
 ) -> EngineOptions:
-    """Build the options of the engine `name`, generator or verifier.
+    """The options of the engine `name`, generator or verifier.
 
-    Args:
-        kv_bytes: KV memory by the plan.
-        room: KV memory that the engine can grow to. None fixes it to the plan.
+    kv_bytes: by the plan. room: KV memory that the engine can grow to; None fixes it to the plan.
     """
     features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]
-    limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
-    graphs = limits.graph_sizes
+    graphs = choose_graph_sizes(sequences, samples=name == "generator", on_card=on_card)
     if name == "verifier" and on_card and features.verifier_graphs:
         graphs = PASS_SIZES
     is_async = on_card if features.async_scheduling is None else features.async_scheduling
@@ -228,8 +215,8 @@ def build_options(
         kv_start_bytes=kv_bytes if room and on_card else None,
         kv_fixed=room is None and on_card,
         plain_sampling=not features.fused_sampling,
-        max_num_seqs=limits.sequences,
-        max_batched_tokens=limits.tokens,
+        max_num_seqs=sequences,
+        max_batched_tokens=max(MAX_STEP_TOKENS, sequences),
         async_scheduling=is_async and name == "generator",
         second_runner=features.second_runner and name == "generator",
         graph_sizes=graphs,
@@ -238,12 +225,3 @@ def build_options(
         offload_to_file=features.offload_to_file,
         hang_s=config.engine_hang_s,
     )
-
-
-def estimate_slowest_token_s(shape: ModelShape, threads: int, *, on_card: bool) -> float:
-    """Seconds of a token in a step of an engine that works, on the slowest device that is meant.
-
-    No device that runs language models at all is below `SLOWEST_CARD` or `SLOWEST_THREAD`. A token
-    takes two operations for each weight.
-    """
-    return 2 * shape.params / (SLOWEST_CARD if on_card else threads * SLOWEST_THREAD)

@@ -43,15 +43,12 @@ class VllmGenerator(VllmEngine):
 
     def __init__(self, options: EngineOptions, codec: HFCodec) -> None:
         noise = "SlotNoise" if options.second_runner else "PositionNoise"
-        extra = {
-            "logits_processors": [f"flashedge.engine.vllm.inside.noise:{noise}"],
-            **options.extra,
-        }
+        processors = [f"flashedge.engine.vllm.inside.noise:{noise}"]
         super().__init__(
             replace(
                 options,
                 boundaries={name: rule.to_json() for name, rule in codec.rules.items()},
-                extra=extra,
+                extra={"logits_processors": processors, **options.extra},
             )
         )
         self.codec = codec
@@ -61,7 +58,7 @@ class VllmGenerator(VllmEngine):
         return self.stream(request, build_params(request, self.codec, self.max_model_len))
 
     async def stream(self, request: ExtendRequest, params: SamplingParams) -> AsyncGenerator[Chunk]:
-        """Run `request` with vLLM's parameters `params`, which the caller builds from it."""
+        """Run `request` with vLLM's parameters, which the caller builds from it."""
         if len(request.token_ids) >= self.max_model_len:
             raise ContextOverflow(
                 f"{len(request.token_ids)} tokens do not fit the generator's context of "
@@ -88,10 +85,7 @@ class VllmGenerator(VllmEngine):
                     yield chunk
 
     def _make_chunk(self, output: Any, request: ExtendRequest, start: int) -> Chunk:
-        """Make a chunk from one DELTA output, whose token ids are those since the last output.
-
-        start: how many tokens of the step were in earlier outputs.
-        """
+        """start: how many tokens of the step were in earlier outputs."""
         part = output.outputs[0]
         extras = output.kv_transfer_params or {}
         ids = tuple(part.token_ids)
@@ -119,10 +113,8 @@ class VllmGenerator(VllmEngine):
 def build_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
 ) -> SamplingParams:
-    """Build vLLM's parameters for `request`. `changes` replace single fields.
-
-    Raises RequestError where a deterministic request asks for what can't be verified.
-    """
+    """vLLM's parameters for `request`. `changes` replace single fields. Raises RequestError where a
+    deterministic request asks for what can't be verified."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -180,18 +172,18 @@ class VllmSpeculator:
         await self._call_and_count(run, "drop_unused_drafts", *args)
 
     async def end_run(self, run: str) -> int:
-        """See `engine.base`. Of a process that died, only the tokens that it had drawn when the
-        last level began are counted."""
+        """See `engine.base`. A process that died counts only what it had drawn when the last level
+        began."""
         await self._call_and_count(run, "end_run", run)
         return sum(self._drawn.pop(run, {}).values())
 
     async def counters(self) -> Mapping[str, int]:
-        """Of the current process; see `inside.speculation.COUNTERS`. Raises EngineDead."""
+        """Of the current process: `inside.speculation.COUNTERS`. Raises EngineDead."""
         counters: Mapping[str, int] = await self._process.call("speculation")
         return counters
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
-        """Call a method that returns the draft tokens drawn for the run, and keep their count."""
+        """Keep the count of the run's draft tokens, which the method returns."""
         process = self._process.pid
         drawn = await self._call(method, *args)
         if drawn is not None:

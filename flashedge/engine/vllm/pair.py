@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
-import importlib.util
+import importlib.metadata
 import logging
-from collections.abc import AsyncGenerator
-from dataclasses import replace
-from importlib.metadata import entry_points
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,8 @@ from starlette.types import ASGIApp
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.http_requests import PlainRequests, ProtocolOptions
-from flashedge.engine.layout import find_layout, warn_on_cpu
+from flashedge.engine.http_requests import PlainRequests
+from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import (
     build_memory,
     count_sequences,
@@ -27,28 +26,23 @@ from flashedge.engine.memory_plan import (
     read_engine_card,
     resolve_memory,
 )
-from flashedge.engine.platform import runs_on_cpu
+from flashedge.engine.platform import detect_device_kind, find_vllm, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
-from flashedge.engine.vllm.bits import describe_bits
 from flashedge.engine.vllm.card_check import card_maps_memory
-from flashedge.engine.vllm.engine_options import (
-    EngineOptions,
-    build_options,
-    estimate_slowest_token_s,
-    place_engine,
-)
+from flashedge.engine.vllm.engine_options import EngineOptions, build_options, place_engine
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
-from flashedge.models.folders import resolve_model
+from flashedge.models.folders import model_digest, resolve_model
 from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
 from flashedge.models.specs import ModelSpec, Pair
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import describe_device
 from flashedge.sizes import format_size
-from flashedge.types import Sampling
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.engine import VllmEngine
@@ -60,29 +54,23 @@ ROLES = ("generator", "verifier")
 _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
 TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
 """The entry point by which vLLM, too, looks for Triton on a CPU."""
+SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
+"""Operations a second that any card, or CPU's thread, that runs language models does. A token takes
+two for each weight."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
 class VllmPair:
-    """Generator and verifier of a pair, with their naive twins.
+    """Generator and verifier of a pair, with their naive twins on the same processes.
 
-    The constructor is cheap. It checks versions, settings and checkpoints, and starts the fork
+    The constructor is cheap: it checks versions, settings and checkpoints, and starts the fork
     server, which imports vLLM meanwhile. The engines exist once `start` has returned.
-
-    Args:
-        kv_bytes: Of generator and verifier when they start. None takes the memory plan's.
-        is_planned: Whether KV sizes were planned, so that a first start may lower them. None: if
-            `config` or models.toml leaves one open.
-
-    Raises ConfigError or CheckpointError.
     """
 
     generator: VllmGenerator
     verifier: VllmVerifier
     stock_generator: Generator
-    """The naive twin of `generator`, on the same process."""
     stock_verifier: Verifier
-    """The naive twin of `verifier`, on the same process."""
 
     def __init__(
         self,
@@ -92,6 +80,11 @@ class VllmPair:
         *,
         is_planned: bool | None = None,
     ) -> None:
+        """kv_bytes: of generator and verifier at their start. None takes the memory plan's.
+
+        is_planned: whether KV sizes were planned, so that a first start may lower them. None: if
+        `config` or models.toml leaves one open. Raises ConfigError or CheckpointError.
+        """
         compat.check_version()
         compat.prepare_environment(
             config.threads_per_engine, batch_invariant=check_batch_invariance(config)
@@ -112,7 +105,8 @@ class VllmPair:
     def _check_spread(self) -> None:
         """Raise ConfigError where an engine can't be spread over its cards."""
         if runs_on_cpu():
-            warn_on_cpu(self._config)
+            if self._config.devices != (None, None):
+                log.warning("devices has no effect on a CPU")
             return
         shapes = find_pair_shapes(self._pair, self._config)
         for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
@@ -123,17 +117,14 @@ class VllmPair:
         await asyncio.to_thread(self._build)
         self._built = True
         try:
-            await self._start_engines()
+            sequences = count_sequences(self._config)
+            if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
+                await self._start_measured()
+            else:
+                await self._start_both()
         except BaseException:
             await self.stop()
             raise
-
-    async def _start_engines(self) -> None:
-        sequences = count_sequences(self._config)
-        if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
-            await self._start_measured()
-        else:
-            await self._start_both()
 
     async def _start_both(self, *, shrinks: bool = True) -> None:
         try:
@@ -144,11 +135,10 @@ class VllmPair:
             raise errors.exceptions[0] from None
 
     async def _start_measured(self) -> None:
-        """Start both engines, and keep what each takes for later plans.
+        """Start both engines on a card, and keep what each takes for later plans.
 
-        On a card both start at once, with the memory that was estimated. If they take more than
-        that and the reserve together, they start again one after the other, and the verifier gets
-        less KV.
+        Both start at once, with the memory that was estimated. If they take more than that and the
+        reserve, they start again one after the other, and the verifier gets less KV.
         """
         log.info("this pair starts here for the first time: its memory is measured")
         try:
@@ -173,7 +163,7 @@ class VllmPair:
             log.warning("the measured memory is not kept: %s", error.line)
 
     async def _measure(self, engine: VllmEngine) -> EngineMemory | None:
-        """None if it could not be measured, which does not stop it from serving."""
+        """None if that fails, which does not stop the engine from serving."""
         try:
             return await measure_engine(engine)
         except EngineError as error:
@@ -181,8 +171,8 @@ class VllmPair:
             return None
 
     async def _start_in_turn(self) -> None:
-        """Start both engines one after the other on one card: if the first takes more than was
-        estimated, the other gets less KV, unless its size was set."""
+        """If the generator takes more than was estimated, the verifier gets less KV, unless its
+        size was set."""
         await self.generator.start()
         await self._measure(self.generator)  # it keeps the memory of its largest step
         card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
@@ -198,15 +188,13 @@ class VllmPair:
         await self.verifier.start()
 
     async def measure_memory(self) -> None:
-        """Measure and keep what the started engines take on a CPU. Raises EngineError, StoreError.
-
-        On a card their first start did this.
-        """
+        """Measure and keep what the started engines take on a CPU; on a card their first start did
+        this. Raises EngineError, StoreError."""
         if runs_on_cpu():
-            shapes = find_pair_shapes(self._pair, self._config)
+            generator, verifier = find_pair_shapes(self._pair, self._config)
             found = (
-                await measure_engine(self.generator, shapes[0].weights_bytes),
-                await measure_engine(self.verifier, shapes[1].weights_bytes),
+                await measure_engine(self.generator, generator.weights_bytes),
+                await measure_engine(self.verifier, verifier.weights_bytes),
             )
             keep_measured(self._pair, self._config, count_sequences(self._config), found)
 
@@ -221,12 +209,10 @@ class VllmPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self, turns: Turns) -> dict[str, Any]:
-        """Test whether the generator's kernels are batch-invariant here, and choose the shapes in
-        which both engines compute what is deterministic. See `batch_invariance` and
-        `shape_probe`. `fingerprint` says what such bits depend on besides the request.
+        """Test whether the generator's kernels are batch-invariant here (`batch_invariance`), and
+        choose the shapes in which both engines compute what is deterministic (`shape_probe`).
 
-        A test that uses up its time says so as its `failure`, with what it has found. Raises
-        EngineDead."""
+        A test that uses up its time says so as its `failure`. Raises EngineDead."""
         from flashedge.engine.vllm.batch_invariance import check_invariance
         from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
         from flashedge.engine.vllm.translate import NO_PASSES
@@ -245,52 +231,52 @@ class VllmPair:
         return {**found, "fingerprint": bits}
 
     async def serve_protocols(self, plain: PlainRequests) -> ASGIApp:
-        """vLLM's HTTP protocols over the generator, and its scores over the verifier, for requests
-        that `plain` counts."""
+        """vLLM's HTTP protocols over the generator, and its scores over the verifier."""
         await asyncio.to_thread(importlib.import_module, _PROTOCOLS)  # a second of imports
         from flashedge.engine.vllm.serving.protocols import VllmProtocols
-        from flashedge.engine.vllm.serving.scores import PairProtocols, VllmScores
+        from flashedge.engine.vllm.serving.scores import VllmScores
 
-        entry = self._pair.generator
-        options = ProtocolOptions(
-            name=self._pair.name,
-            system_prompt=self._pair.system_prompt,
-            tool_parser=entry.tool_parser,
-            reasoning_parser=entry.reasoning_parser,
-            chat_template_kwargs=dict(entry.chat_template_kwargs),
-        )
-        protocols = VllmProtocols(self.generator.process, options, plain)
+        protocols = VllmProtocols(self.generator.process, self._pair, plain)
         await protocols.prepare()
-        own = ProtocolOptions(name=self._pair.name)
-        scores = VllmScores(self.verifier.process, own, plain)
+        scores = VllmScores(self.verifier.process, self._pair.name, plain)
         gc.freeze()  # see `LiveProcess.start`
-        return PairProtocols(protocols, scores)
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            app = scores if scope["path"].endswith("/score") else protocols
+            await app(scope, receive, send)
+
+        return answer
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
-        """Build what `profiler` measures the started engines by. Raises CheckpointError."""
+        """What `profiler` measures the started engines by. Raises CheckpointError."""
         from flashedge.engine.vllm.generator import build_params
 
         generator, verifier = self.generator, self.verifier
 
         def stream_to_limit(request: ExtendRequest) -> AsyncGenerator[Chunk]:
-            """Generate `max_tokens` tokens, past the end of the answer."""
             changes = {"stop_token_ids": [], "ignore_eos": True}
             params = build_params(request, generator.codec, generator.max_model_len, **changes)
             return generator.stream(request, params)
 
         limit = count_sequences(self._config)
-        spec, path = self._pair.generator, self._generator_path
-        kv_bytes = generator.options.kv_bytes
-        shape = read_shape(path, spec)
-        generation = GeneratorProbe(
-            generator, shape, max_sequences=limit, kv_bytes=kv_bytes, open_stream=stream_to_limit
+        return (
+            GeneratorProbe(
+                generator,
+                read_shape(self._generator_path, self._pair.generator),
+                max_sequences=limit,
+                kv_bytes=generator.options.kv_bytes,
+                open_stream=stream_to_limit,
+            ),
+            VerifierProbe(
+                verifier,
+                read_shape(self._verifier_path, self._pair.verifier),
+                max_sequences=limit,
+                kv_bytes=verifier.options.kv_bytes,
+            ),
         )
-        spec, path, kv_bytes = self._pair.verifier, self._verifier_path, verifier.options.kv_bytes
-        shape = read_shape(path, spec)
-        return generation, VerifierProbe(verifier, shape, max_sequences=limit, kv_bytes=kv_bytes)
 
     def _build(self) -> None:
-        """Create the engines. The imports are heavy, so `start` calls it in a thread."""
+        """Create the engines. The imports are heavy, so it runs in a thread."""
         from flashedge.engine.vllm.codec import HFCodec
         from flashedge.engine.vllm.generator import VllmGenerator
         from flashedge.engine.vllm.prm import find_family
@@ -306,22 +292,19 @@ class VllmPair:
         room = sum(plan) if memory_moves else None
         entry = self._pair.generator
         options = self._build_options("generator", entry, self._generator_path, plan[0], room)
-        sampling = {"override_generation_config": _list_sampling(self._pair.sampling)}
         options = replace(
             options,
             reasoning_parser=entry.reasoning_parser,
             compact_json=entry.compact_json,
-            extra={**options.extra, **sampling},
+            # For requests outside any run that leave it out.
+            extra={**options.extra, "override_generation_config": asdict(self._pair.sampling)},
         )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
         self.generator = VllmGenerator(options, codec)
-        prm = find_family(self._pair.verifier.family)
-        options = self._build_options(
-            "verifier", self._pair.verifier, self._verifier_path, plan[1], room
-        )
-        self._prm = prm(self._verifier_path, self._pair.verifier.options)
         self.stock_generator = StockGenerator(self.generator)
-        self._set_verifier(options)
+        judge, path = self._pair.verifier, self._verifier_path
+        self._prm = find_family(judge.family)(path, judge.options)
+        self._set_verifier(self._build_options("verifier", judge, path, plan[1], room))
         compat.prepare_decoders()
 
     def _set_verifier(self, options: EngineOptions) -> None:
@@ -334,23 +317,19 @@ class VllmPair:
     def _build_options(
         self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
     ) -> EngineOptions:
-        options = build_options(
-            name, spec, path, kv_bytes, room, self._config, on_card=not runs_on_cpu()
-        )
-        shape = find_pair_shapes(self._pair, self._config)[ROLES.index(name)]
-        slowest_s = estimate_slowest_token_s(
-            shape, self._config.threads_per_engine, on_card=not runs_on_cpu()
-        )
-        options = replace(options, slowest_token_s=slowest_s)
+        config, on_card = self._config, not runs_on_cpu()
+        options = build_options(name, spec, path, kv_bytes, room, config, on_card=on_card)
+        shape = find_pair_shapes(self._pair, config)[ROLES.index(name)]
+        speed = SLOWEST_CARD if on_card else config.threads_per_engine * SLOWEST_THREAD
+        options = replace(options, slowest_token_s=2 * shape.params / speed)
         return place_engine(options, self._layout, name)
 
 
 async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -> EngineMemory:
-    """Measure what an engine takes in addition to its KV; of several cards on the first.
+    """Measure what an engine takes in addition to its KV, on the first of its cards.
 
-    Its process counts what it holds itself, so other programs on the card change nothing. It runs
-    the largest step that the batch limit allows, before the first request. weights_bytes: those of
-    its model's files, for an engine on a CPU, which does not know them. Raises EngineError.
+    Its process counts what it holds itself while it runs the largest step that the batch limit
+    allows. weights_bytes: for an engine on a CPU, which does not know them. Raises EngineError.
     """
     parts = await engine.measure_memory()
     found = build_memory(parts if weights_bytes is None else {**parts, "weights": weights_bytes})
@@ -362,18 +341,60 @@ async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -
     return found
 
 
-def _list_sampling(sampling: Sampling) -> dict[str, Any]:
-    """What requests outside any run leave out, in the names of a generation_config.json."""
-    return {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-
-
 def check_second_runner(config: Config) -> None:
-    """Raise ConfigError where vLLM's second model runner is asked for and can't run. vLLM itself
-    finds out while an engine starts."""
-    if config.features.second_runner and runs_on_cpu() and not entry_points(**TRITON_ON_CPU):
+    """Raise ConfigError where vLLM's second model runner is asked for and can't run, before vLLM
+    finds out."""
+    if (
+        config.features.second_runner
+        and runs_on_cpu()
+        and not importlib.metadata.entry_points(**TRITON_ON_CPU)
+    ):
         raise ConfigError(
             "second_runner is on, and vLLM's second model runner needs Triton, which has no"
             " backend for a CPU here",
             hint="leave it out on a CPU",
             param="features",
         )
+
+
+# ---------------------------------------------------------------- the fingerprint of its bits
+
+
+def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> dict[str, Any]:
+    """What tokens and scores depend on besides the request, as plain JSON values by name.
+
+    Two deterministic runs of one request are promised to be equal where their fingerprints are.
+    self_test: holds the shapes of the passes. The files of both models are read at their ends.
+    """
+    import torch
+
+    kind = detect_device_kind()
+    try:
+        device = describe_device(kind)
+    except ProfileError as error:
+        log.warning("the device is not part of the fingerprint: %s", error)
+        device = {"device": "unknown", "driver": "unknown"}
+    return {
+        "generator": _describe_model(pair, config, "generator"),
+        "verifier": _describe_model(pair, config, "verifier"),
+        "vllm": " ".join(find_vllm()),
+        "torch": importlib.metadata.version("torch"),
+        "device": device["device"],
+        "driver": None if kind == "cpu" else device["driver"],
+        "instructions": torch.backends.cpu.get_cpu_capability() if kind == "cpu" else None,
+        "threads": config.threads_per_engine,
+        "batch_invariant": config.batch_invariant,
+        "generator_passes": self_test["replay_shape"],
+        "verifier_passes": self_test["score_shape"],
+        **({"verifier_graphs": True} if config.features.verifier_graphs else {}),
+    }
+
+
+def _describe_model(pair: Pair, config: Config, role: str) -> dict[str, Any]:
+    spec = getattr(pair, role)
+    return {
+        "source": spec.source,
+        "digest": model_digest(spec, config),
+        "dtype": spec.dtype,
+        "cards": len(getattr(config.devices, role) or "1"),
+    }

@@ -1,10 +1,10 @@
 """Finds, when an engine starts, the shape of a pass whose results are the same bits again.
 
-What a shape needs of the kernels is less than batch invariance. With one window a pass, the same
-pass must give the same bits twice. With several, a row's bits must not depend on its place in the
-pass, nor on what the other rows hold (position invariance). And prompts may be computed in passes
-of several windows only if a window's bits do not depend on where in a pass it stands among those
-of its own sequence. The shape that costs least is tried first, and the first that holds is taken.
+A shape needs less of the kernels than batch invariance. With one window a pass, the same pass must
+give the same bits twice. With several, a row's bits must not depend on its place in the pass, nor
+on what the other rows hold (position invariance); and prompts may be computed in passes of several
+windows only if a window's bits do not depend on its place among those of its own sequence. The
+shapes are tried from the cheapest on, and the first that holds is taken.
 
 Ref: arXiv 2601.17768 §3, O2. ADR 20.
 """
@@ -50,12 +50,10 @@ Result = TypeVar("Result")
 def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     """The shapes to try, the cheapest first.
 
-    sequences: most sequences of a step. A pass has logits for all of its rows, and on a card memory
-    is planned for those of so many.
-    """
-    if on_cpu:
-        window, group = CPU_WINDOW, GROUP
-    else:
+    sequences: most of a step. A pass has logits for all of its rows, and on a card memory is
+    planned for those of so many."""
+    window, group = CPU_WINDOW, GROUP
+    if not on_cpu:
         window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
     single = ReplayShape(window=window)
     if group == 1:
@@ -67,9 +65,8 @@ def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
 async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) -> dict[str, Any]:
     """Find the first shape that holds, and let the generator use it.
 
-    Returns `replay_shape`, the shape as JSON, or None if not even one window a pass gives the same
-    bits twice; and `position_invariant`, whether several windows share a pass. Raises EngineDead
-    and TimeoutError.
+    Returns `replay_shape` as JSON, None if not even one window a pass gives the same bits twice,
+    and `position_invariant`, whether windows share a pass. Raises EngineDead, TimeoutError.
     """
     shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
@@ -87,12 +84,8 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
 async def choose_score_shape(
     verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
 ) -> dict[str, Any]:
-    """Find the first shape that holds, and let the verifier use it.
-
-    The logits of a path must also be the same behind a prefix from the cache. Returns
-    `score_shape`, the shape as JSON, or None if none gives the same bits twice. Raises EngineDead
-    and TimeoutError.
-    """
+    """Find the first shape that holds, also behind a prefix from the cache, and let the verifier
+    use it. Returns `score_shape` as JSON, None if none holds. Raises EngineDead, TimeoutError."""
 
     async def compute(path: list[int]) -> torch.Tensor:
         """The logits of all of the path's tokens. All KV is computed again."""
@@ -126,10 +119,7 @@ async def _compute_same(
     take: Callable[[], AbstractAsyncContextManager[None]],
 ) -> list[Result]:
     """Compute each item alone in a shape. Empty unless all have the same bits in one batch, in
-    another order too, and, with several windows of prompt a pass, as with one.
-
-    take: waits for a turn.
-    """
+    another order too, and, with several windows of prompt a pass, as with one."""
 
     async def compute_alone() -> list[Result]:
         found = []

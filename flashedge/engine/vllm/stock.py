@@ -1,9 +1,8 @@
 """The naive twins: the same engines used in the stock way, as the baseline of every comparison.
 
 A step ends at vLLM's stop string, which the detokenizer in the front end finds and then aborts the
-request. By the rule entropy the request runs on, and its stream is cut at the first uncertain
-token. Every score is a pass over the whole path. The generator's prefix cache, batch limit and
-dtype stay as they are, because stock vLLM has these advantages too.
+request. By the rule entropy the stream is cut at the first uncertain token. Every score is a pass
+over the whole path. Prefix cache, batch limit and dtype stay: stock vLLM has them too.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ class StockGenerator(EngineProxy[VllmGenerator]):
     """The generator with stop strings instead of boundaries that its scheduler finds."""
 
     @property
-    def speculator(self) -> None:
-        """Stock vLLM drafts nothing."""
+    def speculator(self) -> None: ...
 
     @property
     def codec(self) -> HFCodec:
@@ -52,8 +50,7 @@ class StockVerifier(EngineProxy[VllmVerifier]):
 def build_stock_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int
 ) -> SamplingParams:
-    """Build vLLM's parameters for `request`, with a stop string, or with the marker words as stop
-    tokens."""
+    """With a stop string, or with the marker words as stop tokens."""
     rule = request.step_rule if request.to_boundary else None
     markers = codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
     return build_params(

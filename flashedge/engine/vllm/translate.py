@@ -12,11 +12,7 @@ from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, Queue
 @contextmanager
 def translate_errors(engine: str) -> Iterator[None]:
     """Turn what vLLM raises inside the block into EngineDead, QueueFull, RequestError or
-    GenerationFailed.
-
-    Cancellation and FlashEdge's own errors pass unchanged. A test lists vLLM's exception classes
-    and fails when one of them is not mapped.
-    """
+    GenerationFailed. A test fails for an exception class of vLLM that is not mapped."""
     try:
         yield
     except FlashEdgeError:
@@ -26,7 +22,7 @@ def translate_errors(engine: str) -> Iterator[None]:
 
 
 def translate(error: Exception, engine: str) -> FlashEdgeError:
-    """Translate one exception of vLLM. An unknown one is a failure of its request only."""
+    """An unknown exception is a failure of its request only."""
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -35,19 +31,15 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
     if isinstance(error, EngineGenerateError):
         return GenerationFailed(f"the {engine} engine failed on this request: {error.__cause__}")
     if isinstance(error, GracefulHTTPError):
-        return QueueFull(
-            f"the {engine} engine accepts no more requests: {error}", retry_after_s=5.0
-        )
+        return QueueFull(f"the {engine} engine accepts no more requests: {error}")
     if isinstance(error, VLLMClientError | ValueError):
         return RequestError(f"the {engine} engine refuses the request: {error}")
     return GenerationFailed(f"the {engine} engine: {type(error).__name__}: {error}")
 
 
 def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> FlashEdgeError:
-    """The error of a request that vLLM ended before its text was over.
-
-    A grammar that no text fits, such as one that only refers to itself, ends it by "error".
-    """
+    """The error of a request that vLLM ended before its text was over: by "error" for a grammar
+    that no text fits, such as one that only refers to itself."""
     if is_guided and reason == "error":
         return RequestError(
             "no further text fits the schema or grammar of the request",
@@ -57,7 +49,6 @@ def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> Flas
 
 
 NO_PASSES = "vLLM's second model runner computes no passes (feature second_runner)"
-"""Why a generator with that one has no deterministic requests."""
 
 
 def check_passes(options: EngineOptions) -> None:

@@ -27,7 +27,6 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
 from flashedge.scheduling.determinism import ReplayShape
-from flashedge.types import Problem
 
 SCORE_CACHE_ENTRIES = 1 << 17
 """Some 17 MB of step scores: far more than there are steps in the KV cache."""
@@ -40,8 +39,6 @@ _ids = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _VerifierPrompt:
-    """A path as the verifier's tokens."""
-
     token_ids: list[int]
     scored: list[int]
     """(num_steps,) index of each step's scored token."""
@@ -50,11 +47,10 @@ class _VerifierPrompt:
 
 
 class VllmVerifier(VllmEngine):
-    """Implements `engine.base.Verifier` on one AsyncLLM in pooling mode."""
+    """Implements `engine.base.Verifier` on one AsyncLLM in pooling mode. An AnswerFormat takes the
+    steps of a request as one answer and returns one score."""
 
     def __init__(self, options: EngineOptions, prm: PrmFormat | AnswerFormat) -> None:
-        """prm: how the family writes a path. An AnswerFormat takes the steps of a request as one
-        answer and returns one score."""
         super().__init__(replace(options, extra={**prm.engine_extra, **options.extra}))
         self._prm = prm
         if isinstance(prm, PrmFormat):
@@ -68,24 +64,20 @@ class VllmVerifier(VllmEngine):
         else:
             prompt = self._build_prompt(request)
         requested = range(request.num_scored, len(prompt.scored))
-        scores = {
-            i: self._score_cache[prompt.keys[i]]
-            for i in requested
-            if prompt.keys[i] in self._score_cache
-        }
-        if len(scores) == len(requested):
-            tokens = len(prompt.token_ids)
-            return StepScores(
-                scores=tuple(scores[i] for i in requested), tokens=tokens, cached_tokens=tokens
-            )
-        rows, cached = await self.compute_rows(prompt.token_ids, request, reuse=True)
-        if any(i not in scores and prompt.scored[i] < cached for i in requested):
-            # The step's KV is still cached, but its score is not: compute the whole path.
-            rows, cached = await self.compute_rows(prompt.token_ids, request, reuse=False)
-        for i in requested:
-            if prompt.scored[i] >= cached:
-                scores[i] = self._prm.read_score(rows[prompt.scored[i] - cached])
-                self._cache_score(prompt.keys[i], scores[i])
+        keys = prompt.keys
+        scores = {i: self._score_cache[keys[i]] for i in requested if keys[i] in self._score_cache}
+        cached = len(prompt.token_ids)
+        if len(scores) < len(requested):
+            rows, cached = await self.compute_rows(prompt.token_ids, request, reuse=True)
+            if any(i not in scores and prompt.scored[i] < cached for i in requested):
+                # The step's KV is still cached, but its score is not: compute the whole path.
+                rows, cached = await self.compute_rows(prompt.token_ids, request, reuse=False)
+            for i in requested:
+                if prompt.scored[i] >= cached:
+                    scores[i] = self._prm.read_score(rows[prompt.scored[i] - cached])
+                    self._score_cache[keys[i]] = scores[i]
+                    if len(self._score_cache) > SCORE_CACHE_ENTRIES:
+                        self._score_cache.popitem(last=False)
         return StepScores(
             scores=tuple(scores[i] for i in requested),
             tokens=len(prompt.token_ids),
@@ -116,11 +108,6 @@ class VllmVerifier(VllmEngine):
         """For measurements: without its scores, KV in the prefix cache is of no use."""
         self._score_cache.clear()
 
-    def _cache_score(self, key: bytes, score: float) -> None:
-        self._score_cache[key] = score
-        if len(self._score_cache) > SCORE_CACHE_ENTRIES:
-            self._score_cache.popitem(last=False)
-
     def _build_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
         prompt = (
             self._build_answer_prompt(self._prm, request)
@@ -128,7 +115,11 @@ class VllmVerifier(VllmEngine):
             else self._build_step_prompt(request)
         )
         if len(prompt.token_ids) > self.max_model_len:
-            is_path = self._count_problem(request.problem) < self.max_model_len
+            if isinstance(self._prm, AnswerFormat):
+                problem = self._prm.encode_answer(request.problem, "")[0]
+            else:
+                problem = self._encode_problem(request.problem)
+            is_path = len(problem) < self.max_model_len
             raise (PathOverflow if is_path else ContextOverflow)(
                 f"a path of {len(prompt.token_ids)} tokens does not fit the verifier's context of "
                 f"{self.max_model_len} tokens",
@@ -136,12 +127,6 @@ class VllmVerifier(VllmEngine):
                 param="max_tokens",
             )
         return prompt
-
-    def _count_problem(self, problem: Problem) -> int:
-        """Tokens of a prompt without any step."""
-        if isinstance(self._prm, AnswerFormat):
-            return len(self._prm.encode_answer(problem, "")[0])
-        return len(self._encode_problem(problem))
 
     def _build_step_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
         ids = list(self._encode_problem(request.problem))
@@ -164,20 +149,16 @@ class VllmVerifier(VllmEngine):
     async def compute_rows(
         self, token_ids: list[int], request: ScoreRequest, *, reuse: bool
     ) -> tuple[torch.Tensor, int]:
-        """Run the model on one prompt, in the way that `request` asks for.
-
-        Returns (rows, cached): the number of tokens whose KV was reused, and the rows of the
-        others, (num_tokens - cached, classes).
-        """
+        """Run the model on one prompt, in the way that `request` asks for. Returns the rows of the
+        tokens that were computed, (num_tokens - cached, classes), and how many were cached."""
         from vllm import PoolingParams
         from vllm.inputs import tokens_input
 
+        ours = {PROGRAM: request.program, DETERMINISTIC: request.deterministic}
         params = PoolingParams(
             task="token_classify",
             skip_reading_prefix_cache=not reuse,
-            extra_kwargs={
-                ARGS_KEY: {PROGRAM: request.program, DETERMINISTIC: request.deterministic}
-            },
+            extra_kwargs={ARGS_KEY: ours},
         )
         result: Any = None
         name = f"prm-{next(_ids)}"

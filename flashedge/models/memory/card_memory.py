@@ -1,4 +1,4 @@
-"""The memory of the device that a pair runs on, and of cards that a user can name without one."""
+"""The memory of the device that a pair runs on, and of cards that a user can name."""
 
 from __future__ import annotations
 
@@ -8,46 +8,41 @@ from dataclasses import dataclass
 from flashedge.errors import NotFound
 
 DRIVER_SHARE = 0.018
-"""Share of an idle card's memory that the driver keeps. A 4090 reports 24,564 MiB and gives a
-program at most some 23.6 GiB."""
+"""The driver's share of an idle card's memory. A 4090 reports 24,564 MiB and gives a program at
+most some 23.6 GiB."""
 
 RESERVES = {True: 1 << 30, False: 1 << 28, None: 1 << 29}
 """Bytes kept free for the display to grow, by whether one is active on the card. None: unknown.
 
 NVML's free memory already leaves out what the desktop takes now. A browser or a second monitor
-takes a few hundred MiB more later. Without a display only drivers and short-lived helpers allocate.
+takes a few hundred MiB more later; without a display only drivers and short-lived helpers allocate.
 """
 
 
 RAM_RESERVE = 1 / 8
-"""Share of a machine's RAM that stays free for its other programs, for the files that they read,
-and for what an engine takes while it loads weights."""
+"""Share of a machine's RAM kept free for other programs, their files, and for loading weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardMemory:
-    """The memory of a card, or this machine's RAM."""
-
     name: str
     memory_bytes: int
     held_bytes: int
-    """Memory that the driver, the display and other programs hold."""
+    """Memory of the driver, the display and other programs."""
     reserve_bytes: int
     """Memory that stays free. See `RESERVES`."""
     is_measured: bool
     """Whether `held_bytes` was measured here. Otherwise it is what an idle card's driver keeps."""
     held_by: tuple[str, ...] = ()
-    """The programs that hold memory of it, in words, the largest first. Empty where the driver
-    does not tell."""
+    """The programs that hold memory of it, in words, the largest first, where the driver tells."""
     is_card: bool = True
     """False for RAM."""
     count: int = 1
-    """How many such cards each engine on it is spread over. The other figures are those of one of
-    them, the one with the least free memory."""
+    """How many such cards each engine on it is spread over. The other figures are those of the one
+    with the least free memory."""
 
     @property
     def free_bytes(self) -> int:
-        """Memory for the engines on it."""
         return self.memory_bytes - self.held_bytes - self.reserve_bytes
 
     @property
@@ -63,11 +58,9 @@ class SeparateCards:
     generator: CardMemory
     verifier: CardMemory
     is_card: bool = True
-    """Engines that share no device run on cards."""
 
     @property
     def cards(self) -> tuple[tuple[CardMemory, tuple[int, ...]], ...]:
-        """As for `CardMemory`."""
         return (self.generator, (0,)), (self.verifier, (1,))
 
     @property
@@ -80,7 +73,6 @@ class SeparateCards:
 
 
 Place = CardMemory | SeparateCards
-"""Where the engines of a pair run: both on the same cards (or in RAM), or each on its own."""
 
 
 def count_cards(place: Place) -> tuple[int, int]:
@@ -91,7 +83,7 @@ def count_cards(place: Place) -> tuple[int, int]:
 
 
 def describe_count(card: CardMemory) -> str:
-    """The name of the card, with the number of such cards if there are several."""
+    """The card's name, with the number of such cards if there are several."""
     return card.name if card.count == 1 else f"{card.count} x {card.name}"
 
 
@@ -108,10 +100,8 @@ def build_idle_card(name: str, memory_bytes: int) -> CardMemory:
 
 @dataclass(frozen=True, slots=True)
 class KnownCard:
-    """A card by its data sheet."""
-
     sheet: str
-    """NVML's name of the card. `profiler.datasheet` has its peak and bandwidth by this name."""
+    """NVML's name of the card, by which `profiler.datasheet` has its peak and bandwidth."""
     memory_bytes: int
     """As the driver reports it."""
 

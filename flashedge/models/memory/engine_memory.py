@@ -1,15 +1,14 @@
 """The memory that an engine takes in addition to its KV cache, estimated from its model's shape.
 
-First the limits of one step, then what each card holds of a model that vLLM spreads over several by
-tensor parallelism (Ref: Megatron-LM, arXiv 1909.08053), then the estimate. Each card has some of
-the attention heads, a part of each feed-forward layer and of the vocabulary, and the whole residual
-stream. Where a model has fewer KV heads than cards, several cards hold the same head.
+A model that vLLM spreads over several cards is divided by tensor parallelism (Ref: Megatron-LM,
+arXiv 1909.08053): each card has some of the attention heads, a part of each feed-forward layer and
+of the vocabulary, and the whole residual stream. Where a model has fewer KV heads than cards,
+several cards hold the same head.
 
 The figures for a step were found by counting: vLLM's model runs on tensors without data, and a
-dispatch mode adds up what is alive (`engine.vllm.inside.step_memory`). The tests compare
-these formulas with such counts and with what a CPU engine really holds. Context and CUDA graphs
-can't be counted without a card; their constants say where they come from. The first start on a card
-measures all of it, and later starts plan with that (`engine.memory_plan`).
+dispatch mode adds up what is alive (`engine.vllm.inside.step_memory`). The tests compare these
+formulas with such counts and with what a CPU engine holds. Context and CUDA graphs can't be counted
+without a card; the first start on one measures all of it for later plans (`engine.memory_plan`).
 """
 
 from __future__ import annotations
@@ -20,26 +19,23 @@ from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
 
 MAX_STEP_TOKENS = 4096
-"""Most tokens of one step of an engine."""
 
 CPU_SEQUENCES = 256
-"""Most sequences in one step of an engine on a CPU, where logits are a small part of the memory."""
+"""Most sequences of a step on a CPU, where logits are a small part of the memory."""
 
 CARD_SEQUENCES = (128, 64, 32, 16)
 """Most sequences in one step of an engine on a card: the first at which a pair fits.
 
 Each sequence costs a row of logits in two types, one of log-probabilities and one of noise: 2 MiB
-with a vocabulary of 151,936 tokens. What 256 sequences would take more than 128 is KV for thousands
-of tokens, which a card of 24 GB lacks first: the 2 GiB that a generator of 7B gets next to a
-verifier hold 128 paths of 290 tokens.
+with a vocabulary of 151,936 tokens. What 256 would take more than 128 is KV for thousands of
+tokens, which a card of 24 GB lacks first.
 """
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Batch sizes for which CUDA graphs are captured. vLLM rounds a batch up to the next one.
 
 vLLM would capture every multiple of 8 up to twice the batch limit. Each size costs memory and
-start-up time, and a decode step of 33 sequences takes about as long as one of 48, because reading
-the weights takes most of it.
+start-up time, and a decode step of 33 sequences takes about as long as one of 48.
 """
 
 PASS_SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024)
@@ -47,36 +43,15 @@ PASS_SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024)
 H100 a pass of a 1.5B takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchLimits:
-    """The largest step of one engine."""
+def choose_graph_sizes(sequences: int, *, samples: bool, on_card: bool) -> tuple[int, ...]:
+    """Batch sizes with a CUDA graph: those that a decode step can have, the largest step included.
 
-    sequences: int
-    samples: bool
-    """Whether the engine samples tokens, so that a step holds logits. A verifier's does not."""
-    tokens: int = MAX_STEP_TOKENS
-    graph_sizes: tuple[int, ...] = ()
-    """Batch sizes with a CUDA graph. Empty where the engine runs without graphs."""
-
-
-def choose_limits(sequences: int, *, samples: bool, on_card: bool) -> BatchLimits:
-    """Choose the limits of an engine for steps of up to `sequences` sequences.
-
-    Only a generator on a card captures graphs, unless a setting asks for `PASS_SIZES`. Its steps
-    are many and short, so that launching their kernels one by one would take longer than computing
-    them.
+    Only a generator on a card, which samples, captures graphs, unless a setting asks for
+    `PASS_SIZES`: its steps are many and so short that launching their kernels one by one would take
+    longer than computing them.
     """
-    graphs = choose_graph_sizes(sequences) if samples and on_card else ()
-    return BatchLimits(
-        sequences=sequences,
-        samples=samples,
-        tokens=max(MAX_STEP_TOKENS, sequences),
-        graph_sizes=graphs,
-    )
-
-
-def choose_graph_sizes(sequences: int) -> tuple[int, ...]:
-    """The sizes of `GRAPH_SIZES` that a decode step can have, the largest step included."""
+    if not (samples and on_card):
+        return ()
     return (*(size for size in GRAPH_SIZES if size < sequences), sequences)
 
 
@@ -84,7 +59,6 @@ VOCAB_PADDING = 64
 """vLLM pads the vocabulary to a multiple of this before it divides it."""
 
 MOST_CARDS = 16
-"""Most cards that an error proposes."""
 
 
 def check_spread(shape: ModelShape, cards: int, role: str) -> None:
@@ -116,7 +90,7 @@ def count_kv_bytes(shape: ModelShape, cards: int) -> int:
 
 
 def count_weights_bytes(shape: ModelShape, cards: int) -> int:
-    """Bytes of the weights on each card. Norms, which every card holds, are too small to count."""
+    """Weights on each card. Norms, which every card holds, are too small to count."""
     whole = shape.weights_bytes
     if cards <= shape.kv_heads or shape.hidden_size is None:
         return -(-whole // cards)
@@ -127,22 +101,20 @@ def count_weights_bytes(shape: ModelShape, cards: int) -> int:
 
 
 CONTEXT_BYTES = 512 << 20
-"""Assumed memory of CUDA's context, of the loaded kernels and of cuBLAS's workspaces."""
+"""Assumed size of CUDA's context, the loaded kernels and cuBLAS's workspaces."""
 
 LINK_BYTES = 256 << 20
-"""Assumed memory of the buffers through which several cards exchange results (NCCL, and vLLM's own
-sum over cards)."""
+"""Assumed size of the buffers for results between cards (NCCL, and vLLM's own sum)."""
 
 PROCESS_BYTES = 600 << 20
-"""Resident memory of an engine's process on a CPU: torch, vLLM and their libraries. Measured with
-the bundled pair: 525 to 600 MiB, part of it shared between both engines."""
+"""An engine's process on a CPU: torch, vLLM and their libraries. Measured with the bundled pair:
+525 to 600 MiB, part of it shared between both engines."""
 
 GRAPH_LAYER_BYTES = 3 << 18
-"""Assumed memory of the graphs of one batch size, for each layer.
+"""Assumed size of the graphs of one batch size, for each layer.
 
-vLLM captures two kinds: one whole graph for decode steps, and one for each part between two
-attention layers for mixed steps. Its logs on 3090 cards tell of 22 to 25 MiB for each size of the
-second kind.
+vLLM captures a whole graph for decode steps, and one for each part between two attention layers for
+mixed steps. Its logs on 3090 cards tell of 22 to 25 MiB for each size of the second kind.
 """
 
 SORT_BYTES = 40
@@ -152,7 +124,7 @@ PART_LOGITS = 1 << 23
 """Logits that are sampled at once (`inside.sampling.naive.ELEMENTS`)."""
 
 MARGIN = 0.1
-"""Share that is added to an estimate: the error up to which the method was checked."""
+"""Share added to an estimate: the error up to which the method was checked."""
 
 LARGE_HIDDEN, LARGE_INTERMEDIATE, LARGE_VOCAB = 5120, 27_648, 152_064
 """Widths of a 32B model, for an entry of models.toml that gives none."""
@@ -160,13 +132,13 @@ LARGE_HIDDEN, LARGE_INTERMEDIATE, LARGE_VOCAB = 5120, 27_648, 152_064
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineMemory:
-    """The memory of one engine, but for its KV cache, in bytes."""
+    """The memory of one engine without its KV cache, in bytes."""
 
     weights: int
     context: int
     """What the device's driver and libraries keep for the process."""
     forward: int
-    """Most that the forward pass of one step holds at once."""
+    """The peak of one step's forward pass."""
     logits: int
     """Logits of the largest step, in the model's type and in float32. 0 for a verifier."""
     logprobs: int
@@ -177,12 +149,11 @@ class EngineMemory:
 
     @property
     def sampler(self) -> int:
-        """Most that sampling holds at once."""
         return self.logits + self.logprobs + self.noise
 
     @property
     def step(self) -> int:
-        """Most that a step holds at once. It samples after the forward pass is over."""
+        """Most that a step holds at once: it samples after the forward pass is over."""
         return max(self.forward, self.sampler)
 
     @property
@@ -196,33 +167,32 @@ class EngineMemory:
         return self.weights + self.overhead
 
     def parts(self) -> dict[str, int]:
-        """The bytes of each part by name."""
         found = asdict(self)
         found.pop("is_estimate")
         return found
 
 
 def estimate_engine(
-    shape: ModelShape, limits: BatchLimits, *, on_card: bool, cards: int = 1
+    shape: ModelShape, sequences: int, *, samples: bool, on_card: bool, cards: int = 1
 ) -> EngineMemory:
-    """Estimate the memory of an engine at its batch limit, on each of its cards.
-
-    Every card has the whole logits: vLLM gathers them, and each card draws the same tokens.
-    """
+    """The memory of an engine at its batch limit, on each of its cards. Every card has the whole
+    logits: vLLM gathers them, and each card draws the same tokens."""
     hidden = shape.hidden_size or LARGE_HIDDEN
     width = shape.intermediate_size or LARGE_INTERMEDIATE
-    logits = limits.sequences * (shape.vocab_size or LARGE_VOCAB) if limits.samples else 0
+    logits = sequences * (shape.vocab_size or LARGE_VOCAB) if samples else 0
+    tokens = max(MAX_STEP_TOKENS, sequences)
+    graphs = len(choose_graph_sizes(sequences, samples=samples, on_card=on_card))
     single = 0 if shape.dtype_bytes == 4 else 4  # float32 logits are not converted
     return EngineMemory(
         weights=count_weights_bytes(shape, cards),
         context=(CONTEXT_BYTES if on_card else PROCESS_BYTES) + (LINK_BYTES if cards > 1 else 0),
         forward=estimate_forward(
-            shape.dtype_bytes, limits.tokens, hidden, -(-width // cards), on_card=on_card
+            shape.dtype_bytes, tokens, hidden, -(-width // cards), on_card=on_card
         ),
         logits=logits * (shape.dtype_bytes + single),
         logprobs=logits * 4,
         noise=min(logits, PART_LOGITS) * SORT_BYTES,
-        graphs=len(limits.graph_sizes) * (shape.layers + 1) * GRAPH_LAYER_BYTES,
+        graphs=graphs * (shape.layers + 1) * GRAPH_LAYER_BYTES,
         is_estimate=True,
     )
 
@@ -230,12 +200,12 @@ def estimate_engine(
 def estimate_forward(
     dtype_bytes: int, tokens: int, hidden: int, width: int, *, on_card: bool
 ) -> int:
-    """Estimate what the forward pass holds at its peak, in the feed-forward part of a layer.
+    """The peak of the forward pass, in the feed-forward part of a layer.
 
-    That is the gate and the up projection in one tensor of 2 x `width`, their product, and five
-    tensors of `hidden`: the residual stream, the part's input and output, and two that the calling
-    functions still hold. On a CPU the activated gate is a tensor of its own for a moment, when the
-    output does not exist yet. Where several cards share a layer, `width` is the share of one.
+    It holds the gate and the up projection in one tensor of 2 x `width` (one card's share), their
+    product, and five tensors of `hidden`: the residual stream, the part's input and output, and two
+    that the calling functions still hold. On a CPU the activated gate is a tensor of its own for a
+    moment, when the output does not exist yet.
     """
     elements = 3 * width + 5 * hidden
     if not on_card:

@@ -16,7 +16,6 @@ from flashedge.models.memory.engine_memory import (
     CPU_SEQUENCES,
     EngineMemory,
     check_spread,
-    choose_limits,
     count_kv_bytes,
     estimate_engine,
 )
@@ -27,14 +26,14 @@ from flashedge.sizes import format_size
 
 STEP_BYTES = 64 << 20
 """The plan is rounded down to this, so that a few MiB more or less on the card start the engines
-with the same options as the last time."""
+with the same options."""
 SPARE_TOKENS = 64
 """KV of an engine beyond its longest path: the partly filled block, and the block that vLLM keeps
 for padding."""
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
-"""Finds what was measured of both engines for steps of so many sequences."""
+"""What was measured of both engines for steps of so many sequences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +44,10 @@ class PairNeed:
     engines: EnginePairMemory
     """What each engine takes in addition to its KV."""
     sequences: int
-    """Most sequences of one step."""
     path_bytes: tuple[int, int]
-    """KV bytes of one path of full length."""
+    """KV of one path of full length."""
     limits: tuple[int, int]
-    """Tokens of a path of full length."""
     cards: tuple[int, int] = (1, 1)
-    """How many cards each engine is spread over."""
     replacements: tuple[tuple[str, Quantized], ...] = ()
     """Quantized checkpoints that replace the pair's own, by role."""
 
@@ -65,7 +61,7 @@ class PairNeed:
 
     @property
     def least_kv_bytes(self) -> tuple[int, int]:
-        """KV bytes without which an engine does not start: one path of full length."""
+        """KV without which an engine does not start: one path of full length."""
         least = [
             -(-each * (limit + SPARE_TOKENS) // limit)
             for each, limit in zip(self.path_bytes, self.limits, strict=True)
@@ -74,7 +70,6 @@ class PairNeed:
 
     @property
     def fixed_bytes(self) -> int:
-        """Bytes of everything but the KV."""
         return sum(engine.total for engine in self.engines)
 
     @property
@@ -83,15 +78,13 @@ class PairNeed:
         return self.fixed_bytes + sum(self.least_kv_bytes)
 
     def find_rooms(self, place: Place) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield the bytes that each card has left for KV, with the engines on it.
-
-        They are negative where the rest does not fit.
-        """
+        """The bytes that each card has left for KV, with the engines on it. Negative where the rest
+        does not fit."""
         for card, on_it in place.cards:
             yield card.free_bytes - sum(self.engines[i].total for i in on_it), on_it
 
     def kv_bytes(self, place: Place) -> int:
-        """Bytes left for KV, of both engines together. Negative where the rest does not fit."""
+        """KV of both engines together. Negative where the rest does not fit."""
         return sum(room for room, _ in self.find_rooms(place))
 
     def find_lack(self, place: Place) -> int:
@@ -102,7 +95,7 @@ class PairNeed:
         )
 
     def count_paths(self, place: Place, tokens: int) -> int:
-        """Count the paths of `tokens` tokens that both engines hold at once if no two share KV."""
+        """The paths of `tokens` tokens that both engines hold at once if no two share KV."""
         each = [b * tokens / limit for b, limit in zip(self.path_bytes, self.limits, strict=True)]
         rooms = self.find_rooms(place)
         return max(0, min(int(room / sum(each[i] for i in on_it)) for room, on_it in rooms))
@@ -123,11 +116,17 @@ def find_need(
     roles = ("generator", "verifier")
     for role, shape, count in zip(roles, shapes, count_cards(card), strict=True):
         check_spread(shape, count, role)
-    needs = (
-        _build_need(pair, shapes, count, card, find_measured(count))
-        for count in list_sequences(config, on_card=card.is_card)
-    )
-    for need in needs:
+    limits, cards = (pair.generator.max_model_len, pair.verifier.max_model_len), count_cards(card)
+    kv = [count_kv_bytes(s, n) * limit for s, n, limit in zip(shapes, cards, limits, strict=True)]
+    for sequences in list_sequences(config, on_card=card.is_card):
+        estimate = estimate_pair(shapes, sequences, on_card=card.is_card, cards=cards)
+        need = PairNeed(
+            engines=find_measured(sequences) or estimate,
+            sequences=sequences,
+            path_bytes=(kv[0], kv[1]),
+            limits=limits,
+            cards=cards,
+        )
         if need.fits(card):
             break
     return need
@@ -148,10 +147,8 @@ def choose_quantized(pair: Pair, need: PairNeed, card: Place) -> PairNeed | None
 
 
 def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator[str]:
-    """List the names of the pairs that fit unchanged.
-
-    Left out are pairs of unknown shape, and those that can't be spread over so many cards.
-    """
+    """The names of the pairs that fit unchanged. Left out are pairs of unknown shape, and those
+    that can't be spread over so many cards."""
     for pair in pairs:
         try:
             if find_need(pair, config, card).fits(card):
@@ -161,11 +158,8 @@ def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator
 
 
 def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> str:
-    """Say what would fit `card` in place of `pair`: a pair of the same models, quantized, or
-    quantized checkpoints that no pair has, else the nearest pair.
-
-    The nearest pair shares most models with this one, and has the largest weights among those.
-    """
+    """What would fit in place of `pair`: the same models quantized, in a pair or by themselves,
+    else the pair that shares most models with this one, with the largest weights among those."""
     known = {p.name: p for p in pairs if p.name not in (pair.name, "bundled")}
     fitting = [known[name] for name in list_fitting(known.values(), card, config)]
 
@@ -187,28 +181,6 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
     return f"the nearest pair that fits: flashedge up --pair {fitting[0].name}{also}"
 
 
-def _build_need(
-    pair: Pair,
-    shapes: tuple[ModelShape, ModelShape],
-    sequences: int,
-    card: Place,
-    measured: EnginePairMemory | None,
-) -> PairNeed:
-    """`measured` replaces the estimate."""
-    limits = pair.generator.max_model_len, pair.verifier.max_model_len
-    cards = count_cards(card)
-    return PairNeed(
-        engines=measured or estimate_pair(shapes, sequences, on_card=card.is_card, cards=cards),
-        sequences=sequences,
-        path_bytes=(
-            count_kv_bytes(shapes[0], cards[0]) * limits[0],
-            count_kv_bytes(shapes[1], cards[1]) * limits[1],
-        ),
-        limits=limits,
-        cards=cards,
-    )
-
-
 def estimate_pair(
     shapes: tuple[ModelShape, ModelShape],
     sequences: int,
@@ -216,14 +188,8 @@ def estimate_pair(
     on_card: bool,
     cards: tuple[int, int] = (1, 1),
 ) -> EnginePairMemory:
-    """Estimate the memory of both engines for steps of up to `sequences` sequences."""
     generator, verifier = (
-        estimate_engine(
-            shape,
-            choose_limits(sequences, samples=samples, on_card=on_card),
-            on_card=on_card,
-            cards=count,
-        )
+        estimate_engine(shape, sequences, samples=samples, on_card=on_card, cards=count)
         for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
     )
     return generator, verifier
@@ -247,10 +213,10 @@ def _list_choices(pair: Pair, need: PairNeed) -> Iterator[PairNeed]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """How the memory of a device is divided. Tuples are (generator, verifier)."""
+    """How the memory of a device is divided."""
 
     kv_bytes: tuple[int, int]
-    """On each card of an engine."""
+    """Sizes for generator and verifier, on each card of an engine."""
     need: PairNeed
     card: Place
     is_explicit: bool
@@ -258,12 +224,11 @@ class MemoryPlan:
 
 
 def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Config:
-    """The configuration with KV sizes of (generator, verifier) and a batch limit."""
     return replace(config, kv_bytes=PerEngine(*kv_bytes), max_num_seqs=sequences)
 
 
 def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
-    """The KV sizes that were set: in config.toml, else in models.toml."""
+    """The KV sizes that were set, in config.toml or else in models.toml."""
     given = pair.memory
     listed = (None, None) if given is None else (given.generator_kv_bytes, given.verifier_kv_bytes)
     return config.kv_bytes.generator or listed[0], config.kv_bytes.verifier or listed[1]
@@ -308,7 +273,6 @@ def divide(room: int, least: Sequence[int]) -> list[int]:
 
 
 def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
-    """Tell what is missing and of what the need consists."""
     overheads = " + ".join(format_size(engine.overhead) for engine in need.engines)
     weights = " + ".join(format_size(each) for each in need.weights)
     least = " + ".join(format_size(each) for each in need.least_kv_bytes)
@@ -325,6 +289,6 @@ def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
 
 
 def describe_holders(card: Place) -> str:
-    """A clause that names the programs that hold memory of the cards. Empty where none is known."""
+    """A clause that names the programs that hold memory of the cards, if one is known."""
     held = [by for each, _ in card.cards for by in each.held_by]
     return f"; other programs hold memory: {', '.join(held)}" if held else ""

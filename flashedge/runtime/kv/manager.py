@@ -23,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -38,7 +38,7 @@ from flashedge.engine.base import (
     StepScores,
     Verifier,
 )
-from flashedge.engine.http_requests import PlainAsk, PlainRequest, PlainRequests, PlainRequestsProxy
+from flashedge.engine.http_requests import Follow, PlainAsk
 from flashedge.events import Event
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.mover import KvMover
@@ -132,6 +132,13 @@ class KvManager:
                 yield
         finally:
             self._plain_requests -= 1
+
+    @contextmanager
+    def watch_plain_request(self, ask: PlainAsk) -> Iterator[Follow]:
+        """Count a request outside any run that clients make."""
+        role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
+        with self.count_plain_request(role):
+            yield lambda *output: None
 
     @contextmanager
     def join(
@@ -274,19 +281,3 @@ class _CountedVerifier(EngineProxy[Verifier]):
     async def score(self, request: ScoreRequest) -> StepScores:
         with self._manager.count_request(EngineRole.VERIFIER):
             return await self._engine.score(request)
-
-
-class CountedRequests(PlainRequestsProxy):
-    """Requests outside any run (`engine.http_requests.PlainRequests`), which the KV manager of
-    their pair counts."""
-
-    def __init__(self, plain: PlainRequests, manager: KvManager) -> None:
-        super().__init__(plain)
-        self._manager = manager
-
-    @contextmanager
-    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
-        """See `engine.http_requests`."""
-        role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
-        with self._plain.open(ask, abort) as request, self._manager.count_plain_request(role):
-            yield request

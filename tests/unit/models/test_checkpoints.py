@@ -17,11 +17,11 @@ PRM = "Qwen2ForProcessRewardModel"
 
 
 def check_prm(path: Path) -> None:
-    check_checkpoint(path, "verifier", family="qwen_prm", tokens=["<extra_0>"], max_model_len=4096)
+    check_checkpoint(path, family="qwen_prm", tokens=["<extra_0>"], max_model_len=4096)
 
 
 def test_a_good_folder_passes(tmp_path: Path) -> None:
-    check_checkpoint(write_model(tmp_path / "g"), "generator", max_model_len=4096)
+    check_checkpoint(write_model(tmp_path / "g"), max_model_len=4096)
     check_prm(write_model(tmp_path / "v", PRM))
 
 
@@ -102,11 +102,11 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="not a verifier of family qwen_prm"):
         check_prm(generator)
     with pytest.raises(CheckpointError, match="not a causal language model"):
-        check_checkpoint(prm, "generator")
+        check_checkpoint(prm)
     with pytest.raises(CheckpointError, match="no model folder"):
-        check_checkpoint(tmp_path / "nowhere", "generator")
+        check_checkpoint(tmp_path / "nowhere")
 
 
 def test_a_step_tag_may_begin_with_a_space(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", "MistralForCausalLM")
-    check_checkpoint(folder, "verifier", family="step_tag", tokens=["ки", "+", "-"])
+    check_checkpoint(folder, family="step_tag", tokens=["ки", "+", "-"])

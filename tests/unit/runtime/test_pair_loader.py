@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from flashedge.engine.http_requests import PlainRequests
 from flashedge.errors import ConfigError, DaemonStopping, EngineDead, EngineError, NotFound
-from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import PairLoader
-from flashedge.runtime.plain_requests import PlainRequests
 from scripts.lab.sim.clock import VirtualTimePolicy
 
 
@@ -47,7 +46,7 @@ class Rig:
         self.log: list[str] = []
         self.opens: Callable[[str], Exception | None] = lambda name: None
         self.starts: Callable[[str], Exception | None] = lambda name: None
-        plain = PlainRequests(Metrics())
+        plain = PlainRequests()
         self.loader = PairLoader(self._open, plain, most)
 
     def _open(self, name: str) -> Any:

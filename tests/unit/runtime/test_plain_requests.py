@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from prometheus_client import generate_latest
 
-from flashedge.engine.http_requests import PlainAsk
+from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk, PlainRequests
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.plain_requests import MAX_CHOICES, PlainRequests
+from flashedge.runtime.plain_requests import watch_cost
 
 
 async def ignore() -> None: ...
@@ -23,7 +24,7 @@ def make_ask(choices: int) -> PlainAsk:
 class Rig:
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.plain = PlainRequests(self.metrics)
+        self.plain = PlainRequests(partial(watch_cost, self.metrics))
 
     def read(self, name: str) -> float:
         text = generate_latest(self.metrics.registry).decode()
@@ -61,7 +62,7 @@ async def test_stopping_aborts_what_is_open_and_waits_for_its_end() -> None:
 
 
 async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flashedge.runtime.plain_requests.STOP_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("flashedge.engine.http_requests.STOP_TIMEOUT_S", 0.01)
     rig = Rig()
     with rig.plain.open(make_ask(1), ignore):
         await rig.plain.stop()
@@ -99,9 +100,9 @@ def test_metrics_learn_how_a_request_ended(
 ) -> None:
     rig = Rig()
     try:
-        with rig.plain.open(make_ask(max(1, len(finishes))), ignore) as tally:
-            tally.note(prompt_tokens=7, new_tokens=2, finishes=())
-            tally.note(prompt_tokens=7, new_tokens=3, finishes=finishes)
+        with rig.plain.open(make_ask(max(1, len(finishes))), ignore) as follow:
+            follow(7, 2, ())
+            follow(7, 3, finishes)
             if error is not None:
                 raise error
     except (RuntimeError, GeneratorExit):

@@ -1,8 +1,5 @@
-"""What a verifier family is, and what the families share.
-
-There is one form for judges of steps and one for judges of answers. Shared are a checkpoint's
-tokenizer, a problem's plain text and a logit's score.
-"""
+"""What a verifier family is, for judges of steps and for judges of answers, and what families
+share."""
 
 from __future__ import annotations
 
@@ -25,50 +22,39 @@ THINKING_TAGS = ("<think>", "</think>")
 
 
 class VerifierFormat(Protocol):
-    """What both forms share: how the checkpoint is loaded and how a score is read."""
-
     engine_extra: Mapping[str, Any]
     """Fields of vLLM's AsyncEngineArgs that load this family."""
 
     def read_score(self, row: torch.Tensor) -> float:
         """Convert the model's output row at the scored token to a score in [0, 1]."""
-        ...
 
 
 @runtime_checkable
 class PrmFormat(VerifierFormat, Protocol):
     """How one process reward model expects a path to be written.
 
-    Each step is tokenized once and the ids are joined. Tokenizing the whole text would give other
+    Each step is tokenized once and the ids are joined: tokenizing the whole text would give other
     ids, and only joined ids let a longer path share the KV of a shorter one.
     """
 
     def encode_problem(self, problem: Problem) -> TokenIds:
         """Encode what stands before the first step."""
-        ...
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        """Encode one step. `index` counts from 0.
-
-        Returns its ids, and how many of them there are up to and including the scored token.
-        """
-        ...
+        """The ids of step `index` from 0, and how many of them there are up to and including the
+        scored token."""
 
 
 @runtime_checkable
 class AnswerFormat(VerifierFormat, Protocol):
     """How one outcome reward model expects a problem and an answer to be written.
 
-    An answer is scored once, so nothing is gained by joining pieces: the whole text is tokenized,
-    as the model's authors do. Answers to one problem still share the KV of the problem.
+    An answer is scored once, so the whole text is tokenized, as the model's authors do. Answers to
+    one problem still share its KV.
     """
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
-        """Encode the problem and a whole answer.
-
-        Returns the ids, and how many of them there are up to and including the scored token.
-        """
-        ...
+        """The ids, and how many of them there are up to and including the scored token."""
 
 
 FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]
@@ -92,11 +78,11 @@ class PrmTokenizer:
         self._letter = self.encode_plain(_LETTER)
 
     def spell(self, text: str) -> str:
-        """A text of ours, whose control tokens are to act."""
+        """A text of ours, whose control tokens act."""
         return self._prompts.spelling.spell(text)
 
     def encode_plain(self, text: str) -> TokenIds:
-        """Encode without BOS or EOS. A SentencePiece tokenizer puts a space before the text."""
+        """Without BOS or EOS. A SentencePiece tokenizer puts a space before the text."""
         return self._prompts.encode(text)
 
     def encode_beginning(self, text: str) -> TokenIds:
@@ -107,8 +93,8 @@ class PrmTokenizer:
     def encode_continuation(self, text: str) -> TokenIds:
         """Encode text that follows other text, without the space that SentencePiece would add.
 
-        The text must begin with white space. Joined with the ids before it, the ids are then those
-        of the whole text. Raises CheckpointError if this tokenizer does not work that way.
+        The text must begin with white space. Raises CheckpointError if joining its ids with those
+        before does not give the ids of the whole text.
         """
         ids = self.encode_plain(_LETTER + text)
         if ids[: len(self._letter)] != self._letter:
@@ -129,24 +115,22 @@ class PrmTokenizer:
     def render_chat(self, turns: Sequence[tuple[str, str]], reply: str | None = None) -> str:
         """Render (role, content) turns by the checkpoint's own template.
 
-        reply: opens the assistant's turn, and is how it begins; a template that knows thinking is
-        told that there is none. None opens no turn.
+        reply: how the assistant's turn, which is opened for it, begins; a template that knows
+        thinking is told that there is none.
         """
         messages = [{"role": role, "content": content} for role, content in turns]
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
         return self._prompts.render_chat(messages, refuses=False, **opening) + (reply or "")
 
     def encode_rendered(self, text: str) -> TokenIds:
-        """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once.
-
-        An end token that the template wrote stays, since a reward model may be read there.
-        """
+        """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once;
+        an end token of the template stays, since a reward model may be read there."""
         if self.hf.bos_token is not None:
             text = text.removeprefix(self.spell(self.hf.bos_token))
         return self._prompts.encode(text, begins=True)
 
     def require_single_id(self, ids: TokenIds, token: str) -> int:
-        """Return the only id in `ids`, those of `token`. Raises CheckpointError for any other."""
+        """The only id of a token. Raises CheckpointError for several."""
         # Qwen's tokenizers also use <|endoftext|> as their unknown token.
         unknown = self.hf.unk_token_id if token != self.hf.unk_token else None
         if len(ids) != 1 or ids[0] == unknown:
@@ -158,26 +142,23 @@ class PrmTokenizer:
 
 
 def render_chat_turns(problem: Problem, system: str | None) -> list[tuple[str, str]]:
-    """Render a conversation as (role, content). system: a system prompt if it has none."""
+    """A conversation as (role, content). system: a system prompt if it has none."""
     turns = [(m.role, m.content) for m in problem.messages]
     return [("system", system), *turns] if system and turns[0][0] != "system" else turns
 
 
 def render_plain_text(problem: Problem) -> str:
-    """Render a conversation for a PRM that knows no roles: its messages, one after another.
-
-    A system message is left out, since it instructs the generator.
-    """
+    """A conversation for a PRM that knows no roles. System messages are left out: they instruct the
+    generator."""
     messages = (m.content.strip() for m in problem.messages if m.role != "system")
     return "\n".join(text for text in messages if text)
 
 
 def build_token_pooler() -> PoolerConfig:
-    """Build the config of a pooler that returns the head's logit at every token.
+    """The config of a pooler that returns the head's logit at every token.
 
-    `sigmoid` below is applied outside the engine. Torch's own, over a column of rows, rounds
-    differently in its vectorized and its scalar part, so that one bit of a score would depend on
-    how many tokens follow it in the request.
+    `sigmoid` below is applied outside the engine. Torch's own rounds differently in its vectorized
+    and its scalar part, so one bit of a score would depend on how many tokens follow it.
     """
     return PoolerConfig(task="token_classify", tok_pooling_type="ALL", use_activation=False)
 

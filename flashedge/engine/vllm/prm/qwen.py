@@ -1,8 +1,10 @@
-"""Qwen2.5-Math-PRM and the bundled verifier: a separator after each step, two classes."""
+"""PRMs with a head on Qwen2: Qwen2.5-Math-PRM, the bundled verifier and ReasonFlux with two classes
+at a separator, Skywork with a value at each newline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,14 @@ import torch
 from vllm.config import PoolerConfig
 
 from flashedge.engine.vllm.codec import HFCodec
-from flashedge.engine.vllm.prm.base import THINKING_TAGS
+from flashedge.engine.vllm.inside.plugin import SKYWORK
+from flashedge.engine.vllm.prm.base import (
+    THINKING_TAGS,
+    LogitScore,
+    PrmTokenizer,
+    build_token_pooler,
+    render_plain_text,
+)
 from flashedge.errors import CheckpointError
 from flashedge.types import Message, Problem, TokenIds
 
@@ -18,9 +27,9 @@ from flashedge.types import Message, Problem, TokenIds
 class QwenPrm:
     """`Qwen2ForProcessRewardModel`: chat(problem), then step <extra_0> step <extra_0> …
 
-    The score is softmax(logits)[1] at the separator. The end of the turn that the model card's
-    example appends is left out, since nothing that follows a scored token can change its score.
-    Ref: the model card of Qwen/Qwen2.5-Math-PRM-7B.
+    The score is softmax(logits)[1] at the separator. The end of the turn, as in the model card's
+    example, is left out: nothing behind a scored token changes its score. Ref: the model card of
+    Qwen/Qwen2.5-Math-PRM-7B.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
@@ -56,15 +65,47 @@ class QwenPrm:
 class ReasonfluxPrm(QwenPrm):
     """chat(problem), then step <extra_0> step <extra_0> …; the score is softmax(logits)[1].
 
-    The form and the head are those of Qwen2.5-Math-PRM. What differs is what the model was trained
-    on: the steps of a trajectory (`<think>` … `</think>`, split at blank lines) before those of the
-    final answer. So there is no system prompt beyond the chat template's own.
-
-    The paper also rates the whole trajectory, by one separator behind all of it. That is not done
-    here: a path's score is the aggregate of its steps' scores.
+    Form and head are those of Qwen2.5-Math-PRM. It was trained on the steps of a trajectory
+    (`<think>` … `</think>`, split at blank lines) before those of the final answer, so there is no
+    system prompt beyond the chat template's own. The paper also rates the whole trajectory by one
+    separator behind it; here a path's score is the aggregate of its steps' scores.
 
     Not checked, since the published files were not at hand: that config.json names the architecture
     Qwen2ForProcessRewardModel, which vLLM needs. ReasonFlux-PRM-1.5B is of another kind: one score
-    for problem and answer, from a head in a file `reward_head.pt` that vLLM does not read.
-    Ref: arXiv 2506.18896; Gen-Verse/ReasonFlux, ReasonFlux_PRM/README.md and utils/rm_utils.py.
+    for problem and answer, from a head in a file `reward_head.pt` that vLLM does not read. Ref:
+    arXiv 2506.18896; Gen-Verse/ReasonFlux, ReasonFlux_PRM/README.md and utils/rm_utils.py.
     """
+
+
+class SkyworkPrm(LogitScore):
+    r"""`Qwen2ForPrmModel`: bos problem \n, then line \n line \n …; score = sigmoid(value at \n).
+
+    As in Skywork's own `prepare_input`, an answer is split at every newline, each line is encoded
+    by itself, and the newline's id follows. The score of a step of several lines is the one at its
+    last. Blank lines are left out: Skywork's code would score an empty line as a step of its own.
+    Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/io_utils.py.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
+
+        self._tokenizer = tokenizer = PrmTokenizer(path)
+        # Qwen's tokenizers name no BOS token. Skywork's does: this one.
+        bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
+        self._bos = tokenizer.spell(bos)
+        tokenizer.require_single_id(tokenizer.encode_plain(self._bos), bos)
+        self._newline = tokenizer.require_single_id(tokenizer.encode_plain("\n"), "\n")
+        self.engine_extra: Mapping[str, Any] = {
+            "runner": "pooling",
+            "hf_overrides": {"architectures": [SKYWORK]},
+            "pooler_config": build_token_pooler(),
+        }
+
+    def encode_problem(self, problem: Problem) -> TokenIds:
+        return self._tokenizer.encode_plain(f"{self._bos}{render_plain_text(problem)}\n")
+
+    def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
+        lines = [line for line in text.strip().split("\n") if line.strip()] or [""]
+        parts = ((*self._tokenizer.encode_plain(line), self._newline) for line in lines)
+        ids = tuple(chain.from_iterable(parts))
+        return ids, len(ids)

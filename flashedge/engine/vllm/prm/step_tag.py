@@ -1,4 +1,5 @@
-"""Causal models that predict "+" or "-" at a tag behind each step: Math-Shepherd and others."""
+"""Causal models that predict "+" or "-" behind each step: at a tag (Math-Shepherd and others), or
+as the assistant's answer in a conversation (RLHFlow)."""
 
 from __future__ import annotations
 
@@ -24,17 +25,15 @@ _AT_TAG, _BEFORE_TAG = "tag", "before_tag"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTagVariant:
-    """One published form."""
-
     tag: str
     """The token behind a step, with the space that it follows."""
     good: str
     """The label of a good step, with the space that it follows, if it follows one."""
     bad: str
     before_steps: str
-    """The text between the problem and the first step."""
+    """Between the problem and the first step."""
     between_steps: str
-    """The text between a tag and the next step."""
+    """Between a tag and the next step."""
     is_numbered: bool = False
     """Whether a step is one line that begins with "Step k:"."""
 
@@ -123,13 +122,12 @@ class StepTagPrm(LogitScore):
 def build_two_label_extra(
     path: Path, tokenizer: PrmTokenizer, *, good: int, bad: int
 ) -> Mapping[str, Any]:
-    """Build AsyncEngineArgs that make a causal checkpoint return logit(good) - logit(bad).
+    """AsyncEngineArgs that make a causal checkpoint return logit(good) - logit(bad), whose sigmoid
+    is the softmax over the two.
 
-    They use vLLM's own conversion: score.weight = lm_head[good] - lm_head[bad] in fp32. The sigmoid
-    of its output is the softmax over the two logits. vLLM takes the labels as they are spelled in
-    the vocabulary.
-
-    Raises CheckpointError when the checkpoint is not a causal model.
+    By vLLM's own conversion: score.weight = lm_head[good] - lm_head[bad] in fp32. vLLM takes the
+    labels as the vocabulary spells them. Raises CheckpointError when the checkpoint is not a causal
+    model.
     """
     named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures")
     causal = next((a for a in named or () if a.endswith("ForCausalLM")), None)
@@ -149,3 +147,65 @@ def build_two_label_extra(
         },
         "pooler_config": build_token_pooler(),
     }
+
+
+_PROBLEM, _STEP = "the-problem-stands-here", "the-step-stands-here"
+
+
+class RlhflowPrm(LogitScore):
+    """user: problem step 1, assistant: +, user: step 2, assistant: +, …
+
+    The score is P("+") against P("-") at the last token before the assistant's answer. The chat
+    template gives the text around problem and steps: a path is `head` problem step `ask` "+"
+    `between` step `ask` "+" …. The answer to the last step is left out: nothing behind a scored
+    token changes its score. Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py (its "-3
+    position").
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self._tokenizer = tokenizer = PrmTokenizer(path)
+        tokenizer.require_chat_template()
+        good, bad = options.get("good_token", "+"), options.get("bad_token", "-")
+        self.engine_extra = build_two_label_extra(
+            path,
+            tokenizer,
+            good=tokenizer.require_single_id(tokenizer.encode_plain(good), good),
+            bad=tokenizer.require_single_id(tokenizer.encode_plain(bad), bad),
+        )
+        system = options.get("system_prompt")
+        self._head, ask, between = map(
+            tokenizer.spell, _read_template(path, tokenizer.hf, good, system)
+        )
+        self._ask = tokenizer.encode_plain(ask)
+        self._between = tokenizer.encode_plain(between)
+
+    def encode_problem(self, problem: Problem) -> TokenIds:
+        return self._tokenizer.encode_plain(self._head + render_plain_text(problem))
+
+    def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
+        step = text.strip()
+        if index:
+            ids = (*self._between, *self._tokenizer.encode_plain(step), *self._ask)
+        else:
+            ids = (*self._tokenizer.encode_continuation(f" {step}"), *self._ask)
+        return ids, len(ids)
+
+
+def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
+    """(head, ask, between). Raises CheckpointError if the template does not have this form."""
+    turns = [{"role": "system", "content": system}] if system else []
+    turns += [
+        {"role": "user", "content": _PROBLEM},
+        {"role": "assistant", "content": good},
+        {"role": "user", "content": _STEP},
+    ]
+    text = hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    head, has_problem, rest = text.partition(_PROBLEM)
+    middle, has_step, ask = rest.partition(_STEP)
+    if not (has_problem and has_step and ask and middle.startswith(ask + good)):
+        raise CheckpointError(
+            f"{path}: the chat template opens the assistant's turn in another way than it "
+            "writes that turn later",
+            hint="the checkpoint is not of family rlhflow, or its template is another model's",
+        )
+    return head, ask, middle.removeprefix(ask)

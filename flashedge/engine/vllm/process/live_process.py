@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 PERIOD_S = 5.0
 """Most seconds between two questions."""
 MOST_STEP_S = 1800.0
-"""Longest step that is meant: half an hour."""
 PERIODS = 8
 """A short deadline is divided into so many periods."""
 
@@ -37,11 +36,10 @@ async def watch_heart(
 ) -> float:
     """Wait until the process gave no sign of life for `hang_s`. Returns for how long it gave none.
 
-    beat: asks the process. It may fail: then the process has ended, which is noticed elsewhere.
-    read_progress: reads how many signs of life the process has written. read_step_s: how long its
-    present step may take, if that is more than `hang_s`.
-
-    A daemon that was stopped itself, or could not run for a while, does not count that time.
+    beat: asks the process; if it fails, the process has ended, which is noticed elsewhere.
+    read_progress: how many signs of life the process has written. read_step_s: how long its present
+    step may take, if that is more than `hang_s`. While the daemon itself is stopped, no time
+    counts.
     """
     period_s = min(PERIOD_S, hang_s / PERIODS)
     clock = asyncio.get_running_loop().time
@@ -117,8 +115,6 @@ class LiveProcess:
         assert self.llm is not None, "it was started"
         return self.llm.engine_core.resources.engine_manager.processes[0]
 
-    # ------------------------------------------------------------ start and end
-
     async def start(self, on_stage: Callable[[str], None]) -> dict[str, Any]:
         """Start the process and load the model. Returns the answer of `inside.kv.quota.begin`.
 
@@ -138,22 +134,23 @@ class LiveProcess:
             assert self.llm is not None, "it was built"
             self._outbox = Outbox(self.llm.engine_core, self._fail)
             self._outbox.install()
-            self._watch()
+            self._sentinel = os.dup(self._process.sentinel)
+            asyncio.get_running_loop().add_reader(self._sentinel, self._on_end)
+            self._heart = asyncio.create_task(self._watch_heart(), name="engine-heart")
             try:
                 view: dict[str, Any] = await self.call("begin")
             except ProcessEnded:
                 why = self.describe_end()
                 raise EngineError(f"it ended while it started: {why}") from None
-        # To look for garbage in all that vLLM has imported would stop the daemon for half a second,
-        # once in a few searches.
+        # Looking for garbage in all that vLLM has imported would stop the daemon for half a second.
         gc.freeze()
         return view
 
     def _build(self) -> None:
         """Start the process and set `llm`.
 
-        The AsyncLLM is not returned: the thread pool would keep it alive until the interpreter
-        ends, where its destructor fails with a traceback.
+        It is not returned: the thread pool would keep it alive until the interpreter ends, where
+        its destructor fails with a traceback.
         """
         apply_patches(ProcessKind.DAEMON)
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -183,12 +180,6 @@ class LiveProcess:
         self._building.exception()  # it was read: nobody else asks for it
         return True
 
-    def _watch(self) -> None:
-        """Call `on_end` as soon as the process ends, and end it if it hangs."""
-        self._sentinel = os.dup(self._process.sentinel)
-        asyncio.get_running_loop().add_reader(self._sentinel, self._on_end)
-        self._heart = asyncio.create_task(self._watch_heart(), name="engine-heart")
-
     async def _watch_heart(self) -> None:
         """A hung process is killed. It counts as ended at once: a driver may never let it go."""
         options, record = self._options, self.record
@@ -198,13 +189,9 @@ class LiveProcess:
             options.hang_s,
             lambda: record.tokens * options.slowest_token_s,
         )
-        self._kill()
-        self._on_end()
-
-    def _kill(self) -> None:
-        """One that hangs would keep its card's memory."""
         if self.pid is not None:
             _kill_tree(self.pid)
+        self._on_end()
 
     def note_end(self) -> None:
         """The process has ended: stop watching it, and end the calls to it."""
@@ -227,7 +214,6 @@ class LiveProcess:
             self.llm.output_processor.propagate_error(EngineDeadError())
 
     def _fail(self, names: Sequence[str], error: Exception) -> None:
-        """End these open requests with an error."""
         if self.llm is None:
             return
         for name in names:
@@ -273,13 +259,9 @@ class LiveProcess:
             gc.unfreeze()
             gc.collect()  # see _build
 
-    # ------------------------------------------------------------ calls between two engine steps
-
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method that `inside.patches` adds. Raises ProcessEnded if the process ends first.
-
-        vLLM itself would let such a call wait without end.
-        """
+        """Call a method that `inside.patches` adds. Raises ProcessEnded if the process ends first;
+        vLLM itself would let the call wait without end."""
         assert self.llm is not None, "it was started"
         assert self._ended is not None, "it was started"
         call: Awaitable[Any] = self.llm.engine_core.call_utility_async(f"flashedge_{method}", *args)
@@ -294,7 +276,6 @@ class LiveProcess:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kill a process and its workers, if they are still there."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKOFF_S = (0.1, 1.0, 3.0, 10.0, 30.0, 60.0)
-"""Waits before the first, second, … restart in a row. The last one repeats.
+"""Waits before the first, second, … restart in a row; the last one repeats.
 
-A driver that was reset or a card that another program filled may be well again after minutes, and
-a user who comes back to a machine finds an engine that serves."""
+A driver that was reset or a card that another program filled may be well again after minutes.
+"""
 STABLE_S = 30.0
-"""A process that serves for longer than this starts the count of restarts in a row again."""
+"""A process that serves for longer starts the count of restarts in a row again."""
 LEAST_SEQUENCES = 8
 """An engine with so few sequences a step is slow. If it is still short, less would not help."""
 LEAST_TOKENS = 512
@@ -40,7 +40,7 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
     """Halve the sequences and tokens of a step. None if both are as small as they get.
 
     A step's memory grows with both: activations with the tokens, logits and graphs with the
-    sequences. What a step computes for a request does not depend on either.
+    sequences. What a step computes for a request depends on neither.
     """
     now = options.max_num_seqs, options.max_batched_tokens
     sequences, tokens = (
@@ -52,25 +52,15 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
     # A generator's graphs are of decode steps, a verifier's of passes of so many tokens.
     graphs = tuple(size for size in options.graph_sizes if size <= tokens)
     if options.graph_sizes and options.name == "generator":
-        graphs = choose_graph_sizes(sequences)
+        graphs = choose_graph_sizes(sequences, samples=True, on_card=True)
     return replace(options, max_num_seqs=sequences, max_batched_tokens=tokens, graph_sizes=graphs)
-
-
-def describe_batch(now: EngineOptions, configured: EngineOptions) -> str | None:
-    """Say that the batch is smaller than configured. None if it is not."""
-    if now.max_num_seqs == configured.max_num_seqs:
-        return None
-    return (
-        f"it ran out of memory, so a step holds {now.max_num_seqs} sequences instead of"
-        f" {configured.max_num_seqs}, until the daemon starts anew"
-    )
 
 
 class EngineProcess:
     """Keeps one vLLM process running: when it ends, another one is started.
 
-    Run each request within `open_request`, which raises EngineDead while there is no process. The
-    states are starting -> ready -> dead -> ready …, failed (the first start failed), and stopped.
+    Run each request within `open_request`. The states are starting -> ready -> dead -> ready …,
+    failed (the first start failed), and stopped.
     """
 
     def __init__(self, options: EngineOptions, on_restart: Callable[[], Awaitable[None]]) -> None:
@@ -100,8 +90,6 @@ class EngineProcess:
         self._kv_mechanism: str | None = None  # see `inside.kv.worker.KvMemory`
         self._prompt_tokens = self._cached_tokens = 0
 
-    # ------------------------------------------------------------ state
-
     def get_llm(self) -> AsyncLLM:
         """Return the live engine. Raises EngineDead when it is down."""
         if self._live is None or self._live.llm is None or self._state != "ready":
@@ -127,6 +115,13 @@ class EngineProcess:
         retry_in_s = None
         if self._state == "dead" and self._restart_at is not None:
             retry_in_s = max(0.0, self._restart_at - asyncio.get_running_loop().time())
+        now, configured = self.options.max_num_seqs, self._configured.max_num_seqs
+        notice = None
+        if now != configured:
+            notice = (
+                f"it ran out of memory, so a step holds {now} sequences instead of {configured},"
+                " until the daemon starts anew"
+            )
         return Health(
             state=self._state,
             pid=self.pid,
@@ -134,7 +129,7 @@ class EngineProcess:
             detail=self._detail,
             attempt=0 if self._state == "ready" else self._attempt,
             retry_in_s=retry_in_s,
-            notice=describe_batch(self.options, self._configured),
+            notice=notice,
             stage=self._stage,
             kv_memory="own" if self.options.owns_cards else self._kv_mechanism,
             cards=self.options.card_names,
@@ -168,13 +163,10 @@ class EngineProcess:
         error.is_suspect = False
         return error
 
-    # ------------------------------------------------------------ start and stop
-
     async def start(self, *, shrinks: bool = True) -> None:
-        """Start the first process and load the model.
+        """Start the first process and load the model. Raises EngineError when that fails.
 
-        shrinks: whether it starts with a smaller batch where memory is short. Raises EngineError
-        when that fails.
+        shrinks: whether it starts with a smaller batch where memory is short.
         """
         while True:
             options, is_forked = self.options, choose_start_method() == "forkserver"
@@ -228,7 +220,7 @@ class EngineProcess:
         self._ready.set()
 
     def _note_stage(self, stage: str) -> None:
-        """Show what the starting process does. The log gets each stage once, without its counts."""
+        """The log gets each stage once, without its counts."""
         if self._stage is None or stage.partition(" (")[0] != self._stage.partition(" (")[0]:
             log.info("%s: %s", self.options.name, stage)
         self._stage = stage
@@ -243,8 +235,6 @@ class EngineProcess:
         if self._live is not None:
             await self._live.shut_down()
             self._live = None
-
-    # ------------------------------------------------------------ death and restart
 
     def _handle_end(self) -> None:
         """Fail the open requests at once and begin to restart."""
@@ -268,7 +258,7 @@ class EngineProcess:
         self._restarting = asyncio.create_task(restart, name="engine-restart")
 
     def _plan_restart(self) -> float:
-        """Plan the next restart. Returns the seconds until then."""
+        """Returns the seconds until the next restart."""
         wait_s = BACKOFF_S[min(self._attempt, len(BACKOFF_S) - 1)]
         self._attempt += 1
         self._restart_at = asyncio.get_running_loop().time() + wait_s
@@ -304,14 +294,12 @@ class EngineProcess:
             self.options = smaller
 
     def _choose_options(self) -> EngineOptions:
-        """The options of a restart: at its start it claims no memory that may be the other
-        engine's by now."""
+        """The options of a restart, which claims no memory that may be the other engine's by
+        now."""
         start, limit = self.options.kv_start_bytes, self.start_limit_bytes
         if start is None or limit is None:
             return self.options
         return replace(self.options, kv_start_bytes=max(1, min(start, limit)))
-
-    # ------------------------------------------------------------ calls between two engine steps
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method that `inside.patches` adds to the engine core. Raises EngineDead."""
@@ -333,7 +321,7 @@ class EngineProcess:
         )
 
     def note_prompt(self, tokens: int, cached_tokens: int) -> None:
-        """A request's prompt is computed. cached_tokens: those whose KV was in the cache."""
+        """Count a prompt that was computed, and its tokens whose KV was in the cache."""
         self._prompt_tokens += tokens
         self._cached_tokens += min(tokens, cached_tokens)
 

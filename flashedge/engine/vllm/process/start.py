@@ -2,19 +2,18 @@
 
 An engine is forked from a server that has imported vLLM, or spawned where that does not work. vLLM
 makes the process deep inside a call, so what the daemon gives it is set in the context of the call
-and travels with the process's object. A start on a card can take minutes, most of them inside vLLM:
-its process writes a line into a pipe whenever it begins another stage (`inside.start_stages`).
+and travels with the process's object. A start on a card can take minutes: its process writes a line
+into a pipe whenever it begins another stage (`inside.start_stages`).
 
-Cards are shown by CUDA_VISIBLE_DEVICES. A process that is spawned gets the environment of the
-daemon at that moment. Two engines start at once in two threads of the daemon, so the variable is
-changed under a lock and only for a moment: while vLLM reads an engine's options, and while its
-process is spawned. A process that is forked gets the environment of the fork server, and sets the
-variable itself before it uses CUDA. It also sets vLLM's variables as they are then, since vLLM sets
-some while it reads an engine's options.
+Cards are shown by CUDA_VISIBLE_DEVICES. A spawned process gets the environment of the daemon at
+that moment. Two engines start at once in two threads, so the variable is changed under a lock and
+only while vLLM reads an engine's options and while its process is spawned. A forked process gets
+the environment of the fork server, and sets the variable itself before it uses CUDA; also vLLM's
+variables as they are then, since vLLM sets some while it reads an engine's options.
 
-We do not use vLLM's own option `device_ids`. It leaves all cards visible to the engine, and vLLM
-0.32 then takes the compute capability of the first visible card for that of the engine's card, so
-that the wrong kernels are chosen on a machine with two kinds of cards.
+vLLM's own option `device_ids` would leave all cards visible. vLLM 0.32 then takes the compute
+capability of the first for that of the engine's card, and chooses the wrong kernels on a machine
+with two kinds of cards.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class ProcessSetup:
     cards: str | None = None
     """CUDA_VISIBLE_DEVICES. None: that of the daemon."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Sent with the process's other attributes."""
+    """Sent with the process's own attributes."""
     receive: Callable[[Any], None] = lambda process: None
     """Called with the process before it starts. What it raises ends the start."""
 
@@ -67,8 +66,8 @@ _setup: ContextVar[ProcessSetup] = ContextVar("_setup", default=ProcessSetup()) 
 
 @contextlib.contextmanager
 def set_up(setup: ProcessSetup) -> Iterator[None]:
-    """Give them to the processes that start within the block, also in a thread that runs in this
-    context, as `asyncio.to_thread` lets it."""
+    """Give them to the processes that start within the block, also in a thread that
+    `asyncio.to_thread` runs in this context."""
     token = _setup.set(setup)
     try:
         yield
@@ -159,9 +158,8 @@ def start_fork_server() -> None:
     """Start the process that imports vLLM once and from which engines are forked.
 
     A fork from it takes seconds less than a fresh import, on a card some 25 for each engine. It is
-    safe where a fork of the daemon is not, because the server has one thread, no event loop and no
-    sockets, and never uses CUDA. Call this first in the daemon: the server imports while the
-    daemon goes on.
+    safe where a fork of the daemon is not: the server has one thread, no event loop and no sockets,
+    and never uses CUDA. It imports while the daemon goes on.
     """
     if choose_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([_PRELOAD])
@@ -169,8 +167,7 @@ def start_fork_server() -> None:
 
 
 def choose_start_method() -> str:
-    """Choose how engine processes start: from the fork server, or by a spawn, which imports vLLM
-    again.
+    """From the fork server, or by a spawn, which imports vLLM again.
 
     A spawn is needed under WSL, whose CUDA does not work behind a fork, and where the machine has
     cards of several kinds: vLLM's modules remember the compute capability of the first card that
@@ -188,8 +185,8 @@ def choose_start_method() -> str:
 
 
 def give_up_forks(error: str) -> bool:
-    """Start engines by a spawn from now on if this error of a forked one says that CUDA does not
-    work behind a fork here. Returns whether it says so."""
+    """Spawn engines from now on if this error of a forked one says that CUDA does not work behind a
+    fork here. Returns whether it says so."""
     global _forks_failed
     fails = not runs_on_cpu() and any(text in error for text in FORK_ERRORS)
     _forks_failed |= fails
@@ -197,5 +194,5 @@ def give_up_forks(error: str) -> bool:
 
 
 def get_mp_context() -> BaseContext:
-    """Stand for vLLM's function in the daemon: the context that its engine process starts from."""
+    """Stands for vLLM's function in the daemon."""
     return apply_setup(multiprocessing.get_context(choose_start_method()))

@@ -1,10 +1,9 @@
 """Encodes prompts so that only what we and the chat template write can be a control token.
 
-Control tokens are a tokenizer's special tokens, and of its other added tokens those that its chat
-template writes, such as `<tool_call>`. Added tokens that no template writes are ordinary words.
-
-Where a template's prompts would change, so that its tokens can't be told from the texts, a
-conversation that holds a control token is refused.
+Control tokens are a tokenizer's special tokens, and those of its other added tokens that its chat
+template writes, such as `<tool_call>`. Other added tokens are ordinary words. Where a template's
+tokens can't be told from the texts that it is given, a conversation that holds a control token is
+refused.
 """
 
 from __future__ import annotations
@@ -22,23 +21,19 @@ from flashedge.errors import RequestError
 from flashedge.types import TokenIds
 
 MOST_TEMPLATES = 16
-"""Templates to keep. A tokenizer has one or two; the pair's system prompt makes another."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardedTemplate:
-    """A chat template that can be told from the texts it is given."""
+    """A chat template, rewritten if that gives the checkpoint's own prompts."""
 
     source: str
-    """If it is exact, with its tokens spelled privately, otherwise as the checkpoint has it."""
+    """The checkpoint's own, or with its tokens spelled privately if it is exact."""
     is_exact: bool
-    """Whether the rewritten template gives the checkpoint's own prompts."""
 
 
 class PromptEncoder:
-    """Encodes texts and conversations for one tokenizer."""
-
     def __init__(
         self, tokenizer: Any, *, own: Iterable[str] = (), words: Iterable[str] = ()
     ) -> None:
@@ -50,7 +45,8 @@ class PromptEncoder:
         named = [token for token in tokenizer.all_special_tokens if token not in anyones]
         special = dict.fromkeys([*named, *(t.content for t in added if t.special)])
         plain = [t.content for t in added if t.content not in special and t.content.strip()]
-        sources = _list_sources(tokenizer.chat_template)
+        templates = tokenizer.chat_template or {}
+        sources = [templates] if isinstance(templates, str) else templates.values()
         written = {t for source in sources for t in find_written(source, plain)}
         ours = [token for token in own if token in plain]
         self.spelling = PrivateSpelling([*special, *(t for t in plain if t in written), *ours])
@@ -62,7 +58,7 @@ class PromptEncoder:
         self._templates: dict[str, GuardedTemplate] = {}
 
     def encode(self, text: str, *, begins: bool = False) -> TokenIds:
-        """Ids of a text in which privately spelled tokens are tokens and everything else is text.
+        """Encode a text in which only privately spelled tokens are tokens.
 
         begins: whether the tokenizer puts its BOS and EOS around the text.
         """
@@ -77,11 +73,9 @@ class PromptEncoder:
         return tuple(self._hf.build_inputs_with_special_tokens(ids) if begins else ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> TokenIds:
-        """Ids of a conversation by the checkpoint's own template, whose variables they are.
-
-        Raises RequestError where the template can't be told from the texts, and one of them holds
-        a control token.
-        """
+        """Encode a conversation by the checkpoint's own template, with its variables. Raises
+        RequestError where the template can't be told from the texts, and one of them holds a
+        control token."""
         return self.encode(self.render_chat(messages, **variables))
 
     def render_chat(
@@ -89,8 +83,8 @@ class PromptEncoder:
     ) -> str:
         """The text of a conversation, the tokens of its template spelled privately.
 
-        refuses: whether a template that can't be told from the texts raises RequestError for a
-        control token in them. Otherwise such a token is broken by a space.
+        refuses: whether a control token in the texts raises RequestError where the template can't
+        be told from them. Otherwise such a token is broken by a space.
         """
         template = self.guard(self._hf.get_chat_template(None, tools=variables.get("tools")))
         if template.is_exact:
@@ -98,20 +92,23 @@ class PromptEncoder:
         elif refuses:
             refuse_tokens(self.spelling, {"messages": messages, **variables})
         else:
-            messages = [_map_texts(m, self.spelling.break_tokens) for m in messages]
+            fix = self.spelling.break_tokens
+            messages = [
+                {name: fix(v) if isinstance(v, str) else v for name, v in m.items()}
+                for m in messages
+            ]
         text = self._hf.apply_chat_template(
             messages, tokenize=False, chat_template=template.source, **variables
         )
         return self.spell_rendered(text, template)
 
     def spell_rendered(self, text: str, template: GuardedTemplate) -> str:
-        """The text that a template gave, with each of its tokens spelled privately."""
+        """A text that a template gave, with each of its tokens spelled privately."""
         if template.is_exact:
             return join_roles(text, self.spelling)
         return self.spelling.spell(text)
 
     def guard(self, source: str) -> GuardedTemplate:
-        """A template of this tokenizer, rewritten."""
         if source not in self._templates:
             if len(self._templates) >= MOST_TEMPLATES:
                 self._templates.clear()
@@ -149,16 +146,6 @@ class PromptEncoder:
             return False
         expected = tuple(self._hf.encode(text, add_special_tokens=False))
         return self.encode(join_roles(ours, self.spelling)) == expected
-
-
-def _map_texts(message: Mapping[str, Any], change: Any) -> dict[str, Any]:
-    return {name: change(v) if isinstance(v, str) else v for name, v in message.items()}
-
-
-def _list_sources(template: str | Mapping[str, str] | None) -> list[str]:
-    if template is None:
-        return []
-    return [template] if isinstance(template, str) else list(template.values())
 
 
 def _say(role: str, content: str, **more: Any) -> dict[str, Any]:
@@ -199,8 +186,7 @@ _PROBES: tuple[tuple[list[dict[str, Any]], list[dict[str, Any]] | None], ...] = 
 def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None:
     """Raises RequestError for the first text of a request that holds a control token.
 
-    Texts of one list are also read as one, since a template may write them without anything
-    between.
+    Texts of one list are also read as one: a template may write them without anything between.
     """
     for where, text in list_texts(request):
         if (token := spelling.find(text)) is not None:
@@ -221,8 +207,8 @@ def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None
 
 
 def list_texts(node: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Each text below a JSON value with its place, names of fields among them, then the texts of
-    each list as one."""
+    """Each text below a JSON value with its place, names of fields too, then the texts of each list
+    as one."""
     if hasattr(node, "model_dump"):
         node = node.model_dump()
     if isinstance(node, str):

@@ -2,9 +2,9 @@
 
 A tokenizer turns the text `<|im_end|>` into the token that ends a turn, whoever wrote it. So
 control tokens get another spelling, drawn at random when a model is loaded, and a copy of the
-tokenizer knows them by that spelling only. What we and the chat template write is respelled;
-what a user, a tool or a model writes is left as it is, and is text. Everything else in the copy is
-the checkpoint's own, so texts without control tokens have the ids that they always had.
+tokenizer knows them by that spelling only. What we and the chat template write is respelled; what a
+user, a tool or a model writes is left as it is, and is text. Other texts have the ids that they
+always had.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ _MOST_TOKENS = _COUNT - 2
 
 
 class PrivateSpelling:
-    """The private spellings of some tokens."""
-
     def __init__(self, tokens: Iterable[str]) -> None:
         self._mark = "".join(_private(secrets.randbelow(_COUNT)) for _ in range(_MARK_LENGTH))
         self.tokens = tuple(dict.fromkeys(tokens))
@@ -46,7 +44,7 @@ class PrivateSpelling:
         return self._any.sub(lambda match: self._spelled[match[0]], text)
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The pieces of a text: (as everyone writes it, whether it is a token of ours)."""
+        """The pieces of a text as everyone writes them, and whether each is a token of ours."""
         for piece in re.split(f"({self._mark}.)", text):
             if piece in self._plain:
                 yield self._plain[piece], True
@@ -59,14 +57,12 @@ class PrivateSpelling:
         return match[0] if match else None
 
     def break_tokens(self, text: str) -> str:
-        """The text with a space in each token, where a text can't be told from ours otherwise."""
+        """The text with a space in each token."""
         return self._any.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     def respell(self, backend: Tokenizer) -> Tokenizer | None:
-        """A copy of a tokenizer that knows the tokens by their private spelling only.
-
-        None where it would give them other ids.
-        """
+        """A copy of a tokenizer that knows the tokens by their private spelling only. None where it
+        would give them other ids."""
         data = json.loads(backend.to_str())
         for entry in data["added_tokens"]:
             entry["content"] = self._spelled.get(entry["content"], entry["content"])

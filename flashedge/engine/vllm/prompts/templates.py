@@ -1,7 +1,7 @@
 """Rewrites a chat template so that the control tokens it writes have their private spelling.
 
-Only the template's own texts are rewritten, never a value that it is given. Texts by which it looks
-into values stay as they are: `'</think>' in content` has to find what a client sends.
+Only the template's own texts are rewritten, never a value that it is given, nor a text by which it
+looks into values: `'</think>' in content` has to find what a client sends.
 
 Some templates put a token together from a role: `'<|' + message.role + '|>'`. Their halves are
 marked, and `join_roles` makes the token of them where a known role stands between.
@@ -46,8 +46,8 @@ def rewrite(source: str, spelling: PrivateSpelling) -> str:
 
 
 def join_roles(text: str, spelling: PrivateSpelling) -> str:
-    """A rendered text in which halves with a known role between them are tokens, spelled
-    privately, and all others are what they were."""
+    """A rendered text in which halves with a known role between them are tokens, spelled privately,
+    and all others are what they were."""
     if spelling.opens not in text and spelling.closes not in text:
         return text
     made = {f"{left}{role}{right}" for left, right, role in _list_halves(spelling.tokens)}

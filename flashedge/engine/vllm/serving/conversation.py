@@ -1,7 +1,5 @@
-"""How vLLM's handlers read the conversations that agents send.
-
-The verifier sees a conversation without roles that it does not know, the chat template sees it
-without what a search said of itself.
+"""How vLLM's handlers read the conversations that agents send: the verifier without roles that it
+does not know, the chat template without what a search said of itself.
 
 Checked with vLLM 0.32.0.
 """
@@ -56,15 +54,10 @@ def _write_turn(turn: Mapping[str, Any]) -> str:
     if turn.get("role") in ("tool", "function"):
         name = f" {turn['name']}" if turn.get("name") else ""
         return f"Result of the tool{name}: {text or '(nothing)'}"
-    calls = [_write_call(call) for call in turn.get("tool_calls") or ()]
-    return "\n".join(part for part in (text, *calls) if part)
-
-
-def _write_call(call: Mapping[str, Any]) -> str:
-    function = call.get("function") or {}
-    return json.dumps(
-        {"name": function.get("name"), "arguments": function.get("arguments")}, ensure_ascii=False
-    )
+    functions = [call.get("function") or {} for call in turn.get("tool_calls") or ()]
+    calls = [{name: f.get(name) for name in ("name", "arguments")} for f in functions]
+    written = [json.dumps(call, ensure_ascii=False) for call in calls]
+    return "\n".join(part for part in (text, *written) if part)
 
 
 def _join_parts(content: Any) -> str:
@@ -75,11 +68,8 @@ def _join_parts(content: Any) -> str:
 
 
 def drop_notes(messages: Iterable[Any]) -> list[Any]:
-    """The messages without the notes of earlier searches.
-
-    Clients saw them as reasoning and send them back. Some chat templates would put them into the
-    prompt as the model's own thinking.
-    """
+    """The messages without the notes of earlier searches, which clients saw as reasoning and send
+    back. Some chat templates would put them into the prompt as the model's own thinking."""
     return [_drop_note(message) for message in messages]
 
 
@@ -98,8 +88,8 @@ def _drop_note(message: Any) -> Any:
 def gather_instructions(messages: Iterable[Any]) -> list[Any]:
     """The messages for a chat template that knows one message of instructions, at the beginning.
 
-    Several at the beginning become one. A later one becomes the user's, where it stands: put in
-    front, it would change the head of the prompt, and all KV behind would be lost.
+    Several at the beginning become one. A later one becomes the user's, where it stands: in front
+    it would change the head of the prompt, and all KV behind would be lost.
     """
     head: list[Any] = []
     rest: list[Any] = []
@@ -119,15 +109,11 @@ _MEDIA = ("image", "audio", "video")
 
 
 def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
-    """What the first part of the messages is that is no text: image, audio or video."""
-    for message in messages:
-        content = message.get("content")
-        for part in content if isinstance(content, list) else ():
-            kind = str(part.get("type")) if isinstance(part, Mapping) else ""
-            for medium in _MEDIA:
-                if medium in kind:
-                    return medium
-    return None
+    """What the first part that is no text is: image, audio or video."""
+    contents = (message.get("content") for message in messages)
+    parts = (part for content in contents if isinstance(content, list) for part in content)
+    kinds = (str(part.get("type")) for part in parts if isinstance(part, Mapping))
+    return next((medium for kind in kinds for medium in _MEDIA if medium in kind), None)
 
 
 def list_parts(messages: Iterable[Any]) -> list[Any]:
@@ -166,7 +152,11 @@ def prepare_conversations(state: Any) -> None:
             request.add_generation_prompt, request.continue_final_message = False, True
         medium = find_medium(message for message in messages if isinstance(message, Mapping))
         if medium is not None and not renderer.model_config.is_multimodal_model:
-            _refuse_medium(request, medium)
+            raise VLLMValidationError(
+                f"{request.model} reads text only, but the conversation has a part of kind"
+                f" {medium}; send text in its place, or ask a model that reads it",
+                parameter="messages",
+            )
         if refuse is not None and (medium is not None or not is_guarded):
             given = getattr(request, "chat_template_kwargs", None)
             tools = options.get("tool_dicts")
@@ -177,21 +167,20 @@ def prepare_conversations(state: Any) -> None:
     renderer.preprocess_chat = preprocess_chat
 
 
-def _refuse_medium(request: Any, medium: str) -> None:
-    raise VLLMValidationError(
-        f"{request.model} reads text only, but the conversation has a part of kind {medium};"
-        " send text in its place, or ask a model that reads it",
-        parameter="messages",
-    )
-
-
 def adapt_handlers(state: Any) -> None:
     """Let the handlers that `init_app_state` has put into `state` answer by searches."""
     models = state.openai_serving_models
     models.is_base_model = lambda name: True  # `api.protocols.switch` has checked it
     models.model_name = lambda lora_request=None: get_searcher().model
-    _tell_conversations(state.online_renderer)
     _replace_parsers(state, build_search_parser)
+    render = state.online_renderer.preprocess_chat
+
+    async def preprocess_chat(*args: Any, **options: Any) -> Any:
+        conversation, inputs = await render(*args, **options)
+        get_searcher().take_conversation(build_problem(conversation))
+        return conversation, inputs
+
+    state.online_renderer.preprocess_chat = preprocess_chat
 
 
 def join_twins(state: Any) -> None:
@@ -204,15 +193,3 @@ def _replace_parsers(state: Any, build: Callable[[Any], Any]) -> None:
         handler.parser_cls = build(handler.parser_cls)
     responses = state.openai_serving_responses
     responses.parser = build(responses.parser)
-
-
-def _tell_conversations(renderer: Any) -> None:
-    """Show the search each conversation that is rendered for it."""
-    render = renderer.preprocess_chat
-
-    async def preprocess_chat(*args: Any, **options: Any) -> Any:
-        conversation, inputs = await render(*args, **options)
-        get_searcher().take_conversation(build_problem(conversation))
-        return conversation, inputs
-
-    renderer.preprocess_chat = preprocess_chat

@@ -11,7 +11,6 @@ Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from flashedge.errors import RequestError
@@ -20,30 +19,32 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 MOST_BLANKS = 2
-"""Most blanks in a row between two parts of a tool call's arguments."""
+"""Blanks in a row between two parts of a tool call's arguments."""
 
 
 MOST_PROPERTIES = 2000
-"""Most properties of one object in a schema; several objects may have fewer. The time to compile
-them grows with their square: 1,500 take a second, 5,000 minutes, and no other grammar is compiled
+"""Properties of one object in a schema; several objects may have fewer. The time to compile them
+grows with their square: 1,500 take a second, 5,000 minutes, and no other grammar is compiled
 meanwhile."""
 MOST_CHOICES = 20_000
-"""Most values of all enumerations of a schema together. 60,000 take 15 seconds."""
+"""Values of all enumerations of a schema together. 60,000 take 15 seconds."""
 
 
 def bound_guidance(params: SamplingParams) -> None:
-    """Limit the blanks in the grammar of a tool call, if the request has one.
-
-    Raises RequestError for a schema that would take too long to compile.
-    """
+    """Limit the blanks in the grammar of a tool call, if the request has one. Raises RequestError
+    for a schema that would take too long to compile."""
     guided = params.structured_outputs
     if guided is None:
         return
     if isinstance(guided.json, dict):
         check_size(guided.json)
     elif guided.json is not None:
-        with suppress(ValueError):  # what is no JSON, vLLM refuses
-            check_size(_load_schema(guided.json))
+        try:
+            check_size(json.loads(guided.json))
+        except RecursionError:
+            raise RequestError("the request's schema is nested too deeply") from None
+        except ValueError:
+            pass  # what is no JSON, vLLM refuses
     if guided.structural_tag is not None:
         tag = json.loads(guided.structural_tag)
         check_size(tag)
@@ -51,16 +52,8 @@ def bound_guidance(params: SamplingParams) -> None:
         guided.structural_tag = json.dumps(tag)
 
 
-def _load_schema(text: str) -> Any:
-    """Raises ValueError, and RequestError for a schema that is nested too deeply."""
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise RequestError("the request's schema is nested too deeply") from None
-
-
 def check_size(schema: Any) -> None:
-    """Raises RequestError for a schema of more than `MOST_PROPERTIES` or `MOST_CHOICES`."""
+    """Raises RequestError for more than `MOST_PROPERTIES` or `MOST_CHOICES`."""
     squares = choices = 0
     waiting = [schema]
     while waiting:

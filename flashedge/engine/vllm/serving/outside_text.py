@@ -2,8 +2,8 @@
 
 Chat completions, responses and messages all render their conversation by one method of vLLM's
 renderer, which is replaced here: it returns token ids, by `prompts.encoder`. The prompt of
-/v1/completions, and of /tokenize where it has a prompt, is the client's own from the first token to
-the last, so there control tokens act, as in vLLM.
+/v1/completions and of /tokenize is the client's own from the first token to the last, so there
+control tokens act, as in vLLM.
 
 Checked with vLLM 0.32.0.
 """
@@ -33,8 +33,8 @@ _has_media: ContextVar[bool] = ContextVar("has_media", default=False)
 
 @contextmanager
 def render_media(has_media: bool) -> Iterator[None]:
-    """In the block, vLLM itself encodes a conversation with media, whose places it writes into
-    the texts."""
+    """In the block, vLLM itself encodes a conversation with media, whose places it writes into the
+    texts."""
     token = _has_media.set(has_media)
     try:
         yield

@@ -1,8 +1,7 @@
 """Lets vLLM's parsers of thinking and tool calls read a long answer in pieces.
 
-Its lexer cuts each marker that it finds off the front of the text, which copies the rest. So an
-answer of many markers took time in proportion to the square of its length: a megabyte of `<think>`
-nearly a minute, on the daemon's event loop. The lexer is made for streams, so it finds the same in
+Its lexer cuts each marker off the front of the text, which copies the rest: a megabyte of `<think>`
+took nearly a minute on the daemon's event loop. It is made for streams, so it finds the same in
 pieces.
 
 Checked with vLLM 0.32.0.
@@ -21,7 +20,7 @@ _feed = IncrementalLexer.feed
 def feed_in_pieces(
     self: IncrementalLexer, text: str, token_texts: tuple[str, ...] = (), token_count: int = 0
 ) -> list[LexToken]:
-    """Stand for vLLM's `IncrementalLexer.feed` in the daemon's process."""
+    """Stands for vLLM's `IncrementalLexer.feed` in the daemon's process."""
     if len(text) <= PIECE or token_texts:
         return _feed(self, text, token_texts, token_count)
     found = _feed(self, text[:PIECE], (), token_count)

@@ -1,8 +1,6 @@
 """vLLM's HTTP routes over the generator's engine: chat completions, completions, responses,
 Anthropic's messages, tokenization.
 
-Handlers hold the front end of one engine process, so they are made again for each.
-
 Checked with vLLM 0.32.0.
 """
 
@@ -25,12 +23,7 @@ from vllm.entrypoints.serve.tokenize.api_router import router as tokenize_router
 from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from flashedge.engine.http_requests import (
-    PlainRequests,
-    ProtocolOptions,
-    find_failure,
-    find_searcher,
-)
+from flashedge.engine.http_requests import PlainRequests, find_failure, find_searcher
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.conversation import (
     adapt_handlers,
@@ -39,6 +32,7 @@ from flashedge.engine.vllm.serving.conversation import (
 )
 from flashedge.engine.vllm.serving.search_client import SearchClient
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient
+from flashedge.models.specs import Pair
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -57,11 +51,9 @@ class VllmProtocols:
     runs: see `search_client`.
     """
 
-    def __init__(
-        self, process: EngineProcess, options: ProtocolOptions, plain: PlainRequests
-    ) -> None:
+    def __init__(self, process: EngineProcess, pair: Pair, plain: PlainRequests) -> None:
         self._process = process
-        self._options = options
+        self._pair = pair
         self._plain = plain
         self._plain_app, self._search_app = _build_generator_app(), _build_generator_app()
         shorten_refusals()
@@ -80,14 +72,28 @@ class VllmProtocols:
             llm = self._process.get_llm()
             if llm is self._serves:
                 return
-            args = build_args(self._process.options.model, self._options, _find_template(llm))
+            args = build_args(self._process, self._pair.name, **self._list_args(llm))
             for app, kind in ((self._plain_app, TaggedClient), (self._search_app, SearchClient)):
-                client: Any = kind(llm, self._process, self._plain, self._options.name)
+                client: Any = kind(llm, self._process, self._plain, self._pair.name)
                 await init_app_state(client, app.state, args, ("generate",))
                 prepare_conversations(app.state)
                 join_twins(app.state)
             adapt_handlers(self._search_app.state)
             self._serves = llm
+
+    def _list_args(self, llm: AsyncLLM) -> dict[str, Any]:
+        entry, given = self._pair.generator, dict[str, Any]()
+        if entry.tool_parser is not None:
+            given["enable_auto_tool_choice"] = True
+            given["tool_call_parser"] = entry.tool_parser
+            given["tool_strict_level"] = "parameter"  # else arguments may be any JSON
+            given["exclude_tools_when_tool_choice_none"] = True  # else a call may stand in the text
+        if entry.chat_template_kwargs:
+            given["default_chat_template_kwargs"] = json.dumps(dict(entry.chat_template_kwargs))
+        template = getattr(llm.renderer.tokenizer, "chat_template", None)
+        if self._pair.system_prompt is not None and isinstance(template, str):
+            given["chat_template"] = begin_with_system_prompt(template, self._pair.system_prompt)
+        return given
 
 
 def _build_generator_app() -> FastAPI:
@@ -105,29 +111,18 @@ def build_app(router: APIRouter) -> FastAPI:
     return app
 
 
-def build_args(model: object, options: ProtocolOptions, template: str | None) -> Namespace:
-    """The arguments of `vllm serve` for these options.
-
-    template: the model's chat template.
-    """
+def build_args(process: EngineProcess, name: str, **more: Any) -> Namespace:
+    """The arguments of `vllm serve` for an engine whose model clients call `name`."""
     given: dict[str, Any] = {
-        "model": str(model),
-        "served_model_name": options.name,
+        "model": str(process.options.model),
+        "served_model_name": name,
         "enable_prompt_tokens_details": True,
+        **more,
     }
-    if options.tool_parser is not None:
-        given["enable_auto_tool_choice"] = True
-        given["tool_call_parser"] = options.tool_parser
-        given["tool_strict_level"] = "parameter"  # else arguments may be any JSON
-        given["exclude_tools_when_tool_choice_none"] = True  # else a call may stand in the text
-    if options.chat_template_kwargs:
-        given["default_chat_template_kwargs"] = json.dumps(options.chat_template_kwargs)
-    if options.system_prompt is not None and template is not None:
-        given["chat_template"] = begin_with_system_prompt(template, options.system_prompt)
     flags = {name: f"--{name.replace('_', '-')}" for name in given}
     words = [w for name, v in given.items() for w in (flags[name], v) if w is not True]
     args: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
-    args.structured_outputs_config.reasoning_parser = options.reasoning_parser or ""
+    args.structured_outputs_config.reasoning_parser = process.options.reasoning_parser or ""
     return args
 
 
@@ -140,17 +135,9 @@ def begin_with_system_prompt(template: str, prompt: str) -> str:
     )
 
 
-def _find_template(llm: AsyncLLM) -> str | None:
-    template = getattr(llm.renderer.tokenizer, "chat_template", None)
-    return template if isinstance(template, str) else None
-
-
 class RefusalFilter(logging.Filter):
-    """Replaces the traceback of a refusal by its reason. It keeps that of a bug.
-
-    vLLM's handlers log each exception with its traceback, a full queue and a prompt that is too
-    long as well. The client is told the reason, and nothing is wrong with the daemon.
-    """
+    """Replaces the traceback of a refusal, which vLLM's handlers log for a full queue or a long
+    prompt too, by its reason. It keeps that of a bug."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None

@@ -2,7 +2,7 @@
 
 vLLM scores pairs by a classifier with one label (or by embeddings). A verifier that is one gives
 our searches its logit at every token, the task `token_classify`. The same model offers `classify`,
-the activated logit at the last token, and with that task vLLM's handler works as in `vllm serve`.
+the activated logit at the last token, with which vLLM's handler works as in `vllm serve`.
 
 Checked with vLLM 0.32.0.
 """
@@ -16,18 +16,11 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import ASGIApp
 from vllm import PoolingParams
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.pooling.scoring.api_router import router
 
-from flashedge.engine.http_requests import (
-    PlainAsk,
-    PlainRequests,
-    ProtocolOptions,
-    end_with_request,
-    get_tags,
-)
+from flashedge.engine.http_requests import PlainAsk, PlainRequests, end_with_request, get_tags
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.protocols import build_app, build_args
@@ -99,11 +92,9 @@ class ScoringClient(TaggedClient):
 class VllmScores:
     """An ASGI application. Requests must be tagged (`engine.http_requests`)."""
 
-    def __init__(
-        self, process: EngineProcess, options: ProtocolOptions, plain: PlainRequests
-    ) -> None:
+    def __init__(self, process: EngineProcess, pair: str, plain: PlainRequests) -> None:
         self._process = process
-        self._options = options
+        self._pair = pair
         self._plain = plain
         self._app = build_app(router)
         self._serves: AsyncLLM | None = None
@@ -114,20 +105,8 @@ class VllmScores:
         async with self._preparing:
             llm = self._process.get_llm()
             if llm is not self._serves:
-                client: Any = ScoringClient(llm, self._process, self._plain, self._options.name)
-                args = build_args(self._process.options.model, self._options, None)
+                client: Any = ScoringClient(llm, self._process, self._plain, self._pair)
+                args = build_args(self._process, self._pair)
                 await init_app_state(client, self._app.state, args, (CLASSIFY,))
                 self._serves = llm
         await self._app(scope, receive, send)
-
-
-class PairProtocols:
-    """An ASGI application: vLLM's scores over the verifier, all else over the generator."""
-
-    def __init__(self, generator: ASGIApp, verifier: ASGIApp) -> None:
-        self._generator = generator
-        self._verifier = verifier
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        app = self._verifier if scope["path"].endswith("/score") else self._generator
-        await app(scope, receive, send)

@@ -1,9 +1,9 @@
 """The engine client that vLLM's protocol handlers are given for requests that name a search.
 
-Where a handler asks for text, a run starts, and what it finds comes back in the form of an engine's
-outputs. So everything around it, such as tool calls, choices, stop strings, streams and usage, is
-the handler's own. vLLM's detokenizer decodes each path again, token by token, so that stop strings,
-special tokens and the parsers of tool calls see what they would see of a generation.
+Where a handler asks for text, a run starts, and what it finds comes back as an engine's outputs. So
+tool calls, choices, stop strings, streams and usage are the handler's own. vLLM's detokenizer
+decodes each path again, token by token, so that stop strings, special tokens and the parsers of
+tool calls see what they would see of a generation.
 
 Checked with vLLM 0.32.0.
 """
@@ -48,7 +48,6 @@ class SearchClient(TaggedClient):
     """Answers by the search of the HTTP request (`get_searcher`)."""
 
     def _admit(self, choices: int) -> None:
-        """Raises QueueFull, DaemonStopping."""
         get_searcher().check_admission()
 
     def generate(
@@ -108,8 +107,7 @@ async def _follow(
 
 
 def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
-    """What the text must match, as plain JSON values: the fields of vLLM's
-    StructuredOutputsParams that say something."""
+    """What the text must match: the fields of vLLM's StructuredOutputsParams that say something."""
     given = params.structured_outputs
     if given is None or given.all_constraints_none():
         return None
@@ -119,8 +117,6 @@ def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
 
 
 class PathOutputs:
-    """The outputs of one request for a search."""
-
     def __init__(self, request: EngineCoreRequest, tokenizer: Any) -> None:
         """request: as vLLM's input processor made it of the handler's prompt and parameters."""
         assert request.sampling_params is not None

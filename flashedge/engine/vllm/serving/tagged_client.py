@@ -1,8 +1,8 @@
 """The engine client that vLLM's protocol handlers are given.
 
-Everything that they ask of the engine passes through `TaggedClient.generate`. It tags the request,
-samples it by position noise, counts it, and turns errors into those that the handlers put into
-their protocol's own form.
+All that they ask of the engine passes through `TaggedClient.generate`. It tags the request, samples
+it by position noise, counts it, and turns errors into those that the handlers put into their
+protocol's own form.
 
 Checked with vLLM 0.32.0.
 """
@@ -65,7 +65,6 @@ class TaggedClient:
     def __init__(
         self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests, pair: str
     ) -> None:
-        """pair: the name of the pair whose generator it is."""
         self._llm = llm
         self._process = process
         self._plain = plain
@@ -78,7 +77,6 @@ class TaggedClient:
 
     @property
     def errored(self) -> bool:
-        """Whether this engine no longer serves."""
         return self._find_fault() is not None
 
     @property
@@ -105,16 +103,13 @@ class TaggedClient:
             raise convert_error(error) from error
 
     def _admit(self, choices: int) -> None:
-        """Raises QueueFull, RequestError."""
         self._plain.check_admission(self._pair, choices)
 
     def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[RequestOutput]:
-        """Stream the outputs of a request, tagged.
-
-        Raises, while it streams, what `convert_error` returns.
-        """
+        """Stream the outputs of a request, tagged. Raises, while it streams, what `convert_error`
+        returns."""
         tags = get_tags()  # here: the stream may be read in another context
         tags = replace(tags, program=tags.program or request_id)
         try:
@@ -124,7 +119,17 @@ class TaggedClient:
         except FlashEdgeError as error:
             raise fail_request(error) from error
         options["priority"] = tags.priority
-        ask = build_ask(prompt, params, tags, self._llm.model_config.max_model_len, self._pair)
+        ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+        room = max(1, self._llm.model_config.max_model_len - len(ids or ()))
+        ask = PlainAsk(
+            program=tags.program or request_id,
+            pair=self._pair,
+            client=tags.client,
+            priority=tags.priority,
+            choices=params.n,
+            prompt_ids=tuple(ids or ()),
+            max_tokens=min(params.max_tokens or room, room),
+        )
         return end_with_request(self._stream(prompt, params, request_id, ask, options))
 
     async def _stream(
@@ -137,7 +142,7 @@ class TaggedClient:
     ) -> AsyncGenerator[RequestOutput]:
         try:
             with (
-                self._plain.open(ask, lambda: self._llm.abort(request_id)) as request,
+                self._plain.open(ask, lambda: self._llm.abort(request_id)) as follow,
                 self._process.open_request(request_id),
             ):
                 whole, params = watch_whole(params)
@@ -158,11 +163,8 @@ class TaggedClient:
                             self._process.note_prompt(
                                 len(output.prompt_token_ids or ()), output.num_cached_tokens or 0
                             )
-                        request.note(
-                            prompt_tokens=len(output.prompt_token_ids or ()),
-                            new_tokens=tokens - seen,
-                            finishes=tuple(p.finish_reason for p in parts if p.finish_reason),
-                        )
+                        finishes = tuple(p.finish_reason for p in parts if p.finish_reason)
+                        follow(len(output.prompt_token_ids or ()), tokens - seen, finishes)
                         if whole:
                             seen = tokens
                         if not whole or output.finished:
@@ -172,16 +174,13 @@ class TaggedClient:
 
 
 def streams(params: SamplingParams) -> bool:
-    """Whether the client sees the answer in pieces."""
     return params.output_kind is RequestOutputKind.DELTA
 
 
 def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:
-    """Have a request whose client waits for the whole answer report its tokens on the way.
-
-    The scheduler of programs then sees that it runs and how far it is. Of several choices vLLM
-    joins only final outputs, so such a request stays as it is. Returns whether it is watched.
-    """
+    """Have a request whose client waits for the whole answer report its tokens on the way, so that
+    the scheduler of programs sees how far it is. Returns whether it does: vLLM joins only final
+    outputs of several choices."""
     if params.output_kind is not RequestOutputKind.FINAL_ONLY or params.n > 1:
         return False, params
     params = params.clone()
@@ -190,10 +189,8 @@ def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:
 
 
 def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
-    """Keep why the request fails, for the end of its stream, and convert the error.
-
-    Within a stream, all handlers put a GenerationError into their protocol's form, and it alone.
-    """
+    """Keep why the request fails, for the end of its stream, and convert the error. Within a
+    stream, all handlers put a GenerationError into their protocol's form, and it alone."""
     note_failure(error)
     converted = convert_error(error)
     if streams and not isinstance(converted, GenerationError):
@@ -202,32 +199,13 @@ def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
     return converted
 
 
-def build_ask(
-    prompt: Any, params: SamplingParams, tags: RequestTags, max_model_len: int, pair: str
-) -> PlainAsk:
-    """What the scheduler of programs is told. A prompt that is no dictionary counts as empty."""
-    ids = tuple(prompt.get("prompt_token_ids") or ()) if isinstance(prompt, Mapping) else ()
-    room = max(1, max_model_len - len(ids))
-    assert tags.program is not None, "a request without one has its own name"
-    return PlainAsk(
-        program=tags.program,
-        pair=pair,
-        client=tags.client,
-        priority=tags.priority,
-        choices=params.n,
-        prompt_ids=ids,
-        max_tokens=min(params.max_tokens or room, room),
-    )
-
-
 def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False) -> SamplingParams:
     """Copy the parameters, with the tags, and with position noise where a client gives a seed.
 
     Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
     which is faster for a whole batch. It also draws requests with penalties and with budgets of
     thinking, which act on logits after the noise; by their seed, if they have one. Raises
-    RequestError for a schema that is too large, and for a deterministic request that can't be
-    verified.
+    RequestError for a schema that is too large, and for what can't be verified.
     """
     params = given.clone()
     bound_guidance(params)
@@ -242,7 +220,13 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
     }
     repeatable = tags.is_seeded or tags.deterministic
     params.seed = tags.seed if repeatable else None
-    if repeatable and params.temperature > 0 and not _needs_own_sampler(params):
+    acts_behind_noise = (
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1
+        or params.thinking_token_budget is not None
+    )
+    if repeatable and params.temperature > 0 and not acts_behind_noise:
         ours |= {
             "temperature": params.temperature,
             "top_k": max(0, params.top_k),
@@ -253,15 +237,6 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
         params.temperature, params.top_k, params.top_p, params.min_p = 0.0, 0, 1.0, 0.0
     params.extra_args = {**(params.extra_args or {}), ARGS_KEY: ours}
     return params
-
-
-def _needs_own_sampler(params: SamplingParams) -> bool:
-    return bool(
-        params.presence_penalty
-        or params.frequency_penalty
-        or params.repetition_penalty != 1
-        or params.thinking_token_budget is not None
-    )
 
 
 UNVERIFIABLE = {
@@ -278,8 +253,8 @@ UNVERIFIABLE = {
     "logprob_token_ids": None,
     "thinking_token_budget": None,
 }
-"""What changes logits by more than the noise, or is computed from all of the prompt's, by its name
-in SamplingParams, with the value that asks for nothing."""
+"""The fields of SamplingParams that change logits by more than the noise, or need all of the
+prompt's, with the value that asks for nothing."""
 
 
 def check_verifiable(params: SamplingParams) -> None:

@@ -1,11 +1,11 @@
 """The parsers of vLLM's handlers, by which a stream and a whole answer say the same.
 
-vLLM's parsers read a text in two ways. For a stream they guess from the beginning of a tool call
-what it will be, and lose the text of one that is none: one that is cut, broken, or only begins.
-What has been sent can't be taken back. So a stream sends thinking and text as they come and holds
-calls back. At its end the whole text is read as well, and the stream sends what that reading has
-more. If the two contradict each other, what the stream has said stands. A whole answer is read as a
-stream of one piece. What a search does is shown as reasoning, before its answer.
+For a stream vLLM's parsers guess from the beginning of a tool call what it will be, and lose the
+text of one that is cut, broken, or only begins. What has been sent can't be taken back. So a stream
+sends thinking and text as they come and holds calls back. At its end the whole text is read as
+well, and the stream sends what that reading has more; in a contradiction, what the stream has said
+stands. A whole answer is read as a stream of one piece. What a search does is shown as reasoning,
+before its answer.
 
 Checked with vLLM 0.32.0.
 """
@@ -130,7 +130,6 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
 
 
 def _find_marks(reasoning_parser: Any) -> dict[int, str]:
-    """The tokens that begin and end the thinking."""
     if reasoning_parser is None:
         return {}
     marks = (reasoning_parser.reasoning_start_str, reasoning_parser.reasoning_end_str)
@@ -139,8 +138,8 @@ def _find_marks(reasoning_parser: Any) -> dict[int, str]:
 
 
 def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
-    """A piece of an answer with each of the marks apart: vLLM's parsers read several in one piece
-    differently than one by one."""
+    """An answer's piece with each mark of the thinking apart: vLLM's parsers read several in one
+    piece differently than one by one."""
     at = [place for place, token in enumerate(ids) if token in marks]
     texts = re.split(f"({'|'.join(map(re.escape, marks.values()))})", text) if at else [text]
     if [marks[ids[place]] for place in at] != texts[1::2]:
@@ -168,15 +167,16 @@ def _build_delta(thought: str, content: str, calls: list[Any]) -> DeltaMessage |
     if content:
         said["content"] = content
     if calls:
-        said["tool_calls"] = [_build_call(index, call) for index, call in enumerate(calls)]
+        said["tool_calls"] = [
+            {
+                "index": index,
+                "id": call.id or f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for index, call in enumerate(calls)
+        ]
     return DeltaMessage(**said) if said else None
-
-
-def _build_call(index: int, call: Any) -> dict[str, Any]:
-    """A whole call as a part of a stream."""
-    name = call.id or f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
-    function = {"name": call.name, "arguments": call.arguments}
-    return {"index": index, "id": name, "type": "function", "function": function}
 
 
 class NoteText(str):
@@ -186,14 +186,10 @@ class NoteText(str):
 
 
 def build_search_parser(base: type[Parser] | None) -> type[Parser]:
-    """The parser class of a handler that answers by searches.
-
-    base: the handler's own. None: the model has parsers neither of tool calls nor of thinking.
-    """
+    """The parser class of a handler that answers by searches. base: the handler's own, None for a
+    model without parsers."""
 
     class SearchParser(base or DelegatingParser):  # type: ignore[misc]
-        """Streams notes as reasoning."""
-
         def parse_delta(
             self, delta_text: str, delta_token_ids: Any, request: Any, *args: Any, **options: Any
         ) -> DeltaMessage | None:

@@ -18,7 +18,7 @@ from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.engine_options import EngineOptions, build_options
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
 from flashedge.errors import ConfigError
-from flashedge.models.memory.engine_memory import choose_limits
+from flashedge.models.memory.engine_memory import choose_graph_sizes
 from flashedge.models.registry import BUNDLED, find_pair
 from flashedge.models.specs import ONLINE_METHODS
 from flashedge.optimizations import Features
@@ -53,7 +53,7 @@ def test_two_engines_start_on_one_card() -> None:
 def test_only_a_generator_on_a_card_captures_graphs() -> None:
     """For the batch sizes that a decode step can have, and no larger ones."""
     graphs = {
-        (samples, on_card): choose_limits(100, samples=samples, on_card=on_card).graph_sizes
+        (samples, on_card): choose_graph_sizes(100, samples=samples, on_card=on_card)
         for samples in (True, False)
         for on_card in (True, False)
     }

@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.inside import plugin
-from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
+from flashedge.engine.vllm.prm import FAMILIES, find_family
+from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.checkpoints import check_checkpoint
 from flashedge.models.specs import VERIFIER_FAMILIES
@@ -176,7 +177,7 @@ def test_other_published_tags_give_their_authors_ids(
     assert tokenizer.convert_tokens_to_ids(list_labels(prm)) == [
         tokenizer.encode(label, add_special_tokens=False)[0] for label in labels
     ]
-    check_checkpoint(folder, "verifier", family="step_tag", tokens=(tag, *labels))
+    check_checkpoint(folder, family="step_tag", tokens=(tag, *labels))
     before = make("step_tag", folder, variant=variant, score_at="before_tag")
     assert encode(before) == (ids, [i - 1 for i in scored])
 
@@ -370,13 +371,13 @@ def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, P
     for name in JUDGES_OF_ANSWERS:
         assert isinstance(find_family(name)(folders[name], {}), AnswerFormat)
     for name, folder in folders.items():
-        check_checkpoint(folder, "verifier", family=name, max_model_len=512)
+        check_checkpoint(folder, family=name, max_model_len=512)
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_generator")])
 def test_the_tiny_generators_are_complete_checkpoints(kind: str, tmp_path: Path) -> None:
     folder = make_checkpoint(kind, tmp_path / kind)
-    check_checkpoint(folder, "generator", max_model_len=512)
+    check_checkpoint(folder, max_model_len=512)
     codec = HFCodec(folder)
     ids = codec.encode_chat(PROBLEM.messages)
     assert QUESTION in codec.decode(ids)

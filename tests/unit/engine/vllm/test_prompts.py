@@ -16,7 +16,8 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, ByT5Tokenizer
 
 from flashedge.engine.vllm.codec import HFCodec
-from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
+from flashedge.engine.vllm.prm import FAMILIES, find_family
+from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.engine.vllm.prompts.encoder import PromptEncoder
 from flashedge.errors import RequestError
 from flashedge.models.registry import BUNDLED

@@ -118,7 +118,7 @@ def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None
 def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = load_config({"features": "second_runner=on"}, environ={})
     found: list[EntryPoint] = []
-    monkeypatch.setattr(pair, "entry_points", lambda **_: found)
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: found)
     with pytest.raises(ConfigError, match="second_runner is on, and vLLM's second"):
         pair.check_second_runner(asked)
     pair.check_second_runner(load_config(environ={}))

@@ -15,7 +15,6 @@ from flashedge.models.memory.engine_memory import (
     EngineMemory,
     can_spread,
     check_spread,
-    choose_limits,
     count_kv_bytes,
     count_weights_bytes,
     estimate_engine,
@@ -103,15 +102,13 @@ def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
 def test_the_parts_of_an_estimate() -> None:
     """A generator of 7B: more than the 1.2 GiB that used to be assumed for any engine."""
     for sequences in (128, 256):
-        limits = choose_limits(sequences, samples=True, on_card=True)
-        found = estimate_engine(SHAPE, limits, on_card=True)
+        found = estimate_engine(SHAPE, sequences, samples=True, on_card=True)
         assert found.logits == sequences * 152_064 * 6
         assert found.logprobs == sequences * 152_064 * 4
         assert found.sampler == found.logits + found.logprobs + found.noise
         assert found.forward == 4096 * 2 * (3 * 18_944 + 5 * 3584)
         assert found.overhead > 1.2 * 2**30
-    verifier = choose_limits(128, samples=False, on_card=True)
-    assert estimate_engine(SHAPE, verifier, on_card=True).sampler == 0
+    assert estimate_engine(SHAPE, 128, samples=False, on_card=True).sampler == 0
 
 
 # ---------------------------------------------------------------- a model on several cards
@@ -140,8 +137,9 @@ def test_a_number_of_cards_that_vllm_refuses_is_named() -> None:
 
 
 def test_a_step_shrinks_with_the_width_but_not_with_the_logits() -> None:
-    limits = choose_limits(128, samples=True, on_card=True)
-    one, two = (estimate_engine(SHAPE, limits, on_card=True, cards=n) for n in (1, 2))
+    one, two = (
+        estimate_engine(SHAPE, 128, samples=True, on_card=True, cards=cards) for cards in (1, 2)
+    )
     assert two.forward == 4096 * 2 * (3 * 18_944 // 2 + 5 * 3584)
     assert (two.logits, two.noise) == (one.logits, one.noise)
     assert two.context - one.context == LINK_BYTES

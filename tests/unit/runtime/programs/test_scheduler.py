@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import log
 from typing import Any
 
@@ -12,12 +13,10 @@ import pytest
 import pytest_asyncio
 
 from flashedge.config import load_config
-from flashedge.engine.http_requests import PlainAsk
+from flashedge.engine.http_requests import PlainAsk, PlainRequests
 from flashedge.events import CertaintyUpdated, Progress, StepCompleted
 from flashedge.optimizations import Features
-from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.plain_requests import PlainRequests
-from flashedge.runtime.programs.plain import ProgramRequests
+from flashedge.runtime.plain_requests import watch_program
 from flashedge.runtime.programs.scheduler import LOOK_S, PairScheduler, measure_capacity
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.scheduling.lengths.distribution import LogT
@@ -374,17 +373,17 @@ async def test_the_wait_of_each_program_is_noted_once(build: Build) -> None:
 
 async def test_a_plain_request_is_a_program_while_it_is_open(build: Build) -> None:
     rig = build()
-    plain = ProgramRequests(PlainRequests(Metrics()), lambda pair: rig)
+    plain = PlainRequests(partial(watch_program, lambda pair: rig))
     ask = PlainAsk(
         program="chat", client="person", choices=2, prompt_ids=tuple(range(7)), max_tokens=64
     )
 
     async def abort() -> None: ...
 
-    with plain.open(ask, abort) as request:
+    with plain.open(ask, abort) as follow:
         before = rig.only
         assert (before.kind, before.has_started) == ("chat", False)
-        request.note(prompt_tokens=7, new_tokens=3, finishes=())
+        follow(7, 3, ())
         assert rig.only.has_started
         assert rig.only.left_tokens < before.left_tokens
     assert rig.estimate_programs() == []

@@ -346,7 +346,7 @@ WIDE = EngineOptions(
     kv_bytes=1 << 30,
     max_num_seqs=128,
     max_batched_tokens=4096,
-    graph_sizes=choose_graph_sizes(128),
+    graph_sizes=choose_graph_sizes(128, samples=True, on_card=True),
 )
 
 
@@ -354,8 +354,9 @@ def test_both_limits_are_halved_down_to_a_floor() -> None:
     seen, now = [], halve_batch(WIDE)
     while now is not None:
         seen.append((now.max_num_seqs, now.max_batched_tokens))
-        assert now.graph_sizes[-1] == now.max_num_seqs
-        assert now.graph_sizes == choose_graph_sizes(now.max_num_seqs)
+        sequences = now.max_num_seqs
+        assert now.graph_sizes[-1] == sequences
+        assert now.graph_sizes == choose_graph_sizes(sequences, samples=True, on_card=True)
         now = halve_batch(now)
     assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
 
