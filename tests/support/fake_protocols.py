@@ -30,9 +30,8 @@ from flashedge.engine.http_requests import (
     find_searcher,
     get_tags,
 )
-from flashedge.engine.vllm.serving.conversation import build_problem
 from flashedge.errors import DaemonStopping, FlashEdgeError
-from flashedge.types import Sampling
+from flashedge.types import Message, Problem, Sampling
 
 
 @dataclass
@@ -78,8 +77,9 @@ class FakeProtocols:
         self, searcher: Searcher, request: Request, body: dict[str, Any], *asgi: Any
     ) -> None:
         searcher.check_admission()
-        messages = body.get("messages") or [{"role": "user", "content": "hi"}]
-        searcher.take_conversation(build_problem(messages))
+        turns = body.get("messages") or [{"role": "user", "content": "hi"}]
+        messages = tuple(Message(role=turn["role"], content=turn["content"]) for turn in turns)
+        searcher.take_conversation(Problem(messages=messages))
         sampling = Sampling(temperature=body.get("temperature", 0.7))
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 1000
         prompt = SearchPrompt(
