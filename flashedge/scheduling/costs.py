@@ -1,7 +1,7 @@
 """Seconds of an engine's work: from a profile where there is one, from a roofline otherwise.
 
-A roofline knows a model's shape and a device's data sheet. A step takes overhead + max(FLOPs /
-peak, bytes / bandwidth) over the whole batch; part of the overhead may grow with the batch.
+By a roofline a step takes overhead + max(FLOPs / peak, bytes / bandwidth) over the whole batch;
+part of the overhead may grow with the batch.
 
 Ref: arXiv 2509.00195 §4.3. Eq. 1 uses the same two bounds, one each for prefill and decode; here
 one batch may hold both.
@@ -24,8 +24,6 @@ BatchTime = Callable[[int], float]  # batch size -> seconds; it never falls as t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What of a device decides a step's cost."""
-
     name: str
     flops: float
     """Peak of dense multiply-add, in FLOP/s."""
@@ -51,11 +49,9 @@ class CostCurve(Protocol):
 
     def decode_at(self, context: float) -> BatchTime:
         """Seconds of one engine step that adds a token to each path, behind `context` tokens."""
-        ...
 
     def prefill_at(self, context: float, new: float) -> BatchTime:
         """Seconds to compute `new` tokens of each path behind `context` tokens of KV."""
-        ...
 
 
 def count_flops(shape: ModelShape, context: float, new: float) -> float:
@@ -66,8 +62,6 @@ def count_flops(shape: ModelShape, context: float, new: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineCurve:
-    """Computed from the data sheet. Ref: arXiv 2509.00195 §4.3."""
-
     device: Device
     shape: ModelShape
 
@@ -88,11 +82,8 @@ class RooflineCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCurve:
-    """Interpolates between measured points.
-
-    Before the first point it is constant; beyond the last it grows in proportion, which is an
-    upper bound. `interpolate_measurements` makes one of raw measurements.
-    """
+    """Interpolates between measured points. Before the first point it is constant; beyond the last
+    it grows in proportion, which is an upper bound."""
 
     batches: tuple[float, ...]
     contexts: tuple[float, ...]
@@ -119,10 +110,7 @@ def interpolate_measurements(
     prefill: Sequence[float],
 ) -> MeasuredCurve:
     """Make a curve of measured points. Where more work took less time (noise), the longer time
-    is used.
-
-    Raises ConfigError for axes that don't rise, tables of another shape, and invalid times.
-    """
+    is used. Raises ConfigError for unusable points."""
     for name, axis in (("batches", batches), ("contexts", contexts), ("tokens", tokens)):
         rises = all(a < b for a, b in pairwise(axis))
         if not axis or not rises or not all(isfinite(at) and at >= 0 for at in axis):

@@ -1,12 +1,11 @@
 """Deterministic requests: the shape in which their tokens are computed, and when.
 
 A sequence is cut into windows of T tokens, counted from its first token, prompt included. Each
-window is computed by a pass of T * G rows, whatever else the engine has to do, so the order of
-every sum depends on the shape alone. A token's place in its window depends on its position only,
-not on where the prompt ends or on what was rolled back.
+window is computed by a pass of T * G rows, so the order of every sum depends on the shape alone. A
+token's place in its window depends on its position only, not on where the prompt ends or on what
+was rolled back.
 
-A pass belongs to deterministic requests alone, so everyone else waits for it. Where others wait,
-at most one pass comes between two of their steps: what they lose is bounded by one pass.
+All other requests wait for a pass, so at most one comes between two of their steps.
 
 Ref: arXiv 2601.17768 §4. Departures: ADR 20.
 """
@@ -53,7 +52,7 @@ class ReplayShape:
         return min(self.find_window(known) + self.window, max_model_len - 1)
 
     def end_chunk(self, computed: int, known: int) -> int:
-        """The position behind the next chunk of prefill, which stops before the window above.
+        """The position behind the next chunk of prefill, which stops before that window.
 
         computed: tokens whose KV is there, a multiple of the window.
         """

@@ -8,7 +8,7 @@ from scripts.vllm_seams.seam import describe_use as _use
 _OURS = "inside/determinism"
 _PASSES = f"{_OURS}/passes.py"
 _WINDOWS, _EDGE = f"{_OURS}/windows.py", "inside/scheduler.py"
-_QUEUES, _RUNNER = f"{_OURS}/queues.py", f"{_OURS}/runner.py"
+_RUNNER = f"{_OURS}/runner.py"
 
 _VLLM_SCHEDULER = "v1.core.sched.scheduler:Scheduler"
 _VLLM_RUNNER = "v1.worker.gpu_model_runner:GPUModelRunner"
@@ -19,17 +19,17 @@ DETERMINISM = (
     _use(_VLLM_SCHEDULER, "_free_request _get_local_prefix_cache_hit", _OVERRIDDEN,
          f"{_EDGE} {_WINDOWS}",
          "Prefixes are shared in whole windows; a request's candidates end with it."),
-    _use(_VLLM_SCHEDULER, "max_num_scheduled_tokens policy", _ACCESSED, _QUEUES,
+    _use(_VLLM_SCHEDULER, "max_num_scheduled_tokens policy", _ACCESSED, _PASSES,
          "A pass is vLLM's own step over some of the requests."),
-    _use(_VLLM_SCHEDULER, "scheduler_config adaptive_long_prefill_threshold", _ACCESSED, _QUEUES,
+    _use(_VLLM_SCHEDULER, "scheduler_config adaptive_long_prefill_threshold", _ACCESSED, _PASSES,
          "A pass of several paths takes so many tokens of each."),
-    _use("config.scheduler:SchedulerConfig", "long_prefill_token_threshold", _ACCESSED, _QUEUES,
+    _use("config.scheduler:SchedulerConfig", "long_prefill_token_threshold", _ACCESSED, _PASSES,
          "A pass of several paths takes so many tokens of each."),
     _use(_VLLM_SCHEDULER, "hash_block_size block_size", _ACCESSED, _WINDOWS,
          "The hashes of blocks with candidates are forgotten."),
     _use(_VLLM_SCHEDULER, "make_spec_decoding_stats", _WORKINGS, _PASSES,
          "Does nothing without statistics, which our engines do not log."),
-    _use("v1.core.sched.request_queue", "create_request_queue", _CALLED, _QUEUES,
+    _use("v1.core.sched.request_queue", "create_request_queue", _CALLED, _PASSES,
          "A pass sees some of the waiting requests."),
     _use("v1.core.sched.output:SchedulerOutput",
          "total_num_scheduled_tokens scheduled_spec_decode_tokens", _ACCESSED, _PASSES,

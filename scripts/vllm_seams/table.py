@@ -149,7 +149,7 @@ REQUESTS = (
     _use("v1.outputs:LogprobsLists", "logprobs", _ACCESSED,
          f"{_SPECULATION} {_BOUNDARIES} inside/outputs.py",
          "The token's own log-probability is the first of its row."),
-    _use("v1.metrics.stats:PrefillStats", "set", _CALLED, _DRAFTS,
+    _use("v1.metrics.stats:PrefillStats", "set", _CALLED, _SPECULATION,
          "A step that adopts a draft reports the draft's KV as cached."),
 )  # fmt: skip
 

@@ -19,8 +19,13 @@ from hypothesis import strategies as st
 from triton.runtime import interpreter
 
 from flashedge.engine.vllm.inside.sampling import fused
-from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, hash_tokens, sample
-from flashedge.engine.vllm.inside.sampling.rows import SampledRow, pack_rows
+from flashedge.engine.vllm.inside.sampling.naive import (
+    SampledRow,
+    draw_gumbel,
+    hash_tokens,
+    pack_rows,
+    sample,
+)
 
 CPU = torch.device("cpu")
 BITS = 23

@@ -14,8 +14,7 @@ from flashedge.engine.base import Generator, Speculator, Verifier
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
+from flashedge.runtime.kv.manager import FixedMemory, KvManager, RunMemory
 from flashedge.scheduling.costs import CostCurve, MeasuredCurve
 from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, sweep_order
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from pathlib import Path
 
 import psutil
 
@@ -30,35 +29,24 @@ MOVABLE = {"os", "device"}
 """Values of `Health.kv_memory` with which one engine can use what the other gives up."""
 
 OS_MARGIN = 0.1
-"""Share of a level that alternating has to gain on a CPU.
-
-There, memory that went back to the system returns page by page while an engine computes, which the
-measured cost of a switch does not show: alternating that was predicted 8 % faster was 4 % slower on
-two cores.
-"""
-
+"""Share of a level that alternating has to gain on a CPU. There memory returns page by page while
+an engine computes, which the measured cost of a switch does not show: alternating that was
+predicted 8 % faster was 4 % slower on two cores."""
 
 WIDE = Workload(paths=512, context_tokens=256, live_tokens=256 + 511 * 20, step_tokens=52)
-"""A level of the widest search, with steps as long as those of MATH.
-
-Narrower levels mostly fit, however the memory is divided. Simulated, a division for this level was
-within 0.6 % of one that moves with every level.
-"""
+"""A level of the widest search, with steps as long as those of MATH. Simulated, a division for this
+level was within 0.6 % of one that moves with every level."""
 
 
 def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
-    """Choose the KV bytes of generator and verifier.
+    """Divide the KV bytes of the memory plan between generator and verifier, for this device.
 
-    Their sum is that of the memory plan, or as configured. It is divided by what is known of this
-    device. If the split is switched off, nothing is known, or the engines run on different cards,
-    the plan's own division stands.
-
-    Ref: arXiv 2509.00195 §4.3.
+    The plan's own division stands if the split is switched off, the device is not known, or the
+    engines run on different cards. Ref: arXiv 2509.00195 §4.3.
     """
     config = resolve_memory(pair, config)
     plan = config.kv_bytes.generator or 0, config.kv_bytes.verifier or 0
-    layout = find_layout(config)
-    if not config.features.kv_split or not layout.is_shared:
+    if not config.features.kv_split or not find_layout(config).is_shared:
         return plan
     try:
         curves = load_curves(pair, config)
@@ -86,16 +74,14 @@ def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> Engin
 async def build_manager(
     pair: Pair, generator: Generator, verifier: Verifier, curves: Curves, config: Config
 ) -> KvManager | None:
-    """Build and start the manager.
-
-    None if the split is switched off, if the memory can't move on this device, or if an engine does
-    not answer. Each engine then keeps the memory that it started with.
-    """
+    """Build and start the manager. None if the split is switched off, if the memory can't move on
+    this device, or if an engine does not answer: each engine then keeps the memory it has."""
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
     if not config.features.kv_split or not mechanisms <= MOVABLE:
         return None
     try:
-        config = resolve_memory(pair, config)
+        config, folder = resolve_memory(pair, config), config.state_dir
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
         manager = await build_manager_with(
             curves,
             generator,
@@ -103,7 +89,7 @@ async def build_manager(
             kv_bytes=(config.kv_bytes.generator or 0) + (config.kv_bytes.verifier or 0),
             max_batch=count_sequences(config),
             offload=config.features.offload,
-            folder_bytes=_count_free_bytes(config.state_dir),
+            folder_bytes=shutil.disk_usage(existing).free,
         )
     except FlashEdgeError as error:
         log.warning("the KV memory stays as planned: %s", error.line)
@@ -124,8 +110,8 @@ async def build_manager_with(
 ) -> KvManager:
     """Build the manager without starting it.
 
-    `kv_bytes` is for both engines, and is lowered to what their pools can hold. `folder_bytes` are
-    free where offloaded KV may wait in a file.
+    kv_bytes: for both engines, lowered to what their pools can hold; folder_bytes: free where
+    offloaded KV may wait in a file.
     """
     views = await generator.view(), await verifier.view()
     engines = ((curves.generator, views[0], generator), (curves.verifier, views[1], verifier))
@@ -162,12 +148,6 @@ def build_engine_cost(
         max_batch=max_batch,
         least_bytes=(-(-max_model_len // block_tokens) + 1) * block_tokens * token_bytes,
     )
-
-
-def _count_free_bytes(folder: Path) -> int:
-    """Free bytes on the disk that holds the folder, or will hold it."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    return shutil.disk_usage(there).free
 
 
 async def _measure_switch(generator: Generator, verifier: Verifier) -> float:

@@ -1,14 +1,11 @@
 """The cost curves of this device: measured if there is a profile, else a roofline.
 
-The profiler measures steps on a grid of batches and contexts, and leaves out points that do not fit
-the engine. A missing point is taken from the profile's fit, so that the tables of a measured curve
-are complete.
+Points of the profiler's grid that did not fit the engine are taken from the profile's fit.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -23,7 +20,6 @@ from flashedge.models.specs import Pair
 from flashedge.profiler.datasheet import find_sheet
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile, Profile
-from flashedge.profiler.roofline import Sample
 from flashedge.scheduling.costs import (
     RTX_4090,
     CostCurve,
@@ -43,8 +39,6 @@ ASSUMED_CPU = Device(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """The cost curves of both engines on this device."""
-
     generator: CostCurve
     verifier: CostCurve
     link_bytes_per_s: float
@@ -60,41 +54,42 @@ def load_curves(pair: Pair, config: Config) -> Curves:
     """
     shapes = load_shape(pair.generator, config), load_shape(pair.verifier, config)
     found = find_profile(pair, config)
-    if found.profile is None:
-        devices, name = _find_devices(config)
-        curves = [
-            RooflineCurve(device=device, shape=shape)
-            for device, shape in zip(devices, shapes, strict=True)
-        ]
-        return Curves(
-            generator=curves[0],
-            verifier=curves[1],
-            link_bytes_per_s=LINK_BYTES_PER_S,
-            source=f"roofline of {name} (profile: {found.why})",
-        )
-    return build_curves(found.profile, shapes)
+    if found.profile is not None:
+        return build_curves(found.profile, shapes)
+    devices, name = _find_devices(config)
+    return Curves(
+        generator=RooflineCurve(device=devices[0], shape=shapes[0]),
+        verifier=RooflineCurve(device=devices[1], shape=shapes[1]),
+        link_bytes_per_s=LINK_BYTES_PER_S,
+        source=f"roofline of {name} (profile: {found.why})",
+    )
 
 
 def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Curves:
-    """Build the curves of a profile. Raises ConfigError if it lacks one of the two models."""
+    """Raises ConfigError if the profile lacks one of the two models."""
     models = {model.name: model for model in profile.models}
     if not {"generator", "verifier"} <= set(models):
         raise ConfigError("the profile does not cover both models", hint="run `flashedge profile`")
+    # The link's slower direction, to memory that is not pinned. On CPU a copy, which reads and
+    # writes.
+    ways = [row["bytes_per_s"] for row in profile.device["transfers"] if not row["pinned"]]
     return Curves(
         generator=build_measured_curve(models["generator"], shapes[0]),
         verifier=build_measured_curve(models["verifier"], shapes[1]),
-        link_bytes_per_s=_find_link_speed(profile),
+        link_bytes_per_s=float(min(ways)) if ways else profile.bytes_per_s / 2,
         source=f"profile of {profile.made_at}{' (quick)' if profile.quick else ''}",
     )
 
 
 def build_measured_curve(model: ModelProfile, shape: ModelShape) -> MeasuredCurve:
-    """Turn a model's samples into complete tables."""
     prefill: dict[float, list[float]] = defaultdict(list)
-    for sample in _select_samples(model, PREFILL):
-        prefill[sample.sequences * sample.new].append(sample.seconds)
+    at: dict[tuple[int, float], float] = {}
+    for sample in model.samples:
+        if sample.phase == PREFILL:
+            prefill[sample.sequences * sample.new].append(sample.seconds)
+        elif sample.phase == DECODE:
+            at[sample.sequences, sample.context] = sample.seconds
     tokens = sorted(prefill)
-    at = {(s.sequences, s.context): s.seconds for s in _select_samples(model, DECODE)}
     batches = sorted({float(batch) for batch, _ in at}) or [1.0]
     contexts = sorted({float(context) for _, context in at}) or [0.0]
     return interpolate_measurements(
@@ -109,35 +104,20 @@ def build_measured_curve(model: ModelProfile, shape: ModelShape) -> MeasuredCurv
     )
 
 
-def _select_samples(model: ModelProfile, phase: str) -> Sequence[Sample]:
-    return [sample for sample in model.samples if sample.phase == phase]
-
-
 def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, context: float) -> float:
-    """Seconds of a decode step that was not measured.
-
-    The verifier never decodes; its prefill fit is used.
-    """
+    """Seconds of a decode step that was not measured, for the verifier by its prefill fit."""
     fit = model.fits.get(DECODE) or model.fits[PREFILL]
     moved = shape.weights_bytes + batch * shape.kv_bytes_per_token * (context + 1)
     return fit.seconds(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)
 
 
-def _find_link_speed(profile: Profile) -> float:
-    """Speed of the slower direction, to memory that is not pinned. On CPU, of a memory copy, which
-    reads and writes."""
-    ways = [row["bytes_per_s"] for row in profile.device["transfers"] if not row["pinned"]]
-    return float(min(ways)) if ways else profile.bytes_per_s / 2
-
-
-def _find_devices(config: Config) -> tuple[tuple[Device, Device], str]:
-    """Find what the rooflines of both engines need of their devices, and a name for the record."""
+def _find_devices(config: Config) -> tuple[list[Device], str]:
+    """The devices of generator and verifier, and a name of both for the record."""
     if detect_device_kind() == "cpu":
-        return (ASSUMED_CPU, ASSUMED_CPU), "an assumed CPU core"
-    layout = find_layout(config)
-    found = [_find_device(cards) for cards in layout.each]
-    names = list(dict.fromkeys(name for _, name in found))
-    return (found[0][0], found[1][0]), " and ".join(names)
+        return [ASSUMED_CPU, ASSUMED_CPU], "an assumed CPU core"
+    found = [_find_device(cards) for cards in find_layout(config).each]
+    names = dict.fromkeys(name for _, name in found)
+    return [device for device, _ in found], " and ".join(names)
 
 
 def _find_device(cards: EngineCards) -> tuple[Device, str]:

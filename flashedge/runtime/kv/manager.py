@@ -2,16 +2,13 @@
 
 One manager serves all runs:
 
-1. When a level begins or a run ends, the run reports its load (`run_memory`). The loads of all runs
-   are added up.
+1. When a level begins or a run ends, the run reports its load. The loads of all runs are added up.
 2. `scheduling.kv.split` chooses a split for this load. The current one stays unless another is
    clearly faster.
-3. `mover` sets both engines' budgets, the shrinking engine first. What a budget means for blocks
-   and their memory is decided inside the engine: see `engine.vllm.inside.kv.quota`.
+3. `mover` sets both engines' budgets, which `engine.vllm.inside.kv.quota` turns into blocks.
 4. If the split lets the engines own the memory alternately, the manager counts the open requests of
    each. The memory changes hands at a barrier common to all runs: when no request is open for the
-   owner and one is for the other engine. Then the owner is offloaded and the other restored. Until
-   then requests to the other engine wait inside it.
+   owner and one is for the other engine, which waits inside it until then.
 
 Steps 2 to 4 run in one background task, one move at a time. None of it changes a token.
 
@@ -23,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -39,17 +36,89 @@ from flashedge.engine.base import (
     Verifier,
 )
 from flashedge.engine.http_requests import Follow, PlainAsk
-from flashedge.events import Event
+from flashedge.events import Event, KvSplitChanged, Offloaded
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.mover import KvMover
-from flashedge.runtime.kv.run_memory import RunMemory
 from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit, decide_split, split_evenly
-from flashedge.scheduling.kv.stages import EngineCost, Workload, combine_loads
+from flashedge.scheduling.kv.stages import EngineCost, Workload, combine_loads, estimate_load
+from flashedge.search.base import Command, Expand
+from flashedge.search.tree import Tree
 
 log = logging.getLogger(__name__)
 
 NOMINAL = Workload(paths=16, context_tokens=256, live_tokens=1024, step_tokens=64)
 """The load that the memory is divided for before the first run."""
+
+
+class RunMemory:
+    """What the KV manager and one run know of each other."""
+
+    def __init__(
+        self,
+        on_load: Callable[[], None],
+        emit: Callable[[Event], None],
+        prompt_tokens: int,
+        *,
+        baseline: bool,
+    ) -> None:
+        """on_load: called when the run has another load."""
+        self.baseline = baseline
+        self.load: Workload | None = None
+        self._on_load, self._emit, self._prompt_tokens = on_load, emit, prompt_tokens
+        self._split: KvSplit | None = None
+        self._curves: str | None = None
+        self._counts = {"split_moves": 0, "offloads": 0}
+
+    def follow(self, tree: Tree, commands: Sequence[Command]) -> None:
+        """Called with each turn of the search: a level of steps may begin, which is a new load."""
+        steps = [command.granularity for command in commands if isinstance(command, Expand)]
+        if steps:
+            self.load = estimate_load(tree, self._prompt_tokens, steps[0])
+            self._on_load()
+
+    def record_split(self, split: KvSplit, curves: str) -> None:
+        """Record the split in effect, and emit an event if its bytes changed."""
+        last, self._split, self._curves = self._split, split, curves
+        if last is not None and last.has_same_bytes(split):
+            return
+        self._counts["split_moves"] += last is not None
+        self._emit(
+            KvSplitChanged(
+                generator_bytes=split.generator_bytes,
+                verifier_bytes=split.verifier_bytes,
+                decode_batch=split.decode_batch,
+                prefill_batch=split.prefill_batch,
+                offload=split.offload,
+                predicted_s=split.seconds,
+                curves=curves,
+            )
+        )
+
+    def emit(self, event: Event) -> None:
+        self._counts["offloads"] += isinstance(event, Offloaded)
+        self._emit(event)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """For the run's result."""
+        split = self._split
+        return {
+            "curves": self._curves,
+            "generator_bytes": split and split.generator_bytes,
+            "verifier_bytes": split and split.verifier_bytes,
+            "offload": split is not None and split.offload,
+            **self._counts,
+        }
+
+
+class FixedMemory:
+    """The same for a run without a KV manager: budgets stay as they were at the engines' start."""
+
+    def follow(self, tree: Tree, commands: Sequence[Command]) -> None: ...
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return {"curves": None}
 
 
 class KvManager:
@@ -85,7 +154,6 @@ class KvManager:
 
     @property
     def moves(self) -> int:
-        """How often the memory was divided anew."""
         return self._mover.divisions
 
     @property
@@ -110,20 +178,15 @@ class KvManager:
             await asyncio.wait({self._task})
 
     def wrap_generator(self, engine: Generator) -> Generator:
-        """Count the requests that runs send to this engine."""
         return _CountedGenerator(engine, self)
 
     def wrap_verifier(self, engine: Verifier) -> Verifier:
-        """Count the requests that runs send to this engine."""
         return _CountedVerifier(engine, self)
 
     @contextmanager
     def count_plain_request(self, role: EngineRole = EngineRole.GENERATOR) -> Iterator[None]:
-        """Count a request outside any run, for as long as the context is open.
-
-        While one is open nothing is offloaded: a stream of them could keep a run from ever being
-        scored.
-        """
+        """Count a request outside any run while the context is open. Meanwhile nothing is
+        offloaded: a stream of them could keep a run from ever being scored."""
         self._plain_requests += 1
         if self._split.offload:
             self._request_update()
@@ -144,7 +207,7 @@ class KvManager:
     def join(
         self, emit: Callable[[Event], None], prompt_tokens: int, *, baseline: bool
     ) -> Iterator[RunMemory]:
-        """Register a run for as long as the context is open. It receives the events of all moves.
+        """Register a run while the context is open. It receives the events of all moves.
 
         While a baseline run is registered, the memory is divided evenly for all runs.
         """
@@ -159,14 +222,12 @@ class KvManager:
     # ------------------------------------------------------------ what triggers an update
 
     def _update_load(self) -> None:
-        """A run has another load, or is over."""
         self._load = combine_loads(run.load for run in self._runs if run.load is not None)
         if self._load is not None:
             self._request_update()
 
     @contextmanager
     def count_request(self, role: EngineRole) -> Iterator[None]:
-        """Count a request to an engine for as long as the context is open."""
         self._open[role] += 1
         self._check_owner()
         try:
@@ -194,7 +255,6 @@ class KvManager:
     # ------------------------------------------------------------ the background task
 
     async def _run(self) -> None:
-        """Update until nothing new was requested."""
         try:
             while self._is_stale:
                 self._is_stale = False
@@ -220,7 +280,6 @@ class KvManager:
         return self.choose_split(self._load)
 
     def choose_split(self, load: Workload) -> KvSplit:
-        """Choose the split for the load of all runs."""
         return decide_split(
             load,
             self._split,
@@ -246,12 +305,10 @@ class KvManager:
             run.emit(event)
 
 
-# ---------------------------------------------------------------- who counts requests
+# ---------------------------------------------------------------- what counts requests
 
 
 class _CountedGenerator(EngineProxy[Generator]):
-    """Implements `engine.base.Generator`."""
-
     def __init__(self, engine: Generator, manager: KvManager) -> None:
         super().__init__(engine)
         self._manager = manager
@@ -272,8 +329,6 @@ class _CountedGenerator(EngineProxy[Generator]):
 
 
 class _CountedVerifier(EngineProxy[Verifier]):
-    """Implements `engine.base.Verifier`."""
-
     def __init__(self, engine: Verifier, manager: KvManager) -> None:
         super().__init__(engine)
         self._manager = manager

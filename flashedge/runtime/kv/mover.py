@@ -1,8 +1,8 @@
 """Move the KV memory between the two engines: set budgets, offload, restore.
 
 The engine that shrinks goes first, so that both budgets never add up to more than there is. An
-engine that has no memory for a larger budget keeps the one it had; the split that is then recorded
-holds what was granted, and the larger budget is requested again with the next split.
+engine that has no memory for a larger budget keeps the one it had: the recorded split holds what
+was granted, and the larger budget is requested again with the next one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,8 @@ ROUNDED_BLOCKS = 2
 
 
 class KvMover:
-    """Carries out what is decided, one move at a time. One for both engines.
-
-    An engine that is down catches up when it restarts, so its errors are only logged.
-    """
+    """Carries out what is decided, one move at a time. An engine that is down catches up when it
+    restarts, so its errors are only logged."""
 
     def __init__(
         self,
@@ -46,14 +44,14 @@ class KvMover:
         """The engine whose KV waits in host memory. Its requests wait too."""
         self.offloads = 0
         self.divisions = 0
-        """How often the memory was divided anew."""
+        """How often the memory was divided differently."""
         self._dividing_s = 0.0
         self._moved_bytes = 0
         self._moving_s = 0.0
 
     @property
     def division_s(self) -> float:
-        """Mean seconds of a new division."""
+        """Mean seconds of a division."""
         return self._dividing_s / max(1, self.divisions)
 
     def measure_link(self, link: HostLink | None) -> HostLink | None:
@@ -64,19 +62,15 @@ class KvMover:
 
     async def divide(self, last: KvSplit, split: KvSplit) -> KvSplit:
         """Set both budgets. Return the split in effect: `split`, less what was refused."""
-        shares = [
-            (EngineRole.GENERATOR, split.generator_bytes, last.generator_bytes),
-            (EngineRole.VERIFIER, split.verifier_bytes, last.verifier_bytes),
-        ]
-        shares.sort(key=lambda share: share[1] - share[2])  # the one that shrinks goes first
+        generator, verifier = EngineRole.GENERATOR, EngineRole.VERIFIER
+        wanted = {generator: split.generator_bytes, verifier: split.verifier_bytes}
+        before = {generator: last.generator_bytes, verifier: last.verifier_bytes}
         clock = asyncio.get_running_loop().time
         began = clock()
-        given = {role: await self._set_budget(role, kv_bytes) for role, kv_bytes, _ in shares}
-        split = replace(
-            split,
-            generator_bytes=given[EngineRole.GENERATOR],
-            verifier_bytes=given[EngineRole.VERIFIER],
-        )
+        given: dict[EngineRole, int] = {}
+        for role in sorted(wanted, key=lambda role: wanted[role] - before[role]):
+            given[role] = await self._set_budget(role, wanted[role])
+        split = replace(split, generator_bytes=given[generator], verifier_bytes=given[verifier])
         if not last.has_same_bytes(split):
             self.divisions += 1
             self._dividing_s += clock() - began
@@ -119,12 +113,10 @@ class KvMover:
 
     async def _check_quota(self, role: EngineRole) -> None:
         """Forget the recorded budget if the engine had to resume with a smaller one."""
-        if role not in self._granted:
-            return
-        kv_bytes, _ = self._granted[role]
-        view = await self._request(self._engines[role].view())
-        if view and self._is_short(role, view.quota_blocks * view.block_bytes, kv_bytes):
-            del self._granted[role]
+        if role in self._granted and (view := await self._request(self._engines[role].view())):
+            kv_bytes, _ = self._granted[role]
+            if self._is_short(role, view.quota_blocks * view.block_bytes, kv_bytes):
+                del self._granted[role]
 
     def _is_short(self, role: EngineRole, granted: int, kv_bytes: int) -> bool:
         return bool(granted + ROUNDED_BLOCKS * self._block_bytes[role] < kv_bytes)

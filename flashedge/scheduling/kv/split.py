@@ -1,8 +1,8 @@
 """Choose how the KV memory is divided between generator and verifier.
 
-There are two ways. Either the engines share the memory: a linear search over the verifier's share
-finds the fastest division, and the generator gets the rest. Or they own all of it alternately,
-while the other engine's KV waits in host memory (offload). The faster way is taken.
+Either the engines share the memory: a linear search over the verifier's share finds the fastest
+division. Or they own all of it alternately, while the other engine's KV waits in host memory
+(offload). The faster way is taken.
 
 Ref: arXiv 2509.00195 §4.3 (Eq. 1, dual strategy). Departures: docs/adr/0006.
 """
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import compress
 from math import inf
+from operator import attrgetter
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.stages import BatchChoice, EngineCost, Stage, Workload
@@ -25,8 +26,6 @@ LEAST_GAIN = 0.02
 
 
 class EngineRole(StrEnum):
-    """One of the two engines of a pair."""
-
     GENERATOR = "generator"
     VERIFIER = "verifier"
 
@@ -55,7 +54,7 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
-    """A division of the KV memory, with the seconds that a level is predicted to take under it."""
+    """A division of the KV memory, with the predicted seconds of a level."""
 
     generator_bytes: int
     verifier_bytes: int
@@ -72,19 +71,14 @@ class KvSplit:
     generator_saved: bool = False
     """With `offload`: whether the generator's KV is saved and restored, or else dropped."""
     verifier_saved: bool = False
-    """The same for the verifier's KV."""
 
     @property
     def seconds(self) -> float:
         return self.generate_s + self.verify_s + self.transfer_s
 
     def has_same_bytes(self, other: KvSplit) -> bool:
-        """Whether two splits differ only in batches, if at all."""
-        return (self.generator_bytes, self.verifier_bytes, self.offload) == (
-            other.generator_bytes,
-            other.verifier_bytes,
-            other.offload,
-        )
+        found = attrgetter("generator_bytes", "verifier_bytes", "offload")
+        return bool(found(self) == found(other))
 
 
 def choose_split(
@@ -95,11 +89,8 @@ def choose_split(
     kv_bytes: int,
     link: HostLink | None = None,
 ) -> KvSplit:
-    """Find the fastest way to spend `kv_bytes` on a level of `load`.
-
-    Among equally fast ways the one with the largest decode batch is taken. If all paths of both
-    engines fit, the spare memory is divided in proportion, since some steps are much longer than
-    the mean. Without `link` nothing is offloaded.
+    """Find the fastest way to spend `kv_bytes` on a level: among equals, the one with the largest
+    decode batch. Without `link` nothing is offloaded.
 
     Raises ConfigError if the memory does not hold one path.
     """
@@ -116,12 +107,9 @@ def choose_split(
 
 
 def split_evenly(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvSplit:
-    """Give each engine half, or more if it needs more for one request of full length.
-
-    Predicts no times.
-    """
-    share = max(kv_bytes // 2, verifier.least_bytes)
-    share = min(share, kv_bytes - generator.least_bytes)
+    """Give each engine half, or more if it needs more for one request of full length. Predicts no
+    times."""
+    share = min(max(kv_bytes // 2, verifier.least_bytes), kv_bytes - generator.least_bytes)
     return KvSplit(
         generator_bytes=kv_bytes - share,
         verifier_bytes=share,
@@ -142,10 +130,10 @@ def decide_split(
     link: HostLink | None = None,
     move_s: float = 0.0,
 ) -> KvSplit:
-    """Choose a split for `load`. Keep the bytes of `current` unless a level gets clearly faster.
+    """Choose a split for `load`. Keep the bytes of `current` unless a level gains `LEAST_GAIN`, and
+    as many seconds as the move takes (`move_s`).
 
-    It has to gain `LEAST_GAIN`, and as many seconds as the move takes (`move_s`). If the memory
-    does not hold one path of each engine, it is divided evenly.
+    If the memory does not hold one path of each engine, it is divided evenly.
     """
     try:
         new = choose_split(
@@ -167,16 +155,16 @@ def refit_split(
     verifier: EngineCost,
     link: HostLink | None = None,
 ) -> KvSplit | None:
-    """Keep the bytes of `split`, and compute its batches and times for another load.
+    """Compute the batches and times of `split` for another load.
 
     None if a path does not fit, or if the split offloads but `link` is None.
     """
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
-    if not (decode.choices and prefill.choices) or (split.offload and link is None):
+    if not (decode.choices and prefill.choices):
         return None
-    if link is not None and split.offload:
-        return _alternate(decode, prefill, split.generator_bytes, link)
+    if split.offload:
+        return None if link is None else _alternate(decode, prefill, split.generator_bytes, link)
     return replace(
         split,
         decode_batch=decode.stage.find_largest_batch(split.generator_bytes),
@@ -193,11 +181,8 @@ class _Side:
         self.stage = stage
         self.choices = stage.list_choices(kv_bytes)
         self._from = [choice.kv_bytes for choice in self.choices]
-
-    @property
-    def bends(self) -> list[int]:
+        self.bends = [*self._from, stage.whole]
         """Bytes between which `estimate_seconds` falls evenly."""
-        return [*self._from, self.stage.whole]
 
     def find_choice(self, kv_bytes: int) -> BatchChoice:
         """The last choice that fits. There must be one."""
@@ -205,22 +190,19 @@ class _Side:
 
     def estimate_seconds(self, kv_bytes: int) -> float:
         """Seconds of the level, with as much of the live tree's KV as fits into `kv_bytes`."""
-        _, _, kept_s, lost_s = self.choices[bisect_right(self._from, kv_bytes) - 1]
+        _, _, kept_s, lost_s = self.find_choice(kv_bytes)
         return kept_s + self.stage.estimate_missing(kv_bytes) * (lost_s - kept_s)
 
 
 def _divide(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
-    """Share the memory: search every verifier share at which one engine's choice changes.
-
-    Between two of these shares the time changes evenly, so no share between them is faster. None
-    if the two engines do not fit beside each other.
-    """
+    """Share the memory: search every verifier share at which one engine's choice changes. Between
+    two of these the time changes evenly. None if the two engines do not fit together."""
     least, most = prefill.choices[0].kv_bytes, kv_bytes - decode.choices[0].kv_bytes
     if least > most:
         return None
     whole = decode.stage.whole, prefill.stage.whole
     spare = kv_bytes - sum(whole)
-    if spare >= 0:  # all paths fit: divide the spare memory in proportion
+    if spare >= 0:  # all paths fit, but some steps are much longer than the mean
         share = whole[1] + spare * whole[1] // sum(whole)
     else:
         shares = {*prefill.bends, *[kv_bytes - bend for bend in decode.bends]}

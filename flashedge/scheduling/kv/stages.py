@@ -4,9 +4,8 @@ In a level the generator continues `paths` paths by one step each; then the veri
 steps. Both engines keep the KV of the live paths and compute only what is missing. Paths run in
 prefix order, so each path after the first adds only what it does not share with its neighbour.
 
-If the live paths do not fit together, they run in rounds. What the next level can reuse is then
-what the last round left in memory. The order is reversed at every level, so that part is used
-first; the rest is computed again.
+If the live paths do not fit together, they run in rounds. The order is reversed at every level, so
+what the last round left in memory is used first; the rest is computed again.
 
 Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case without context. Departures: docs/adr/0006.
 """
@@ -47,7 +46,7 @@ class Workload:
 
 
 def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload | None:
-    """Describe what is being generated now. None if nothing is.
+    """What is being generated now. None if nothing is.
 
     A step is expected to be as long as the mean step of the tree. Before there is one, a path that
     is generated to its end is expected to take half of its limit.
@@ -55,10 +54,9 @@ def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload
     growing = [node for node in tree.nodes.values() if node.status is NodeStatus.GENERATING]
     if not growing:
         return None
-    parents = {node.parent for node in growing if node.parent is not None}
-    contexts = {parent: prompt_tokens + tree[parent].path_tokens for parent in parents}
-    total = sum(contexts[n.parent] for n in growing if n.parent is not None)
-    ancestors = {at.id: at for parent in parents for at in tree.path(parent)}
+    parents = [node.parent for node in growing if node.parent is not None]
+    total = sum(prompt_tokens + tree[parent].path_tokens for parent in parents)
+    ancestors = {at.id: at for parent in set(parents) for at in tree.path(parent)}
     live = prompt_tokens + sum(_count_tokens(node) for node in ancestors.values())
     steps = [_count_tokens(node) for node in tree.nodes.values() if node.segment is not None]
     first = step.max_tokens // 2 if step.to_end else FIRST_STEP_TOKENS
@@ -68,8 +66,7 @@ def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload
 
 def combine_loads(loads: Iterable[Workload]) -> Workload | None:
     """Add up runs that share the engines but no KV. None if there is no run."""
-    found = list(loads)
-    if not found:
+    if not (found := list(loads)):
         return None
     paths = sum(load.paths for load in found)
     return _build_workload(
@@ -113,10 +110,7 @@ RoundTimes = Callable[[int], tuple[float, float]]
 
 
 class BatchChoice(NamedTuple):
-    """From `kv_bytes` on, `batch` paths fit at once.
-
-    A tuple, because one search makes hundreds of them.
-    """
+    """From `kv_bytes` on, `batch` paths fit at once."""
 
     kv_bytes: int
     batch: int
@@ -127,10 +121,7 @@ class BatchChoice(NamedTuple):
 
 
 class Stage:
-    """One engine's part of a level: the generator decodes the steps, the verifier prefills them.
-
-    `one` and `whole` are the bytes in which one path and all paths fit, with their steps.
-    """
+    """One engine's part of a level: the generator decodes the steps, the verifier prefills them."""
 
     def __init__(self, engine: EngineCost, load: Workload, *, decodes: bool) -> None:
         self.paths = load.paths
@@ -145,7 +136,7 @@ class Stage:
         lost = load.live_tokens / load.paths  # each prefix is computed once a level
         time_rounds = _time_decode_rounds if decodes else _time_prefill_rounds
         self.estimate_round: RoundTimes = time_rounds(engine.curve, context, step, lost)
-        self.one, self.whole = self.count_bytes(1), self.count_bytes(self.paths)
+        self.whole = self.count_bytes(self.paths)
 
     def count_bytes(self, batch: int) -> int:
         """Bytes of KV of `batch` neighbours in prefix order, with their steps.
@@ -156,29 +147,31 @@ class Stage:
 
     def find_largest_batch(self, kv_bytes: int) -> int:
         """Most paths that fit at once. 0 if not even one does."""
-        if kv_bytes < self.one:
+        if kv_bytes < self.count_bytes(1):
             return 0
         return min(1 + (kv_bytes - self._one) // self._next, self.max_batch)
 
     def estimate_missing(self, kv_bytes: int) -> float:
-        """Share of the live tree's KV that was evicted before it could be reused.
-
-        It is 1 if only one path fits.
-        """
+        """Share of the live tree's KV that was evicted before its reuse. 1 if one path fits."""
         if kv_bytes >= self.whole:
             return 0.0
-        rest = (self.paths - 1) * self._next
-        return (self.whole - kv_bytes) / rest
+        return (self.whole - kv_bytes) / ((self.paths - 1) * self._next)
 
     def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
         """List the batches worth considering within `kv_bytes`, by rising memory and falling time.
 
-        For each number of rounds only the smallest batch counts: any larger batch with as many
-        rounds does more work in each and needs more memory.
+        For each number of rounds only the smallest batch counts: a larger one does more work in
+        each and needs more memory.
         """
+        found, most = [], self.find_largest_batch(kv_bytes)
+        while most:
+            rounds = -(-self.paths // most)
+            batch = -(-self.paths // rounds)
+            found.append((rounds, batch))
+            most = batch - 1
         choices: list[BatchChoice] = []
         least_kept_s = least_lost_s = math.inf
-        for rounds, batch in reversed(self._list_rounds(kv_bytes)):
+        for rounds, batch in reversed(found):
             kept_s, lost_s = self.estimate_round(batch)
             kept_s, lost_s = rounds * kept_s, rounds * lost_s
             if kept_s < least_kept_s or lost_s < least_lost_s:
@@ -186,17 +179,6 @@ class Stage:
                 needed = self.count_bytes(batch)
                 choices.append(BatchChoice(needed, batch, least_kept_s, least_lost_s))
         return choices
-
-    def _list_rounds(self, kv_bytes: int) -> list[tuple[int, int]]:
-        """(rounds, paths in each), by rising rounds, down to one path in each."""
-        found, paths = [], self.paths
-        batch = self.find_largest_batch(kv_bytes)
-        while batch:
-            rounds = -(-paths // batch)
-            batch = -(-paths // rounds)
-            found.append((rounds, batch))
-            batch -= 1
-        return found
 
 
 def _time_decode_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:

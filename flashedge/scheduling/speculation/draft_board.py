@@ -27,8 +27,6 @@ _S = DraftState
 
 @dataclass(slots=True, eq=False)
 class _BoardLevel:
-    """The beams of one level of one run."""
-
     generating: int = 0
     """Beams whose step has not ended."""
     finished: int = 0
@@ -43,7 +41,7 @@ class _BoardLevel:
     """Whether the search has chosen what follows. Nothing waits any more."""
 
     def has_equal(self, draft: Draft) -> bool:
-        """Whether an open draft has the same path and seed: the beam was requested twice."""
+        """Whether the beam was requested twice."""
         other = self.drafts.get((draft.path, draft.seed))
         return other is not None and other.is_open
 
@@ -62,7 +60,7 @@ class DraftPlan:
 
 
 class DraftBoard:
-    """The drafts of one engine. Its methods raise ValueError only for a caller's mistake."""
+    """The drafts of one engine."""
 
     def __init__(self) -> None:
         self._levels: dict[tuple[str, int], _BoardLevel] = {}
@@ -89,7 +87,7 @@ class DraftBoard:
 
     def finish_beam(self, beam: Beam, path: TokenIds, *, ends_path: bool) -> Draft | None:
         """The step has ended and leaves its slot. Returns the paused, empty draft of child 0,
-        which may go on from the beam's KV; None when nothing is to be drafted."""
+        which may go on from the beam's KV; None where nothing can be drafted."""
         level = self._find_level(beam.continuation)
         if level is None or beam.path is not None:
             return None
@@ -116,25 +114,25 @@ class DraftBoard:
         waiting = self._find_waiting()
         if not waiting and not self._running:
             return DraftPlan()
+        levels = waiting.values()
+        finished = sum(level.finished for level in levels)
         slots = count_slots(
             view,
-            sum(level.finished for level in waiting.values()),
+            finished,
             len(self._running),
-            beams=sum(level.finished + level.generating for level in waiting.values())
-            / max(1, len(waiting)),
-            max_drafts=sum(level.max_drafts for level in waiting.values()),
+            beams=(finished + sum(level.generating for level in levels)) / max(1, len(levels)),
+            max_drafts=sum(level.max_drafts for level in levels),
         )
         stay = [draft for draft in self._running if _find_key(draft.continuation) in waiting]
         if len(stay) > slots:
-            stay = nsmallest(slots, stay, key=_rank)
+            stay = nsmallest(slots, stay, key=lambda draft: draft.rank)
         staying = set(stay)
         pause = tuple(draft for draft in self._running if draft not in staying)
         for draft in pause:
             self.pause(draft)
-        return DraftPlan(pause=pause, run=self._start_drafts(waiting.values(), slots - len(stay)))
+        return DraftPlan(pause=pause, run=self._start_drafts(levels, slots - len(stay)))
 
     def pause(self, draft: Draft) -> None:
-        """The draft is out of the engine's batch; it may go on later."""
         draft.move(_S.PAUSED)
         del self._running[draft]
         self._is_exhausted = False
@@ -155,15 +153,13 @@ class DraftBoard:
             self._running.pop(draft, None)
 
     def list_complete(self, run: str) -> tuple[Draft, ...]:
-        """The run's complete drafts."""
         drafts = (draft for level in self._list_levels(run) for draft in level.drafts.values())
         return tuple(draft for draft in drafts if draft.state is _S.COMPLETE)
 
     def adopt(
         self, continuation: Continuation, path: TokenIds, seed: int, sampling: Sampling
     ) -> Draft | None:
-        """The draft of a requested step: the one with this very path, seed and sampling, if there
-        is one.
+        """Take the draft with the path, seed and sampling of a requested step, if there is one.
 
         continuation: of the requested step. Its level is later than that of the draft's beam.
         """
@@ -193,7 +189,7 @@ class DraftBoard:
         return tuple(dropped)
 
     def end_run(self, run: str) -> tuple[Draft, ...]:
-        """Forget the run. Drops its drafts and returns them."""
+        """Returns the dropped drafts."""
         levels = self._list_levels(run)
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
@@ -208,7 +204,6 @@ class DraftBoard:
         for level in self._levels.values():
             self._drop(level.drafts.values())
         self._levels.clear()
-        self._running.clear()
 
     # ------------------------------------------------------------ inner
 
@@ -231,11 +226,11 @@ class DraftBoard:
         }
 
     def _start_drafts(self, waiting: Iterable[_BoardLevel], slots: int) -> tuple[Draft, ...]:
-        """Move the best candidates to `running`, at most `slots` of them."""
+        """Run the best candidates, at most `slots` of them."""
         if slots <= 0 or self._is_exhausted:
             return ()
         candidates = self._list_candidates(waiting, slots)
-        best = nsmallest(slots, candidates, key=lambda candidate: _rank(candidate[2]))
+        best = nsmallest(slots, candidates, key=lambda candidate: candidate[2].rank)
         self._is_exhausted = len(best) < slots
         for level, beam, draft in best:
             if draft.child == len(beam.drafts):
@@ -269,7 +264,3 @@ class DraftBoard:
 
 def _find_key(continuation: Continuation) -> tuple[str, int]:
     return continuation.run, continuation.level
-
-
-def _rank(draft: Draft) -> tuple[int, int, int]:
-    return draft.rank

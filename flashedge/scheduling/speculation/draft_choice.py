@@ -6,8 +6,6 @@ child 0 continues the beam's own stream, the other children start at the boundar
 their own. A token's noise is a function of (seed, position), so a draft holds the tokens that the
 child itself would draw; nothing is filtered or corrected afterwards.
 
-Standard requests go first. Drafts run only while no standard request waits and memory is ample.
-
 Ref: arXiv 2509.00195 §4.1. Departures: ADR 8.
 """
 
@@ -31,7 +29,7 @@ class BatchView:
     running: int
     """Standard requests in the batch."""
     waiting: int
-    """Standard requests that wait for a slot."""
+    """Standard requests outside it."""
     max_running: int
     """Sequences that one step may hold, drafts included."""
     spare_blocks: int
@@ -50,12 +48,9 @@ def count_slots(
 
     None while a standard request waits. Otherwise as many as beams have finished, so that the
     batch stays as large as it was, up to `BatchView.unmeasured_batch`: the end of a large level.
-    Where `BatchView.flat_batch` is known, that bounds the batch instead, which gives more slots or
-    fewer.
-
-    With a known flat batch, speculation is skipped when it cannot shorten the level. A level ends
-    with its slowest step, so if more than MAX_COLD_STARTS of the next steps start without a
-    draft, drafting the others saves nothing.
+    Where `BatchView.flat_batch` is known, that bounds the batch instead, and speculation is skipped
+    when it cannot shorten the level. A level ends with its slowest step, so if more than
+    MAX_COLD_STARTS of the next steps start without a draft, drafting the others saves nothing.
 
     Every sequence must find a KV block to grow into; a new draft needs two.
 
@@ -78,9 +73,8 @@ def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, .
     """M_i = B - j + 1 of each beam: how many of its children may be drafted.
 
     B = branching equal bins divide the range from the lowest score to the highest; C_1 holds the
-    highest, and beam i lies in bin C_j. A beam that was never scored (None) counts as C_1.
-    REBASE and dynamic branching have no fixed branching factor, and the paper defines no B for
-    them: `branching` is then the most children that a beam can get, which may be all n.
+    highest, and beam i lies in bin C_j. A beam that was never scored (None) counts as C_1. For
+    REBASE and dynamic branching `branching` is the most children that a beam can get.
 
     scores: (num_beams,), of the steps before.
     """

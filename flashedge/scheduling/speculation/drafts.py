@@ -42,10 +42,10 @@ class Continuation:
 
     run: str
     level: int
-    """Number of the step's level within the run. The beams of a level wait for each other, and
-    for those of earlier levels: with rollouts in parallel, several levels generate at once."""
+    """The beams of a level wait for each other, and for those of earlier levels of the run: with
+    rollouts in parallel, several levels generate at once."""
     seeds: tuple[int, ...]
-    """Seeds of the children, in order. Empty when nothing can follow the step."""
+    """Of the children, in order. Empty when nothing can follow the step."""
     granularity: Granularity
     """Granularity of the children. Its `max_tokens` is an upper bound."""
     max_drafts: int
@@ -53,7 +53,6 @@ class Continuation:
     step_rule: str = BLANK_LINE
     """Name of the rule that ends the children's steps."""
     deterministic: bool = False
-    """Whether the children's tokens must not depend on what else the engine computes."""
 
     @property
     def boundary(self) -> str | None:
@@ -61,7 +60,6 @@ class Continuation:
         return None if self.granularity.to_end else self.step_rule
 
     def to_json(self) -> dict[str, Any]:
-        """The form in which a request's parameters carry it."""
         names = ("run", "level", "seeds", "max_drafts", "step_rule", "deterministic")
         own = {name: getattr(self, name) for name in names}
         return {**own, "granularity": (self.granularity.max_tokens, self.granularity.to_end)}
@@ -93,8 +91,6 @@ _MOVES: Mapping[DraftState, frozenset[DraftState]] = {
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Draft:
-    """One draft, from its start to the request that adopts it."""
-
     continuation: Continuation
     """Of the beam that the draft follows."""
     path: TokenIds
@@ -117,7 +113,6 @@ class Draft:
 
     @property
     def is_open(self) -> bool:
-        """Whether a request may still adopt it."""
         return bool(_MOVES[self.state])
 
     @property
@@ -152,7 +147,7 @@ class Beam:
         return range(len(self.drafts), most)
 
     def draft(self, child: int) -> Draft:
-        """Make the empty draft of child `child`, without adding it to `drafts`."""
+        """Make an empty draft, without adding it to `drafts`."""
         assert self.path is not None, "nothing follows a step that has not ended"
         return Draft(
             continuation=self.continuation,

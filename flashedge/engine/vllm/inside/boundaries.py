@@ -1,9 +1,8 @@
 """Where a step ends, found inside the engine.
 
-Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
-or more late, but speculation has to know the boundary where slots are filled. In an asynchronous
-engine the next step is under way by then: the token that it draws behind a boundary is the first
-one of a draft, or nobody's.
+Boundaries are not found by stop strings in the front end, which sees tokens a step or more late:
+speculation has to know the boundary where slots are filled. In an asynchronous engine the next step
+is under way by then: its token behind a boundary is the first of a draft, or nobody's.
 
 Most rules find a boundary by token ids. The rule entropy reads the log-probabilities of the
 likeliest tokens, which its requests ask for and which vLLM hands to the scheduler with the drawn
@@ -42,8 +41,7 @@ class StepBoundaries:
     def __init__(
         self, scheduler: Any, locate_step: Callable[[Request], tuple[int, str | None]]
     ) -> None:
-        """locate_step: tokens generated before a request's present step, and the name of the rule
-        that ends it."""
+        """locate_step: see `Speculation.locate_step`."""
         config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
         self.rules: Mapping[str | None, BoundaryRule] = {
             name: BoundaryRule.from_json(rule) for name, rule in config.get(BOUNDARIES, {}).items()
@@ -71,23 +69,20 @@ class StepBoundaries:
                 _end_at_boundary(request)
                 return token_ids[:at], True
             previous = output[-1] if count else None
-            _, stopped = append([token])
+            _, is_over = append([token])
             if rule is not None and rule.ends_step(previous, token):
                 _end_at_boundary(request)
-                stopped = True
-            if stopped:
+                is_over = True
+            if is_over:
                 return token_ids[: at + 1], True
         return token_ids, False
 
     def ends_step(self, request: Request) -> bool:
         """Whether a request's last token ends its step."""
         start, name = self._locate_step(request)
-        rule = self.rules.get(name)
-        if rule is None:
-            return False
-        tokens = request.output_token_ids
+        rule, tokens = self.rules.get(name), request.output_token_ids
         previous = tokens[-2] if request.num_output_tokens - start > 1 else None
-        return rule.ends_step(previous, tokens[-1])
+        return rule is not None and rule.ends_step(previous, tokens[-1])
 
     def _find_entropy(self, request: Request, at: int) -> float:
         """Of the distribution that the request's `at`-th new token was drawn from."""

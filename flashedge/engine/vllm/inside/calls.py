@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from typing import Any
 
@@ -20,15 +19,16 @@ log = logging.getLogger("vllm")  # the step record listens to it
 
 
 def beat(self: EngineCore) -> int:
-    """Answer with a sign of life. Returns the signs so far."""
+    """Returns the signs of life so far."""
     return get_step_record().progress
 
 
 def add_requests(self: EngineCoreProc, packed: list[bytes]) -> None:
     """Add requests that the daemon has sent together (`process.outbox`), as vLLM adds one that
     comes alone. packed: an EngineCoreRequest each."""
+    decoder = MsgpackDecoder(EngineCoreRequest)
     for each in packed:
-        request = _get_decoder().decode([each])
+        request = decoder.decode([each])
         try:
             prepared = self.preprocess_add_request(request)
         except Exception:  # it concerns this request alone
@@ -40,11 +40,6 @@ def add_requests(self: EngineCoreProc, packed: list[bytes]) -> None:
             # It ends the engine where a request comes alone. Here vLLM would go on without it.
             log.exception(FATAL[1])
             raise SystemExit(1) from error
-
-
-@functools.cache
-def _get_decoder() -> MsgpackDecoder:
-    return MsgpackDecoder(EngineCoreRequest)
 
 
 def rank_programs(self: EngineCore, keys: list[str]) -> None:

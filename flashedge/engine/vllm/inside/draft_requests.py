@@ -1,8 +1,7 @@
 """vLLM's requests as speculation uses them: one request serves several steps of a path in turn.
 
-The front end requests each step under an id of its own. Where a step adopts a draft, vLLM's request
-behind the draft goes on, with its KV up to the last token and its row in the batch. Only the id
-under which its outputs are reported changes.
+The front end requests each step under an id of its own. Where a step adopts a draft, the draft's
+request goes on, with its KV and its row in the batch, and its outputs are reported under that id.
 
 Checked with vLLM 0.32.0.
 """
@@ -19,16 +18,7 @@ from vllm.v1.engine import FinishReason as VllmFinish
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import (
-    ARGS_KEY,
-    BOUNDARY,
-    DETERMINISTIC,
-    DRAWN,
-    EACH_TOKEN,
-    LOGPROBS,
-    PROGRAM,
-    read_args,
-)
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, DRAWN, LOGPROBS
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.types import FinishReason
 
@@ -40,7 +30,6 @@ class Label:
     """How the front end knows the step that a request serves."""
 
     name: str
-    """The front end's id of the step."""
     drafted: int = 0
     """Tokens that the step adopted from a draft."""
     stats: PrefillStats | None = None
@@ -60,7 +49,7 @@ class StepJob:
 
     request: Request
     boundary: str | None
-    """Name of the rule that ends the step; None where it goes on to the end of the answer."""
+    """Name of the rule that ends the step; None where it goes on to the answer's end."""
     start: int = 0
     """Tokens that the request generated before this step."""
     label: Label | None = None
@@ -72,12 +61,10 @@ class StepJob:
     """Whether a token in flight is behind the draft's end: it is forgotten when it comes."""
 
     def serve_step(self, label: Label, beam: Beam) -> None:
-        """From now on the request serves a requested step."""
         self.label, self.beam = label, beam
         self.draft = self.finish = None
 
     def serve_draft(self, draft: Draft) -> None:
-        """From now on the request serves the draft that follows its step."""
         self.label, self.beam, self.draft = None, None, draft
         self.start = self.request.num_output_tokens
         after = draft.continuation
@@ -90,11 +77,6 @@ class StepJob:
         self.boundary = boundary
 
     @property
-    def seed(self) -> int:
-        """Seed of the request's noise. It stays the same for all steps that it serves."""
-        return int(read_args(self.request.sampling_params)["seed"])
-
-    @property
     def has_kv(self) -> bool:
         return self.request.num_computed_tokens > 0
 
@@ -104,28 +86,15 @@ class StepJob:
 
 
 def read_finish(request: Request, max_model_len: int) -> FinishReason:
-    """Why a stopped request's step ended, as the generator reports it."""
+    """Why a stopped request's step ended."""
     if request.status == RequestStatus.FINISHED_STOPPED:
         return FinishReason.BOUNDARY if request.stop_reason == BOUNDARY else FinishReason.STOP
     return FinishReason.LENGTH if request.num_tokens >= max_model_len else FinishReason.STEP_LIMIT
 
 
-# ---------------------------------------------------------------- making requests and outputs
-
-
-def keep_step_args(request: Request, requested: Request) -> None:
-    """Let a draft's request belong to the program of the step that it serves from now on, and its
-    tokens be sent as that step's."""
-    ours, theirs = read_args(request.sampling_params), read_args(requested.sampling_params)
-    for key in (PROGRAM, EACH_TOKEN):
-        ours[key] = theirs.get(key)
-
-
 def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:
-    """A request that draws a draft, with the noise that the child's own request would have.
-
-    like: any request of the generator's, whose other parameters are copied.
-    """
+    """A request with the noise that the child's own request would have, and otherwise with the
+    parameters of `like`."""
     limit = draft.continuation.granularity
     params = copy.copy(like.sampling_params)
     params.extra_args = {
@@ -162,7 +131,7 @@ _VLLM_FINISH = {
 def make_replay_output(
     token_ids: Sequence[int], logprobs: Sequence[float], finish: FinishReason | None
 ) -> EngineCoreOutput:
-    """A draft's tokens as the one output that the front end gets for them. It has no label yet."""
+    """A draft's tokens as the one output that the front end gets for them, without a label."""
     return EngineCoreOutput(
         request_id="",
         new_token_ids=list(token_ids),
@@ -170,10 +139,3 @@ def make_replay_output(
         finish_reason=None if finish is None else _VLLM_FINISH[finish],
         stop_reason=BOUNDARY if finish is FinishReason.BOUNDARY else None,
     )
-
-
-def make_reuse_stats(request: Request, prompt_tokens: int) -> PrefillStats:
-    """Stats of a step that adopts the KV which `request` holds."""
-    stats, cached = PrefillStats(), min(request.num_computed_tokens, prompt_tokens)
-    stats.set(prompt_tokens, num_local_cached_tokens=cached, num_external_cached_tokens=0)
-    return stats

@@ -1,8 +1,7 @@
 """Lets a grammar go on from one step of a path to the next.
 
 vLLM begins a request's grammar with the first token that the request generates. A step of a search
-is a request of its own, whose prompt ends with the path so far. So the grammar is fed that part of
-the prompt before the request runs.
+is a request of its own, whose prompt ends with the path so far: the grammar is fed that first.
 
 Checked with vLLM 0.32.0.
 """
@@ -22,10 +21,8 @@ _create_grammar = StructuredOutputManager._create_grammar
 
 
 def create_grammar(self: StructuredOutputManager, request: Request) -> StructuredOutputGrammar:
-    """Compile the grammar of a request, and feed it the path so far.
-
-    Raises ValueError where the path does not match the grammar; vLLM then fails this request alone.
-    """
+    """Raises ValueError where the path does not match the grammar; vLLM then fails this request
+    alone."""
     grammar: StructuredOutputGrammar = _create_grammar(self, request)
     path = find_guided_path(self, request)
     if path and not grammar.accept_tokens(request.request_id, path):
@@ -35,7 +32,7 @@ def create_grammar(self: StructuredOutputManager, request: Request) -> Structure
 
 def find_guided_path(manager: StructuredOutputManager, request: Request) -> list[int]:
     """The tokens of the prompt that the grammar describes: none before the end of the model's
-    thinking. Notes in the request that the thinking has ended."""
+    thinking. Notes in the request whether that has ended."""
     assert request.sampling_params is not None
     start = read_args(request.sampling_params).get(GUIDED_FROM)
     prompt = request.prompt_token_ids

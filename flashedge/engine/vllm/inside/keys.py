@@ -11,12 +11,12 @@ ENTROPY_RULE = "entropy_rule"
 """In a request's parameters: the rule that ends the step before an uncertain token, None where no
 entropy does."""
 GUIDED_FROM = "guided_from"
-"""In a request's parameters: the index in its prompt from which on tokens belong to the text that
-its grammar describes. Missing: the grammar describes what is generated."""
+"""In a request's parameters: the index in its prompt where the text of its grammar begins. Missing:
+where generation begins."""
 PROGRAM = "program"
 """In a request's parameters: the key of the program that it is a part of."""
 DETERMINISTIC = "deterministic"
-"""In a request's parameters: True if it must get the same tokens whatever runs beside it."""
+"""In a request's parameters: True if its tokens must not depend on the rest of the batch."""
 THINKS = "thinks"
 """In a request's parameters: True if its model may think before it answers (`stop_strings`)."""
 REPLAY_SHAPE = "replay_shape"
@@ -35,8 +35,8 @@ output: the log-probability of each of its tokens."""
 EACH_TOKEN = "each_token"
 """In a request's parameters: True if each token is to be sent at once (`outputs`)."""
 ENTROPIES = "flashedge_entropies"
-"""In an output: the entropy in nats of the distribution that each of its tokens was drawn from, if
-the request asks for the `search.entropy.TOP` likeliest tokens."""
+"""In an output: the entropy in nats of each token's distribution, if the request asks for the
+`search.entropy.TOP` likeliest tokens."""
 
 KV_KEY = "kv"
 """In our additional_config: how the KV tensor uses memory. The keys below are in its value."""
@@ -58,7 +58,6 @@ STEP_RECORD = "flashedge_step_record"
 
 
 def read_args(params: Any) -> dict[str, Any]:
-    """Our entry in a request's SamplingParams or PoolingParams. Empty for requests made
-    elsewhere."""
+    """Our entry in a request's SamplingParams or PoolingParams."""
     of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
     return of_vllm.get(ARGS_KEY) or {}

@@ -1,14 +1,13 @@
 """Sampling as argmax(logits / T + Gumbel noise), the noise a pure function of (seed, position).
 
-The noise of the token at absolute position p under seed s is hash(s, p, token id), whatever the
-batch, the request or the preemptions before it. vLLM's own seeded sampling restarts its random
-stream with each request, so a path that ends at a boundary and is submitted again would draw other
-tokens. Requests run at temperature 0, at which vLLM takes the argmax of what this returns.
+The noise of the token at absolute position p under seed s is hash(s, p, token id), independent of
+batch, request and preemptions. vLLM's own seeded sampling restarts its random stream with each
+request, so a path that is submitted again from a boundary would draw other tokens. Requests run at
+temperature 0, at which vLLM takes the argmax of what this returns. Callers refuse penalties, which
+the first model runner applies behind this processor.
 
-The first model runner applies penalties behind this processor, so callers refuse penalties.
-
-vLLM has two model runners (`model_runner`), whose processors know a request by different things: by
-its index in the batch, or by its slot, which it keeps. What they draw is the same.
+vLLM's two model runners (`model_runner`) know a request by its index in the batch, or by its slot.
+What they draw is the same.
 """
 
 from __future__ import annotations
@@ -24,16 +23,13 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotPr
 
 from flashedge.engine.vllm.inside.keys import read_args
 from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
-from flashedge.engine.vllm.inside.sampling.rows import SampledRow
+from flashedge.engine.vllm.inside.sampling.naive import SampledRow
 from flashedge.types import MAX_SEED
 
 
 class PositionNoise(LogitsProcessor):
     """Applies temperature, the cuts of unlikely tokens, and noise to requests with
-    `extra_args["flashedge"]`, in vLLM's first model runner.
-
-    The logits of other requests stay as they are.
-    """
+    `extra_args["flashedge"]` alone, in vLLM's first model runner."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.drawer = TokenDrawer(vllm_config, device)
@@ -73,12 +69,8 @@ class PositionNoise(LogitsProcessor):
 
 
 class SlotNoise(SlotProcessor):
-    """The same in vLLM's second model runner.
-
-    That one scales and cuts the logits itself, behind its processors and only for requests whose
-    parameters say so: ours say temperature 0. Its own noise would do (it depends on seed and
-    position alone), but its top-p takes another kernel for more than 64 rows.
-    """
+    """The same in vLLM's second model runner, whose own noise would do (it depends on seed and
+    position alone), but whose top-p takes another kernel for more than 64 rows."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         self._drawer = TokenDrawer(vllm_config, req_states.device)
@@ -92,15 +84,11 @@ class SlotNoise(SlotProcessor):
         return is_sampled
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        """Make the drawn token of each sampled row its argmax, in place.
-
-        logits: (batch, vocab) float32, a row for each request.
-        """
+        """As `PositionNoise.apply`, with a row for each request."""
         sampled = []
         slots, lengths = ctx.idx_mapping_np.tolist(), ctx.seq_lens_upper_bound_np.tolist()
         for index, slot in enumerate(slots):
-            row = self._rows[slot]
-            if row is not None:
+            if (row := self._rows[slot]) is not None:
                 row.prompt_len = lengths[index]  # all tokens before the one that is drawn
                 sampled.append((index, row))
         if sampled:
@@ -109,10 +97,9 @@ class SlotNoise(SlotProcessor):
 
 
 def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:
-    """Describe how a request's next token is drawn: the one behind prompt and output.
+    """Describe how the token behind prompt and output is drawn. None: by vLLM's own sampler.
 
-    Returns None for a request that vLLM's own sampler draws.
-    Of a request outside any run the seed is vLLM's, which differs from choice to choice.
+    The seed of a request outside any run is vLLM's, which differs from choice to choice.
     """
     args = read_args(params)
     if "temperature" not in args:

@@ -1,16 +1,13 @@
 """What an engine's outputs carry to the daemon: log-probabilities as plain numbers, tokens joined.
 
 vLLM sends three arrays for each token: candidates, their log-probabilities and the token's rank. To
-decode them and to build its own objects from them took the daemon more time than all else that it
-does for a token. A step needs one number for each token. The engine puts it where vLLM passes a
-dictionary on as it is.
+decode them took the daemon more time than all else that it does for a token. A step needs one
+number for each token, which the engine puts where vLLM passes a dictionary on as it is.
 
-The tokens of a step go to the daemon some 20 times a second, and not one by one. A message for each
-token of each path costs both processes: the engine builds and sends it between two steps, and the
-daemon wakes a task for it. On a card, where a step takes 3 ms, 64 paths kept the daemon busy, and
-it learned tens of milliseconds late that a level was over. What a search needs at once is a step's
-end, which is never kept back; a client sees its progress ten times a second. The switch is
-`Optimizations.joined_tokens`.
+The tokens of a step go to the daemon some 20 times a second, and not one by one. On a card, where a
+step takes 3 ms, a message for each token of 64 paths kept the daemon so busy that it learned of a
+level's end tens of milliseconds late. A step's end, which a search needs at once, is never kept
+back. The switch is `Optimizations.joined_tokens`.
 
 Checked with vLLM 0.32.0.
 """
@@ -30,10 +27,13 @@ from flashedge.engine.vllm.inside.keys import EACH_TOKEN, ENTROPIES, LOGPROBS, r
 from flashedge.search.entropy import TOP, estimate_entropy
 
 _add = RequestOutput.add
+PERIOD_S = 0.05
+LISTS = (LOGPROBS, ENTROPIES)
+"""What an output carries with one number for each token."""
 
 
 def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> None:
-    """Replace vLLM's arrays. In the engine's process."""
+    """Replace vLLM's arrays, in the engine's process."""
     rows = output.new_logprobs.logprobs
     found: dict[str, list[float]] = {LOGPROBS: rows[:, 0].tolist()}
     if with_entropies:
@@ -43,38 +43,28 @@ def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> 
 
 
 def find_entropy(row: Any) -> float:
-    """Of the distribution that a token was drawn from.
+    """In nats, of the distribution that a token was drawn from.
 
-    row: (at least TOP + 1,) float32: the token's log-probability, then those of the likeliest from
-    the likeliest on.
+    row: (at least TOP + 1,) float32: the token's log-probability, then those of the likeliest in
+    order.
     """
     return estimate_entropy(row[1 : TOP + 1].tolist())
 
 
 def join_outputs(self: RequestOutput, next_output: RequestOutput, aggregate: bool) -> None:
-    """Stand for vLLM's `RequestOutput.add` in the daemon's process.
-
-    vLLM joins outputs that nobody has read yet. It joins the tokens, but keeps the dictionary of
-    the later output alone.
-    """
+    """Stand for vLLM's `RequestOutput.add`, which joins the tokens of outputs that nobody has read
+    yet, but keeps the dictionary of the later one alone."""
     earlier = self.kv_transfer_params or {}
     _add(self, next_output, aggregate)
-    if aggregate and (ours := [key for key in (LOGPROBS, ENTROPIES) if earlier.get(key)]):
+    if aggregate and (ours := [key for key in LISTS if earlier.get(key)]):
         later = self.kv_transfer_params or {}
         joined = {key: [*earlier[key], *later.get(key, ())] for key in ours}
         self.kv_transfer_params = {**later, **joined}
 
 
-PERIOD_S = 0.05
-LISTS = (LOGPROBS, ENTROPIES)
-"""Of what an output carries for the daemon: one number for each token."""
-
-
 class JoinedTokens:
-    """Packs the log-probabilities of outputs, and joins the outputs of a path.
-
-    Requests have the names by which the front end knows them.
-    """
+    """Packs the log-probabilities of outputs, and joins the outputs of a path. Requests have the
+    front end's names."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -107,9 +97,7 @@ class JoinedTokens:
                 self._as_vllm.add(name)
             elif not args.get(EACH_TOKEN):
                 self._joined.add(name)
-            if (
-                params is not None and params.logprobs == TOP
-            ):  # the stock twin does so without a rule
+            if params is not None and params.logprobs == TOP:  # also where no rule reads it: stock
                 self._uncertain.add(name)
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs]) -> None:
@@ -127,10 +115,8 @@ class JoinedTokens:
 
     def forget(self, names: str | Iterable[str] | None) -> None:
         """The front end has aborted these requests, or all (None)."""
-        if names is None:
-            self._kept.clear()
-            return
-        for name in {names} if isinstance(names, str) else names:
+        gone = {names} if isinstance(names, str) else set(self._kept if names is None else names)
+        for name in gone:
             self._kept.pop(name, None)
 
     def _keep(self, client: int, output: EngineCoreOutput) -> EngineCoreOutput | None:
@@ -151,7 +137,12 @@ class JoinedTokens:
                 extend(kept[1], output)
             return None
         if kept is not None:
-            prepend(self._kept.pop(name)[1], output)
+            del self._kept[name]
+            earlier = kept[1]
+            extend(earlier, output)
+            output.new_token_ids = earlier.new_token_ids
+            output.kv_transfer_params = earlier.kv_transfer_params
+            output.prefill_stats = output.prefill_stats or earlier.prefill_stats
         return output
 
 
@@ -164,10 +155,3 @@ def extend(earlier: EngineCoreOutput, later: EngineCoreOutput) -> None:
             extras[key] += value
         else:
             extras[key] = value
-
-
-def prepend(earlier: EngineCoreOutput, last: EngineCoreOutput) -> None:
-    """Put the tokens of a packed output before those of the request's last one."""
-    extend(earlier, last)
-    last.new_token_ids, last.kv_transfer_params = earlier.new_token_ids, earlier.kv_transfer_params
-    last.prefill_stats = last.prefill_stats or earlier.prefill_stats

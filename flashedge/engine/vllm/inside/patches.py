@@ -1,15 +1,11 @@
 """Every name of vLLM, or below it, that FlashEdge adds or replaces in a process, in one table.
 
-vLLM offers interfaces for most of what FlashEdge needs: a scheduler class, a worker extension, a
-logits processor, a model registry. The names below are what these do not reach. Each process
-applies its part of the table once, before vLLM uses the names: the daemon before it starts an
-engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our scheduler, its workers
-when vLLM imports the worker extension (`kv.worker`).
-
-What is replaced in a single object is not in the table: our scheduler wraps `allocate_slots` of its
-own KV manager (`scheduler`), and the daemon sets methods of its protocol handlers
-(`serving.conversation`) and of its client of an engine (`process.outbox`). scripts/vllm_seams
-has all of them.
+vLLM's interfaces (scheduler class, worker extension, logits processor, model registry) do not reach
+these names. Each process applies its part of the table before vLLM uses the names: the daemon
+before it starts an engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our
+scheduler, its workers when vLLM imports the worker extension (`kv.worker`). Single objects that we
+change are not here (`scheduler`, `serving.conversation`, `process.outbox`); scripts/vllm_seams has
+all of them.
 
 Checked with vLLM 0.32.0.
 """
@@ -41,11 +37,10 @@ class Patch:
     """One name of vLLM that stands for something of ours once the patch is applied."""
 
     process: ProcessKind
-    """The kind of process that applies the patch."""
     target: str
     """The name in vLLM, as "module:attribute path"."""
     replacement: str
-    """What the name stands for from then on, written the same way."""
+    """Ours, written the same way."""
     reason: str
     adds: bool = False
     """True if vLLM has no such name, False if the patch replaces vLLM's own."""
@@ -154,26 +149,21 @@ def apply_patches(process: ProcessKind, patches: tuple[Patch, ...] = PATCHES) ->
     Raises ConfigError if a name that a patch replaces is missing from vLLM, or if a name that a
     patch adds is there already.
     """
-    for patch in patches:
-        if patch.process is process:
-            _apply(patch)
-
-
-def _apply(patch: Patch) -> None:
-    owner, name = find_owner(patch)
-    replacement = pkgutil.resolve_name(patch.replacement)
-    current = getattr(owner, name, None)
-    if replacement in (current, getattr(current, "fget", None)):
-        return
-    if patch.adds and current is not None:
-        raise _make_error(patch, "already has")
-    if not patch.adds and current is None:
-        raise _make_error(patch, "does not have")
-    setattr(owner, name, property(replacement) if isinstance(current, property) else replacement)
+    for patch in (each for each in patches if each.process is process):
+        owner, name = find_owner(patch)
+        ours = pkgutil.resolve_name(patch.replacement)
+        current = getattr(owner, name, None)
+        if ours in (current, getattr(current, "fget", None)):
+            continue
+        if patch.adds and current is not None:
+            raise _make_error(patch, "already has")
+        if not patch.adds and current is None:
+            raise _make_error(patch, "does not have")
+        setattr(owner, name, property(ours) if isinstance(current, property) else ours)
 
 
 def find_owner(patch: Patch) -> tuple[Any, str]:
-    """Find the module or class of vLLM that a patch changes, and the name it sets there.
+    """The module or class of vLLM that a patch changes, and the name it sets there.
 
     Raises ConfigError if vLLM has no such module or class.
     """

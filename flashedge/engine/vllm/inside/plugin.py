@@ -1,10 +1,8 @@
 """vLLM plugin: registers the model classes that vLLM lacks.
 
 vLLM finds it through the entry point `vllm.general_plugins` (pyproject.toml) and calls it in each
-of its processes, a freshly spawned one too. It names the class, which is imported on first use.
-
-The plugin is also the first code of ours that runs in an engine's core. An engine with several
-cards starts its workers later, so what changes their start is put in place here.
+of its processes. It is also the first code of ours that runs in an engine's core: an engine with
+several cards starts its workers later, so what changes their start is put in place here.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ SKYWORK = "Qwen2ForPrmModel"
 
 
 def register() -> None:
-    """Register our classes with this process's vLLM. May be called again."""
+    """May be called again."""
     from vllm import ModelRegistry
 
     allow_matrix_tiles()

@@ -1,11 +1,9 @@
 """Waiting requests run in the order of their programs, which the daemon sends between two steps.
 
-The order is of programs, not of requests: all requests of a program carry its key, and requests of
-one program keep the order of their arrival. Requests of an unknown program go last. What runs is
-not interrupted for it, and no token depends on it.
-
-The prefix cache does not follow this order. vLLM evicts what was used longest ago, the end of a
-prompt before its beginning: an agent whose last request is over comes back with the same history.
+All requests of a program carry its key and keep the order of their arrival. Requests of an unknown
+program go last. What runs is not interrupted, and no token depends on the order. The prefix cache
+does not follow it: vLLM evicts what was used longest ago, the end of a prompt before its beginning,
+and an agent whose last request is over comes back with the same history.
 
 Ref: arXiv 2412.20993 App. D.3.1; ADR 18. Checked with vLLM 0.32.0.
 """
@@ -13,7 +11,6 @@ Ref: arXiv 2412.20993 App. D.3.1; ADR 18. Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
@@ -24,7 +21,7 @@ class ProgramOrder:
 
     def __init__(self) -> None:
         self.reordered = 0
-        """Steps before which the waiting requests changed their order."""
+        """Steps before which the waiting requests were sorted."""
         self._places: Mapping[str | None, int] = {}
 
     def rank(self, keys: Sequence[str]) -> None:
@@ -32,17 +29,16 @@ class ProgramOrder:
         self._places = {key: place for place, key in enumerate(keys)}
 
     def sort(self, waiting: Any) -> None:
-        """Sort a queue. Between two steps no draft is in it, so none gets before a standard
-        request."""
-        if not self._places or len(waiting) < 2:
+        """Between two steps no draft is in the queue, so none gets before a standard request."""
+        if not self._places:
             return
-        last = len(self._places)
-        programs = (read_args(r.sampling_params or r.pooling_params).get(PROGRAM) for r in waiting)
-        places = [self._places.get(program, last) for program in programs]
-        if all(a <= b for a, b in pairwise(places)):
-            return
-        requests = list(waiting)
-        in_order = sorted(range(len(requests)), key=places.__getitem__)
-        waiting.clear()
-        waiting.extend(requests[at] for at in in_order)
-        self.reordered += 1
+
+        def find_place(request: Any) -> int:
+            args = read_args(request.sampling_params or request.pooling_params)
+            return self._places.get(args.get(PROGRAM), len(self._places))
+
+        before = list(waiting)
+        if (in_order := sorted(before, key=find_place)) != before:
+            waiting.clear()
+            waiting.extend(in_order)
+            self.reordered += 1

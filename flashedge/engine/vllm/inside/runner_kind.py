@@ -1,12 +1,11 @@
 """Which of vLLM's two model runners an engine has.
 
-The first one (in v1/worker/gpu_model_runner.py) prepares each step anew on the host. The second one
-(in v1/worker/gpu) keeps the state of its requests on the card, so that the host works less in a
-step of many sequences. What FlashEdge replaces in one does nothing in the other, so an engine that
-has another one than it was asked for does not start.
+The first one prepares each step on the host, and alone computes deterministic requests
+(`determinism.runner`). The second one keeps the state of its requests on the card, so that the host
+works less in a step of many sequences. What FlashEdge replaces in one does nothing in the other, so
+an engine that has another one than it was asked for does not start.
 
-Deterministic requests are computed by the first one (`determinism.runner`). Checked with vLLM
-0.32.0.
+Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ def uses_second_runner(self: VllmConfig) -> bool:
 def find_kind(runner: Any) -> RunnerKind | None:
     """The kind of a model runner. None: neither of those that FlashEdge knows."""
     modules = {base.__module__ for base in type(runner).__mro__}
-    found = (kind for kind, module in MODULES.items() if module in modules)
-    return next(found, None)
+    return next((kind for kind, module in MODULES.items() if module in modules), None)
 
 
 def check_runner(runner: Any, config: VllmConfig) -> None:

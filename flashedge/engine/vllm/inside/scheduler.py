@@ -1,8 +1,7 @@
 """vLLM's scheduler with what FlashEdge needs inside it.
 
-Each feature is an object of its own: it knows what it needs to know, and is asked where it has a
-say. This class is the only one that vLLM's own calls reach. It forwards them, so that the order in
-which features have their say can be read here:
+vLLM's own calls reach this class alone. It forwards them to its features, so that the order in
+which they have their say can be read here:
 
     programs     in which order waiting requests run            program_order
     drafts       what is drafted, and which requests adopt it   speculation
@@ -50,11 +49,8 @@ apply_patches(ProcessKind.CORE)
 
 
 class EdgeScheduler(AsyncScheduler):
-    """Forwards vLLM's calls to our features.
-
-    vLLM's asynchronous scheduler serves both kinds of engines: where steps follow each other, there
-    is never more than one in flight.
-    """
+    """vLLM's asynchronous scheduler serves both kinds of engines: where steps follow each other,
+    there is never more than one in flight."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -159,8 +155,8 @@ class EdgeScheduler(AsyncScheduler):
     # ------------------------------------------------------------ memory
 
     def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """Allocate blocks for a request. None if there are too few. A standard one takes them from
-        requests that do not run before vLLM preempts running ones for it."""
+        """A standard request takes blocks from requests that do not run before vLLM preempts
+        running ones for it."""
         kwargs |= self.passes.windows.choose_allocation(request)
         while True:
             blocks = self._allocate_in_vllm(request, *args, **kwargs)
@@ -182,9 +178,8 @@ class EdgeScheduler(AsyncScheduler):
     def send_whole(self, request: Request) -> None:
         """Send the model runner all tokens of a request that leaves the batch, when it comes back.
 
-        Within a step vLLM takes requests out of the batch and not back in; we do it between two
-        steps, and the first runner would miss that. The second runner has a slot for each request
-        until it hears that it has left.
+        vLLM takes requests out of the batch within a step, we between two steps: the first runner
+        would miss that, and the second would keep the request's slot.
         """
         self.prev_step_scheduled_req_ids.discard(request.request_id)
         if self.use_v2_model_runner:
@@ -207,11 +202,8 @@ class EdgeScheduler(AsyncScheduler):
 
 
 def _die_with_daemon() -> None:
-    """End this engine process when the daemon is killed, so that it is not orphaned.
-
-    Linux's PR_SET_PDEATHSIG would watch the fork server, which lives as long as its children.
-    multiprocessing gives every child a pipe that only the daemon holds open.
-    """
+    """End this engine process when the daemon is killed: multiprocessing gives every child a pipe
+    that only the daemon holds open. (PR_SET_PDEATHSIG would watch the fork server.)"""
     daemon = multiprocessing.parent_process()
     if daemon is None:
         return  # in the daemon's own process (tests)

@@ -4,12 +4,11 @@ A beam that ends its step keeps its request, which becomes the draft of child 0.
 children get requests of their own, from the boundary on. The front end's request for a drafted step
 never reaches vLLM: the draft's own request goes on under its name.
 
-A draft that does not run is *paused*: it keeps its KV without running or waiting. vLLM has no such
-state. A paused request has the status PREEMPTED, is in no queue, and keeps its blocks. Put back in
-line, it is one of those that vLLM resumes with their KV (`kv_holding_waiting`). It takes no slot of
-a batch, and loses its blocks before a standard request has to. An asynchronous engine may be
-computing a token of a request that is paused. vLLM calls such a token *stale*: it is delivered like
-any other, and the request does not go on before.
+A draft that does not run is *paused*, a state that vLLM lacks: its request has the status
+PREEMPTED, is in no queue, takes no slot of a batch, and keeps its blocks until a standard request
+needs them. Put back in line, it is one of those that vLLM resumes with their KV
+(`kv_holding_waiting`). A token of it may be in flight; vLLM calls such a token *stale*, delivers it
+like any other, and does not let the request go on before.
 
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
@@ -22,18 +21,17 @@ from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
     StepJob,
-    keep_step_args,
     make_draft_request,
     make_replay_output,
-    make_reuse_stats,
     read_finish,
 )
-from flashedge.engine.vllm.inside.keys import BOUNDARY, read_args
+from flashedge.engine.vllm.inside.keys import BOUNDARY, EACH_TOKEN, PROGRAM, read_args
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
@@ -41,13 +39,13 @@ from flashedge.search.steps import StepEnd
 from flashedge.types import FinishReason, Sampling
 
 CPU_BATCH = 4
-"""On a CPU every further sequence costs a step time. See `BatchView.unmeasured_batch`."""
+"""The `BatchView.unmeasured_batch` of a CPU, where every further sequence costs a step time."""
 COUNTERS = (
     "kept_steps",  # steps that adopted a draft's tokens
     "kept_tokens",  # the tokens that these adopted
     "drawn_tokens",  # tokens drawn for drafts
-    "paused",  # drafts taken out of the batch because their slot was needed
-    "preempted",  # drafts taken out of the batch because memory was short
+    "paused",  # drafts that left the batch because their slot was needed
+    "preempted",  # drafts that left it because memory was short
     "dropped_kv",  # drafts and waiting steps that lost their KV to others
     "offloaded",  # drafts that had KV when all KV was offloaded
 )
@@ -112,21 +110,18 @@ class Speculation:
         """Let a draft's request go on as the requested step, within that step's own limits."""
         assert job.draft is not None, "it was in _of_drafts"
         draft, request = job.draft, job.request
-        drawn = draft.token_ids
-        params = requested.sampling_params
-        boundary = read_args(params)[BOUNDARY]
+        drawn, prompt_tokens = draft.token_ids, requested.num_prompt_tokens
+        params, args = requested.sampling_params, read_args(requested.sampling_params)
         end = StepEnd(
             max_tokens=requested.max_tokens,
-            room=self._scheduler.max_model_len - requested.num_prompt_tokens,
-            boundary=self._scheduler.boundaries.rules.get(boundary),
+            room=self._scheduler.max_model_len - prompt_tokens,
+            boundary=self._scheduler.boundaries.rules.get(args[BOUNDARY]),
             stop_ids=frozenset({*params.stop_token_ids, params.eos_token_id}),
         )
         used, finish = end.cut(drawn)
-        label = Label(
-            name=requested.request_id,
-            drafted=used,
-            stats=make_reuse_stats(request, requested.num_prompt_tokens),
-        )
+        stats, cached = PrefillStats(), min(request.num_computed_tokens, prompt_tokens)
+        stats.set(prompt_tokens, num_local_cached_tokens=cached, num_external_cached_tokens=0)
+        label = Label(name=requested.request_id, drafted=used, stats=stats)
         job.serve_step(label, beam)
         self._requested[label.name] = job
         if used:
@@ -137,8 +132,10 @@ class Speculation:
             self._replays.append((requested.client_index, output))
         if finish is None:
             request.priority, request.arrival_time = requested.priority, requested.arrival_time
-            keep_step_args(request, requested)
-            job.set_limit(requested.max_tokens, boundary)
+            read_args(request.sampling_params).update(
+                {key: args.get(key) for key in (PROGRAM, EACH_TOKEN)}
+            )
+            job.set_limit(requested.max_tokens, args[BOUNDARY])
             self._promote(request)
             return
         path = (*requested.prompt_token_ids, *drawn[:used])
@@ -160,29 +157,22 @@ class Speculation:
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
         """Cancel the steps that the front end knows by these ids, or all of them (None). Returns
-        the ids of vLLM's requests that are to end.
-
-        The request behind a step may have another id. If it serves something else by now, it is
-        left alone.
-        """
+        the ids of the requests that end with them: none that serves something else by now."""
         if request_ids is None:
             self._board.clear()
             for table in (self._jobs, self._requested, self._of_drafts):
                 table.clear()
             return None
-        names = {request_ids} if isinstance(request_ids, str) else set(request_ids)
-        found = [self._cancel_step(name) for name in names]
-        return [own for own in found if own]
-
-    def _cancel_step(self, name: str) -> str | None:
-        """Forget the step. Returns the id of vLLM's request, None if that is to be left alone."""
-        job = self._requested.pop(name, None)
-        if job is None:
-            return None if name in self._jobs else name
-        assert job.beam is not None, "it was requested"
-        self._board.cancel_beam(job.beam)
-        del self._jobs[job.request.request_id]
-        return job.request.request_id
+        ending: list[str] = []
+        for name in {request_ids} if isinstance(request_ids, str) else set(request_ids):
+            if (job := self._requested.pop(name, None)) is not None:
+                assert job.beam is not None, "it was requested"
+                self._board.cancel_beam(job.beam)
+                del self._jobs[job.request.request_id]
+                ending.append(job.request.request_id)
+            elif name not in self._jobs:
+                ending.append(name)
+        return ending
 
     # ------------------------------------------------------------ the end of a step
 
@@ -195,8 +185,8 @@ class Speculation:
         return True
 
     def end_step(self, request: Request) -> bool | None:
-        """A request has stopped. Whether it ends with its step; it is paused otherwise. None: it is
-        none of ours."""
+        """Whether a request that has stopped ends with its step. It is paused otherwise. None: it
+        is none of ours."""
         job = self._jobs.get(request.request_id)
         if job is None:
             return None
@@ -222,7 +212,7 @@ class Speculation:
             replay.drop_candidates()
         is_full = len(path) >= self._scheduler.max_model_len
         draft = self._board.finish_beam(job.beam, path, ends_path=finish.ends_path or is_full)
-        if draft is None or draft.seed != job.seed:
+        if draft is None or draft.seed != read_args(job.request.sampling_params)["seed"]:
             return False
         job.serve_draft(draft)
         self._of_drafts[draft] = job
@@ -231,8 +221,7 @@ class Speculation:
     # ------------------------------------------------------------ the engine's steps
 
     def queue_drafts(self) -> tuple[Draft, ...]:
-        """Called before a step is scheduled. Pauses drafts and queues others, as the board plans.
-        Returns the queued ones."""
+        """Called before a step is scheduled. Returns the drafts that it queues."""
         if not self._jobs:
             return ()
         for draft in self._board.running:
@@ -258,10 +247,14 @@ class Speculation:
 
     def unqueue_drafts(self, queued: Iterable[Draft]) -> None:
         """Called when a step is scheduled: it may not have taken the drafts that were queued."""
+        scheduler = self._scheduler
         for draft in queued:
             job = self._of_drafts[draft]
             if not job.is_running:  # there was no room after all, or a token was in flight
-                self._unqueue(job.request)
+                for queue in (scheduler.waiting, scheduler.kv_holding_waiting):
+                    if job.request in queue:
+                        queue.remove_request(job.request)
+                scheduler.deferred_waiting.discard(job.request)
                 self._board.pause(draft)
 
     def _get_request(self, draft: Draft) -> Request:
@@ -296,8 +289,7 @@ class Speculation:
     def _route_outputs(
         self, outputs: Iterable[EngineCoreOutput], labels: Labels
     ) -> Iterator[EngineCoreOutput]:
-        """Yield the outputs of requested steps, labelled for the front end. Record the others:
-        they are tokens of drafts."""
+        """Label the outputs of requested steps. Record the others, which are tokens of drafts."""
         for output in outputs:
             job, label = labels.get(output.request_id, (None, None))
             if job is not None:
@@ -316,7 +308,6 @@ class Speculation:
 
     @property
     def has_outputs(self) -> bool:
-        """Whether tokens of adopted drafts are to be sent."""
         return bool(self._replays)
 
     def find_name(self, request_id: str) -> str | None:
@@ -329,7 +320,6 @@ class Speculation:
     # ------------------------------------------------------------ paused drafts and their memory
 
     def _pause(self, request: Request) -> None:
-        """Take a draft's request out of the batch. It keeps its blocks."""
         self._scheduler.running.remove(request)
         self._mark_paused(request)
 
@@ -340,12 +330,6 @@ class Speculation:
         request.drop_stale_output = False
         request.num_output_placeholders = 0
         self._scheduler.send_whole(request)
-
-    def _unqueue(self, request: Request) -> None:
-        for queue in (self._scheduler.waiting, self._scheduler.kv_holding_waiting):
-            if request in queue:
-                queue.remove_request(request)
-        self._scheduler.deferred_waiting.discard(request)
 
     def note_preempted(self, request: Request) -> None:
         """A preempted draft does not wait."""
@@ -367,17 +351,14 @@ class Speculation:
         last candidate among waiting steps. False if none has KV."""
         scheduler = self._scheduler
         idle = [
-            draft
+            (draft.rank, job.request)
             for draft, job in self._of_drafts.items()
             if job.has_kv and not job.is_running and is_candidate(job.request)
         ]
         waiting = [r for r in scheduler.kv_holding_waiting if r is not spared and is_candidate(r)]
-        if idle:
-            request = self._of_drafts[max(idle, key=lambda draft: draft.rank)].request
-        elif waiting:
-            request = waiting[-1]
-        else:
+        if not (idle or waiting):
             return False
+        request = max(idle, key=lambda found: found[0])[1] if idle else waiting[-1]
         scheduler._free_request_blocks(request)
         request.num_computed_tokens = 0
         if request in scheduler.kv_holding_waiting:

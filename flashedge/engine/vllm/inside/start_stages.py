@@ -1,8 +1,7 @@
 """Tells the daemon what this engine process does while it starts.
 
-vLLM says it in its log and in progress bars. FlashEdge keeps the log at errors, so until the engine
-serves its records are read here instead, and so are the bars of `tqdm`, which would otherwise fill
-the daemon's log.
+Until the engine serves, the records of vLLM's log and the bars of `tqdm` are read here instead of
+filling the daemon's log, which FlashEdge keeps at errors.
 
 Checked with vLLM 0.32.0.
 """
@@ -71,7 +70,7 @@ _level = logging.NOTSET
 
 
 def begin() -> None:
-    """Begin to send stages, if the daemon gave this process a pipe for them."""
+    """Send stages from now on, if the daemon gave this process a pipe for them."""
     global _handler, _level
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None or _handler is not None:
@@ -83,8 +82,8 @@ def begin() -> None:
 
 
 def get_mp_context() -> BaseContext:
-    """Stands for vLLM's function in the executor of several workers: let the first of them send
-    its stages too. The others do the same at the same time."""
+    """Stands for vLLM's function in the executor of several workers: the first of them sends its
+    stages too. The others do the same at the same time."""
     context = _get_vllms_context()
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from flashedge.engine.vllm.inside.runner_kind import RunnerKind, find_kind
 from flashedge.models.memory.engine_memory import CONTEXT_BYTES
 from flashedge.profiler.gpu import import_pynvml
 
-ReadPeak = Callable[[], int]
-
 
 @torch.inference_mode()
 def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str, int]:
@@ -43,7 +41,6 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
 
     kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
     """
-    on_cpu = runner.device.type == "cpu"
     Path("/proc/self/clear_refs").write_text("5")  # Linux keeps the peak until it is told to forget
     with watch_peak(runner.device) as read_peak:
         hidden, last = run_forward(runner)
@@ -56,23 +53,27 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
             logits = sample(runner, last)
             sampler = read_peak()
     del hidden, last
-    single, logprobs = (0 if runner.dtype == torch.float32 else 4), 4
+    single, logprobs = (0 if runner.dtype == torch.float32 else 4), 4 * logits
     both = logits * (runner.dtype.itemsize + single)
+    if runner.device.type == "cpu":
+        lines = Path("/proc/self/status").read_text().splitlines()
+        weights = 0
+        resident = next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
+    else:
+        weights = int(runner.model_memory_usage)
+        resident = count_beside_kv(kv_bytes, is_kv_torchs=is_kv_torchs)
     return {
-        "weights": 0 if on_cpu else int(runner.model_memory_usage),
+        "weights": weights,
         "forward": forward,
         "logits": both,
-        "logprobs": logits * logprobs,
-        "noise": max(0, sampler - both - logits * logprobs),
-        "resident": _read_resident_peak()
-        if on_cpu
-        else count_beside_kv(kv_bytes, is_kv_torchs=is_kv_torchs),
+        "logprobs": logprobs,
+        "noise": max(0, sampler - both - logprobs),
+        "resident": resident,
     }
 
 
 def run_forward(runner: Any) -> Any:
-    """Run a forward pass of as many tokens as a step may have. Returns all hidden states, and those
-    of the last token of each sequence."""
+    """Returns all hidden states, and those of the last token of each sequence."""
     if find_kind(runner) is RunnerKind.SECOND:
         return runner._dummy_run(runner.max_num_tokens, skip_attn=True, is_profile=True)
     return runner._dummy_run(
@@ -84,40 +85,28 @@ def run_forward(runner: Any) -> Any:
 
 
 def sample(runner: Any, last: torch.Tensor) -> int:
-    """Sample one token for each of as many sequences as a step may have. Returns the number of
-    logits.
+    """Sample one token for each sequence, with truncation. Returns the number of logits.
 
     last: (sequences, hidden).
     """
     logits = runner.model.compute_logits(last)
-    count = logits.numel()
+    count, rows = logits.numel(), len(logits)
+    ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
+    params = SamplingParams(temperature=0.0, logprobs=0, extra_args={ARGS_KEY: ours})
     if find_kind(runner) is RunnerKind.SECOND:
-        runner.sampler(logits, fill_slots(runner, len(logits)))
+        for slot in range(rows):  # all are free: no request is open
+            runner.sampler.add_request(slot, params)
+        runner.sampler.apply_staged_writes()
+        runner.sampler(logits, InputBatch.make_dummy(rows, rows, runner.input_buffers))
     else:
-        runner.sampler(logits=logits, sampling_metadata=build_metadata(runner, len(logits)))
+        metadata = build_metadata(runner, rows, params)
+        runner.sampler(logits=logits, sampling_metadata=metadata)
     return int(count)
 
 
-def build_params() -> SamplingParams:
-    """Those of a request like `VllmGenerator`'s, with truncation."""
-    ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
-    return SamplingParams(temperature=0.0, logprobs=0, extra_args={ARGS_KEY: ours})
-
-
-def fill_slots(runner: Any, rows: int) -> InputBatch:
-    """What the second runner's sampler gets in a step of `rows` such requests. None is open, so
-    their slots are free."""
-    params = build_params()
-    for slot in range(rows):
-        runner.sampler.add_request(slot, params)
-    runner.sampler.apply_staged_writes()
-    return InputBatch.make_dummy(rows, rows, runner.input_buffers)
-
-
-def build_metadata(runner: Any, rows: int) -> SamplingMetadata:
+def build_metadata(runner: Any, rows: int, params: SamplingParams) -> SamplingMetadata:
     """What the first runner's sampler gets in such a step."""
     noise = PositionNoise(runner.vllm_config, runner.device, False)
-    params = build_params()
     added: list[Any] = [(row, params, [0], []) for row in range(rows)]
     noise.update_state(BatchUpdate(batch_size=rows, removed=[], added=added, moved=[]))
     empty = torch.empty(0, device=runner.device)
@@ -143,7 +132,7 @@ def build_metadata(runner: Any, rows: int) -> SamplingMetadata:
 
 
 @contextmanager
-def watch_peak(device: torch.device) -> Iterator[ReadPeak]:
+def watch_peak(device: torch.device) -> Iterator[Callable[[], int]]:
     """Yields a function that returns the most bytes that the block has held at once so far."""
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -155,19 +144,12 @@ def watch_peak(device: torch.device) -> Iterator[ReadPeak]:
         yield lambda: live.peak
 
 
-def _read_resident_peak() -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
-
-
 # ---------------------------------------------------------------- tensors
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the storages that operations create while it is active.
-
-    Those of earlier tensors do not count, nor do views.
-    """
+    """Counts the bytes of the storages that operations create while it is active, not those of
+    earlier tensors nor of views."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,16 +207,12 @@ def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
 
 
 def ask_nvml(nvml: Any, card: str) -> int | None:
-    """NVML's count for this process on the card with this id. None where NVML does not tell it."""
-    try:
+    """NVML's bytes of this process on the card with this id. None where NVML does not tell them."""
+    with suppress(nvml.NVMLError), ExitStack() as at_end:
         nvml.nvmlInit()
-        try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(card)
-            for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
-                if process.pid == os.getpid():
-                    return process.usedGpuMemory
-        finally:
-            nvml.nvmlShutdown()
-    except nvml.NVMLError:
-        pass
+        at_end.callback(nvml.nvmlShutdown)
+        handle = nvml.nvmlDeviceGetHandleByUUID(card)
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            if process.pid == os.getpid():
+                return process.usedGpuMemory
     return None

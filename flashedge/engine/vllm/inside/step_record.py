@@ -1,11 +1,8 @@
 """What an engine process was doing, in memory that the daemon reads after its death.
 
 Before each model step the process writes which requests are in it, and after the step that it is
-over. When the process ends, the daemon reads the record: requests that were in the unfinished step
-may be what ended it, and all others are innocent. The record can also be read while the process is
-stopped or hangs.
-
-The memory is shared by both processes. The engine's side writes, the daemon's side only reads.
+over. When the process has ended or hangs, the daemon, which shares the memory, reads the record:
+requests of the unfinished step may be what ended it, and all others are innocent.
 """
 
 from __future__ import annotations
@@ -48,8 +45,7 @@ class StepRecord:
     # ------------------------------------------------------------ for the engine process
 
     def begin_step(self, requests: Iterable[str] | None, tokens: int = 0) -> None:
-        """Write that so many tokens of these requests are computed from now on. None: nobody can
-        say which requests."""
+        """None: nobody can say which requests."""
         names = ANY if requests is None else "\n".join(requests).encode()
         if len(names) > len(self._bytes) - _NAMES_AT:
             names = ANY
@@ -58,7 +54,6 @@ class StepRecord:
         self.note_progress()
 
     def end_step(self) -> None:
-        """Write that the step is over."""
         self.note_progress()  # first, so that nobody sees a long step's end before its progress
         self._write_state(in_step=False)
 
@@ -67,7 +62,6 @@ class StepRecord:
         _PROGRESS.pack_into(self._bytes, 0, (self.progress + 1) % (1 << 64))
 
     def note_fault(self, error: BaseException) -> None:
-        """Write the error that ends the process."""
         root = find_root(error)
         text = f"{type(root).__name__}: {root}".encode()[:_FAULT_BYTES]
         self._bytes[_FAULT_AT : _FAULT_AT + len(text)] = text
@@ -85,17 +79,16 @@ class StepRecord:
 
     @property
     def progress(self) -> int:
-        """How many signs of life there were."""
+        """Signs of life so far."""
         return int(_PROGRESS.unpack_from(self._bytes, 0)[0])
 
     @property
     def is_in_step(self) -> bool:
-        """Whether a step has begun and not ended."""
         return bool(self._read_state()[0])
 
     @property
     def tokens(self) -> int:
-        """Tokens of the step that has begun and not ended."""
+        """Of the step that has begun and not ended."""
         return self._read_state()[4]
 
     @property
@@ -116,11 +109,9 @@ class StepRecord:
         request: the name that the daemon gave it. vLLM appends a hyphen and eight letters to it.
         """
         in_step, _, _, length, _ = self._read_state()
-        if not in_step:
-            return False
         names = bytes(self._bytes[_NAMES_AT : _NAMES_AT + length])
-        if names == ANY:
-            return True
+        if not in_step or names == ANY:
+            return bool(in_step)
         return any(request in (n, n.rpartition("-")[0]) for n in names.decode().split("\n"))
 
 
@@ -129,8 +120,8 @@ class StepsInFlight:
     of an asynchronous engine. Any of them may end the process."""
 
     def __init__(self, find_name: Callable[[str], str | None]) -> None:
-        """find_name: the daemon's name for one of vLLM's requests, None for a draft. A step that
-        adopts a draft gives it one while it is in flight."""
+        """find_name: the daemon's name for one of vLLM's requests, None for a draft, which gets one
+        when a step adopts it."""
         self._record, self._find_name = get_step_record(), find_name
         self._steps: deque[tuple[tuple[str, ...], int]] = deque()
         """vLLM's requests and the tokens of each."""
@@ -143,12 +134,10 @@ class StepsInFlight:
         self._write()
 
     def begin(self, request_ids: Iterable[str], tokens: int) -> None:
-        """A step is scheduled."""
         self._steps.append((tuple(request_ids), tokens))
         self._write()
 
     def end(self) -> None:
-        """The first of them has ended."""
         self._steps.popleft()
         self._write()
 
@@ -173,7 +162,7 @@ def find_root(error: BaseException) -> BaseException:
 
 
 def is_memory_short(error: BaseException) -> bool:
-    """Whether the error says that the host or the card had too little memory."""
+    """Of the host or the card."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in SHORTAGES)

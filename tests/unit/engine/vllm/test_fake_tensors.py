@@ -19,7 +19,7 @@ from flashedge.engine.vllm.inside.kv.worker import SaveArea
 from flashedge.engine.vllm.inside.noise import PositionNoise
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
-from flashedge.engine.vllm.inside.sampling.rows import FIELDS, SampledRow, pack_rows
+from flashedge.engine.vllm.inside.sampling.naive import FIELDS, SampledRow, pack_rows
 
 CARD = torch.device("cuda", 0)
 VOCAB = 5000

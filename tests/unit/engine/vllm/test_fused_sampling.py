@@ -40,10 +40,10 @@ import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from flashedge.engine.vllm.inside.sampling import fused, rows
+from flashedge.engine.vllm.inside.sampling import fused, naive
 
 signature = {"logits": "*fp32", "rows": "*i64", "stride": "i32", "vocab": "i32"}
-constants = {"FIELDS": rows.FIELDS, "BLOCK": fused.BLOCK}
+constants = {"FIELDS": naive.FIELDS, "BLOCK": fused.BLOCK}
 source = ASTSource(
     fn=fused._mark_winner,
     signature={**signature, **dict.fromkeys(constants, "constexpr")},

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from vllm.v1.core.sched.interface import PauseState
 
 from flashedge.engine.vllm.inside.kv import cuda_pages, quota
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
@@ -26,7 +27,7 @@ class FakeScheduler:
 
     def __init__(self, quota: int) -> None:
         self.quota = quota
-        self.is_paused = False
+        self.pause_state = PauseState.UNPAUSED
         self.has_kv = True
         self.kv = self.drafts = self
         self._fresh: set[int] = set()
@@ -58,11 +59,12 @@ class FakeScheduler:
 
     def count_offloaded(self) -> None: ...
 
-    def pause(self) -> None:
-        self.is_paused = True
+    def set_pause_state(self, state: PauseState) -> None:
+        self.pause_state = state
 
-    def resume(self) -> None:
-        self.is_paused = False
+    @property
+    def is_paused(self) -> bool:
+        return self.pause_state is PauseState.PAUSED_ALL
 
 
 class FakeCore:

@@ -12,9 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, hash_tokens
+from flashedge.engine.vllm.inside.sampling.naive import (
+    IndexedRow,
+    SampledRow,
+    draw_gumbel,
+    hash_tokens,
+)
 from flashedge.engine.vllm.inside.sampling.on_cpu import approximate_gumbel, draw_bits
-from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, SampledRow
 
 CPU = torch.device("cpu")
 VOCAB = 1200

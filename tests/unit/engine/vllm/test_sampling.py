@@ -7,9 +7,8 @@ import torch
 
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.drawer import ROWS, compare_samplers, load_kernel
-from flashedge.engine.vllm.inside.sampling.naive import exclude_unlikely
+from flashedge.engine.vllm.inside.sampling.naive import SampledRow, exclude_unlikely
 from flashedge.engine.vllm.inside.sampling.on_cpu import count_at_least
-from flashedge.engine.vllm.inside.sampling.rows import SampledRow
 
 
 def make_row(min_p: float, temperature: float) -> SampledRow:

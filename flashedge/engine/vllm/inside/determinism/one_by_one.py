@@ -1,13 +1,9 @@
 """Steps that follow each other while a deterministic request is open, in an asynchronous engine.
 
-Such an engine schedules a step while the one before is computed. A pass begins where the step
-before ended, and takes candidates back. So while there is a deterministic request, an engine's core
-schedules a step when it has the outputs of the one before, and the model runner copies the drawn
-tokens to the host at once, as in an engine that is not asynchronous. Steps that are in flight when
-the first such request arrives end before.
-
-`patches` puts these functions in place of vLLM's. In an engine that is not asynchronous they are
-never called, or change nothing.
+Such an engine schedules a step while the one before is computed, but a pass begins where the step
+before ended, and takes candidates back. So while there is a deterministic request, the core ends
+the steps in flight, schedules a step when it has the outputs of the one before, and the model
+runner copies the drawn tokens to the host at once, as in an engine that is not asynchronous.
 
 Checked with vLLM 0.32.0.
 """
@@ -31,8 +27,8 @@ def mark_alone(output: Any) -> None:
 
 
 def step_with_batch_queue(self: EngineCore) -> Any:
-    """Compute a step of an asynchronous engine. While there is a deterministic request: end the
-    steps in flight, then compute one."""
+    """Stands for vLLM's. While there is a deterministic request: end the steps in flight, then
+    compute one."""
     passes = getattr(self.scheduler, "passes", None)
     if passes is None or not passes.is_open:
         for future, *_ in self.batch_queue:
@@ -54,7 +50,7 @@ def step_with_batch_queue(self: EngineCore) -> Any:
 
 
 def sample_tokens(self: GPUModelRunner, grammar_output: Any) -> Any:
-    """Draw the tokens of a step. Those of a step that is alone go to the host at once."""
+    """Stands for vLLM's. The tokens of a step that is alone go to the host at once."""
     state = self.execute_model_state
     if state is None or not getattr(state.scheduler_output, _ALONE, False):
         return _sample_tokens(self, grammar_output)

@@ -2,17 +2,14 @@
 
 A deterministic request decodes in shared steps like any other, but its tokens stay here as
 candidates. When its window is full, or a candidate would end it, a pass computes the window again
-in a shape that never changes (`ReplayShape`), writes its KV anew, and draws the tokens. Candidates
-up to the first wrong one are right; the token that the pass drew in its place is right, too. The
-rest is forgotten. So each pass yields a token, and nothing behind this scheduler (step boundaries,
-stop strings, streams, drafts, scores) sees a token that is not verified.
+in a shape that never changes (`ReplayShape`), overwrites its KV, and draws the tokens. Candidates
+up to the first wrong one are right, and so is the token that the pass drew in its place. The rest
+is forgotten. So each pass yields a token, and nothing behind this scheduler (step boundaries, stop
+strings, streams, drafts, scores) sees a token that is not verified.
 
 Prompts are computed the same way: whole windows by prefill passes, the last one by the pass that
-draws the first token. What a request draws is a function of its tokens and its seed, and it is the
-same one whether a token belongs to the prompt or was drawn.
-
-Without a deterministic request every step is vLLM's own, unchanged. While there is one, steps
-follow each other (`one_by_one`): a pass begins where the step before ended.
+draws the first token. What a request draws is a function of its tokens and its seed, whether a
+token belongs to the prompt or was drawn. Without a deterministic request every step is vLLM's own.
 
 Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
@@ -20,17 +17,18 @@ Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import create_request_queue
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.determinism.one_by_one import mark_alone
-from flashedge.engine.vllm.inside.determinism.queues import limit_chunks, show_only
 from flashedge.engine.vllm.inside.determinism.windows import Replay, ReplayPass, Windows, find_pass
 from flashedge.scheduling.determinism import MAX_WAIT, BatchState, StepKind, choose_step
 
@@ -61,7 +59,7 @@ class Due:
     ready: list[Replay] = field(default_factory=list)
     """Those whose window can be verified."""
     is_joined: bool = False
-    """Whether the window of another one may be full within `MAX_WAIT` shared steps."""
+    """See `BatchState`."""
     shared: list[Request] = field(default_factory=list)
     """Those that shared steps may run."""
     others: bool = False
@@ -86,10 +84,10 @@ class Passes:
         """Requests that lost their blocks in this step. They wait again when it is scheduled."""
         self._is_scheduling = False
         self._known: dict[str, int] = {}
-        """Candidates of the requests that the pass verifies."""
+        """By request: the number of candidates that the pass verifies."""
         self._pass_began = 0.0
         self._is_crowded = False
-        """Whether the requests of the last pass found no room beside each other."""
+        """Whether the requests of the last pass found no room together."""
 
     @property
     def is_open(self) -> bool:
@@ -99,7 +97,6 @@ class Passes:
     # ------------------------------------------------------------ steps
 
     def schedule(self, stock: Schedule) -> SchedulerOutput:
-        """Schedule the next step."""
         windows = self.windows
         if not self.is_open or self._scheduler.pause_state is PauseState.PAUSED_ALL:
             self.counters["stock_steps"] += 1
@@ -119,7 +116,12 @@ class Passes:
         )
         windows.step = choose_step(state, windows.shape.group)
         if windows.step is StepKind.SHARED:
-            return self._schedule_shared(stock, due)
+            self.counters["shared_steps"] += 1
+            for replay in due.ready:
+                replay.waited += 1
+            output = self._schedule_some(stock, due.shared)
+            self._admits = True
+            return output
         self._last_pass = windows.step
         if windows.step is StepKind.VERIFY:
             return self._schedule_verify(stock, due)
@@ -132,23 +134,19 @@ class Passes:
         )
 
     def _find_due(self) -> Due:
-        """Sort the requests. Of waiting deterministic ones no more are looked at than have a
-        place."""
+        """Sort the requests. No more waiting deterministic ones are looked at than have a place."""
         scheduler, windows, due = self._scheduler, self.windows, Due()
         for request in (*scheduler.running, *scheduler.kv_holding_waiting):
             self._sort(due, request)
         places = scheduler.max_num_active_reqs - len(scheduler.running)
         places -= len(scheduler.kv_holding_waiting)
         for request in scheduler.waiting:
-            if request.request_id not in windows.replays:
-                self._sort(due, request)
-            elif (
-                places > 0
-                and self._admits
-                and len(due.ready) + len(due.scoring) < windows.shape.group
-            ):
-                self._sort(due, request)
+            if request.request_id in windows.replays:
+                is_full = len(due.ready) + len(due.scoring) >= windows.shape.group
+                if places <= 0 or is_full or not self._admits:
+                    continue
                 places -= 1
+            self._sort(due, request)
         return due
 
     def _sort(self, due: Due, request: Request) -> None:
@@ -176,7 +174,7 @@ class Passes:
 
     def _free_full_windows(self) -> None:
         """vLLM resumes a request that kept its KV behind that KV. Where the window has to be
-        computed again, the request begins anew, with the windows before it from the cache."""
+        computed again, the request starts over, with the windows before it from the cache."""
         scheduler = self._scheduler
         for request in list(scheduler.kv_holding_waiting):
             replay = self.windows.replays.get(request.request_id)
@@ -185,14 +183,6 @@ class Passes:
                 request.num_computed_tokens = 0
                 scheduler.kv_holding_waiting.remove_request(request)
                 scheduler.waiting.prepend_request(request)
-
-    def _schedule_shared(self, stock: Schedule, due: Due) -> SchedulerOutput:
-        self.counters["shared_steps"] += 1
-        for replay in due.ready:
-            replay.waited += 1
-        output = self._schedule_some(stock, due.shared)
-        self._admits = True
-        return output
 
     def _schedule_scores(self, stock: Schedule, due: Due) -> SchedulerOutput:
         """Compute the next windows of up to G paths that are scored, or several of one path."""
@@ -209,25 +199,28 @@ class Passes:
         for replay in oldest:
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
-                guesses = replay.guess(self.windows.end_window(replay))
-                replay.begin_pass(self.windows.find_window(replay), guesses)
+                replay.request.spec_token_ids = replay.guess(self.windows.end_window(replay))
+                replay.request.num_computed_tokens = self.windows.find_window(replay)
+                replay.is_current = False
         requests = [replay.request for replay in oldest]
         with self.windows.pin_prefixes(requests):
             output = self._schedule_pass(stock, requests, self.windows.shape.rows)
         for replay in oldest:
-            if replay.request.request_id not in output.num_scheduled_tokens:
-                replay.miss_pass()
+            request = replay.request
+            if request.request_id not in output.num_scheduled_tokens:  # there was no room for it
+                replay.saved = replay.saved or list(request.spec_token_ids)
+                request.spec_token_ids = []
         return output
 
     def _rank(self, replay: Replay) -> tuple[bool, int]:
-        """The order of ready windows. After a pass without room those go first that have blocks:
-        a request without any would find no room again."""
+        """The order of ready windows. After a pass without room those that have blocks go first:
+        the others would find no room again."""
         has_blocks = replay.request.status is RequestStatus.RUNNING
         return self._is_crowded and not has_blocks, -replay.waited
 
     def _count_group(self) -> int:
-        """Requests of the next pass at most. The windows that each of several would find in the
-        cache are kept for it, and may leave no room for any of them: then one goes alone."""
+        """The most requests of the next pass. The cached windows that are kept for each of several
+        may leave no room for any of them: then one goes alone."""
         return 1 if self._is_crowded else self.windows.shape.group
 
     def _schedule_pass(
@@ -255,16 +248,16 @@ class Passes:
         return output
 
     def displace(self, request: Request) -> bool:
-        """A waiting request has lost its blocks. Whether it is kept out of the step that is being
-        scheduled: vLLM would compute its prompt in that very step, which may be a shared one."""
+        """Whether a waiting request that has lost its blocks is kept out of the step that is being
+        scheduled: vLLM would compute its prompt in that step, which may be a shared one."""
         if not self._is_scheduling or request.request_id not in self.windows.replays:
             return False
         self._displaced.append(request)
         return True
 
     def complete_output(self, output: SchedulerOutput) -> None:
-        """Say what kind of step this is, and fill the windows of requests that just got their
-        blocks: vLLM schedules no guesses for them."""
+        """Tell the model runner the kind of step, and fill the windows of requests that just got
+        their blocks: vLLM schedules no guesses for them."""
         if not self.is_open:
             return
         mark_alone(output)
@@ -286,18 +279,17 @@ class Passes:
         ReplayPass(rows=self.count_rows(output), guesses=guesses).attach(output)
 
     def count_rows(self, output: SchedulerOutput) -> int:
-        """Rows of a pass: always the same."""
         return self.windows.shape.rows
 
     def preempt_for(self, request: Request) -> bool:
         """Preempt the last request that the pass hides. False if there is none, or if `request`
-        has no blocks yet: no other gives way to it."""
+        has no blocks yet."""
         running = [hidden for hidden in self._hidden if hidden.status is RequestStatus.RUNNING]
         if not running or request.status is not RequestStatus.RUNNING:
             return False
         victim = running[-1]
         self._scheduler._preempt_request(victim, 0.0)
-        if victim in self._scheduler.waiting:  # it must not come back in this very pass
+        if victim in self._scheduler.waiting:  # it must not come back in this pass
             self._scheduler.waiting.remove_request(victim)
             self._displaced.append(victim)
         return True
@@ -310,21 +302,18 @@ class Passes:
         return not is_verified and request.request_id in self.windows.replays
 
     def keep_candidates(self, request: Request, token_ids: list[int]) -> None:
-        """Keep what a shared step has drawn for a request."""
         request.num_output_placeholders = 0  # its steps follow each other
         request.append_output_token_ids(token_ids)
-        self.windows.replays[request.request_id].may_end = self._may_end(request)
-
-    def _may_end(self, request: Request) -> bool:
-        """Whether the request, or its step, would end behind its last token."""
-        params = request.sampling_params
-        last = request.output_token_ids[-1]
-        if last == params.eos_token_id or last in (params.stop_token_ids or ()):
-            return True
-        return request.num_output_tokens >= request.max_tokens or self._ends_step(request)
+        params, last = request.sampling_params, request.output_token_ids[-1]
+        self.windows.replays[request.request_id].may_end = (
+            last == params.eos_token_id
+            or last in (params.stop_token_ids or ())
+            or request.num_output_tokens >= request.max_tokens
+            or self._ends_step(request)
+        )
 
     def commit(self, request: Request) -> None:
-        """All tokens of a request are verified, a pass has drawn the last."""
+        """A pass has drawn the last token of a request: all of them are verified."""
         request.num_output_placeholders = 0
         replay = self.windows.replays[request.request_id]
         replay.commit()
@@ -368,3 +357,71 @@ class Passes:
             counters["verified_tokens"] += drawn
             counters["rollbacks"] += wrong > 0
             counters["recomputed_tokens"] += wrong
+
+
+# ---------------------------------------------------------------- what the scheduler sees in a step
+
+
+@contextmanager
+def show_only(
+    scheduler: Any, shown: Collection[Request], tokens: int | None = None
+) -> Iterator[list[Request]]:
+    """Hide all other requests of the scheduler. Yields the running ones that are hidden, which
+    count towards the limit of running ones, and may be preempted meanwhile.
+
+    tokens: the most that the step may schedule; None: what vLLM allows.
+    """
+    running, waiting, holding = scheduler.running, scheduler.waiting, scheduler.kv_holding_waiting
+    limits = scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens
+    keep = frozenset(shown)
+    hidden = [request for request in running if request not in keep]
+    scheduler.running = [request for request in running if request in keep]
+    scheduler.waiting = _make_queue(scheduler, waiting, keep)
+    scheduler.kv_holding_waiting = _make_queue(scheduler, holding, keep)
+    scheduler.max_num_active_reqs -= len(hidden)
+    if tokens is not None:
+        scheduler.max_num_scheduled_tokens = tokens
+    try:
+        yield hidden
+    finally:
+        scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens = limits
+        before = frozenset(running)
+        added = [request for request in scheduler.running if request not in before]
+        scheduler.running = [r for r in running if r.status is RequestStatus.RUNNING] + added
+        scheduler.waiting = _put_back(waiting, keep, scheduler.waiting)
+        scheduler.kv_holding_waiting = _put_back(holding, keep, scheduler.kv_holding_waiting)
+
+
+@contextmanager
+def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
+    """Let vLLM's scheduler compute so many tokens of each prompt at most, for one step.
+
+    vLLM ignores the limit where it sees one request: then the step's own limit has to do.
+    """
+    config = scheduler.scheduler_config
+    before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
+    config.long_prefill_token_threshold = tokens
+    scheduler.adaptive_long_prefill_threshold = False
+    try:
+        yield
+    finally:
+        config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold = before
+
+
+def _make_queue(scheduler: Any, queue: Iterable[Request], keep: Collection[Request]) -> Any:
+    made = create_request_queue(scheduler.policy)
+    for request in queue:
+        if request in keep:
+            made.add_request(request)
+    return made
+
+
+def _put_back(queue: Any, shown: Collection[Request], left: Iterable[Request]) -> Any:
+    """The queue after the step: what is left of the shown requests keeps its place, and what came
+    in meanwhile goes first."""
+    left = list(left)
+    before, still = frozenset(queue), frozenset(left)
+    kept = [request for request in queue if request not in shown or request in still]
+    queue.clear()
+    queue.extend([*(request for request in left if request not in before), *kept])
+    return queue

@@ -4,18 +4,17 @@ These functions stand for methods of GPUModelRunner, which the CPU's runner inhe
 head of a token classifier (`patches`). In a step without a pass each calls vLLM's own and changes
 nothing.
 
-- A pass computes `rows` rows, whatever is in it: vLLM fills the rest as it does for CUDA graphs.
-- Attention sums over the KV of a sequence in one order. Kernels split a long KV, and how often they
-  do depends on what else is in the batch. The choice is made while a step's metadata is built.
+- A pass always computes `rows` rows: vLLM fills the rest as it does for CUDA graphs.
+- Attention sums over the KV of a sequence in one order. How often kernels split a long KV depends
+  on what else is in the batch; it is chosen while a step's metadata is built.
 - A verify pass computes the logits of all rows, so that the head has one shape.
-- vLLM applies a verifier's head to all rows of a request at once, and how many these are depends on
-  what of the path was found in the cache. In passes the rows are cut into tiles of one size,
-  counted from the path's start, and the last one is padded.
+- A verifier's head gets the rows of a request that were not in the cache, cut into tiles of one
+  size, counted from the path's start, the last one padded. vLLM would apply it to all at once.
 
 In a verify pass the row of a sequence's last known token draws the token behind it. If that is what
 the next row was computed from, the next row is right, and so on up to the first wrong guess. Each
-token is drawn by the noise of its seed and position, as in a shared step. vLLM's own speculative
-decoding returns its tokens in the same form.
+token is drawn by the noise of its seed and position, as in a shared step. The tokens have the form
+of vLLM's speculative decoding.
 
 Checked with vLLM 0.32.0.
 """
@@ -36,8 +35,7 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 from flashedge.engine.vllm.inside.determinism.windows import ReplayPass, find_pass
 from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
 from flashedge.engine.vllm.inside.noise import PositionNoise, make_row
-from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
-from flashedge.engine.vllm.inside.sampling.rows import IndexedRow
+from flashedge.engine.vllm.inside.sampling.naive import IndexedRow
 
 _prepare_inputs = GPUModelRunner._prepare_inputs
 _determine_padding = GPUModelRunner._determine_batch_execution_and_padding
@@ -83,10 +81,8 @@ def determine_padding(self: Any, **options: Any) -> Any:
 
 @contextmanager
 def force_one_split() -> Iterator[None]:
-    """Let metadata that is built meanwhile ask for one split.
-
-    vLLM's module of settings computes a setting where it has no attribute of that name.
-    """
+    """Let metadata that is built meanwhile ask for one split. vLLM's module of settings computes a
+    setting where it has no attribute of that name."""
     before = {name: envs.__dict__.get(name) for name in ONE_SPLIT}
     envs.__dict__.update(ONE_SPLIT)
     try:
@@ -121,8 +117,8 @@ def pool(
     num_scheduled_tokens_np: Any,
     kv_connector_output: Any,
 ) -> Any:
-    """Called last in each step of a verifier. A path that lost its blocks is computed anew: forget
-    what was computed of it before, which vLLM would put in front."""
+    """Called last in each step of a verifier. A path that lost its blocks is computed again: forget
+    its earlier rows, which vLLM would put in front."""
     if self.__dict__.pop(_CURRENT, None) is not None:
         batch = self.input_batch
         ends = self.optimistic_seq_lens_cpu[: batch.num_reqs].tolist()
@@ -174,7 +170,9 @@ def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) ->
         logprobs = runner.sampler.compute_logprobs(chosen)
     chosen = chosen.to(torch.float32)
     if sampled:
-        _find_drawer(batch).mark_winners(chosen, sampled)
+        processors = batch.sampling_metadata.logitsprocs.non_argmax_invariant
+        noise = next(found for found in processors if isinstance(found, PositionNoise))
+        noise.drawer.mark_winners(chosen, sampled)
     drawn = runner.sampler.greedy_sample(chosen).long()
     accepted = accept(drawn.view(len(names), width).tolist(), guesses)
     return SamplerOutput(
@@ -205,7 +203,7 @@ def _find_rows(
     width: int,
 ) -> tuple[list[int], list[IndexedRow]]:
     """The rows of the pass that draw tokens, `width` for each request, the last one repeated; and
-    the noise of those whose request is sampled by ours, by their index among them."""
+    those of them that our noise draws, by their index among them."""
     places: list[int] = []
     sampled: list[IndexedRow] = []
     start = 0
@@ -219,12 +217,3 @@ def _find_rows(
             places.append(first + min(offset, len(guessed)))
         start += count
     return places, sampled
-
-
-def _find_drawer(batch: Any) -> TokenDrawer:
-    """What our logits processor draws by on this device."""
-    return next(
-        processor.drawer
-        for processor in batch.sampling_metadata.logitsprocs.non_argmax_invariant
-        if isinstance(processor, PositionNoise)
-    )

@@ -3,11 +3,10 @@
 vLLM's own request holds the verified tokens and, behind them, the candidates: tokens that shared
 steps drew. A pass takes the candidates back, computes their window again, and draws the tokens.
 
-The blocks of a window carry a salt, so that no other request finds them, and they enter the prefix
-cache once the window is verified. A deterministic request with the same tokens finds whole windows
-there, whether they were a prompt or were drawn. So the children of a search share their verified
-path. Whatever happens before, a window has the same blocks: it begins at a multiple of its size,
-and the size is a multiple of a block's.
+The blocks of a window carry a salt, so that no other request finds them, and enter the prefix cache
+once the window is verified. So the children of a search share their verified path, whether it was a
+prompt or was drawn. A window always has the same blocks: it begins at a multiple of its size, and
+the size is a multiple of a block's.
 
 ADR 20. Checked with vLLM 0.32.0.
 """
@@ -38,8 +37,8 @@ class ReplayPass:
     rows: int
     """Rows that the model computes, padding included."""
     guesses: dict[str, list[int]] = field(default_factory=dict)
-    """For each request of a verify pass, the tokens that its last rows are computed from. The row
-    before them, which holds a token that is known, checks the first. Empty in a prefill pass."""
+    """The tokens that the last rows of each request of a verify pass are computed from. The row
+    before them, which holds a known token, checks the first. Empty in a prefill pass."""
 
     @property
     def is_verify(self) -> bool:
@@ -63,18 +62,16 @@ class Replay:
     verified: int
     """Prompt tokens and verified tokens."""
     is_current: bool = False
-    """Whether the KV of the window was computed since the request got its blocks, so that shared
-    steps may go on from it."""
+    """Whether the request's blocks hold the KV of the window, so that shared steps may go on."""
     saved: list[int] = field(default_factory=list)
     """Candidates of a request that lost its blocks."""
     may_end: bool = False
-    """Whether the last candidate would end the step. A shared step need not go on behind it."""
+    """Whether the last candidate would end the request or its step."""
     waited: int = 0
     """Shared steps since its window could be verified."""
 
     @property
     def candidates(self) -> Sequence[int]:
-        """Tokens behind the verified ones."""
         return self.saved or self.request.all_token_ids[self.verified :]
 
     def take_candidates(self) -> list[int]:
@@ -98,27 +95,16 @@ class Replay:
         request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
 
     def lose_blocks(self) -> None:
-        """Its KV is gone. The candidates are kept, so that they need not be drawn again."""
+        """The candidates are kept, so that they need not be drawn again."""
         self.saved = self.take_candidates() or list(self.request.spec_token_ids)
         self.is_current = self.may_end = False
         self.waited = 0
 
     def guess(self, end: int) -> list[int]:
-        """Take the candidates, as the guesses of a window that ends there."""
+        """Take the candidates, as the guesses of a window that ends at `end`."""
         size = end - self.verified
         guesses = self.take_candidates()[:size]
         return guesses + [PAD] * (size - len(guesses))
-
-    def begin_pass(self, start: int, guesses: list[int]) -> None:
-        """The window is computed again from its start. The candidates were taken."""
-        self.request.num_computed_tokens = start
-        self.request.spec_token_ids = guesses
-        self.is_current = False
-
-    def miss_pass(self) -> None:
-        """The pass had no room for it."""
-        self.saved = self.saved or list(self.request.spec_token_ids)
-        self.request.spec_token_ids = []
 
     def commit(self) -> None:
         """All tokens of vLLM's request are verified, and so is the KV up to them."""
@@ -181,7 +167,6 @@ class Windows:
         return self.shape.end_window(replay.verified, self._scheduler.max_model_len)
 
     def end_chunk(self, replay: Replay, computed: int) -> int:
-        """The position behind the prompt's next chunk."""
         return self.shape.end_chunk(computed, replay.verified)
 
     def is_ready(self, replay: Replay) -> bool:
@@ -193,7 +178,8 @@ class Windows:
 
     @contextmanager
     def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
-        """Keep the windows that requests without blocks would find, while others get blocks."""
+        """Keep the cached windows that requests without blocks would find, while others get
+        blocks."""
         find = self._scheduler._get_local_prefix_cache_hit
         pool = self._scheduler.kv_cache_manager.block_pool
         without = [r for r in requests if r.status is not RequestStatus.RUNNING]

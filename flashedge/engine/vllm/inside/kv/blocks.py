@@ -1,12 +1,11 @@
 """The KV tensor of an engine process, block by block, and the memory behind it.
 
-`Pages` is a range of addresses whose memory can be mapped and unmapped. On CPU it is anonymous
-memory, which the system commits on the first write and takes back by madvise (`HostPages`). On CUDA
-see `cuda_pages`. Where memory can't be unmapped it is an ordinary tensor (`FixedPages`).
+`Pages` is a range of addresses whose memory can be mapped and unmapped: `HostPages`, on CUDA
+`cuda_pages`, or `FixedPages` where memory can't be unmapped.
 
 A device maps memory in *granules*: pages of 4 KiB on CPU, 2 MiB on CUDA. Blocks are neither as
 large as granules nor aligned with them. A granule is needed as long as any part of a used block
-lies in it, which `Granules` counts.
+lies in it.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Pages(Protocol):
     mechanism: str
     """What becomes of unmapped memory: OS, DEVICE or KEPT."""
     granule: int
-    """Bytes of a granule, the unit of mapping."""
+    """Bytes of a granule."""
     tensor: torch.Tensor
     """(bytes,) int8, the whole range."""
 
@@ -56,15 +55,13 @@ class Pages(Protocol):
 
 
 class HostPages:
-    """Host memory, for engines on a CPU."""
+    """Anonymous host memory, which the system commits on the first write and takes back by
+    madvise."""
 
     mechanism = OS
 
     def __init__(self, size: int, granule: int = mmap.PAGESIZE, *, guarded: bool = False) -> None:
-        """With `guarded`, for tests, whoever touches memory that is not mapped is killed.
-
-        A kernel on CUDA that does so ends the process as well.
-        """
+        """guarded: touching memory that is not mapped kills the process, as on CUDA (for tests)."""
         self.granule = granule
         self._guarded = guarded
         whole = -(-size // granule) * granule
@@ -111,8 +108,6 @@ class FixedPages:
 
 
 class GranuleSpan(NamedTuple):
-    """Consecutive granules."""
-
     first: int
     length: int
 
@@ -130,21 +125,12 @@ class Granules:
     """Counts which granules of a tensor are needed. No block is used at first."""
 
     def __init__(self, layers: Sequence[BlockLayout], blocks: int, granule: int) -> None:
-        """`granule` is the size of a granule in bytes."""
-        self.granule = granule
-        self._layers = tuple(layers)
-        self._used = np.zeros(blocks, dtype=bool)
+        """granule: size in bytes."""
+        self._granule, self._layers = granule, tuple(layers)
+        self.used = np.zeros(blocks, dtype=bool)
+        """(blocks,)"""
         ends = [layer.start + (blocks - 1) * layer.stride + layer.size for layer in layers]
         self._needed_by = np.zeros(-(-max(ends) // granule), dtype=np.int64)
-
-    def count_claimed(self) -> int:
-        """Blocks in use."""
-        return int(self._used.sum())
-
-    def list_unclaimed(self, block_ids: Collection[int]) -> list[int]:
-        """Those of the blocks that are not in use."""
-        ids = np.fromiter(block_ids, dtype=np.int64, count=len(block_ids))
-        return ids[~self._used[ids]].tolist()
 
     def claim(self, block_ids: Collection[int]) -> list[GranuleSpan]:
         """Mark blocks as used. Returns the granules that were not needed before."""
@@ -161,13 +147,13 @@ class Granules:
     def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
         """Mark blocks, and count in each granule the block parts that changed."""
         ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
-        ids = ids[self._used[ids] != used]
-        self._used[ids] = used
+        ids = ids[self.used[ids] != used]
+        self.used[ids] = used
         ends = np.zeros(len(self._needed_by) + 1, dtype=np.int64)
         for layer in self._layers:
             at = layer.start + ids * layer.stride
-            ends += np.bincount(at // self.granule, minlength=len(ends))
-            ends -= np.bincount((at + layer.size - 1) // self.granule + 1, minlength=len(ends))
+            ends += np.bincount(at // self._granule, minlength=len(ends))
+            ends -= np.bincount((at + layer.size - 1) // self._granule + 1, minlength=len(ends))
         return np.cumsum(ends[:-1])
 
 
@@ -199,32 +185,25 @@ class KvRange:
             for layer in self.layers
         ]
         self._granules = Granules(layouts, blocks, pages.granule)
-
-    @property
-    def mechanism(self) -> str:
-        """What becomes of released memory: see `pages`."""
-        return self._pages.mechanism
-
-    @property
-    def block_bytes(self) -> int:
-        return count_block_bytes(self.layers)
+        self.mechanism = pages.mechanism
+        self.block_bytes = count_block_bytes(self.layers)
 
     def contains(self, layer: torch.Tensor) -> bool:
-        """Whether a tensor lies in this range."""
         start = layer.data_ptr() - self._pages.tensor.data_ptr()
         end = start + _count_spanned(layer) * layer.element_size()
         return start >= 0 and end <= self._pages.tensor.nbytes
 
     def count_claimed(self) -> int:
         """Blocks that have memory."""
-        return self._granules.count_claimed()
+        return int(self._granules.used.sum())
 
     def claim(self, block_ids: Collection[int]) -> None:
         """Map memory for blocks that are about to be used.
 
         Raises MemoryError if there is too little. Nothing has changed then.
         """
-        block_ids = self._granules.list_unclaimed(block_ids)
+        used = self._granules.used.tolist()
+        block_ids = [block for block in block_ids if not used[block]]
         mapped: list[GranuleSpan] = []
         try:
             for span in self._granules.claim(block_ids):
@@ -237,11 +216,8 @@ class KvRange:
             raise
 
     def claim_first(self, count: int, least: int) -> None:
-        """Claim the first `count` blocks, or fewer, down to `least`, if the device lacks memory.
-
-        That happens if the other engine grew while this one was restarted. Raises MemoryError if
-        there is too little for `least` blocks.
-        """
+        """Claim the first `count` blocks, or fewer, down to `least`, if the other engine grew while
+        this one was restarted. Raises MemoryError if there is too little for `least` blocks."""
         while True:
             try:
                 return self.claim(range(count))

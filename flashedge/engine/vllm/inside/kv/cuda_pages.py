@@ -1,12 +1,11 @@
 """CUDA memory that is mapped and unmapped under fixed addresses, by the driver's virtual memory.
 
 A range of addresses is reserved once. Memory is created, mapped and unmapped in granules of about
-2 MiB while the engine runs. What is unmapped is free for any process. The addresses never change,
+2 MiB while the engine runs; what is unmapped is free for any process. The addresses never change,
 so tensors and captured graphs stay valid.
 
-Run as a module it tries this on the card, in a process of its own: it maps a few granules, writes
-and reads them, and checks that the card has as much free memory afterwards as before. If that
-fails it prints why and exits with 1.
+Run as a module it tries this on the card, in a process of its own (`try_card`). If that fails it
+prints why and exits with 1.
 
 This has not run on a card yet. It is tested with a driver made of host memory
 (tests/support/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
@@ -54,7 +53,14 @@ class CudaPages:
         granules = range(first, first + count)
         try:
             for granule in granules:
-                self._map_one(granule)
+                handle = self._call("cuMemCreate", self.granule, self._memory, 0)
+                try:
+                    address = self._address + granule * self.granule
+                    self._call("cuMemMap", address, self.granule, 0, handle, 0)
+                except (MemoryError, RuntimeError):
+                    self._call("cuMemRelease", handle)
+                    raise
+                self._handles[granule] = handle
             start, size = self._address + first * self.granule, count * self.granule
             self._call("cuMemSetAccess", start, size, [self._access], 1)
             self._call("cuMemsetD8", start, 0, size)
@@ -69,26 +75,14 @@ class CudaPages:
         self._unmap_all(range(first, first + count))
         return count * self.granule
 
-    def _map_one(self, granule: int) -> None:
-        handle = self._call("cuMemCreate", self.granule, self._memory, 0)
-        try:
-            address = self._address + granule * self.granule
-            self._call("cuMemMap", address, self.granule, 0, handle, 0)
-        except (MemoryError, RuntimeError):
-            self._call("cuMemRelease", handle)
-            raise
-        self._handles[granule] = handle
-
     def _unmap_all(self, granules: Any) -> None:
         for granule in granules:
             self._call("cuMemUnmap", self._address + granule * self.granule, self.granule)
             self._call("cuMemRelease", self._handles.pop(granule))
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Call the driver and return its result.
-
-        Raises MemoryError if the card has too little memory, RuntimeError for any other error.
-        """
+        """Raises MemoryError if the card has too little memory, RuntimeError for any other
+        error."""
         error, *found = getattr(self._driver, name)(*args)
         if error == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise MemoryError(f"{name}: the card has no memory left")

@@ -1,23 +1,14 @@
 """A scheduler's KV quota, which can change while requests run, and how the daemon changes it.
 
-Each engine's block pool is larger than its share of the memory: it could hold what both engines
-have together. The quota is how many blocks may be used at the moment. The other blocks of the pool
-are *reserved*: the scheduler takes them out of the pool, so that no request can use them.
-
-Who does what:
-- The daemon decides the quota (`runtime.kv.manager`) and calls `set_quota`, `offload` and `restore`
-  between two steps (`patches` adds them to vLLM's EngineCore). They keep two parts in step: the
-  scheduler, which knows what each block is used for, and the worker, which maps its memory.
-- The quota reserves or returns blocks. To shrink it takes free blocks first, then preempts.
-- The worker unmaps the memory of reserved blocks, and maps it again before they return to the pool
-  (`worker`, `blocks`).
+Each engine's block pool could hold the KV memory of both engines. The quota is how many blocks may
+be used at the moment. The others are *reserved*: taken out of the pool, so that no request gets
+them. The daemon (`runtime.kv.manager`) calls the functions at the end between two steps. They keep
+two parts in step: `KvQuota`, which reserves and returns blocks (to shrink it takes free ones first,
+then preempts), and the worker, which unmaps the memory of reserved blocks and maps it again before
+they return to the pool (`worker`, `blocks`).
 
 Which blocks are reserved depends on the device. If memory goes back in pages as small as a block
 (CPU), those unused for longest. Else the last of the pool, so that whole granules become free.
-
-Restoring never leaves an engine paused. If there is no memory for the whole quota, the quota is
-lowered. If there is none for one request, or the device fails otherwise, the process ends and the
-daemon restarts it.
 
 Checked with vLLM 0.32.0.
 """
@@ -38,33 +29,24 @@ from flashedge.engine.vllm.inside.kv.tensor import get_kv_range, read_settings
 RequestFilter = Callable[[Request], bool]
 
 
-def accept_any(request: Request) -> bool:
-    return True
-
-
 class KvQuota:
     """Keeps the KV blocks of requests and of the prefix cache within a quota."""
 
     def __init__(self, scheduler: Any, reclaim: Callable[[RequestFilter], bool]) -> None:
-        """reclaim: frees the KV of a request that does not run, one that the filter accepts. False
-        if there is none."""
+        """reclaim: see `Speculation.reclaim`."""
         self._scheduler, self._reclaim = scheduler, reclaim
         self._pool = scheduler.kv_cache_manager.block_pool
         self.preempted = 0
         """Requests that were preempted since the start of the process."""
         self._reserved: list[Any] = []
         self._newly_reserved: set[int] = set()  # ids that `collect_reserved` has not returned yet
-        self._quota = self._usable_blocks
+        self.quota = self._usable_blocks
+        """Blocks that may be used, as last set."""
         self._reserves_last = KV_START in read_settings(scheduler.vllm_config)
         if self._reserves_last:
             self.set_quota(get_kv_range().count_claimed() - 1)  # one is vLLM's null block
 
     # ------------------------------------------------------------ quota
-
-    @property
-    def quota(self) -> int:
-        """Blocks that may be used, as last set."""
-        return self._quota
 
     @property
     def _usable_blocks(self) -> int:
@@ -74,19 +56,14 @@ class KvQuota:
     def _block_tokens(self) -> int:
         return int(self._scheduler.cache_config.block_size)
 
-    @property
-    def _is_settled(self) -> bool:
-        """Whether as many blocks are reserved as the quota demands."""
-        return len(self._reserved) == self._usable_blocks - self._quota
-
     def set_quota(self, blocks: int) -> int:
         """Limit the blocks that requests and the prefix cache may use. Preempts if necessary.
 
         The quota never falls below one request of full length. Returns the quota granted.
         """
-        self._quota = self._clamp(blocks)
+        self.quota = self._clamp(blocks)
         self._adjust_reserve()
-        return self._quota
+        return self.quota
 
     def list_returning(self, blocks: int) -> list[int]:
         """Ids of the blocks that such a quota would return to the pool: they need memory first."""
@@ -102,7 +79,9 @@ class KvQuota:
         Preempts requests while there are too few free blocks. Blocks of a request that is just
         being freed are reserved by the next call.
         """
-        target = self._usable_blocks - self._quota
+        target = self._usable_blocks - self.quota
+        if len(self._reserved) == target:
+            return
         if len(self._reserved) > target:
             returned, self._reserved = self._reserved[target:], self._reserved[:target]
             self._newly_reserved.difference_update(b.block_id for b in returned)
@@ -112,7 +91,7 @@ class KvQuota:
             self._reserved += taken
             self._newly_reserved.update(b.block_id for b in taken)
             if not taken and not self._preempt_one(self._blocks_reserve):
-                return
+                break
         if self._reserves_last:
             self._reserved.sort(key=lambda b: -b.block_id)  # the first of them return last
 
@@ -120,8 +99,7 @@ class KvQuota:
         """Take at most `count` free blocks out of the pool."""
         if not self._reserves_last:
             return list(self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks())))
-        last = self._pool.blocks[self._quota + 1 :]
-        found = [b for b in last if b.ref_cnt == 0]
+        found = [b for b in self._pool.blocks[self.quota + 1 :] if b.ref_cnt == 0]
         self._pool.evict_blocks({b.block_id for b in found})
         self._pool.touch(found)
         return found
@@ -131,9 +109,9 @@ class KvQuota:
         if not self._reserves_last:
             return True
         groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
-        return any(block > self._quota for ids in groups for block in ids)
+        return any(block > self.quota for ids in groups for block in ids)
 
-    def _preempt_one(self, is_candidate: RequestFilter = accept_any) -> bool:
+    def _preempt_one(self, is_candidate: RequestFilter) -> bool:
         """Take the KV of the least important candidate, at first of one that does not run. False if
         there is none."""
         if self._reclaim(is_candidate):
@@ -149,38 +127,20 @@ class KvQuota:
 
     # ------------------------------------------------------------ for the functions below
 
-    @property
-    def is_paused(self) -> bool:
-        return bool(self._scheduler.pause_state is PauseState.PAUSED_ALL)
-
-    def pause(self) -> None:
-        """Stop stepping. Requests wait."""
-        self._scheduler.set_pause_state(PauseState.PAUSED_ALL)
-
-    def resume(self) -> None:
-        self._scheduler.set_pause_state(PauseState.UNPAUSED)
-
     def collect_reserved(self) -> list[int]:
         """Return the ids of the blocks that were reserved since the last call."""
-        if not self._is_settled:
-            self._adjust_reserve()
+        self._adjust_reserve()
         ids, self._newly_reserved = sorted(self._newly_reserved), set()
         return ids
 
     def list_used_blocks(self) -> list[int]:
         """Ids of the blocks whose content is of use: held by requests, or found by prefix."""
-        reserved = {b.block_id for b in self._reserved}
-        return [
-            b.block_id
-            for b in self._pool.blocks
-            if not b.is_null
-            and b.block_id not in reserved
-            and (b.ref_cnt > 0 or b.block_hash is not None)
-        ]
+        found = (self._pool.blocks[number] for number in self.list_pool_blocks())
+        return [b.block_id for b in found if b.ref_cnt > 0 or b.block_hash is not None]
 
     def drop_kv(self) -> None:
         """Forget all KV: running requests begin again, and no prefix is found."""
-        while self._preempt_one():
+        while self._preempt_one(lambda request: True):
             pass
         self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})
 
@@ -196,15 +156,14 @@ class KvQuota:
 
     def view(self) -> dict[str, Any]:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
-        if not self._is_settled:
-            self._adjust_reserve()
+        self._adjust_reserve()
         free = self._pool.get_num_free_blocks()
         return {
             "running": len(self._scheduler.running),
             "waiting": len(self._scheduler.waiting),
             "blocks_used": self._usable_blocks - len(self._reserved) - free,
             "blocks_total": self._usable_blocks,
-            "quota_blocks": self._quota,
+            "quota_blocks": self.quota,
             "block_tokens": self._block_tokens,
             "preemptions": self.preempted,
         }
@@ -223,10 +182,7 @@ def begin(core: Any) -> dict[str, Any]:
 
 
 def measure_memory(core: Any, kv_bytes: int) -> dict[str, int]:
-    """Measure what the largest step takes. Call it before the first request.
-
-    kv_bytes: of the KV that has memory now.
-    """
+    """See `step_memory.measure_step`. Call it before the first request."""
     return _call_worker(core, "measure_step_memory", kv_bytes)
 
 
@@ -238,12 +194,11 @@ def view(core: Any) -> dict[str, Any]:
 def set_quota(core: Any, blocks: int) -> int:
     """Set the quota and return it. It stays as it was if there is no memory for a larger one."""
     kv = core.scheduler.kv
-    if not kv.is_paused:  # else `restore` claims the memory
+    if core.scheduler.pause_state is not PauseState.PAUSED_ALL:  # else `restore` claims the memory
         shortage = _claim(core, kv.list_returning(blocks))
         if shortage is not None:
-            quota = kv.quota
-            log.warning("no memory for %d KV blocks (%s): keeping %d", blocks, shortage, quota)
-            blocks = quota
+            log.warning("no memory for %d KV blocks (%s): keeping %d", blocks, shortage, kv.quota)
+            blocks = kv.quota
     granted = int(kv.set_quota(blocks))
     _release_reserved(core)
     return granted
@@ -256,7 +211,7 @@ def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
     the bytes saved.
     """
     kv = core.scheduler.kv
-    kv.pause()
+    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
     core.scheduler.drafts.count_offloaded()
     if not keep:
         kv.drop_kv()
@@ -276,11 +231,18 @@ def restore(core: Any) -> int:
     Resumes with a smaller quota if there is no memory for all of it. If loading fails, the KV is
     dropped. Returns the bytes loaded.
 
-    Raises SystemExit, which ends the process, if there is no memory for one request.
+    Raises SystemExit if there is no memory for one request, or the device fails: the daemon
+    restarts the engine, which would otherwise stay paused.
     """
     kv = core.scheduler.kv
     try:
-        _claim_quota(core)
+        while (shortage := _claim(core, kv.list_pool_blocks())) is not None:
+            quota = kv.quota
+            if (lower := kv.set_quota(quota // 2)) >= quota:
+                raise _end_process(
+                    f"no memory for the KV of one request ({quota} blocks): {shortage}"
+                )
+            log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
     except Exception as error:  # e.g. the driver of the device
         raise _end_process(f"no memory could be mapped: {error}") from error
     try:
@@ -289,19 +251,8 @@ def restore(core: Any) -> int:
         log.exception("the KV could not be loaded: it is computed again")
         kv.drop_kv()
         loaded = 0
-    kv.resume()
+    core.scheduler.set_pause_state(PauseState.UNPAUSED)
     return int(loaded)
-
-
-def _claim_quota(core: Any) -> None:
-    """Map the memory of the quota, or of a smaller one. Raises SystemExit like `restore`."""
-    kv = core.scheduler.kv
-    while (shortage := _claim(core, kv.list_pool_blocks())) is not None:
-        quota = kv.quota
-        lower = kv.set_quota(quota // 2)
-        if lower >= quota:
-            raise _end_process(f"no memory for the KV of one request ({quota} blocks): {shortage}")
-        log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
 
 
 def _end_process(why: str) -> SystemExit:
@@ -311,10 +262,8 @@ def _end_process(why: str) -> SystemExit:
 
 
 def _claim(core: Any, block_ids: Collection[int]) -> str | None:
-    """Map memory for blocks that are about to be used. Return why that failed, or None."""
-    if not block_ids:
-        return None
-    return _call_worker(core, "claim_kv_blocks", block_ids)
+    """See `worker.KvMemory.claim_kv_blocks`."""
+    return _call_worker(core, "claim_kv_blocks", block_ids) if block_ids else None
 
 
 def _release_reserved(core: Any) -> None:

@@ -1,10 +1,10 @@
 """Give vLLM a KV tensor whose memory can be mapped and unmapped while the engine runs.
 
-vLLM allocates one tensor of zeros for the KV of all layers, and with it all of its memory at once.
-Two engines that share one device would together allocate twice what there is. `allocate` puts the
-same tensor into a range of addresses (`pages`) of which only the blocks in use have memory.
+vLLM allocates one tensor of zeros for the KV of all layers, with all of its memory at once. Two
+engines on one device would together allocate twice what there is. `allocate` puts the same tensor
+into a range of addresses of which only the blocks in use have memory.
 
-Checked with vLLM 0.32.0. `inside.patches` puts `allocate` in place of vLLM's own function.
+Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -30,21 +30,15 @@ _ranges: list[KvRange] = []  # one for each engine of this process; a daemon's p
 
 
 def get_kv_range() -> KvRange:
-    """Return the KV memory of this process's engine. It exists once vLLM has allocated it.
-
-    Raises EngineError if vLLM allocated its KV without calling `allocate`.
-    """
+    """Raises EngineError if vLLM allocated its KV without calling `allocate`."""
     if not _ranges:
         raise EngineError(f"vLLM did not ask FlashEdge for its KV memory; {_MISSED}")
     return _ranges[-1]
 
 
 def check_layers(layers: Sequence[torch.Tensor]) -> None:
-    """Check that the KV of a model runner's layers lies in the memory that `allocate` made.
-
-    A model runner that takes vLLM's own `allocate_kv_cache` from another module than the patch
-    replaces it in would hold memory that no quota limits. Raises EngineError for such layers.
-    """
+    """Raises EngineError for layers whose KV lies elsewhere, where no quota limits it: their model
+    runner takes `allocate_kv_cache` from a module in which the patch does not replace it."""
     kv = get_kv_range()
     outside = [number for number, layer in enumerate(layers) if not kv.contains(layer)]
     if outside or not layers:
@@ -55,10 +49,9 @@ def check_layers(layers: Sequence[torch.Tensor]) -> None:
 def allocate(
     kv_cache_config: Any, device: Any, layout: Any, kernel_block_sizes: list[int] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Allocate the KV cache. Takes and returns what vLLM's own function does.
+    """Stands for vLLM's function. Returns a view of shape (blocks, …) for each layer's name.
 
-    Returns a view of shape (blocks, …) for each layer's name. Raises MemoryError if there is no
-    memory for one request.
+    Raises MemoryError if there is no memory for one request.
     """
     config = get_current_vllm_config()
     settings = read_settings(config)
@@ -87,15 +80,12 @@ def allocate(
 
 
 def read_settings(config: VllmConfig) -> Mapping[str, Any]:
-    """Return the KV memory's part of `EngineOptions`."""
+    """The KV memory's part of `EngineOptions`."""
     return config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
 
 
 def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
-    """Map the memory that the engine starts with: its share, or at least that of one request.
-
-    Raises MemoryError if there is too little for one request.
-    """
+    """Map the memory that the engine starts with: its share, or at least that of one request."""
     share = read_settings(config).get(KV_START)
     if share is None:
         kv.claim(range(blocks))

@@ -1,7 +1,7 @@
 """What the worker of an engine process does with the memory of its KV blocks.
 
-vLLM mixes `KvMemory` into its worker (`worker_extension_cls`). `quota` calls its methods. While the
-other engine owns the memory, the content of the blocks waits in a `SaveArea`.
+`quota` calls the methods of `KvMemory`. While the other engine owns the memory, the content of the
+blocks waits in a `SaveArea`.
 
 Checked with vLLM 0.32.0.
 """
@@ -32,10 +32,9 @@ get_step_record()  # from here on an error that ends the start is written into i
 
 
 class KvMemory:
-    """Mixed into vLLM's worker."""
+    """Mixed into vLLM's worker (`worker_extension_cls`)."""
 
     model_runner: Any
-    """The worker's own."""
 
     @property
     def _save_area(self) -> SaveArea:
@@ -44,11 +43,8 @@ class KvMemory:
         return area
 
     def describe_kv_memory(self) -> dict[str, Any]:
-        """`{"mechanism": see `pages`, "block_bytes": bytes of a block in all layers}`.
-
-        Raises EngineError if the model runner's KV is not in our memory. The daemon calls this
-        before the first request.
-        """
+        """Called before the first request. Raises EngineError if the model runner's KV is not in
+        our memory."""
         start_stages.end()
         check_runner(self.model_runner, self.model_runner.vllm_config)
         kv_tensor.check_layers(self.model_runner.kv_caches)
@@ -61,14 +57,10 @@ class KvMemory:
         return measure_step(self.model_runner, kv_bytes, is_kv_torchs=is_torchs)
 
     def release_kv_blocks(self, block_ids: list[int]) -> int:
-        """Unmap the memory of blocks that nobody uses. Returns the bytes unmapped."""
         return kv_tensor.get_kv_range().release(block_ids)
 
     def claim_kv_blocks(self, block_ids: list[int]) -> str | None:
-        """Map memory for blocks that are about to be used. Returns why that failed, or None.
-
-        After a failure nothing has changed.
-        """
+        """Returns None, or why there is no memory for the blocks: then nothing has changed."""
         try:
             kv_tensor.get_kv_range().claim(block_ids)
         except MemoryError as error:
@@ -76,12 +68,10 @@ class KvMemory:
         return None
 
     def save_kv_blocks(self, block_ids: list[int], folder: str, to_file: bool) -> int:
-        """Copy blocks to where they outlive their memory. See `SaveArea.save`."""
         layers = kv_tensor.get_kv_range().layers
         return self._save_area.save(layers, block_ids, Path(folder), to_file)
 
     def load_kv_blocks(self, block_ids: list[int]) -> int:
-        """Copy the saved blocks back that are among `block_ids`. Returns the bytes copied."""
         return self._save_area.load(kv_tensor.get_kv_range().layers, block_ids)
 
 
@@ -133,32 +123,28 @@ class SaveArea:
         return saved_bytes
 
     def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
-        """Copy those of the saved blocks back that are among `block_ids`, and forget all.
-
-        Returns the bytes copied.
-        """
+        """Copy back the saved blocks that are among `block_ids`, and forget all. Returns the bytes
+        copied."""
         wanted = frozenset(block_ids)
-        with ExitStack() as at_end:
-            at_end.callback(self.clear)
+        try:
             if self._file is not None:
                 self._file.seek(0)
             for number, layer in enumerate(layers if self._ids else ()):
-                done = 0
-                for ids in _iterate_chunks(self._ids):
+                for at, ids in enumerate(_iterate_chunks(self._ids)):
                     if self._file is None:
-                        rows = self._rows[number][done : done + len(ids)]
+                        rows = self._rows[number][at * CHUNK_BLOCKS :][: len(ids)]
                     else:
                         rows = _read_rows(self._file, layer, len(ids))
                     keep = [i for i, block in enumerate(ids) if block in wanted]
                     target = _make_index([ids[i] for i in keep], layer)
                     kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))
                     layer.index_copy_(0, target, kept.to(layer.device))
-                    done += len(ids)
                     get_step_record().note_progress()
             return sum(block in wanted for block in self._ids) * count_block_bytes(layers)
+        finally:
+            self.clear()
 
     def clear(self) -> None:
-        """Forget what was saved."""
         self._ids, self._rows = (), []
         file, self._file = self._file, None
         if file is not None:
@@ -175,7 +161,6 @@ def _make_index(ids: Sequence[int], layer: torch.Tensor) -> torch.Tensor:
 
 
 def _read_rows(file: BinaryIO, layer: torch.Tensor, count: int) -> torch.Tensor:
-    """Read the next `count` rows of `layer`."""
     rows = torch.empty((count, *layer.shape[1:]), dtype=layer.dtype)
     if file.readinto(_view_bytes(rows)) != rows.nbytes:  # type: ignore[attr-defined]
         raise OSError("the file of saved KV is incomplete")
@@ -183,6 +168,6 @@ def _read_rows(file: BinaryIO, layer: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _view_bytes(rows: torch.Tensor) -> memoryview:
-    """The memory of contiguous rows on the host, whatever their dtype."""
+    """The memory of contiguous rows on the host, of any dtype."""
     flat: Any = rows.view(torch.uint8).numpy()
     return memoryview(flat).cast("B")

@@ -1,7 +1,4 @@
-"""Draws the tokens of a batch by what is fastest on its device: the kernel, or PyTorch.
-
-The kernel is tried on the card before the first request, against its naive twin.
-"""
+"""Draws the tokens of a batch by what is fastest on its device: the kernel, or PyTorch."""
 
 from __future__ import annotations
 
@@ -13,8 +10,14 @@ from vllm.config import VllmConfig
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.naive import exclude_unlikely, hash_tokens, sample
-from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, SampledRow, pack_rows
+from flashedge.engine.vllm.inside.sampling.naive import (
+    IndexedRow,
+    SampledRow,
+    exclude_unlikely,
+    hash_tokens,
+    pack_rows,
+    sample,
+)
 
 
 class TokenDrawer:
@@ -62,10 +65,9 @@ ROWS = tuple(
 
 
 def load_kernel(vocab: int, device: torch.device) -> Sampler | None:
-    """Compile the kernel for this card and compare it with its twin.
+    """Compile the kernel for this card and compare it with its twin, before the first request.
 
-    Returns None, and says why in the log, where it can't run or draws other tokens: then PyTorch
-    draws them. Compiling at the first request instead would delay that by seconds.
+    Returns None, and says why in the log, where it can't run or draws other tokens.
     """
     try:
         from flashedge.engine.vllm.inside.sampling.fused import mark_winners

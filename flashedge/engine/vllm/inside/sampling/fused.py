@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from flashedge.engine.vllm.inside.sampling.rows import FIELDS
+from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 
 BLOCK = 2048
 """Tokens that a program reads at once."""
@@ -39,7 +39,7 @@ _NEAR_ONE = tl.constexpr(0.015625)
 def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
     """Set the logit of each row's winner to infinity, in place.
 
-    logits: (batch, vocab) float32; rows: see `rows.pack_rows`, on the same device.
+    logits: (batch, vocab) float32; rows: see `naive.pack_rows`, on the same device.
     """
     vocab = logits.shape[1]
     block = min(BLOCK, triton.next_power_of_2(vocab))

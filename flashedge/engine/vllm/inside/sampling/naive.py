@@ -1,4 +1,5 @@
-"""Draws tokens by PyTorch's operations: the naive twin of `fused` and of `on_cpu`.
+"""Draws tokens by PyTorch's operations: the naive twin of `fused` and `on_cpu`, with the rows that
+they share.
 
 Nothing here makes the host wait for a card: no result is read back.
 """
@@ -7,14 +8,62 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, copy_to
+from flashedge.search.tree import mix64
 
 _MASK32 = 0xFFFFFFFF
 ELEMENTS = 1 << 23
 """Logits that are processed at once. They take some 300 MB of intermediate results."""
+FIELDS = 5
+"""Numbers that describe a row to the kernel, see `pack_rows`."""
+
+
+@dataclass(slots=True)
+class SampledRow:
+    seed: int
+    temperature: float
+    top_k: int
+    top_p: float
+    prompt_len: int
+    output: Sequence[int]
+    """The generated ids. vLLM appends to the list of a request in the batch."""
+    min_p: float = 0.0
+
+    @property
+    def key(self) -> int:
+        """Key of the noise of the next token, of 63 bits."""
+        return mix64(self.seed, self.prompt_len + len(self.output))
+
+
+IndexedRow = tuple[int, SampledRow]
+"""A row and its index in the batch."""
+
+
+def pack_rows(sampled: Sequence[IndexedRow], device: torch.device) -> torch.Tensor:
+    """Describe rows to the kernel by one copy to the device: (rows, FIELDS) int64, the index in the
+    batch, the key, top-k, and the float64 bits of temperature and top-p."""
+    packed = np.empty((len(sampled), FIELDS), dtype=np.int64)
+    packed[:, :3] = [(index, row.key, row.top_k) for index, row in sampled]
+    packed[:, 3:].view(np.float64)[:] = [(row.temperature, row.top_p) for _, row in sampled]
+    return _copy_without_waiting(torch.from_numpy(packed), device)
+
+
+def copy_to(
+    values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Returns (len(values),) on the device. The host does not wait for the device."""
+    return _copy_without_waiting(torch.tensor(values, dtype=dtype), device)
+
+
+def _copy_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """From pageable memory CUDA would copy only after all the work that is queued."""
+    if device.type == "cuda" and torch.cuda.is_available():  # without a card there are only fakes
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor) -> None:
@@ -33,10 +82,8 @@ def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: to
 def scale_rows(
     logits: torch.Tensor, sampled: Sequence[IndexedRow]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The indices of the sampled rows, and their logits by temperature, top-k and top-p.
-
-    logits: (batch, vocab) float32. Returns (rows,) and (rows, vocab).
-    """
+    """Returns the indices of the sampled rows, (rows,), and their logits by temperature, top-k and
+    top-p, (rows, vocab)."""
     index = copy_to([i for i, _ in sampled], torch.int64, logits.device)
     rows = [r for _, r in sampled]
     temperatures = copy_to([r.temperature for r in rows], logits.dtype, logits.device)
@@ -73,10 +120,10 @@ def _fmix32(x: torch.Tensor) -> torch.Tensor:
 
 
 def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
-    """Replace what top-k and top-p exclude by -inf. The most likely token always stays.
+    """Replace what top-k (0: nothing) and top-p (1: nothing) exclude by -inf. The most likely token
+    always stays.
 
-    logits: (rows, vocab), divided by the temperature; top_k: 0 excludes nothing; top_p: 1 excludes
-    nothing.
+    logits: (rows, vocab), divided by the temperature.
     """
     if not any(top_k) and all(p >= 1.0 for p in top_p):
         return logits
@@ -104,7 +151,7 @@ def _compute_probabilities(ordered: torch.Tensor) -> torch.Tensor:
 def exclude_unlikely(logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
     """Exclude the tokens whose probability is below min-p times the highest one, in place.
 
-    logits: (batch, vocab) float32. Rows whose min-p is 0 stay as they are.
+    logits: (batch, vocab) float32.
     """
     cut = [(index, row.temperature * math.log(row.min_p)) for index, row in sampled if row.min_p]
     if not cut:

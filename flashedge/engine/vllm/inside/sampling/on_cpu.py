@@ -1,17 +1,11 @@
 """Draws tokens on a CPU: those of the naive twin (`naive`), without its arithmetic in 64 bits.
 
-The noise takes nearly all of the time, since a large vocabulary has 150,000 tokens. So it is first
-computed in 32 bits, within `TOLERANCE` of `naive.draw_gumbel`. A token that leads by more than
-twice the tolerance has won; in one row of a thousand the race is closer, and the leaders are
-compared by their exact noise. `fused` does the same on a card. Where a model is sure, most tokens
-are so unlikely that no noise lets them win against the likeliest one, and they get none.
+The noise of 150,000 tokens takes nearly all of the time. So it is first computed in 32 bits, within
+`TOLERANCE` of `naive.draw_gumbel`. A token that leads by more than twice the tolerance has won; in
+one row of a thousand the race is closer, and the leaders are compared by their exact noise. Where a
+model is sure, most tokens can't win against the likeliest one by any noise, and get none.
 
-numpy hashes and compares, which it does in a fraction of PyTorch's time; PyTorch has the faster
-logarithms.
-
-vLLM counts how many tokens are at least as likely as the drawn one whenever log-probabilities are
-asked for, and nothing of ours reads it. Its own sum over booleans takes a CPU more than twice as
-long as the log-probabilities themselves, so it is counted here.
+numpy hashes and compares in a fraction of PyTorch's time; PyTorch has the faster logarithms.
 """
 
 from __future__ import annotations
@@ -24,8 +18,7 @@ from numpy.typing import NDArray
 from vllm.v1.sample.ops import logprobs
 
 from flashedge.engine.vllm.inside.sampling import naive
-from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, scale_rows
-from flashedge.engine.vllm.inside.sampling.rows import IndexedRow
+from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, draw_gumbel, scale_rows
 
 ELEMENTS = 1 << 18
 """Logits that are processed at once: what is computed of them stays in a core's cache."""
@@ -44,10 +37,7 @@ Floats = NDArray[np.float32]
 def mark_winners(
     logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor
 ) -> None:
-    """Set the logit of each sampled row's drawn token to infinity, in place.
-
-    logits: (batch, vocab) float32; token_hashes: see `hash_tokens`.
-    """
+    """As `naive.sample`: sets the logit of each drawn token to infinity."""
     at_once = max(1, ELEMENTS // logits.shape[1])
     hashes = token_hashes.numpy().view(np.uint32)
     for start in range(0, len(sampled), at_once):
@@ -89,14 +79,10 @@ def _find_winners(scaled: Floats, keys: list[int], hashes: Hashes) -> list[int]:
         leads = sums >= best - (2 * TOLERANCE + _ROUNDING * np.abs(best))
     for row in np.flatnonzero(np.count_nonzero(leads, axis=1) > 1):
         tokens = np.flatnonzero(leads[row])
-        exact = scaled[row, tokens] + _draw_noise(keys[row], hashes[tokens])
+        noise = draw_gumbel([keys[row]], torch.from_numpy(hashes[tokens].astype(np.int64)))
+        exact = scaled[row, tokens] + noise[0].float().numpy()
         winners[row] = int(tokens[exact.argmax()])
     return winners
-
-
-def _draw_noise(key: int, hashes: Hashes) -> Floats:
-    """The exact noise of some tokens of a row: (tokens,)."""
-    return draw_gumbel([key], torch.from_numpy(hashes.astype(np.int64)))[0].float().numpy()
 
 
 def draw_bits(keys: list[int], hashes: Hashes) -> torch.Tensor:
@@ -136,7 +122,11 @@ _count_in_vllm = logprobs.batched_count_greater_than
 
 
 def count_at_least(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Stand for vLLM's function. x: (rows, vocab); values: (rows, 1). Returns (rows,) int64."""
+    """Stand for vLLM's function, whose sum over booleans takes a CPU more than twice as long as the
+    log-probabilities. Nothing of ours reads it.
+
+    x: (rows, vocab); values: (rows, 1). Returns (rows,) int64.
+    """
     if x.device.type != "cpu":
         return _count_in_vllm(x, values)
     pairs = zip(x.numpy(), values.numpy(), strict=True)
