@@ -45,17 +45,16 @@ def estimate_missing(engine: EngineCost, load: Workload, kv_bytes: int) -> float
     return 0.0 if kv_bytes >= whole else 1 - (kv_bytes - one) / (whole - one)
 
 
+def list_fitting(stage: Stage, kv_bytes: int) -> list[int]:
+    return [b for b in range(1, stage.max_batch + 1) if stage.count_bytes(b) <= kv_bytes]
+
+
 def sweep(
-    engine: EngineCost,
-    load: Workload,
-    kv_bytes: int,
-    *,
-    decodes: bool,
-    link: HostLink | None = None,
+    engine: EngineCost, load: Workload, kv_bytes: int, decodes: bool, link: HostLink | None = None
 ) -> float:
     """Seconds with the fastest batch that fits. With `link`, kept KV has to be moved."""
     stage = Stage(engine, load, decodes=decodes)
-    fitting = [b for b in range(1, stage.max_batch + 1) if stage.count_bytes(b) <= kv_bytes]
+    fitting = list_fitting(stage, kv_bytes)
     if not fitting:
         return inf
     times = [(-(-stage.paths // b), *stage.estimate_round(b)) for b in fitting]
@@ -77,20 +76,15 @@ def test_no_division_is_faster(
     link: HostLink | None,
 ) -> None:
     decode, prefill = Stage(generator, load, decodes=True), Stage(verifier, load, decodes=False)
-    shares = range(0, kv_bytes + 1)
-    sides = ((generator, True), (verifier, False))
-    least = [
-        (
-            sweep(generator, load, kv_bytes - b, decodes=True)
-            + sweep(verifier, load, b, decodes=False),
-            -b,
-        )
-        for b in shares
+    totals_s = [
+        sweep(generator, load, kv_bytes - share, True) + sweep(verifier, load, share, False)
+        for share in range(kv_bytes + 1)
     ]
-    shared_s = min(total for total, _ in least)
+    shared_s = min(totals_s)
     alternating_s = inf
     if link is not None:
-        alternating_s = sum(sweep(e, load, kv_bytes, decodes=d, link=link) for e, d in sides)
+        alternating_s = sweep(generator, load, kv_bytes, True, link)
+        alternating_s += sweep(verifier, load, kv_bytes, False, link)
         alternating_s = (1 + link.margin) * (alternating_s + 2 * link.switch_s)
     try:
         split = choose_split(
@@ -106,8 +100,8 @@ def test_no_division_is_faster(
         assert split.generator_bytes == split.verifier_bytes == kv_bytes
     else:
         assert split.generator_bytes + split.verifier_bytes == kv_bytes
-        ties = [-b for total, b in least if total <= shared_s * (1 + ROUNDING)]
-        if sum((decode.whole, prefill.whole)) > kv_bytes:  # else both have headroom
+        ties = [share for share, s in enumerate(totals_s) if s <= shared_s * (1 + ROUNDING)]
+        if decode.whole + prefill.whole > kv_bytes:  # else both have headroom
             assert split.verifier_bytes == min(ties)
         assert split.decode_batch == max(decode.find_largest_batch(kv_bytes - b) for b in ties)
     assert decode.count_bytes(split.decode_batch) <= split.generator_bytes
@@ -126,17 +120,14 @@ def test_more_memory_is_never_slower(
     more: int,
     link: HostLink | None,
 ) -> None:
-    def seconds(kv_bytes: int) -> float:
-        try:
-            return choose_split(
-                load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
-            ).seconds
-        except ConfigError:
-            return inf
-
-    few = seconds(kv_bytes)
-    assume(few < inf)
-    assert seconds(kv_bytes + more) <= few + 1e-9
+    costs = {"generator": generator, "verifier": verifier}
+    try:
+        few = choose_split(load, **costs, kv_bytes=kv_bytes, link=link)
+    except ConfigError:
+        assume(False)
+    assert choose_split(load, **costs, kv_bytes=kv_bytes + more, link=link).seconds <= (
+        few.seconds + 1e-9
+    )
 
 
 @settings(max_examples=100, deadline=None)
@@ -145,5 +136,4 @@ def test_the_largest_batch_is_the_last_that_fits(
     load: Workload, engine: EngineCost, kv_bytes: int
 ) -> None:
     stage = Stage(engine, load, decodes=True)
-    fitting = [b for b in range(1, stage.max_batch + 1) if stage.count_bytes(b) <= kv_bytes]
-    assert stage.find_largest_batch(kv_bytes) == max(fitting, default=0)
+    assert stage.find_largest_batch(kv_bytes) == max(list_fitting(stage, kv_bytes), default=0)

@@ -1,6 +1,8 @@
+# ruff: noqa: E402
 """What is decided about an engine before its first kernel runs, on a faked card (`fake_cuda`).
 
-These functions run in a process of their own and answer in JSON.
+Importing this module fakes the card for good: `fake_cuda.run_on_card` calls `walk` in a process of
+its own, which answers in JSON.
 """
 
 from __future__ import annotations
@@ -9,21 +11,86 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support.fake_cuda import forget_card, install, use_nvml
 from tests.support.fake_nvml import CARDS, fake_card, fake_cards
 
+install()
+
+import numpy as np
+import torch
+from typer.testing import CliRunner
+from vllm.config import PoolerConfig, set_current_vllm_config
+from vllm.config import vllm as vllm_config
+from vllm.platforms import current_platform
+from vllm.v1.attention.backend import CommonAttentionMetadata
+from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+from vllm.v1.attention.selector import get_attn_backend
+from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from flashedge.cli.main import app
+from flashedge.config import load_config
+from flashedge.engine.layout import find_layout
+from flashedge.engine.memory_plan import resolve_memory
+from flashedge.engine.vllm.engine_options import build_options, place_engine
+from flashedge.engine.vllm.inside.determinism import runner
+from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
+from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.process.start import ProcessSetup, set_up, show_cards
+from flashedge.engine.vllm.shape_probe import list_shapes
+from flashedge.errors import FlashEdgeError
+from flashedge.models.registry import find_pair
+from flashedge.runtime.build import build
+from tests.support.meta_forward import count_peak, register_kernels
+
 DTYPES = ("float32", "bfloat16", "float16")
 ROLES = {"generator": "Qwen2ForCausalLM", "verifier": "Qwen2ForProcessRewardModel"}
-WIDTHS = {"hidden_size": 3584, "intermediate_size": 18_944, "vocab_size": 152_064}
+SMALL = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+}
+"""What a model of 1.5B changes of the config of one of 7B."""
 PAIR = "math-1.5b+skywork-1.5b"
 
 
-def write_config(folder: Path, role: str, **changes: Any) -> Path:
-    """A folder with the config.json of a model of 7B. `create_engine_config` reads nothing else."""
-    folder.mkdir(parents=True, exist_ok=True)
-    config = {
+def walk(folder: str) -> dict[str, Any]:
+    """All of the functions below, in one process."""
+    models = Path(folder)
+    found: dict[str, Any] = {"cards": {card: walk_card(card, models) for card in CARDS}}
+    install()
+    forget_card()
+    register_kernels()
+    return {
+        **found,
+        "forward": {"7B": count_forward(models / "7B"), "1.5B": count_forward(models, **SMALL)},
+        "passes": walk_passes(models),
+        "layouts": {name: walk_layout(name, models) for name in LAYOUTS},
+        "experimental": walk_experimental(models),
+        "commands": walk_commands(),
+    }
+
+
+def _plan(card: str = "4090", **settings: object) -> tuple[Any, Any]:
+    """The pair, and the configuration by which its engines start on a card."""
+    given = load_config(settings)
+    pair = find_pair(PAIR, given)
+    return pair, resolve_memory(pair, given, fake_card(card))
+
+
+def _build_options(
+    role: str, dtype: str, config: Any, pair: Any, folder: Path, **changes: Any
+) -> Any:
+    """The options of an engine whose model of 7B has a config.json with these changes.
+    `create_engine_config` reads nothing else."""
+    path = folder / role
+    path.mkdir(parents=True, exist_ok=True)
+    model = {
         "architectures": [ROLES[role]],
         "model_type": "qwen2",
         "num_hidden_layers": 28,
@@ -31,54 +98,44 @@ def write_config(folder: Path, role: str, **changes: Any) -> Path:
         "num_key_value_heads": 4,
         "max_position_embeddings": 32_768,
         "num_labels": 2,
-        **WIDTHS,
+        "hidden_size": 3584,
+        "intermediate_size": 18_944,
+        "vocab_size": 152_064,
         **changes,
     }
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+    (path / "config.json").write_text(json.dumps(model))
+    spec, kv_bytes = getattr(pair, role), getattr(config.kv_bytes, role)
+    options = build_options(
+        role, replace(spec, dtype=dtype), path, kv_bytes, None, config, on_card=True
+    )
+    extra: dict[str, Any] = {"skip_tokenizer_init": True}
+    if role == "generator":
+        extra["logits_processors"] = ["flashedge.engine.vllm.inside.noise:PositionNoise"]
+    else:
+        pooler = PoolerConfig(task="token_classify", tok_pooling_type="ALL")
+        extra |= {"runner": "pooling", "pooler_config": pooler}
+    return replace(options, extra=extra)
 
 
-def _plan(card: str = "4090", **settings: object) -> tuple[Any, Any]:
-    """The pair, and the configuration by which its engines start on a card."""
-    from flashedge.config import load_config
-    from flashedge.engine.memory_plan import resolve_memory
-    from flashedge.models.registry import find_pair
-
-    given = load_config(settings)
-    pair = find_pair(PAIR, given)
-    return pair, resolve_memory(pair, given, fake_card(card))
+def _build_config(*args: Any, **changes: Any) -> Any:
+    """vLLM's configuration of an engine with our options."""
+    return _build_options(*args, **changes).build_args().create_engine_config()
 
 
-def walk(folder: str) -> dict[str, Any]:
-    """All of the functions below, in one process."""
+def walk_card(card: str, folder: Path) -> dict[str, Any]:
+    """The planned KV in bytes, and for each role and dtype what vLLM makes of the options that we
+    start its engine with."""
+    forget_card()
+    pair, config = _plan(card)
+    install(card)
     return {
-        "cards": walk_cards(folder),
-        "layouts": walk_layouts(folder),
-        "forward": count_forward(folder),
-        "passes": walk_passes(folder),
-        "experimental": walk_experimental(folder),
-        "commands": walk_commands(),
+        "kv_bytes": [config.kv_bytes.generator, config.kv_bytes.verifier],
+        "engines": {
+            f"{role} {dtype}": _describe(role, dtype, config, pair, folder)
+            for role in ROLES
+            for dtype in DTYPES
+        },
     }
-
-
-def walk_cards(folder: str) -> dict[str, Any]:
-    """For each card: the planned KV in bytes, and for each role and dtype what vLLM makes of the
-    options that we start its engine with."""
-    install()
-    found: dict[str, Any] = {}
-    for card in CARDS:
-        forget_card()
-        pair, config = _plan(card)
-        install(card)
-        found[card] = {
-            "kv_bytes": [config.kv_bytes.generator, config.kv_bytes.verifier],
-            "engines": {
-                f"{role} {dtype}": _describe(role, dtype, config, pair, Path(folder))
-                for role in ROLES
-                for dtype in DTYPES
-            },
-        }
-    return found
 
 
 LAYOUTS = {
@@ -89,54 +146,35 @@ LAYOUTS = {
 """Cards of a machine, and the setting devices of both engines."""
 
 
-def walk_layouts(folder: str) -> dict[str, Any]:
-    """For each of `LAYOUTS`: what vLLM makes of the options of both engines."""
-    install()
-    from flashedge.config import load_config
-    from flashedge.engine.layout import find_layout
-    from flashedge.engine.memory_plan import resolve_memory
-    from flashedge.engine.vllm.engine_options import place_engine
-    from flashedge.engine.vllm.process.start import ProcessSetup, set_up, show_cards
-    from flashedge.models.registry import find_pair
-
+def walk_layout(name: str, folder: Path) -> dict[str, Any]:
+    """What vLLM makes of the options of both engines."""
+    cards, generator, verifier = LAYOUTS[name]
+    nvml = fake_cards(*cards)
+    use_nvml(nvml)
+    forget_card()
+    given = load_config({"devices": (generator, verifier)})
+    pair = find_pair(PAIR, given)
+    config, layout = resolve_memory(pair, given, nvml), find_layout(given, nvml)
     found: dict[str, Any] = {}
-    for name, (cards, generator, verifier) in LAYOUTS.items():
-        nvml = fake_cards(*cards)
-        use_nvml(nvml)
-        forget_card()
-        given = load_config({"devices": (generator, verifier)})
-        pair = find_pair(PAIR, given)
-        config, layout = resolve_memory(pair, given, nvml), find_layout(given, nvml)
-        found[name] = {}
-        for role in ROLES:
-            options = _build_options(role, "bfloat16", config, pair, Path(folder))
-            options = place_engine(options, layout, role)
-            with set_up(ProcessSetup(cards=options.visible_cards)), show_cards():
-                own = options.build_args().create_engine_config()
-                seen = _list_seen(options.cards)
-            parallel = own.parallel_config
-            found[name][role] = {
-                "cards": seen,
-                "tensor_parallel": parallel.tensor_parallel_size,
-                "executor": str(parallel.distributed_executor_backend).rpartition(".")[2],
-                "kv_mib": own.cache_config.kv_cache_memory_bytes >> 20,
-                "kv_heads": own.model_config.get_num_kv_heads(parallel),
-                "moves": layout.moves_memory,
-            }
+    for role in ROLES:
+        options = place_engine(_build_options(role, "bfloat16", config, pair, folder), layout, role)
+        with set_up(ProcessSetup(cards=options.visible_cards)), show_cards():
+            own = options.build_args().create_engine_config()
+            find_card = current_platform.device_id_to_physical_device_id
+            seen = [find_card(rank) for rank in range(options.cards)]
+        parallel = own.parallel_config
+        found[role] = {
+            "cards": seen,  # the driver's numbers of those that vLLM takes for its workers
+            "tensor_parallel": parallel.tensor_parallel_size,
+            "executor": str(parallel.distributed_executor_backend).rpartition(".")[2],
+            "kv_mib": own.cache_config.kv_cache_memory_bytes >> 20,
+            "kv_heads": own.model_config.get_num_kv_heads(parallel),
+            "moves": layout.moves_memory,
+        }
     return found
 
 
-def _list_seen(count: int) -> list[int]:
-    """The driver's numbers of the cards that vLLM takes for its workers of ranks 0, 1, ..."""
-    from vllm.platforms import current_platform
-
-    return [current_platform.device_id_to_physical_device_id(rank) for rank in range(count)]
-
-
 def _describe(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> dict[str, Any]:
-    from vllm.config import set_current_vllm_config
-    from vllm.v1.attention.selector import get_attn_backend
-
     own = _build_config(role, dtype, config, pair, folder)
     compilation = own.compilation_config
     with set_current_vllm_config(own):
@@ -155,90 +193,31 @@ def _describe(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> di
     }
 
 
-def _build_config(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> Any:
-    """vLLM's configuration of an engine with our options."""
-    return _build_options(role, dtype, config, pair, folder).build_args().create_engine_config()
-
-
-def _build_options(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> Any:
-    from vllm.config import PoolerConfig
-
-    from flashedge.engine.vllm.engine_options import build_options
-
-    is_generator = role == "generator"
-    spec = pair.generator if is_generator else pair.verifier
-    kv_bytes = config.kv_bytes.generator if is_generator else config.kv_bytes.verifier
-    path = write_config(folder / role, role)
-    options = build_options(
-        role, replace(spec, dtype=dtype), path, kv_bytes, None, config, on_card=True
-    )
-    extra: Mapping[str, Any] = (
-        {"logits_processors": ["flashedge.engine.vllm.inside.noise:PositionNoise"]}
-        if is_generator
-        else {
-            "runner": "pooling",
-            "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
-        }
-    )
-    extra = {"skip_tokenizer_init": True, **extra}
-    return replace(options, extra=dict(extra))
-
-
-def count_forward(folder: str) -> dict[str, int]:
-    """The peak bytes of vLLM's forward pass at the batch limit, on tensors without data, for models
-    of 7B and 1.5B. The layers run as on a card, with kernels that only say what they return."""
-    install()
-    from tests.support.meta_forward import count_peak, register_kernels
-
-    register_kernels()
+def count_forward(folder: Path, **changes: int) -> int:
+    """The peak bytes of vLLM's forward pass at the batch limit, on tensors without data. The layers
+    run as on a card, with kernels that only say what they return."""
     pair, config = _plan()
-    found = {}
-    for name, changes in {
-        "7B": {},
-        "1.5B": {
-            "hidden_size": 1536,
-            "intermediate_size": 8960,
-            "num_attention_heads": 12,
-            "num_key_value_heads": 2,
-        },
-    }.items():
-        WIDTHS.update(changes)  # `write_config` of this process
-        own = _build_config("verifier", "bfloat16", config, pair, Path(folder) / name)
-        found[name] = count_peak(own)
-    return found
+    return count_peak(_build_config("verifier", "bfloat16", config, pair, folder, **changes))
 
 
-def walk_experimental(folder: str) -> dict[str, Any]:
+def walk_experimental(folder: Path) -> dict[str, Any]:
     """What vLLM makes of both engines' options where the generator has its second model runner, and
     the verifier graphs."""
-    install()
-    from vllm.config import vllm
-
-    from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-
+    use_nvml(fake_card("4090"))
+    forget_card()
     apply_patches(ProcessKind.DAEMON)
-    vllm.HAS_TRITON = True  # Triton finds no driver on a faked card
+    vllm_config.HAS_TRITON = True  # Triton finds no driver on a faked card
     pair, config = _plan(features="second_runner=on,verifier_graphs=on")
-    return {role: _describe(role, "bfloat16", config, pair, Path(folder)) for role in ROLES}
+    return {role: _describe(role, "bfloat16", config, pair, folder) for role in ROLES}
 
 
-def walk_passes(folder: str) -> dict[str, Any]:
+def walk_passes(folder: Path) -> dict[str, Any]:
     """What a pass of deterministic requests changes of a step on a card: the rows, the CUDA graph,
     and the splits of FlashAttention."""
-    install()
-    import torch
-    from vllm.v1.attention.backend import CommonAttentionMetadata
-    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
-
-    from flashedge.engine.vllm.inside.determinism.runner import force_one_split
-    from flashedge.engine.vllm.shape_probe import list_shapes
-
     pair, config = _plan()
-    own = _build_config("generator", "bfloat16", config, pair, Path(folder))
+    own = _build_config("generator", "bfloat16", config, pair, folder)
     spec = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=128, dtype=torch.bfloat16)
     builder = FlashAttentionMetadataBuilder(spec, [], own, torch.device("cpu"))
-    tokens = torch.zeros(64, dtype=torch.int32)
     metadata = CommonAttentionMetadata(
         query_start_loc=torch.tensor([0, 64], dtype=torch.int32),
         query_start_loc_cpu=torch.tensor([0, 64], dtype=torch.int32),
@@ -248,10 +227,10 @@ def walk_passes(folder: str) -> dict[str, Any]:
         max_query_len=64,
         max_seq_len=640,
         block_table_tensor=torch.zeros(1, 64, dtype=torch.int32),
-        slot_mapping=tokens.long(),
+        slot_mapping=torch.zeros(64, dtype=torch.int64),
     )
     shared = builder.build(0, metadata).max_num_splits
-    with force_one_split():
+    with runner.force_one_split():
         of_pass = builder.build(0, metadata).max_num_splits
     sequences = own.scheduler_config.max_num_seqs
     return {
@@ -264,15 +243,6 @@ def walk_passes(folder: str) -> dict[str, Any]:
 def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
     """The CUDA graph and the padded rows that the model runner takes for five decodes, in a step of
     vLLM's own and in a pass."""
-    from types import SimpleNamespace
-
-    import numpy as np
-    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
-    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
-
-    from flashedge.engine.vllm.inside.determinism import runner
-    from flashedge.engine.vllm.inside.determinism.windows import ReplayPass
-
     dispatcher = CudagraphDispatcher(own)
     dispatcher.initialize_cudagraph_keys(own.compilation_config.cudagraph_mode, 1)
     fake = SimpleNamespace(
@@ -299,15 +269,10 @@ def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
 
 
 def walk_commands() -> dict[str, Any]:
-    """What the commands say on a 4090, and how the daemon's engines would start."""
-    install()
+    """What the commands say on a 4090, and how the daemon's engines would start: there, and on a
+    card each."""
+    use_nvml(fake_card("4090"))
     forget_card()
-    from typer.testing import CliRunner
-
-    from flashedge.cli.main import app
-    from flashedge.config import load_config
-    from flashedge.runtime.build import build
-
     found: dict[str, Any] = {}
     for name, words in {
         "fit": ("doctor", "--fit", PAIR),
@@ -317,55 +282,40 @@ def walk_commands() -> dict[str, Any]:
     }.items():
         done = CliRunner().invoke(app, list(words))
         found[name] = {"code": done.exit_code, "out": done.output}
-    served: Any = build(load_config())._loader.shown._engines
-    served._build()
     found["up"] = [
         {
             "kv_fixed": engine.options.kv_fixed,
             "sequences": engine.options.max_num_seqs,
             "graphs": list(engine.options.graph_sizes),
         }
-        for engine in (served.generator, served.verifier)
+        for engine in _build_engines()
     ]
     found["refused"] = _refuse({"pair": "math-7b+prm-7b"})
-    found["apart"] = _build_apart()
+    use_nvml(fake_cards("4090", "3060", "3060"))
+    forget_card()
+    apart = _build_engines({"devices": "1,0", "features": "kv_split=on,mapped_kv=on"})  # bundled
+    found["apart"] = [
+        {
+            "visible": engine.options.visible_cards,
+            "kv_mib": engine.options.kv_bytes >> 20,
+            "fixed": engine.options.kv_fixed,
+            "health": [engine.health().cards, engine.health().kv_memory],
+        }
+        for engine in apart
+    ]
+    found["three"] = _refuse({"pair": PAIR, "devices": "0+1+2"})
+    found["bundled"] = _refuse({"devices": "0+1+2"})
     return found
 
 
-def _build_apart() -> dict[str, Any]:
-    """How the daemon's engines would start on a card each, and which settings it refuses."""
-    from flashedge.config import load_config
-    from flashedge.runtime.build import build
-
-    use_nvml(fake_cards("4090", "3060", "3060"))
-    forget_card()
-    given = {"devices": "1,0", "features": "kv_split=on,mapped_kv=on"}  # the bundled pair
-    served: Any = build(load_config(given))._loader.shown._engines
+def _build_engines(settings: Mapping[str, object] | None = None) -> tuple[Any, Any]:
+    served: Any = build(load_config(settings or {}))._loader.shown._engines
     served._build()
-    engines = []
-    for engine in (served.generator, served.verifier):
-        options, health = engine.options, engine.health()
-        engines.append(
-            {
-                "visible": options.visible_cards,
-                "kv_mib": options.kv_bytes >> 20,
-                "fixed": options.kv_fixed,
-                "health": [health.cards, health.kv_memory],
-            }
-        )
-    return {
-        "engines": engines,
-        "three": _refuse({"pair": PAIR, "devices": "0+1+2"}),
-        "bundled": _refuse({"devices": "0+1+2"}),
-    }
+    return served.generator, served.verifier
 
 
 def _refuse(settings: Mapping[str, object]) -> str | None:
     """What the daemon says to `settings` before it starts anything."""
-    from flashedge.config import load_config
-    from flashedge.errors import FlashEdgeError
-    from flashedge.runtime.build import build
-
     try:
         build(load_config(settings))
     except FlashEdgeError as error:

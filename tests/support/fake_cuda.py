@@ -1,8 +1,7 @@
 """A CUDA card without a card: vLLM's CUDA platform on a mocked NVML, with stubs for its kernels.
 
-vLLM's Python files are the same in both builds, so everything that is decided before the first
-kernel runs can be walked on a CPU. `install` changes the whole process for good: call it in a
-process of its own, before vLLM is imported (`run_on_card`).
+What is decided before the first kernel runs can be walked on a CPU. `install` changes the process
+for good: call it in one of its own, before vLLM is imported (`run_on_card`).
 """
 
 from __future__ import annotations
@@ -28,17 +27,13 @@ KERNELS = (
 """Extension modules of the CUDA wheel."""
 
 
-def install(card: str = "4090") -> FakeNvml:
-    """Let this process take `fake_nvml.CARDS[card]` for its card. Returns the mocked NVML.
-
-    A second call changes the card (see `forget_card`).
-    """
-    nvml = fake_card(card)
-    module: Any = nvml
-    sys.modules["pynvml"] = module
+def install(card: str = "4090") -> None:
+    """Let this process take `fake_nvml.CARDS[card]` for its card, also if it has another already
+    (`forget_card`)."""
+    module: Any = fake_card(card)
     if "vllm.platforms.cuda" in sys.modules:
-        sys.modules["vllm.platforms.cuda"].pynvml = module  # type: ignore[attr-defined]
-        return nvml
+        return use_nvml(module)
+    sys.modules["pynvml"] = module
     importlib.metadata.version = _find_version
     from flashedge.engine.vllm import compat
 
@@ -52,14 +47,13 @@ def install(card: str = "4090") -> FakeNvml:
     from vllm.platforms import current_platform
 
     assert current_platform.is_cuda(), "vLLM did not choose its CUDA platform"
-    return nvml
 
 
 def use_nvml(nvml: FakeNvml) -> None:
     """Let vLLM and FlashEdge ask another mocked NVML, after `install`."""
-    module: Any = nvml
-    sys.modules["pynvml"] = sys.modules["vllm.third_party.pynvml"] = module
-    sys.modules["vllm.platforms.cuda"].pynvml = module  # type: ignore[attr-defined]
+    modules: Any = sys.modules
+    modules["pynvml"] = modules["vllm.third_party.pynvml"] = nvml
+    modules["vllm.platforms.cuda"].pynvml = nvml
 
 
 def _find_version(name: str) -> str:
@@ -90,12 +84,11 @@ def run_on_card(function: str, *arguments: Any, home: Path) -> Any:
         f"import json, sys; from {module} import {name};"
         f" print('ANSWER', json.dumps({name}(*json.loads(sys.argv[1]))))"
     )
-    environ = {**os.environ, "FLASHEDGE_HOME": str(home), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(arguments)],
         capture_output=True,
         text=True,
-        env=environ,
+        env={**os.environ, "FLASHEDGE_HOME": str(home), "PYTHONPATH": str(ROOT)},
         cwd=ROOT,
         check=False,
     )

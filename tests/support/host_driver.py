@@ -13,6 +13,8 @@ from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+
 GRANULE = 16 * mmap.PAGESIZE
 FIXED = 0x10
 
@@ -20,6 +22,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def make_tensor(address: int, size: int, device: int) -> torch.Tensor:
+    """Stands for `cuda_pages._make_tensor`."""
+    return torch.frombuffer((ctypes.c_int8 * size).from_address(address), dtype=torch.int8)
 
 
 class CUresult(IntEnum):

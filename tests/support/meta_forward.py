@@ -17,9 +17,9 @@ KERNELS = {
         " bool is_neox) -> ()"
     ),
 }
-"""The CUDA kernels of a Qwen2 layer. All write into tensors that their callers allocate."""
+"""The CUDA kernels of a Qwen2 layer, which write into tensors of their callers."""
 QUESTIONS = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
-"""What vLLM asks its CUDA library on import. The answer does not matter to a bf16 model."""
+"""What vLLM asks its CUDA library on import."""
 _libraries = []  # a library's operators live as long as it does
 
 
@@ -61,11 +61,7 @@ def count_peak(config: Any) -> int:
             torch.set_default_dtype(torch.float32)
         tokens = config.scheduler_config.max_num_batched_tokens
         ids = torch.zeros(tokens, dtype=torch.int64, device="meta")
-        with (
-            torch.inference_mode(),
-            set_forward_context(None, config, num_tokens=tokens),
-            LiveBytes() as live,
-        ):
-            hidden = model(ids, ids)
-            del hidden
+        context = set_forward_context(None, config, num_tokens=tokens)
+        with torch.inference_mode(), context, LiveBytes() as live:
+            model(ids, ids)
     return live.peak

@@ -1,7 +1,5 @@
-"""Random events on the real scheduler, with a model that is a hash, and KV that remembers.
-
-Of each KV slot the runner remembers the tokens up to it and whether a pass wrote it. It checks what
-a scheduler must guarantee:
+"""Random events on the real scheduler, with a model that is a hash, and KV that remembers the
+tokens up to each slot, and whether a pass wrote it. What a scheduler must guarantee:
 
 - a pass reads nothing but KV that a pass wrote, of the right tokens;
 - a shared step reads KV of the right tokens;
@@ -13,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -21,7 +19,6 @@ from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from scripts.bench.determinism.token_runner import (
     VOCABULARY,
-    RunnerState,
     Span,
     TokenRunner,
     build_request,
@@ -55,8 +52,6 @@ class Asked:
 
 
 class HashRunner(TokenRunner):
-    """Remembers of each KV slot what was written to it."""
-
     asked: dict[str, Asked]  # type: ignore[assignment]
 
     def __init__(self, error_rate: float, draw: Random, *, is_async: bool = False) -> None:
@@ -76,42 +71,36 @@ class HashRunner(TokenRunner):
             assert sum(counts.values()) <= replay_pass.rows
             assert all(self.asked[name].deterministic for name in counts)
         self._written = set()
-        if self._is_async:
-            self._check_known(output)
+        cached = output.scheduled_cached_reqs
+        for name, count in zip(cached.req_ids, cached.num_output_tokens, strict=True):
+            if self._is_async and count:
+                if name in self._batch and name not in cached.resumed_req_ids:
+                    continue
+                known = cached.all_token_ids[name][-count:]
+                assert known == self._states[name].output[:count], "other tokens were sent"
+        self._batch = set(output.num_scheduled_tokens)
         ran = super().run(output)
         if replay_pass is not None and replay_pass.is_verify:
             assert all(ran.sampled_token_ids), "each window yields a token"
         return ran
 
-    def _check_known(self, output: Any) -> None:
-        """What a request resumes from is sent, or is in the batch."""
-        cached = output.scheduled_cached_reqs
-        for index, name in enumerate(cached.req_ids):
-            count = cached.num_output_tokens[index]
-            if count and (name not in self._batch or name in cached.resumed_req_ids):
-                known = cached.all_token_ids[name][-count:]
-                assert known == self._states[name].output[:count], "other tokens were sent"
-        self._batch = set(output.num_scheduled_tokens)
-
     def compute(self, output: Any, name: str) -> Span:
         """Read and write KV."""
-        state, replay_pass = self._states[name], find_pass(output)
+        blocks, is_pass = self._states[name].blocks, find_pass(output) is not None
         span = super().compute(output, name)
         assert span.end <= len(span.inputs), "nothing is computed from a token that nobody knows"
-        for place in range(span.start):
-            found, by_pass = self._slots[_find_slot(state, place)]
-            assert found == hash(tuple(span.inputs[: place + 1])), "KV of other tokens was read"
-            assert by_pass or replay_pass is None, "a pass read KV of a shared step"
-        for place in range(span.start, span.end):
-            slot = _find_slot(state, place)
-            assert slot not in self._written, "two requests write to one block"
-            self._written.add(slot)
-            self._slots[slot] = hash(tuple(span.inputs[: place + 1])), replay_pass is not None
+        for place in range(span.end):
+            slot = blocks[place // BLOCK], place % BLOCK
+            tokens = hash(tuple(span.inputs[: place + 1]))
+            if place < span.start:
+                found, by_pass = self._slots[slot]
+                assert found == tokens, "KV of other tokens was read"
+                assert by_pass or not is_pass, "a pass read KV of a shared step"
+            else:
+                assert slot not in self._written, "two requests write to one block"
+                self._written.add(slot)
+                self._slots[slot] = tokens, is_pass
         return span
-
-
-def _find_slot(state: RunnerState, place: int) -> tuple[int, int]:
-    return state.blocks[place // BLOCK], place % BLOCK
 
 
 class Machine:
@@ -132,7 +121,6 @@ class Machine:
         self._open_core()
         self.asked = [self._make_request() for _ in range(self.requests)]
         self.counters: Counter[str] = Counter()
-        """Of what happened, since the start of the schedule."""
 
     def _open_core(self) -> None:
         self.runner = self._start_runner()
@@ -143,11 +131,10 @@ class Machine:
 
     def _make_request(self) -> Asked:
         draw = self.draw
-        longest = self.scheduler.max_model_len
         common = [draw_token((), 1)] * draw.choice((0, 0, 20, 40))
         prompt = (*common, *draw.choices(range(VOCABULARY), k=draw.randint(1, 40)))
         return Asked(
-            prompt=prompt[: longest - 2],
+            prompt=prompt[: self.scheduler.max_model_len - 2],
             seed=draw.randrange(4),
             max_tokens=draw.choice((1, 5, 40, 200)),
             deterministic=draw.random() < 0.7,
@@ -161,7 +148,7 @@ class Machine:
         for _ in range(max_steps):
             if waiting and self.draw.random() < self.arrival_rate:
                 number, asked = waiting.pop(0)
-                names[f"r{number}"] = self.runner.asked[f"r{number}"] = asked
+                names[f"r{number}"] = asked
                 self._add(f"r{number}", asked)
             if self.draw.random() < self.abort_rate:
                 self._abort(names)
@@ -201,6 +188,7 @@ class Machine:
 
     def _add(self, name: str, asked: Asked) -> None:
         """Send a request, behind the tokens that it has already."""
+        self.runner.asked[name] = asked
         path = (*asked.prompt, *asked.tokens)
         request = build_request(name, path, BLOCK, **self._build_params(asked))
         self.scheduler.add_request(request)
@@ -218,12 +206,10 @@ class Machine:
     def _abort(self, names: dict[str, Asked]) -> None:
         from vllm.v1.request import RequestStatus
 
-        open_names = [name for name, asked in names.items() if not asked.is_over]
-        if open_names:
+        if open_names := [name for name, asked in names.items() if not asked.is_over]:
             name = self.draw.choice(open_names)
             self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
-            names[name].is_over = True
-            names[name].max_tokens = 0
+            names[name].is_over, names[name].max_tokens = True, 0
             self.counters["aborted"] += 1
 
     def _restart(self, names: dict[str, Asked]) -> None:
@@ -233,7 +219,6 @@ class Machine:
         self._open_core()
         for name, asked in names.items():
             if not asked.is_over:
-                self.runner.asked[name] = asked
                 self._add(name, asked)
                 self.counters["sent_again"] += 1
 
@@ -251,10 +236,8 @@ class Machine:
 
     def _check_answers(self) -> None:
         for asked in self.asked:
-            expected = asked.list_expected(self.scheduler.max_model_len)
-            if asked.max_tokens:
-                assert asked.tokens == expected, "a token was lost, or is wrong"
-            else:  # aborted
-                full = Asked(asked.prompt, asked.seed, 1000, asked.deterministic)
-                known = full.list_expected(self.scheduler.max_model_len)
-                assert asked.tokens == known[: len(asked.tokens)]
+            is_aborted = not asked.max_tokens
+            full = replace(asked, max_tokens=1000) if is_aborted else asked
+            expected = full.list_expected(self.scheduler.max_model_len)
+            length = len(asked.tokens) if is_aborted else len(expected)
+            assert asked.tokens == expected[:length], "a token was lost, or is wrong"

@@ -10,8 +10,8 @@ from tests.support.search_machine import SearchMachine, SearchRunner
 
 
 class SlotRunner(SearchRunner):
-    """Each request has a slot until it is said to have left. How many of its tokens have KV is
-    counted here, and not sent with each step."""
+    """Each request has a slot until it is said to have left. Its tokens with KV are counted here,
+    and not sent with each step."""
 
     def __init__(self, draw: Random, slots: int) -> None:
         super().__init__(0.0, draw)

@@ -1,5 +1,5 @@
-"""Helpers for the tests of speculation on simulated engines: steps of very different lengths, a
-generator that records its batches, a run with its counters."""
+"""Speculation on simulated engines: steps of very different lengths, a generator that records its
+batches, a run with its counters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
@@ -44,8 +44,7 @@ def spec_for(problem: int, **fields: Any) -> Request:
     return replace(spec, **fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """The sequences of one engine step."""
 
     standard: int
@@ -78,14 +77,9 @@ class WatchedGenerator(SimulatedGenerator):
 
     async def _compute(self, batch: Sequence[Slice]) -> None:
         drafts = sum(part.sequence.is_draft for part in batch)
-        self.batches.append(
-            Batch(
-                standard=len(batch) - drafts,
-                drafts=drafts,
-                waiting=sum(not s.is_draft for s in self._scheduler.waiting),
-                quota=self._scheduler.cache.quota,
-            )
-        )
+        waiting = sum(not s.is_draft for s in self._scheduler.waiting)
+        quota = self._scheduler.cache.quota
+        self.batches.append(Batch(len(batch) - drafts, drafts, waiting, quota))
         await super()._compute(batch)
 
 
@@ -108,15 +102,12 @@ def engines_with(
 
 
 def get_generator(engines: Engines) -> WatchedGenerator:
-    generator = engines.generator
-    assert isinstance(generator, WatchedGenerator)
-    return generator
+    assert isinstance(engines.generator, WatchedGenerator)
+    return engines.generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivenRun:
-    """A run that was driven to its end."""
-
     outcome: Outcome
     speculation: Speculation
     seconds: float
@@ -125,13 +116,11 @@ class DrivenRun:
 
 
 async def drive_run(engines: Engines, spec: Request) -> DrivenRun:
-    loop = asyncio.get_running_loop()
-    start = loop.time()
-    driver = driver_of(engines, spec, lambda event: None)
-    outcome = await driver.run()
+    clock = asyncio.get_running_loop().time
+    start, driver = clock(), driver_of(engines, spec, lambda event: None)
     return DrivenRun(
-        outcome=outcome,
+        outcome=await driver.run(),
         speculation=driver.speculation,
-        seconds=loop.time() - start,
+        seconds=clock() - start,
         verifier_tokens=driver.scoring.tokens,
     )

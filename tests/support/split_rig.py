@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole seconds, so that ties are exact: fixed + each * batch, whatever the context."""
+    """Whole seconds, so that ties are exact: fixed + each * batch."""
 
     fixed: int
     each: int

@@ -29,26 +29,13 @@ def test_the_roofline_equals_the_simulators() -> None:
         assert curve.prefill_at(300, 52)(batch) == pytest.approx(prefill)
 
 
-@pytest.mark.parametrize(
-    ("batch", "context", "seconds"),
-    [
-        (1, 0, 1.0),
-        (4, 100, 8.0),
-        (1, 50, 1.5),
-        (2, 0, 1 + 2 / 3),
-        (8, 100, 16.0),  # beyond the last: in proportion
-        (4, 200, 16.0),
-    ],
-)
-def test_decode_is_interpolated(batch: int, context: float, seconds: float) -> None:
-    assert interpolate_measurements(**POINTS).decode_at(context)(batch) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize(
-    ("batch", "new", "seconds"), [(1, 10, 1.0), (1, 2, 1.0), (3, 5, 1.25), (2, 20, 3.0)]
-)
-def test_prefill_is_interpolated(batch: int, new: float, seconds: float) -> None:
-    assert interpolate_measurements(**POINTS).prefill_at(0, new)(batch) == pytest.approx(seconds)
+def test_measured_points_are_interpolated_and_grow_in_proportion_beyond_the_last() -> None:
+    curve = interpolate_measurements(**POINTS)
+    decode = {(1, 0): 1.0, (4, 100): 8.0, (1, 50): 1.5, (2, 0): 1 + 2 / 3, (8, 100): 16.0}
+    for (batch, context), seconds in {**decode, (4, 200): 16.0}.items():
+        assert curve.decode_at(context)(batch) == pytest.approx(seconds)
+    for batch, new, seconds in ((1, 10, 1.0), (1, 2, 1.0), (3, 5, 1.25), (2, 20, 3.0)):
+        assert curve.prefill_at(0, new)(batch) == pytest.approx(seconds)
 
 
 def test_noise_never_makes_more_work_faster() -> None:

@@ -28,6 +28,7 @@ IDLE = BatchState(
     last_pass=VERIFY,
 )
 BUSY = replace(IDLE, can_share=True, others=True)
+DUE = replace(IDLE, can_prefill=True, ready=1, waited=MAX_WAIT)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,7 @@ BUSY = replace(IDLE, can_share=True, others=True)
         (replace(BUSY, ready=3), VERIFY),  # none comes
         (replace(BUSY, ready=4), VERIFY),
         (replace(BUSY, ready=1, is_joined=True, waited=MAX_WAIT), VERIFY),
+        (replace(DUE, last=PREFILL, last_pass=PREFILL), VERIFY),  # the prompts found no room
     ],
 )
 def test_choices(state: BatchState, kind: StepKind) -> None:
@@ -65,23 +67,15 @@ def test_prefill_and_verification_take_turns() -> None:
     assert kinds == [PREFILL, SHARED, VERIFY, SHARED] * 2
 
 
-def test_verification_needs_no_group_where_only_prompts_wait_that_find_no_room() -> None:
-    """A prefill that was just tried does not keep a ready window waiting."""
-    state = replace(IDLE, can_prefill=True, ready=1, last=PREFILL, last_pass=PREFILL)
-    assert choose_step(replace(state, waited=MAX_WAIT), group=4) is VERIFY
+@st.composite
+def shapes(draw: st.DrawFn) -> ReplayShape:
+    group = draw(st.integers(1, 8))
+    windows = max(1, group // draw(st.integers(1, 8)))
+    window = draw(st.sampled_from((8, 16, 32, 64)))
+    return ReplayShape(window=window, group=group, prefill_windows=windows)
 
 
-SHAPES = st.builds(
-    lambda window, group, part: ReplayShape(
-        window=window, group=group, prefill_windows=max(1, group // part)
-    ),
-    st.sampled_from((8, 16, 32, 64)),
-    st.integers(1, 8),
-    st.integers(1, 8),
-)
-
-
-@given(SHAPES, st.integers(1, 2000), st.integers(2, 500))
+@given(shapes(), st.integers(1, 2000), st.integers(2, 500))
 def test_the_window_holds_the_last_known_token(shape: ReplayShape, known: int, room: int) -> None:
     longest = known + room
     start, end = shape.find_window(known), shape.end_window(known, longest)
@@ -90,7 +84,7 @@ def test_the_window_holds_the_last_known_token(shape: ReplayShape, known: int, r
     assert end < longest, "the last position of the context is never an input"
 
 
-@given(SHAPES, st.integers(1, 2000), st.integers(0, 100))
+@given(shapes(), st.integers(1, 2000), st.integers(0, 100))
 def test_prefill_ends_where_the_window_begins(shape: ReplayShape, known: int, shared: int) -> None:
     """Whatever was found in the cache, and in chunks that one pass holds."""
     computed = min(shared * shape.window, shape.find_window(known))

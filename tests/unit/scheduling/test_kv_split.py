@@ -6,6 +6,7 @@ Compared with a brute-force sweep: tests/properties/test_kv_split_properties.py.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,12 +24,12 @@ from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
 FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
+COSTS: Any = {"generator": SMALL, "verifier": VERIFIER_7B}
 
 
-def refit(split: KvSplit, load: Workload = LEVEL, link: HostLink | None = None) -> KvSplit:
-    found = refit_split(split, load, generator=SMALL, verifier=VERIFIER_7B, link=link)
-    assert found is not None
-    return found
+def refit(split: KvSplit, load: Workload = LEVEL, link: HostLink | None = None) -> Any:
+    """Never None here."""
+    return refit_split(split, load, **COSTS, link=link)
 
 
 def test_a_kept_split_is_refitted_to_another_load() -> None:
@@ -37,10 +38,7 @@ def test_a_kept_split_is_refitted_to_another_load() -> None:
     standing = split_of(3000 * MIB, few)
     assert (standing.decode_batch, standing.prefill_batch) == (4, 4)
     now = refit(standing)
-    assert (now.generator_bytes, now.verifier_bytes) == (
-        standing.generator_bytes,
-        standing.verifier_bytes,
-    )
+    assert now.has_same_bytes(standing)
     assert min(now.decode_batch, now.prefill_batch) > 4
     assert refit(standing, few) == standing
 
@@ -53,10 +51,8 @@ def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: in
     generator = replace(FLAT, least_bytes=10)
     verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
     split = split_evenly(kv_bytes, generator=generator, verifier=verifier)
-    assert (split.generator_bytes, split.verifier_bytes) == (
-        generator_bytes,
-        kv_bytes - generator_bytes,
-    )
+    assert split.generator_bytes == generator_bytes
+    assert split.verifier_bytes == kv_bytes - generator_bytes
     mirrored = split_evenly(kv_bytes, generator=verifier, verifier=generator)
     assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
 
@@ -78,20 +74,11 @@ def test_the_split_follows_pair_and_load() -> None:
 def test_spare_memory_is_divided_in_proportion() -> None:
     """Some steps are much longer than the mean: a verifier with exactly what the mean step needs
     would evict the tree that it reuses."""
-    needs = [
-        Stage(engine, LEVEL, decodes=decodes).count_bytes(LEVEL.paths)
-        for engine, decodes in ((SMALL, True), (VERIFIER_7B, False))
-    ]
-    just = split_of(sum(needs))
-    assert [just.generator_bytes, just.verifier_bytes] == needs
-    ample = split_of(3 * sum(needs))
-    assert ample.generator_bytes == pytest.approx(3 * needs[0], abs=1)
-    assert ample.verifier_bytes == pytest.approx(3 * needs[1], abs=1)
-
-
-def test_a_fixed_half_is_slower() -> None:
-    found = split_of(1400 * MIB)
-    assert refit(half(found)).seconds > 1.1 * found.seconds
+    needs = [Stage(each, LEVEL, decodes=each is SMALL).whole for each in (SMALL, VERIFIER_7B)]
+    for times in (1, 3):
+        split = split_of(times * sum(needs))
+        assert split.generator_bytes == pytest.approx(times * needs[0], abs=times - 1)
+        assert split.verifier_bytes == pytest.approx(times * needs[1], abs=times - 1)
 
 
 def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None:
@@ -112,14 +99,13 @@ def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None
     assert found.prefill_batch == LEVEL.paths
 
 
-def test_the_split_of_eq_1_evicts_the_verifiers_tree() -> None:
+def test_a_fixed_half_and_the_split_of_eq_1_are_slower() -> None:
     """Eq. (1) as printed keeps no KV. Its verifier needs only a batch of paths that keeps it busy,
     so the KV that suffix scoring reuses goes to the generator."""
-    kv_bytes = 1400 * MIB
     path = LEVEL.context_tokens + LEVEL.step_tokens
     unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
-    eq_1 = split_of(kv_bytes, unkept)
-    found = split_of(kv_bytes)
+    eq_1, found = split_of(1400 * MIB, unkept), split_of(1400 * MIB)
+    assert refit(half(found)).seconds > 1.1 * found.seconds
     assert eq_1.verifier_bytes < found.verifier_bytes
     assert refit(eq_1).seconds > 1.15 * found.seconds
 
@@ -129,42 +115,34 @@ def test_the_split_of_eq_1_evicts_the_verifiers_tree() -> None:
 
 def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     kv_bytes = 600 * MIB  # half of the verifier's tree fits alone, less beside the generator
-    split = choose_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=LINK)
+    split = choose_split(LEVEL, **COSTS, kv_bytes=kv_bytes, link=LINK)
     assert split.offload
     assert split.generator_bytes == split.verifier_bytes == kv_bytes
     assert split.seconds < split_of(kv_bytes).seconds
     moved = Stage(SMALL, LEVEL, decodes=True).whole + kv_bytes  # all that there is to move
     assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
-
-
-def test_no_offload_if_there_is_enough_memory() -> None:
-    split = choose_split(
-        LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK
-    )
-    assert split == split_of(9000 * MIB)
+    ample = choose_split(LEVEL, **COSTS, kv_bytes=9000 * MIB, link=LINK)
+    assert ample == split_of(9000 * MIB), "there is enough memory"
 
 
 # ---------------------------------------------------------------- too little
 
 
-def test_the_error_for_too_little_memory_names_the_bytes() -> None:
+@pytest.mark.parametrize("link", [None, LINK])
+def test_the_error_for_too_little_memory_names_the_bytes(link: HostLink | None) -> None:
+    """To offload needs room for the larger engine only."""
+
+    def choose(kv_bytes: int) -> KvSplit:
+        return choose_split(LEVEL, **COSTS, link=link, kv_bytes=kv_bytes)
+
     one = LEVEL.context_tokens + LEVEL.step_tokens
     with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
-        split_of(1000)
+        choose(1000)
     needed = int(str(e.value.hint).split()[3])
-    assert split_of(needed).decode_batch == 1
+    split = choose(needed)
+    assert split.offload if link else split.decode_batch == 1
     with pytest.raises(ConfigError):
-        split_of(needed - 1)
-
-
-def test_offload_needs_room_for_the_larger_engine_only() -> None:
-    args = {"generator": SMALL, "verifier": VERIFIER_7B, "link": LINK}
-    with pytest.raises(ConfigError) as e:
-        choose_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
-    needed = int(str(e.value.hint).split()[3])
-    assert choose_split(LEVEL, **args, kv_bytes=needed).offload  # type: ignore[arg-type]
-    with pytest.raises(ConfigError):
-        choose_split(LEVEL, **args, kv_bytes=needed - 1)  # type: ignore[arg-type]
+        choose(needed - 1)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +168,7 @@ def test_a_split_is_kept_until_a_move_pays() -> None:
     best = split_of(kv_bytes)
 
     def decide(current: KvSplit, move_s: float = 0.0) -> KvSplit:
-        costs = {"generator": SMALL, "verifier": VERIFIER_7B}
-        return decide_split(LEVEL, current, kv_bytes=kv_bytes, move_s=move_s, **costs)  # type: ignore[arg-type]
+        return decide_split(LEVEL, current, kv_bytes=kv_bytes, move_s=move_s, **COSTS)
 
     for percent in (5, 10, 15, 20):  # more for the generator: 0.8, 1.7, 2.5, 3.3 % slower
         generator_bytes = best.generator_bytes * (100 + percent) // 100
@@ -204,21 +181,16 @@ def test_a_split_is_kept_until_a_move_pays() -> None:
         assert decide(worse, move_s=0.99 * gain_s) == decide(worse)
     no_longer_fits = replace(best, generator_bytes=MIB)
     assert decide(no_longer_fits) == best
-
-
-def test_memory_for_less_than_one_path_is_divided_evenly() -> None:
-    costs = {"generator": SMALL, "verifier": VERIFIER_7B}
-    current = split_of(2000 * MIB)
-    assert decide_split(LEVEL, current, kv_bytes=1000, **costs) == split_evenly(1000, **costs)  # type: ignore[arg-type]
+    evenly = split_evenly(1000, **COSTS)
+    assert decide_split(LEVEL, best, kv_bytes=1000, **COSTS) == evenly, "less than one path"
 
 
 def test_a_chosen_split_is_predicted_to_take_as_long_as_when_it_was_chosen() -> None:
-    args = {"generator": SMALL, "verifier": VERIFIER_7B}
     for kv_bytes in (300 * MIB, 1500 * MIB, 9000 * MIB):
         for link in (None, LINK):
-            split = choose_split(LEVEL, **args, kv_bytes=kv_bytes, link=link)
+            split = choose_split(LEVEL, **COSTS, kv_bytes=kv_bytes, link=link)
             assert refit(split, link=link).seconds == pytest.approx(split.seconds)
     longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
-    assert refit_split(split_of(300 * MIB), longer, **args) is None
-    offloading = choose_split(LEVEL, **args, kv_bytes=600 * MIB, link=LINK)
-    assert refit_split(offloading, LEVEL, **args) is None
+    assert refit(split_of(300 * MIB), longer) is None
+    offloading = choose_split(LEVEL, **COSTS, kv_bytes=600 * MIB, link=LINK)
+    assert refit(offloading) is None

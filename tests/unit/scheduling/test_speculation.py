@@ -1,9 +1,4 @@
-"""Speculation's pure core: score bins, slots, and the life cycle of drafts.
-
-The paper's public artifact gives all drafts the same priority, which
-`test_the_best_bin_goes_first` would not pass, and its duplicates keep their parent's speculated
-steps, which `test_children_start_fresh_from_the_boundary` would not pass.
-"""
+"""Speculation's pure core: score bins, slots, and the life cycle of drafts."""
 
 from __future__ import annotations
 
@@ -53,14 +48,13 @@ class Level:
     def finish(self, beam: int, reason: FinishReason = FinishReason.BOUNDARY) -> Draft | None:
         return self.board.finish_beam(self.beams[beam], (*PATH, beam), ends_path=reason.ends_path)
 
-    @property
-    def generating(self) -> int:
-        return sum(beam.path is None for beam in self.beams)
-
     def start(self) -> list[tuple[int, int]]:
         """Plan as if all generating beams were in the batch: (beam, child) of each new draft."""
-        run = self.board.plan(view(self.generating)).run
+        run = self.board.plan(view(sum(beam.path is None for beam in self.beams))).run
         return [(draft.path[-1], draft.child) for draft in run]
+
+    def draw(self, draft: Draft, token: int = 5, finish: FinishReason | None = None) -> None:
+        self.board.append(draft, token, -0.1, finish)
 
 
 def adopt(board: DraftBoard, beam: Beam, child: int, path: tuple[int, ...]) -> Draft | None:
@@ -83,39 +77,44 @@ def test_more_drafts_in_higher_bins() -> None:
     assert limit_drafts([0.3], 0) == (0,)
 
 
-def test_the_batch_stays_as_large_as_it_was() -> None:
-    assert count_slots(view(5), 3, 0) == 3
-    assert count_slots(view(5, most=6), 3, 0) == 1
-    assert count_slots(view(6, most=6), 3, 0) == 0
+WIDE = replace(view(5), flat_batch=32)
+MANY = {"beams": 16, "max_drafts": 64}
+"""At least three in four of these drafts need a slot."""
 
 
-def test_the_flat_batch_bounds_the_slots() -> None:
-    wide = replace(view(5), flat_batch=32)
-    assert count_slots(wide, 3, 0) == 27
-    assert count_slots(wide, 0, 0) == 0, "nobody has finished"
-    assert count_slots(replace(wide, flat_batch=6), 3, 0) == 1, "fewer than the beams left"
-    assert count_slots(replace(wide, flat_batch=4), 3, 0) == 0
-    assert count_slots(replace(wide, max_running=9), 3, 0) == 4
-    assert count_slots(replace(wide, waiting=1), 3, 9) == 0
+@pytest.mark.parametrize(
+    ("batch", "finished", "drafting", "slots"),
+    [
+        pytest.param(view(5), 3, 0, 3, id="the batch stays as large as it was"),
+        (view(5, most=6), 3, 0, 1),
+        (view(6, most=6), 3, 0, 0),
+        pytest.param(WIDE, 3, 0, 27, id="the flat batch bounds it"),
+        pytest.param(WIDE, 0, 0, 0, id="nobody has finished"),
+        pytest.param(replace(WIDE, flat_batch=6), 3, 0, 1, id="fewer than the beams left"),
+        (replace(WIDE, flat_batch=4), 3, 0, 0),
+        (replace(WIDE, max_running=9), 3, 0, 4),
+        (replace(WIDE, waiting=1), 3, 9, 0),
+        pytest.param(view(40), 24, 0, 0, id="no step was measured: only the end of a large level"),
+        (view(14), 50, 0, 2),
+        (replace(view(14), unmeasured_batch=4), 50, 2, 0),
+        (replace(view(14), flat_batch=64), 50, 0, 50),
+        pytest.param(view(5, waiting=1), 3, 3, 0, id="requests wait"),
+        pytest.param(view(5, spare=7), 3, 3, 0, id="memory is short"),
+        (view(5, spare=8), 3, 3, 3),
+        pytest.param(view(5, spare=8), 3, 1, 2, id="a new draft needs two blocks"),
+    ],
+)
+def test_slots(batch: BatchView, finished: int, drafting: int, slots: int) -> None:
+    assert count_slots(batch, finished, drafting) == slots
 
 
 def test_no_speculation_where_too_many_steps_start_cold() -> None:
-    """16 beams with 64 possible drafts: at least three in four need a slot."""
     wide = replace(view(16), flat_batch=64)
-    assert count_slots(wide, 3, 0, beams=16, max_drafts=64) == 48
-    assert count_slots(replace(wide, running=17), 3, 0, beams=16, max_drafts=64) == 0
-    assert count_slots(replace(view(3), flat_batch=4), 1, 0, beams=4, max_drafts=16) == 1, (
-        "few beams"
-    )
-    assert count_slots(view(8), 3, 0, beams=16, max_drafts=64) == 3, "the flat batch is not known"
-
-
-def test_where_no_step_was_measured_drafts_fill_a_small_batch_only() -> None:
-    """The end of a large level: before it each draft might cost all the others time."""
-    assert count_slots(view(40), 24, 0) == 0
-    assert count_slots(view(14), 50, 0) == 2
-    assert count_slots(replace(view(14), unmeasured_batch=4), 50, 2) == 0
-    assert count_slots(replace(view(14), flat_batch=64), 50, 0) == 50, "it is measured"
+    assert count_slots(wide, 3, 0, **MANY) == 48
+    assert count_slots(replace(wide, running=17), 3, 0, **MANY) == 0
+    few = count_slots(replace(view(3), flat_batch=4), 1, 0, beams=4, max_drafts=16)
+    assert few == 1
+    assert count_slots(view(8), 3, 0, **MANY) == 3, "the flat batch is not known"
 
 
 def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
@@ -125,13 +124,6 @@ def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
     assert find_flat_batch(step_s, 256) == max(b for b in range(1, 257) if step_s(b) <= 6.25)
     assert find_flat_batch(step_s, 4) == 4
     assert find_flat_batch(lambda batch: float(batch), 256) == 1
-
-
-def test_no_slots_while_requests_wait_or_memory_is_short() -> None:
-    assert count_slots(view(5, waiting=1), 3, 3) == 0
-    assert count_slots(view(5, spare=7), 3, 3) == 0
-    assert count_slots(view(5, spare=8), 3, 3) == 3
-    assert count_slots(view(5, spare=8), 3, 1) == 2  # a new draft needs two blocks
 
 
 # ---------------------------------------------------------------- filling slots
@@ -151,14 +143,12 @@ def test_slots_are_filled_as_beams_finish() -> None:
     assert plan.run == ()
 
 
-def test_the_best_bin_goes_first() -> None:
+def test_the_best_bin_goes_first_and_displaces_no_running_draft() -> None:
+    """The paper's public artifact gives all drafts the same priority."""
     level = Level(1, 4, 2, 4, 4)
     for beam in (0, 1, 2, 3):
         level.finish(beam)
     assert level.start() == [(1, 0), (3, 0), (1, 1), (3, 1)]
-
-
-def test_a_running_draft_is_not_displaced() -> None:
     level = Level(1, 4, 4)
     level.finish(0)
     assert level.start() == [(0, 0)]
@@ -170,9 +160,9 @@ def test_a_complete_draft_gives_its_slot_to_the_next() -> None:
     level = Level(4, 4)
     level.finish(0)
     (draft,) = level.board.plan(view(1)).run
-    level.board.append(draft, 5, -0.1)
+    level.draw(draft)
     assert level.start() == []
-    level.board.append(draft, 6, -0.2, FinishReason.BOUNDARY)
+    level.draw(draft, 6, FinishReason.BOUNDARY)
     assert draft.state is DraftState.COMPLETE
     assert level.start() == [(0, 1)]
     assert level.board.list_complete("a") == (draft,)
@@ -187,7 +177,7 @@ def test_drafts_pause_at_once_and_go_on_later() -> None:
     level.finish(1)
     started = level.board.plan(view(1)).run
     for draft in started:
-        level.board.append(draft, 5, -0.1)
+        level.draw(draft)
     plan = level.board.plan(view(1, waiting=1))
     assert set(plan.pause) == set(started)
     assert plan.run == level.board.running == ()
@@ -200,12 +190,11 @@ def test_drafts_pause_at_once_and_go_on_later() -> None:
 
 @pytest.mark.parametrize("end", [DraftState.ADOPTED, DraftState.DROPPED, DraftState.COMPLETE])
 def test_an_illegal_move_changes_nothing(end: DraftState) -> None:
-    """Nothing leaves a final state, and a complete draft does not run again."""
     draft = Level(4, 4).finish(0)
     assert draft is not None
     draft.move(end)
-    finals = () if end is not DraftState.COMPLETE else (DraftState.ADOPTED, DraftState.DROPPED)
-    for state in set(DraftState) - set(finals):
+    legal = {DraftState.ADOPTED, DraftState.DROPPED} if end is DraftState.COMPLETE else set()
+    for state in set(DraftState) - legal:
         with pytest.raises(ValueError, match=f"{end} -> {state} is not a legal move"):
             draft.move(state)
     assert draft.state is end
@@ -218,9 +207,9 @@ def test_a_paused_draft_takes_the_token_that_was_in_flight() -> None:
     assert draft is not None
     assert level.board.plan(view(1)).run == (draft,)
     level.board.pause(draft)
-    level.board.append(draft, 5, -0.1)
+    level.draw(draft)
     assert (draft.state, draft.token_ids) == (DraftState.PAUSED, [5])
-    level.board.append(draft, 6, -0.2, FinishReason.BOUNDARY)
+    level.draw(draft, 6, FinishReason.BOUNDARY)
     assert (draft.state, draft.finish) == (DraftState.COMPLETE, FinishReason.BOUNDARY)
     assert level.board.running == ()
 
@@ -229,14 +218,14 @@ def test_a_paused_draft_takes_the_token_that_was_in_flight() -> None:
 
 
 def test_children_start_fresh_from_the_boundary() -> None:
-    """Child 0 goes on with its parent's noise; the others start empty, with their own seeds."""
+    """Child 0 goes on with its parent's noise; the others start empty, with their own seeds. The
+    paper's public artifact lets duplicates keep their parent's speculated steps."""
     level = Level(4, 4, 4, 4, 4)
     level.finish(0)
     for beam in (1, 2, 3):
         level.finish(beam, FinishReason.STOP)
     (first, *others) = level.board.plan(view(1)).run
-    for _ in range(5):
-        level.board.append(first, 5, -0.1)
+    level.draw(first)
     assert [draft.seed for draft in (first, *others)] == [0, 1, 2, 3]
     for draft in others:
         assert draft.path == first.path == (*PATH, 0)
@@ -251,17 +240,21 @@ def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
     level.finish(0)
     (draft,) = level.board.plan(view(1)).run
     board, requested = level.board, continuation(0, level=2)
-    assert board.adopt(requested, (*PATH, 1), 0, SAMPLING) is None
-    assert board.adopt(requested, (*PATH, 0), 1, SAMPLING) is None
-    assert board.adopt(requested, (*PATH, 0), 0, Sampling(temperature=0.1)) is None
-    assert board.adopt(continuation(0, level=2, run="b"), (*PATH, 0), 0, SAMPLING) is None
+    others = continuation(0, level=2, run="b")
+    for step, path, seed, sampling in (
+        (requested, (*PATH, 1), 0, SAMPLING),
+        (requested, (*PATH, 0), 1, SAMPLING),
+        (requested, (*PATH, 0), 0, Sampling(temperature=0.1)),
+        (others, (*PATH, 0), 0, SAMPLING),
+    ):
+        assert board.adopt(step, path, seed, sampling) is None
     assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is draft
     assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is None
     assert board.running == ()
 
 
 def test_a_beam_requested_twice_has_one_draft() -> None:
-    """Otherwise the board would lose the first draft, and the engine would keep it for ever."""
+    """Otherwise the board would lose the first draft, and the engine would keep it."""
     level = Level(4)
     again = level.board.add_beam(continuation(0), Sampling(temperature=1.3))
     draft = level.finish(0)
@@ -276,7 +269,7 @@ def test_unused_drafts_are_dropped_and_all_tokens_counted() -> None:
     level.finish(1)
     kept, dropped = level.board.plan(view(1)).run
     for draft in (kept, dropped, dropped):
-        level.board.append(draft, 5, -0.1)
+        level.draw(draft)
     level.board.plan(view(1, waiting=1))
     assert level.board.drop_unused("a", [1], {kept.seed}) == (dropped,)
     assert dropped.state is DraftState.DROPPED
@@ -303,7 +296,7 @@ def test_a_dead_engine_forgets_drafts_but_not_the_count() -> None:
     level = Level(4, 4)
     level.finish(0)
     (draft,) = level.board.plan(view(1)).run
-    level.board.append(draft, 5, -0.1)
+    level.draw(draft)
     level.board.clear()
     assert level.board.running == ()
     assert draft.state is DraftState.DROPPED

@@ -30,23 +30,19 @@ LONGEST = 20
 HASHER = get_request_block_hasher(BLOCK, sha256)
 
 
-def make_manager() -> KVCacheManager:
-    init_none_hash(sha256)
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    groups = [KVCacheGroupSpec(["layer"], spec)]
-    return KVCacheManager(
-        KVCacheConfig(num_blocks=BLOCKS + 1, kv_cache_tensors=[], kv_cache_groups=groups),
-        max_model_len=LONGEST,
-        scheduler_block_size=BLOCK,
-        hash_block_size=BLOCK,
-    )
-
-
 class Cache:
     """vLLM's cache under our quota, without engine steps."""
 
     def __init__(self) -> None:
-        self.manager = make_manager()
+        init_none_hash(sha256)
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        groups = [KVCacheGroupSpec(["layer"], spec)]
+        self.manager = KVCacheManager(
+            KVCacheConfig(num_blocks=BLOCKS + 1, kv_cache_tensors=[], kv_cache_groups=groups),
+            max_model_len=LONGEST,
+            scheduler_block_size=BLOCK,
+            hash_block_size=BLOCK,
+        )
         self.pool = self.manager.block_pool
         self.open: list[Request] = []
         self._numbers = 0

@@ -19,7 +19,8 @@ from flashedge.engine.vllm.inside.kv.worker import SaveArea
 from flashedge.engine.vllm.inside.noise import PositionNoise
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
-from flashedge.engine.vllm.inside.sampling.naive import FIELDS, SampledRow, pack_rows
+from flashedge.engine.vllm.inside.sampling.naive import FIELDS, pack_rows
+from tests.support.sampling_rows import make_row
 
 CARD = torch.device("cuda", 0)
 VOCAB = 5000
@@ -57,22 +58,15 @@ def make_processor(*cuts: tuple[int, float]) -> PositionNoise:
     processor.drawer = drawer = TokenDrawer.__new__(TokenDrawer)
     drawer._device, drawer._token_hashes, drawer._kernel = CARD, None, None
     drawer._draw, drawer._hash_tokens = naive.sample, naive.hash_tokens
-    processor._rows = {
-        i: SampledRow(seed=i, temperature=0.7, top_k=k, top_p=p, prompt_len=3, output=[])
-        for i, (k, p) in enumerate(cuts)
-    }
+    processor._rows = {i: make_row(i, top_k=k, top_p=p) for i, (k, p) in enumerate(cuts)}
     return processor
 
 
+@pytest.mark.usefixtures("card")
 @pytest.mark.parametrize("cuts", [[(0, 1.0)] * 3, [(0, 1.0), (20, 0.9)], [(0, 0.5)]])
-def test_the_naive_twin_never_makes_the_host_wait(
-    card: FakeTensorMode, cuts: list[tuple[int, float]]
-) -> None:
-    processor = make_processor(*cuts)
-    logits = torch.empty(len(cuts) + 1, VOCAB, device=CARD)
+def test_the_naive_twin_never_makes_the_host_wait(cuts: list[tuple[int, float]]) -> None:
     with NoWaiting():
-        sampled = processor.apply(logits)
-    assert sampled is logits
+        make_processor(*cuts).apply(torch.empty(len(cuts) + 1, VOCAB, device=CARD))
 
 
 def test_the_kernel_gets_its_rows_by_one_copy_on_the_card(card: FakeTensorMode) -> None:
@@ -86,7 +80,7 @@ def test_the_kernel_gets_its_rows_by_one_copy_on_the_card(card: FakeTensorMode) 
 
 
 def test_rows_are_packed_as_the_kernel_reads_them() -> None:
-    row = SampledRow(seed=5, temperature=0.7, top_k=20, top_p=0.9, prompt_len=3, output=[1, 2])
+    row = make_row(5, temperature=0.7, top_k=20, top_p=0.9)
     packed = pack_rows([(4, row)], torch.device("cpu"))
     assert packed[0, :3].tolist() == [4, row.key, 20]
     assert packed[:, 3:].contiguous().view(torch.float64).tolist() == [[0.7, 0.9]]
@@ -106,10 +100,8 @@ def test_a_fake_card_notices_when_the_host_waits(card: FakeTensorMode) -> None:
 def test_kv_is_saved_in_host_memory_and_loaded_back(card: FakeTensorMode) -> None:
     """Index and rows must be on the device of what they index."""
     layers = [torch.empty(64, 2, 16, device=CARD, dtype=torch.bfloat16) for _ in range(2)]
-    area = SaveArea()
-    block_bytes = 2 * 2 * 16 * 2
+    area, block_bytes = SaveArea(), 2 * 2 * 16 * 2
     assert area.save(layers, [1, 5, 63], Path(), False) == 3 * block_bytes
-    assert [(rows.device.type, tuple(rows.shape)) for rows in area._rows] == [
-        ("cpu", (3, 2, 16))
-    ] * 2
+    saved = {(rows.device.type, tuple(rows.shape)) for rows in area._rows}
+    assert saved == {("cpu", (3, 2, 16))}
     assert area.load(layers, [5, 63]) == 2 * block_bytes

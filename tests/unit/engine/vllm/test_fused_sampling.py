@@ -13,12 +13,11 @@ from tests.support.paths import ROOT
 
 pytest.importorskip("triton", reason="Triton has no wheel for this machine")
 
-ADA = 89
+ADA = "89"
 
 
-def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in the checkout. Triton is imported anew, with these variables."""
-    return subprocess.run(
+def run_python(*arguments: str, **environment: str) -> None:
+    done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
         env={**os.environ, **environment},
@@ -27,12 +26,11 @@ def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProce
         timeout=240,
         check=False,
     )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 
 def test_the_kernel_draws_the_tokens_of_its_twin() -> None:
-    """See tests/support/interpreted_sampling.py for the properties."""
-    done = run_python("-m", "tests.support.interpreted_sampling", TRITON_INTERPRET="1")
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    run_python("-m", "tests.support.interpreted_sampling", TRITON_INTERPRET="1")
 
 
 COMPILE = """
@@ -60,5 +58,4 @@ assert ".local" not in ptx, "registers must suffice"
 
 def test_the_kernel_compiles_for_a_card(tmp_path: Path) -> None:
     """Triton's compiler and the assembler in its wheel need no card."""
-    done = run_python("-c", COMPILE, str(ADA), TRITON_CACHE_DIR=str(tmp_path))
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_python("-c", COMPILE, ADA, TRITON_CACHE_DIR=str(tmp_path))

@@ -37,14 +37,8 @@ def layouts(draw: st.DrawFn) -> tuple[list[BlockLayout], int]:
 
 
 def find_needed(pieces: Sequence[BlockLayout], used: set[int], granule: int) -> set[int]:
-    return {
-        byte // granule
-        for layer in pieces
-        for block in used
-        for byte in range(
-            layer.start + block * layer.stride, layer.start + block * layer.stride + layer.size
-        )
-    }
+    starts = [(layer.start + b * layer.stride, layer.size) for layer in pieces for b in used]
+    return {byte // granule for at, size in starts for byte in range(at, at + size)}
 
 
 def list_granules(spans: Sequence[GranuleSpan]) -> set[int]:
@@ -61,17 +55,12 @@ def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
 ) -> None:
     pieces, granule = layout
     granules, used, there = Granules(pieces, BLOCKS, granule), set[int](), set[int]()
-    for claim, ids in steps:
-        if claim:
-            taken = list_granules(granules.claim(sorted(ids)))
-            used |= ids
-            assert not taken & there
-            there |= taken
-        else:
-            released = list_granules(granules.release(sorted(ids)))
-            used -= ids
-            assert released <= there
-            there -= released
+    for claims, ids in steps:
+        change = granules.claim if claims else granules.release
+        changed = list_granules(change(sorted(ids)))
+        used = used | ids if claims else used - ids
+        assert not changed & there if claims else changed <= there
+        there ^= changed
         assert there == find_needed(pieces, used, granule)
 
 
@@ -88,12 +77,19 @@ def can_be_read(tensor: torch.Tensor) -> bool:
     return bool(done == 1)
 
 
+PAGE = mmap.PAGESIZE
+
+
+def make_range(granule: int) -> tuple[HostPages, KvRange, Sequence[torch.Tensor]]:
+    """Two layers of 8 blocks, each of 2 pages."""
+    pages = HostPages(32 * PAGE, granule, guarded=True)
+    layers = pages.tensor.view(2, 8, 2 * PAGE).unbind(0)
+    return pages, KvRange(pages, layers, 8), layers
+
+
 def test_only_claimed_blocks_can_be_touched() -> None:
-    page = mmap.PAGESIZE
-    pages = HostPages(32 * page, 3 * page, guarded=True)
-    layers = pages.tensor.view(2, 8, 2 * page).unbind(0)
-    kv = KvRange(pages, layers, 8)
-    assert kv.block_bytes == 4 * page
+    _, kv, layers = make_range(3 * PAGE)
+    assert kv.block_bytes == 4 * PAGE
     assert not any(can_be_read(layer[i]) for layer in layers for i in range(8))
     kv.claim([0, 1, 2])
     for layer in layers:
@@ -101,19 +97,16 @@ def test_only_claimed_blocks_can_be_touched() -> None:
     assert not can_be_read(layers[0][5])
     assert kv.release([1]) == 0  # each granule of it holds a part of a neighbour
     assert bool((layers[1][2] == 7).all())
-    assert kv.release([2]) == 3 * page * 3
-    assert not can_be_read(layers[0][2][page:])
+    assert kv.release([2]) == 3 * PAGE * 3
+    assert not can_be_read(layers[0][2][PAGE:])
     kv.claim([1, 2])
     assert bool((layers[0][0] == 7).all())
-    assert not layers[0][2][page:].any()  # zero, not the old content
+    assert not layers[0][2][PAGE:].any()  # zero, not the old content
     kv.claim([1, 2])  # again: nothing happens
 
 
 def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = mmap.PAGESIZE
-    pages = HostPages(32 * page, page, guarded=True)
-    layers = pages.tensor.view(2, 8, 2 * page).unbind(0)
-    kv = KvRange(pages, layers, 8)
+    pages, kv, layers = make_range(PAGE)
     kv.claim([0])
     map_granules = pages.map
 
@@ -131,10 +124,10 @@ def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         kv.claim([0, 3, 4])
     assert can_be_read(layers[0][0]), "block 0 was claimed before"
     monkeypatch.undo()
-    assert kv.release([0]) == 4 * page
+    assert kv.release([0]) == 4 * PAGE
     kv.claim([0, 3, 4])
     assert all(can_be_read(layer[i]) for layer in layers for i in (3, 4))
-    assert kv.release([3, 4]) == 8 * page
+    assert kv.release([3, 4]) == 8 * PAGE
 
 
 def test_smaller_kernel_blocks_count_as_parts_of_a_block() -> None:

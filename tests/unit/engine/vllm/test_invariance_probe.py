@@ -32,13 +32,12 @@ class FormulaEngine:
         return chunk if len(ids) > self.limit else 0
 
 
-async def measure(monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine) -> int:
-    async def draw(of: Any, request: ExtendRequest, *, use_cache: bool = False) -> object:
-        return await of.draw(request, use_cache)
+async def measure(monkeypatch: pytest.MonkeyPatch, engine: Any) -> int:
+    def draw(of: Any, request: ExtendRequest, *, use_cache: bool = False) -> Any:
+        return of.draw(request, use_cache)
 
     monkeypatch.setattr(batch_invariance, "draw_tokens", draw)
-    turns = Turns(never_wait)
-    return await batch_invariance._measure_invariant_context(engine, turns)  # type: ignore[arg-type]
+    return await batch_invariance._measure_invariant_context(engine, Turns(never_wait))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,6 @@ async def test_a_difference_behind_one_size_of_prefix_is_enough(
 
 
 async def test_a_slow_machine_tests_no_longer_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next context would take more than a turn may."""
     clock = iter(range(100))
     monkeypatch.setattr(batch_invariance.time, "monotonic", lambda: 2.0 * next(clock))
     assert await measure(monkeypatch, FormulaEngine(16384, 10**6)) == 128

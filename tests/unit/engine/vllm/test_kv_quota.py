@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,10 +10,11 @@ import torch
 from vllm.v1.core.sched.interface import PauseState
 
 from flashedge.engine.vllm.inside.kv import cuda_pages, quota
+from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
-from flashedge.engine.vllm.inside.kv.worker import SaveArea
-from tests.support.host_driver import GRANULE, HostDriver
+from flashedge.engine.vllm.inside.kv.worker import KvMemory, SaveArea
+from tests.support.host_driver import GRANULE, HostDriver, make_tensor
 
 BLOCKS = 12  # of a pool, each a granule long
 LEAST = 3  # blocks of one request of full length
@@ -62,12 +61,8 @@ class FakeScheduler:
     def set_pause_state(self, state: PauseState) -> None:
         self.pause_state = state
 
-    @property
-    def is_paused(self) -> bool:
-        return self.pause_state is PauseState.PAUSED_ALL
 
-
-class FakeCore:
+class FakeCore(KvMemory):
     """An engine process: a scheduler, and a worker whose blocks lie in the card's memory."""
 
     def __init__(self, driver: HostDriver, quota: int) -> None:
@@ -75,7 +70,6 @@ class FakeCore:
         self.scheduler = FakeScheduler(quota)
         self.model_executor = self
         self.kv = KvRange(pages, [pages.tensor.view(BLOCKS, GRANULE)], BLOCKS)
-        self.area = SaveArea()
         self.fails: str | None = None  # a method of the worker
         self.kv.claim(range(quota))
 
@@ -83,75 +77,56 @@ class FakeCore:
     def layer(self) -> torch.Tensor:
         return self.kv.layers[0]
 
+    @property
+    def is_paused(self) -> bool:
+        return self.scheduler.pause_state is PauseState.PAUSED_ALL
+
     def collective_rpc(self, method: str, args: tuple[Any, ...]) -> list[Any]:
         if method == self.fails:
             raise OSError("the disk is full")
-        return [getattr(self, method)(*args)]
-
-    def claim_kv_blocks(self, ids: Collection[int]) -> str | None:
-        try:
-            self.kv.claim(ids)
-        except MemoryError as error:
-            return str(error)
-        return None
-
-    def release_kv_blocks(self, ids: Collection[int]) -> int:
-        return self.kv.release(ids)
-
-    def save_kv_blocks(self, ids: list[int], folder: str, to_file: bool) -> int:
-        return self.area.save(self.kv.layers, ids, Path(folder), to_file)
-
-    def load_kv_blocks(self, ids: list[int]) -> int:
-        return self.area.load(self.kv.layers, ids)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(kv_tensor, "_ranges", [self.kv])
+            return [getattr(self, method)(*args)]
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
-    def make_tensor(address: int, size: int, device: int) -> torch.Tensor:
-        return torch.frombuffer((ctypes.c_int8 * size).from_address(address), dtype=torch.int8)
-
     monkeypatch.setattr(cuda_pages, "_make_tensor", make_tensor)
     return HostDriver(free=BLOCKS)
 
 
-def offload(core: FakeCore, tmp_path: Path, *, keep: bool = True) -> int:
-    return quota.offload(core, keep, str(tmp_path), False)
+def offload(core: FakeCore, tmp_path: Path) -> int:
+    return quota.offload(core, True, str(tmp_path), False)
 
 
 def test_restoring_brings_all_of_it_back(driver: HostDriver, tmp_path: Path) -> None:
     core = FakeCore(driver, 6)
     core.layer[:6] = 7
     assert offload(core, tmp_path) == 6 * GRANULE
-    assert (core.scheduler.is_paused, driver.free) == (True, BLOCKS)
+    assert (core.is_paused, driver.free) == (True, BLOCKS)
     assert quota.restore(core) == 6 * GRANULE
-    assert (core.scheduler.is_paused, core.scheduler.quota, driver.free) == (False, 6, 6)
+    assert (core.is_paused, core.scheduler.quota, driver.free) == (False, 6, 6)
     assert bool((core.layer[:6] == 7).all())
     assert quota.restore(core) == 0  # it is not offloaded
 
 
-def test_restoring_with_less_memory_lowers_the_quota(driver: HostDriver, tmp_path: Path) -> None:
-    core, other = FakeCore(driver, 8), FakeCore(driver, 3)
-    core.layer[:8] = 7
+@pytest.mark.parametrize(("had", "others", "left"), [(8, 8, 4), (5, 9, LEAST)])
+def test_restoring_with_less_memory_lowers_the_quota(
+    driver: HostDriver, tmp_path: Path, had: int, others: int, left: int
+) -> None:
+    """To a half, or to the memory of one request if a half is less than that."""
+    core, other = FakeCore(driver, had), FakeCore(driver, 3)
+    core.layer[:had] = 7
     offload(core, tmp_path)
-    assert quota.set_quota(other, 8) == 8
-    assert quota.restore(core) == 4 * GRANULE
-    assert (core.scheduler.is_paused, core.scheduler.quota, driver.free) == (False, 4, 0)
-    assert bool((core.layer[:4] == 7).all())
-
-
-def test_restoring_tries_the_memory_of_one_request(driver: HostDriver, tmp_path: Path) -> None:
-    """Half of the quota would be less than that: it is tried before the engine gives up."""
-    core, other = FakeCore(driver, 5), FakeCore(driver, 3)
-    offload(core, tmp_path)
-    assert quota.set_quota(other, 9) == 9
-    assert quota.restore(core) == LEAST * GRANULE
-    assert (core.scheduler.is_paused, core.scheduler.quota) == (False, LEAST)
+    assert quota.set_quota(other, others) == others
+    assert quota.restore(core) == left * GRANULE
+    assert (core.is_paused, core.scheduler.quota, driver.free) == (False, left, 0)
+    assert bool((core.layer[:left] == 7).all())
 
 
 def test_an_engine_without_memory_for_one_request_ends(
     driver: HostDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would stay paused for ever. The daemon notices its end and starts it again."""
     core, other = FakeCore(driver, 6), FakeCore(driver, 6)
     offload(core, tmp_path)
     assert quota.set_quota(other, 10) == 10
@@ -164,7 +139,6 @@ def test_an_engine_without_memory_for_one_request_ends(
 def test_a_restore_that_the_device_refuses_ends_the_process(
     driver: HostDriver, tmp_path: Path
 ) -> None:
-    """An engine that stays paused would keep its requests for ever."""
     core = FakeCore(driver, 6)
     offload(core, tmp_path)
     core.fails = "claim_kv_blocks"
@@ -204,7 +178,7 @@ def test_kv_that_can_not_be_moved_is_dropped(
     assert offload(core, tmp_path) == (0 if fails == "save_kv_blocks" else 6 * GRANULE)
     assert driver.free == BLOCKS
     assert quota.restore(core) == 0
-    assert (core.scheduler.is_paused, core.scheduler.has_kv) == (False, False)
+    assert (core.is_paused, core.scheduler.has_kv) == (False, False)
 
 
 def test_a_file_that_can_not_be_written_leaves_nothing_saved(tmp_path: Path) -> None:

@@ -38,40 +38,30 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     return views
 
 
-def make_worker(kv_caches: list[torch.Tensor]) -> KvMemory:
+def describe(kv_caches: list[torch.Tensor]) -> Any:
+    """What the worker of a model runner with this KV says."""
     worker = KvMemory()
     worker.model_runner = GPUModelRunner.__new__(GPUModelRunner)
     worker.model_runner.kv_caches = kv_caches
     worker.model_runner.vllm_config = SimpleNamespace(additional_config={})
-    return worker
+    return worker.describe_kv_memory()
 
 
-def test_kv_in_our_memory_is_accepted(layers: list[torch.Tensor]) -> None:
-    assert make_worker(layers).describe_kv_memory()["block_bytes"] == LAYERS * BLOCK_BYTES
-
-
-@pytest.mark.parametrize("number", range(LAYERS))
-def test_a_layer_elsewhere_is_named(layers: list[torch.Tensor], number: int) -> None:
-    layers[number] = torch.zeros_like(layers[number])
-    with pytest.raises(EngineError, match=rf"of layers \[{number}\] is not in FlashEdge's memory"):
-        make_worker(layers).describe_kv_memory()
-
-
-def test_a_layer_that_ends_outside_is_named(layers: list[torch.Tensor]) -> None:
+def test_kv_that_is_not_in_our_memory_is_named(layers: list[torch.Tensor]) -> None:
+    assert describe(layers)["block_bytes"] == LAYERS * BLOCK_BYTES
+    with pytest.raises(EngineError, match=r"of layers \[0\] is not in FlashEdge's memory"):
+        describe([torch.zeros_like(layers[0]), layers[1]])
     longer = layers[1].as_strided((BLOCKS * BLOCK_BYTES + 100,), (1,))
     with pytest.raises(EngineError, match=r"of layers \[1\]"):
-        make_worker([layers[0], longer]).describe_kv_memory()
-
-
-def test_a_model_runner_without_kv_is_refused(layers: list[torch.Tensor]) -> None:
+        describe([layers[0], longer])
     with pytest.raises(EngineError, match="the KV of its model runner is not"):
-        make_worker([]).describe_kv_memory()
+        describe([])
 
 
 def test_an_engine_that_never_asked_for_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_tensor, "_ranges", [])
     with pytest.raises(EngineError, match="vLLM did not ask FlashEdge for its KV memory"):
-        make_worker([torch.zeros(4)]).describe_kv_memory()
+        describe([torch.zeros(4)])
 
 
 # ---------------------------------------------------------------- vLLM's own model runners
@@ -92,24 +82,17 @@ KV_CONFIG = KVCacheConfig(
 )
 
 
-class FakeLayer:
-    """A layer that takes its KV."""
-
-    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None: ...
-
-
 @pytest.fixture
 def engine_config(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The part of vLLM's config that the allocation reads. No KV is allocated yet."""
+    layer = SimpleNamespace(bind_kv_cache=lambda kv_cache: None)
     config = SimpleNamespace(
         additional_config={},
         attention_config=SimpleNamespace(hisparse_config=None),
         cache_config=SimpleNamespace(
             block_size=SPEC.block_size, get_resolved_kv_cache_layout=lambda: KVCacheLayout.LBHNC
         ),
-        compilation_config=SimpleNamespace(
-            static_forward_context={name: FakeLayer() for name in NAMES}
-        ),
+        compilation_config=SimpleNamespace(static_forward_context=dict.fromkeys(NAMES, layer)),
         model_config=SimpleNamespace(hf_config=SimpleNamespace(model_type="qwen2")),
     )
     monkeypatch.setattr(kv_tensor, "get_current_vllm_config", lambda: config)
@@ -128,8 +111,7 @@ def test_vllms_first_model_runner_has_its_kv_in_our_memory(engine_config: Any) -
     )
     GPUModelRunner.initialize_kv_cache_tensors(runner, KV_CONFIG, [SPEC.block_size])
     assert len(runner.kv_caches) == len(NAMES)
-    view = make_worker(runner.kv_caches).describe_kv_memory()
-    assert view["block_bytes"] == len(NAMES) * SPEC.page_size_bytes
+    assert describe(runner.kv_caches)["block_bytes"] == len(NAMES) * SPEC.page_size_bytes
 
 
 def test_vllms_second_model_runner_has_its_kv_in_our_memory(
@@ -143,5 +125,5 @@ def test_vllms_second_model_runner_has_its_kv_in_our_memory(
         [SPEC.block_size],
         engine_config,
     )
-    view = make_worker(list(kv_caches.values())).describe_kv_memory()
-    assert view["block_bytes"] == len(NAMES) * SPEC.page_size_bytes
+    block_bytes = describe(list(kv_caches.values()))["block_bytes"]
+    assert block_bytes == len(NAMES) * SPEC.page_size_bytes

@@ -12,28 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.naive import (
-    IndexedRow,
-    SampledRow,
-    draw_gumbel,
-    hash_tokens,
-)
+from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, draw_gumbel, hash_tokens
 from flashedge.engine.vllm.inside.sampling.on_cpu import approximate_gumbel, draw_bits
+from tests.support.sampling_rows import CPU, make_close_races, make_row
 
-CPU = torch.device("cpu")
 VOCAB = 1200
 
 
-def make_rows(count: int, top_k: int = 0, top_p: float = 1.0) -> list[IndexedRow]:
-    return [
-        (i, SampledRow(seed=i, temperature=0.7, top_k=top_k, top_p=top_p, prompt_len=3, output=[]))
-        for i in range(count)
-    ]
+def make_rows(count: int, **cuts: Any) -> list[IndexedRow]:
+    return [(i, make_row(i, temperature=0.7, **cuts)) for i in range(count)]
 
 
-def find_winners(draw: Any, logits: torch.Tensor, rows: list[IndexedRow]) -> list[int]:
+def find_winners(module: Any, logits: torch.Tensor, rows: list[IndexedRow]) -> list[int]:
     drawn = logits.clone()
-    module = on_cpu if draw is on_cpu.mark_winners else naive
+    draw = on_cpu.mark_winners if module is on_cpu else naive.sample
     draw(drawn, rows, module.hash_tokens(logits.shape[1], CPU))
     return drawn.argmax(1).tolist()
 
@@ -54,28 +46,17 @@ def test_a_cpu_draws_the_tokens_of_the_twin(
     logits = torch.randn(6, VOCAB) * spread
     logits[3] *= 0.01
     logits[4, 7:] = -math.inf
-    rows = make_rows(6, top_k, top_p)
+    rows = make_rows(6, top_k=top_k, top_p=top_p)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_cpu, "ELEMENTS", at_once)
-        found = find_winners(on_cpu.mark_winners, logits, rows)
-    assert found == find_winners(naive.sample, logits, rows)
+        found = find_winners(on_cpu, logits, rows)
+    assert found == find_winners(naive, logits, rows)
 
 
 def test_races_that_32_bits_can_not_decide() -> None:
-    """In each row the sums of two tokens are equal, or one or two units in the last place apart."""
-    rows, random = make_rows(200), torch.Generator().manual_seed(4)
-    temperature = rows[0][1].temperature
-    keys = [row.key for _, row in rows]
-    noise = draw_gumbel(keys, hash_tokens(64, CPU).unsqueeze(0)).float()
-    logits = torch.full((200, 64), -math.inf)
-    for race in range(200):
-        one, other = torch.randperm(64, generator=random)[:2].tolist()
-        close = ((5.0 / temperature + noise[race, one]) - noise[race, other]) * temperature
-        for _ in range(race % 3):
-            close = torch.nextafter(close, torch.tensor(math.inf if race % 2 else -math.inf))
-        logits[race, one], logits[race, other] = 5.0, close
-    found = find_winners(on_cpu.mark_winners, logits, rows)
-    assert found == find_winners(naive.sample, logits, rows)
+    rows = make_rows(200)
+    logits = make_close_races([row for _, row in rows])
+    assert find_winners(on_cpu, logits, rows) == find_winners(naive, logits, rows)
 
 
 @pytest.mark.parametrize("at_once", [on_cpu.ELEMENTS, 1])
@@ -88,14 +69,12 @@ def test_logits_that_are_no_numbers_end_nothing(
     logits[1, 5:] = value
     logits[2] = value
     monkeypatch.setattr(on_cpu, "ELEMENTS", at_once)
-    found = find_winners(on_cpu.mark_winners, logits, make_rows(3))
-    wanted = find_winners(naive.sample, logits, make_rows(3))
+    found, wanted = (find_winners(each, logits, make_rows(3)) for each in (on_cpu, naive))
     assert found[0] == wanted[0]
     assert math.isnan(value) or found == wanted, "which token is drawn from no numbers, is open"
 
 
-def test_the_error_is_far_below_the_tolerance() -> None:
-    """Of each of the 2**23 values that the random bits can have."""
+def test_the_error_is_far_below_the_tolerance_for_all_random_bits() -> None:
     for part in torch.arange(2**23, dtype=torch.int32).view(8, -1):
         uniform = 1 - (part.double() + 0.5) / 2**23
         exact = -torch.log(-torch.log(uniform))
@@ -117,19 +96,14 @@ def test_the_bits_are_those_of_the_twin() -> None:
     assert torch.equal(-torch.log(-torch.log(uniform)), exact)
 
 
-def test_the_noise_is_gumbel_noise() -> None:
-    drawn = draw_gumbel(list(range(200)), hash_tokens(VOCAB, CPU).unsqueeze(0))
+def test_the_noise_is_gumbel_noise_and_independent_of_the_other_rows() -> None:
+    hashes, keys = hash_tokens(VOCAB, CPU).unsqueeze(0), [5, 2**62 + 3, *range(6, 204)]
+    drawn = draw_gumbel(keys, hashes)
     assert drawn.mean().item() == pytest.approx(0.5772, abs=0.01)
     assert drawn.var().item() == pytest.approx(math.pi**2 / 6, abs=0.02)
-
-
-def test_a_rows_noise_does_not_depend_on_the_other_rows() -> None:
-    hashes = hash_tokens(VOCAB, CPU).unsqueeze(0)
-    keys = [5, 2**62 + 3, 77]
-    together = draw_gumbel(keys, hashes)
-    for row, key in enumerate(keys):
-        assert torch.equal(draw_gumbel([key], hashes)[0].float(), together[row].float())
-    assert not torch.equal(together[0], together[1])
+    for row, key in enumerate(keys[:3]):
+        assert torch.equal(draw_gumbel([key], hashes)[0].float(), drawn[row].float())
+    assert not torch.equal(drawn[0], drawn[1])
 
 
 def test_a_large_batch_is_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +112,11 @@ def test_a_large_batch_is_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     torch.manual_seed(1)
     logits = torch.randn(7, VOCAB)
     found = []
-    rows = [row for row in make_rows(7, top_p=0.9) if row[0] != 4]
     for elements in (naive.ELEMENTS, 3 * VOCAB, 1):
         monkeypatch.setattr(naive, "ELEMENTS", elements)
-        sampled = logits.clone()
-        naive.sample(sampled, rows, hash_tokens(VOCAB, CPU))
-        found.append(sampled)
+        found.append(logits.clone())
+        rows = [row for row in make_rows(7, top_p=0.9) if row[0] != 4]
+        naive.sample(found[-1], rows, hash_tokens(VOCAB, CPU))
     assert all(torch.equal(other, found[0]) for other in found[1:])
     assert torch.equal(found[0][4], logits[4])
     assert not torch.equal(found[0][5], logits[5])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +33,7 @@ def make_request(name: str, **options: Any) -> EngineCoreRequest:
 
 
 class Client:
-    """vLLM's client of an engine. `said` is what the engine is told, in order."""
+    """vLLM's client of an engine, with an outbox. `said` is what the engine is told, in order."""
 
     client_index = 3
 
@@ -43,6 +42,11 @@ class Client:
         self.is_dead = False
         self.answers = True
         self.failed: list[tuple[str, Exception]] = []
+        self.outbox = Outbox(self, self.fail)  # type: ignore[arg-type]
+        self.outbox.install()
+
+    def fail(self, names: Sequence[str], error: Exception) -> None:
+        self.failed += [(name, error) for name in names]
 
     def ensure_alive(self) -> None:
         if self.is_dead:
@@ -61,22 +65,11 @@ class Client:
             await asyncio.Event().wait()
 
 
-def make_outbox(client: Any) -> Outbox:
-    def fail(names: Sequence[str], error: Exception) -> None:
-        client.failed += [(name, error) for name in names]
-
-    outbox = Outbox(client, fail)
-    outbox.install()
-    return outbox
-
-
-async def send(client: Any, *requests: EngineCoreRequest) -> Outbox:
+async def send(client: Any, *requests: EngineCoreRequest) -> None:
     """Send them in one turn of the event loop, and let it be over."""
-    outbox = make_outbox(client)
     for request in requests:
         await client.add_request_async(request)
     await asyncio.sleep(0.01)
-    return outbox
 
 
 class Core:
@@ -116,20 +109,21 @@ def client() -> Any:
 
 
 async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
-    make_outbox(client)
-    requests = [make_request(name) for name in "abc"]
+    """Nothing of a request gets lost on the way."""
+    options: list[dict[str, Any]] = [{}, {"max_tokens": 5, "stop_token_ids": [4]}, {"logprobs": 0}]
+    requests = [make_request(str(i), temperature=0.0, **each) for i, each in enumerate(options)]
     await asyncio.gather(*(client.add_request_async(each) for each in requests))
     await asyncio.sleep(0.01)
     (said,) = client.said
-    assert deliver(said).added == requests
+    added = deliver(said).added
+    assert added == requests
     assert {request.client_index for request in requests} == {3}
-    await client.add_request_async(make_request("d"))
-    await asyncio.sleep(0.01)
+    assert added[0].sampling_params.extra_args == {"flashedge": {"seed": 7}}
+    await send(client, make_request("d"))
     assert [request.request_id for request in deliver(client.said[1]).added] == ["d"]
 
 
 async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
-    make_outbox(client)
     for name in "abc":
         await client.add_request_async(make_request(name))
     await client.abort_requests_async(["b"])
@@ -142,7 +136,6 @@ async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
 
 
 async def test_all_are_aborted_before_they_are_sent(client: Any) -> None:
-    make_outbox(client)
     await client.add_request_async(make_request("a"))
     await client.abort_requests_async(["a"])
     await asyncio.sleep(0.01)
@@ -150,7 +143,6 @@ async def test_all_are_aborted_before_they_are_sent(client: Any) -> None:
 
 
 async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
-    make_outbox(client)
     guided = make_request("a", structured_outputs=StructuredOutputsParams(regex="a+"))
     await client.add_request_async(guided)
     assert client.said == [("add", "a")]
@@ -158,39 +150,36 @@ async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
 
 async def test_a_dead_engine_gets_nothing(client: Any) -> None:
     client.answers = False
-    outbox = await send(client, make_request("a"))
+    await send(client, make_request("a"))
     client.is_dead = True
     with pytest.raises(EngineDeadError):
         await client.add_request_async(make_request("b"))
-    outbox.close()
+    client.outbox.close()
     await asyncio.sleep(0.01)
     assert [task for task in asyncio.all_tasks() if task.get_name() == "outbox"] == []
     assert len(client.said) == 1
 
 
-def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
-    asyncio.run(send(client, *map(make_request, ("a", "bad", "c"))))
+async def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
+    await send(client, *map(make_request, ("a", "bad", "c")))
     core = deliver(client.said[0])
     assert [request.request_id for request in core.added] == ["a", "c"]
     assert core.refused == ["bad"]
 
 
-async def test_an_error_of_the_scheduler_ends_the_engine(client: Any) -> None:
-    """As it does where a request comes alone: who holds it can't be trusted any more."""
+async def test_an_error_of_the_scheduler_ends_the_engine(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does where a request comes alone."""
     record = StepRecord(bytearray(RECORD_BYTES))
     await send(client, make_request("worse"))
-    handler = FaultHandler(record)
-    logging.getLogger("vllm").addHandler(handler)
-    try:
-        with pytest.raises(SystemExit):
-            deliver(client.said[0])
-    finally:
-        logging.getLogger("vllm").removeHandler(handler)
+    monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [FaultHandler(record)])
+    with pytest.raises(SystemExit):
+        deliver(client.said[0])
     assert record.fault == "ValueError: it is worse"
 
 
 async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) -> None:
-    make_outbox(client)
     await client.add_request_async(make_request("a"))
     with pytest.raises(OverflowError):
         await client.add_request_async(make_request("b", top_k=10**30))
@@ -199,7 +188,6 @@ async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) 
 
 
 async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:
-    """Whatever the call ends with, nobody waits for ever."""
     error = RuntimeError("Server shutting down")
 
     async def refuse(method: str, packed: list[bytes]) -> None:
@@ -208,13 +196,3 @@ async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:
     client.call_utility_async = refuse
     await send(client, *map(make_request, "ab"))
     assert client.failed == [("a", error), ("b", error)]
-
-
-def test_what_is_sent_is_what_vllm_sends(client: Any) -> None:
-    """Nothing of a request gets lost on the way."""
-    request = make_request("a", temperature=0.0, max_tokens=5, stop_token_ids=[4], logprobs=0)
-    asyncio.run(send(client, request))
-    (found,) = deliver(client.said[0]).added
-    assert isinstance(found, EngineCoreRequest)
-    assert found == request
-    assert SimpleNamespace(**found.sampling_params.extra_args["flashedge"]).seed == 7

@@ -34,40 +34,28 @@ def test_each_request_gets_the_right_guesses_and_one_more(
             assert kept[-1] != guessed[len(kept) - 1], "it went on as far as it could"
 
 
-def make_params(flag: bool) -> Any:
-    return PoolingParams(
-        task="token_classify", use_activation=False, extra_kwargs={ARGS_KEY: {DETERMINISTIC: flag}}
-    )
-
-
 def classify(rows: torch.Tensor) -> torch.Tensor:
     """A head whose result depends on the number of rows, and on the row's place."""
     places = torch.arange(len(rows)).unsqueeze(1)
     return rows.sum(dim=1, keepdim=True) + len(rows) * 1000 + places * 10_000
 
 
-@pytest.fixture
-def head() -> TokenClassifierPoolerHead:
-    return TokenClassifierPoolerHead(classifier=classify)
+def score(rows: torch.Tensor | None, *, deterministic: bool = True) -> Any:
+    ours: Any = {ARGS_KEY: {DETERMINISTIC: deterministic}}
+    params = PoolingParams(task="token_classify", use_activation=False, extra_kwargs=ours)
+    return forward_chunk(TokenClassifierPoolerHead(classifier=classify), rows, params)
 
 
 @pytest.mark.parametrize("count", [1, TILE - 1, TILE, TILE + 1, 3 * TILE + 5])
-def test_a_row_depends_on_itself_and_on_its_position(
-    head: TokenClassifierPoolerHead, count: int
-) -> None:
+def test_a_row_depends_on_itself_and_on_its_position(count: int) -> None:
     rows = torch.arange(4.0 * count).reshape(count, 4)
-    found = forward_chunk(head, rows, make_params(True))
-    assert found is not None
+    found = score(rows)
     assert found.shape == (count, 1)
     for cached in range(TILE, count, TILE):  # behind a prefix from the cache
-        behind = forward_chunk(head, rows[cached:], make_params(True))
-        assert behind is not None
-        assert torch.equal(behind, found[cached:])
+        assert torch.equal(score(rows[cached:]), found[cached:])
 
 
-def test_other_requests_get_vllms_own(head: TokenClassifierPoolerHead) -> None:
+def test_other_requests_get_vllms_own() -> None:
     rows = torch.ones(TILE + 1, 4)
-    found = forward_chunk(head, rows, make_params(False))
-    assert found is not None
-    assert torch.equal(found, classify(rows))
-    assert forward_chunk(head, None, make_params(True)) is None, "a chunk that is not the last"
+    assert torch.equal(score(rows, deterministic=False), classify(rows))
+    assert score(None) is None, "a chunk that is not the last"

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,6 @@ FOLDER = Path(flashedge.engine.vllm.__file__).parent
 DAEMON = ProcessKind.DAEMON
 
 
-def by_target(patch: Patch) -> str:
-    return patch.target
-
-
 @pytest.fixture
 def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with a function and a class, in place of vLLM's."""
@@ -40,44 +37,28 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def make_patch(target: str, *, adds: bool = False) -> tuple[Patch, ...]:
-    patch = Patch(
-        process=DAEMON,
-        target=f"fake_vllm:{target}",
-        replacement="fake_vllm:ours",
-        reason="A test.",
-        adds=adds,
-    )
-    return (patch,)
+def apply(target: str, *, adds: bool = False, process: ProcessKind = DAEMON) -> None:
+    ours = {"replacement": "fake_vllm:ours", "reason": "A test."}
+    patch = Patch(process=DAEMON, target=f"fake_vllm:{target}", adds=adds, **ours)
+    apply_patches(process, (patch,))
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=by_target)
+@pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
 def test_this_vllm_has_what_a_patch_replaces_and_lacks_what_it_adds(patch: Patch) -> None:
     owner, name = find_owner(patch)
-    applied = getattr(owner, name, None) is pkgutil.resolve_name(patch.replacement)
-    assert applied or hasattr(owner, name) != patch.adds
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=by_target)
-def test_a_patch_names_a_function_of_ours_and_its_reason(patch: Patch) -> None:
     replacement = pkgutil.resolve_name(patch.replacement)
     assert inspect.isfunction(replacement)
-    assert replacement.__module__.startswith("flashedge.engine.vllm.")
-    assert patch.reason.endswith(".")
+    assert getattr(owner, name, None) is replacement or hasattr(owner, name) != patch.adds
+    if not patch.adds:
+        ours, vllms = map(inspect.signature, (replacement, find_original(patch)))
+        assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
+            (p.name, p.kind, p.default) for p in vllms.parameters.values()
+        ], "it accepts the calls that vLLM makes"
 
 
-@pytest.mark.parametrize("patch", [p for p in PATCHES if not p.adds], ids=by_target)
-def test_a_replacement_accepts_the_calls_that_vllm_makes(patch: Patch) -> None:
-    """`find_original` is used since another test may have applied the patch."""
-    ours = inspect.signature(pkgutil.resolve_name(patch.replacement))
-    vllms = inspect.signature(find_original(patch))
-    assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
-        (p.name, p.kind, p.default) for p in vllms.parameters.values()
-    ]
-
-
-def find_original(patch: Patch) -> object:
-    """vLLM's own object, by way of the module that the patched one imports it from."""
+def find_original(patch: Patch) -> Any:
+    """vLLM's own object, by way of the module that the patched one imports it from: another test
+    may have applied the patch."""
     module, _, name = patch.target.partition(":")
     if "." in name:  # of a class, which only an engine process changes
         found = pkgutil.resolve_name(patch.target)
@@ -96,15 +77,14 @@ def test_no_process_patches_a_target_twice() -> None:
 
 
 def test_patches_can_be_applied_again(fake_vllm: ModuleType) -> None:
-    for patches in (make_patch("start"), make_patch("Core.added", adds=True)):
-        apply_patches(DAEMON, patches)
-        apply_patches(DAEMON, patches)
-    assert fake_vllm.start is fake_vllm.ours
-    assert fake_vllm.Core.added is fake_vllm.ours
+    for _ in range(2):
+        apply("start")
+        apply("Core.added", adds=True)
+    assert fake_vllm.start is fake_vllm.Core.added is fake_vllm.ours
 
 
 def test_a_process_applies_only_its_own_patches(fake_vllm: ModuleType) -> None:
-    apply_patches(ProcessKind.WORKER, make_patch("start"))
+    apply("start", process=ProcessKind.WORKER)
     assert fake_vllm.start is not fake_vllm.ours
 
 
@@ -124,7 +104,7 @@ def test_a_patch_that_does_not_fit_this_vllm_is_refused(
     target: str, adds: bool, problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{problem} fake_vllm:{target}: it is another vLLM"):
-        apply_patches(DAEMON, make_patch(target, adds=adds))
+        apply(target, adds=adds)
 
 
 def find_assignments(tree: ast.Module) -> Iterator[str]:

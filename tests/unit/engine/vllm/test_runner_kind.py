@@ -60,7 +60,8 @@ def draw_by_second(
     for slot in slots:  # what was there before is forgotten
         noise.add_request(slot, make_params(slot + 1))
     for slot, each in zip(slots, params, strict=True):
-        noise.add_request(slot, each)
+        is_ours = bool(each.extra_args) and each.extra_args[ARGS_KEY]["temperature"] > 0
+        assert noise.add_request(slot, each) == is_ours, "vLLM's own need no processing"
     context: Any = SimpleNamespace(
         idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=np.array(ends, np.int32)
     )
@@ -86,25 +87,15 @@ def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None
         drawn += rows
 
 
-def test_a_request_that_is_vllms_own_needs_no_processing() -> None:
-    noise = SlotNoise(make_config(), SimpleNamespace(device=CPU, max_num_reqs=8))  # type: ignore[arg-type]
-    assert [noise.add_request(number, make_params(number)) for number in range(5)] == [
-        *[True] * 3,
-        *[False] * 2,
-    ]
-
-
 # ---------------------------------------------------------------- which one an engine has
-
-
-def make_runner(kind: type) -> Any:
-    """A runner as a CPU has it: of a class that derives from vLLM's."""
-    return object.__new__(type("CPUModelRunner", (kind,), {}))
 
 
 @pytest.mark.parametrize("second", [False, True])
 def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None:
-    first, other = make_runner(FirstRunner), make_runner(SecondRunner)
+    """On a CPU its class derives from vLLM's."""
+    first, other = (
+        object.__new__(type("CPUModelRunner", (kind,), {})) for kind in (FirstRunner, SecondRunner)
+    )
     assert (find_kind(first), find_kind(other)) == (RunnerKind.FIRST, RunnerKind.SECOND)
     right, wrong = (other, first) if second else (first, other)
     check_runner(right, make_config(second=second))

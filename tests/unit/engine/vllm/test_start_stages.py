@@ -51,16 +51,14 @@ EXPECTED = [
 
 
 @pytest.fixture(autouse=True)
-def log_of_errors() -> Iterator[None]:
+def log_of_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """vLLM's log as an engine process has it: errors only, into stderr."""
-    logger = logging.getLogger("vllm")
-    level, handlers = logger.level, logger.handlers
-    shown = logging.StreamHandler()
+    logger, shown = logging.getLogger("vllm"), logging.StreamHandler()
+    level = logger.level
     shown.setLevel(logging.ERROR)
-    logger.handlers = [shown]
+    monkeypatch.setattr(logger, "handlers", [shown])
     logger.setLevel(logging.ERROR)
     yield
-    logger.handlers = handlers
     logger.setLevel(level)
 
 
@@ -87,12 +85,6 @@ def log_start() -> None:
         logging.getLogger(f"vllm.{name}").info(message, *arguments)
 
 
-def test_the_lines_of_a_start_on_a_card_become_stages(pipe: Connection) -> None:
-    start_stages.begin()
-    log_start()
-    assert receive(pipe) == EXPECTED
-
-
 def test_bars_are_counted_and_not_drawn(
     pipe: Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,29 +94,27 @@ def test_bars_are_counted_and_not_drawn(
     for _ in tqdm(range(2), desc="Somebody else's", mininterval=0):
         pass
     stages = receive(pipe)
-    assert stages[0] == "capturing graphs (0 of 3)"
-    assert stages[-1] == "capturing graphs (3 of 3)"
+    assert (stages[0], stages[-1]) == ("capturing graphs (0 of 3)", "capturing graphs (3 of 3)")
     assert capfd.readouterr().err.strip() == ""
 
 
-def test_the_log_of_vllm_stays_as_it_is(
+def test_the_lines_of_a_start_on_a_card_become_stages_and_vllms_log_stays_as_it_is(
     pipe: Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """After the start nothing is sent."""
     logger = logging.getLogger("vllm")
     before = (logger.level, list(logger.handlers))
     start_stages.begin()
     log_start()
+    assert receive(pipe) == EXPECTED
     start_stages.end()
     assert capfd.readouterr().err == ""
     assert (logger.level, logger.handlers) == before
-    receive(pipe)
     log_start()
-    assert receive(pipe) == []
+    assert receive(pipe) == [], "after the start nothing is sent"
 
 
 def test_an_engine_never_waits_for_the_daemon(pipe: Connection) -> None:
-    """A daemon that reads nothing, and one that is gone."""
+    """Not for one that reads nothing, nor for one that is gone."""
     start_stages.begin()
     for _ in range(400):
         log_start()
@@ -149,7 +139,6 @@ def test_vllm_still_logs_what_the_stages_are_read_from() -> None:
 
 
 def test_the_first_of_several_workers_reports_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others do the same at the same time."""
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     context: Any = start_stages.get_mp_context()
     assert not hasattr(context.Process(name="VllmWorker-0"), STAGES_PIPE), "nobody listens"

@@ -44,6 +44,7 @@ def test_it_counts_a_card_that_is_not_there() -> None:
 
 GIB = 1 << 30
 KV = 6 * GIB
+OURS = os.getpid()
 
 
 class NVMLError(Exception):
@@ -51,7 +52,7 @@ class NVMLError(Exception):
 
 
 class Nvml:
-    """A driver that tells these processes of the card."""
+    """A driver that tells these processes of the card, and no other card."""
 
     NVMLError = NVMLError
 
@@ -72,54 +73,30 @@ class Nvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self._processes]
 
 
-def count(
-    monkeypatch: pytest.MonkeyPatch,
-    processes: list[tuple[int, int | None]] | None,
-    *,
-    reserved: int,
-    is_kv_torchs: bool,
-    uuid: str = "0a1b",
-) -> int:
-    monkeypatch.setattr(step_memory, "import_pynvml", lambda: Nvml(processes))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    card = SimpleNamespace(uuid=uuid)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
-    return step_memory.count_beside_kv(KV, is_kv_torchs=is_kv_torchs)
-
-
-OURS = os.getpid()
-
-
 @pytest.mark.parametrize("is_kv_torchs", [True, False])
-def test_nvml_tells_our_process(monkeypatch: pytest.MonkeyPatch, is_kv_torchs: bool) -> None:
-    """Whoever allocated the KV, and whatever other programs hold."""
-    reserved = 2 * GIB + (KV if is_kv_torchs else 0)
-    told = [(1, 20 * GIB), (OURS, 3 * GIB + KV)]
-    found = count(monkeypatch, told, reserved=reserved, is_kv_torchs=is_kv_torchs)
-    assert found == 3 * GIB
-
-
 @pytest.mark.parametrize(
-    "told",
+    ("told", "expected", "uuid"),
     [
-        pytest.param([(1, 20 * GIB)], id="a container"),
-        pytest.param([(OURS, 40 * GIB)], id="another container's process with our id"),
-        pytest.param([(OURS, 1 * GIB)], id="a small process with our id"),
-        pytest.param([(OURS, None)], id="WSL"),
-        pytest.param(None, id="no answer"),
+        pytest.param([(1, 20 * GIB), (OURS, 3 * GIB + KV)], 3 * GIB, "0a1b", id="told"),
+        pytest.param([(1, 20 * GIB)], None, "0a1b", id="a container"),
+        pytest.param([(OURS, 40 * GIB)], None, "0a1b", id="another container's process"),
+        pytest.param([(OURS, 1 * GIB)], None, "0a1b", id="a small process with our id"),
+        pytest.param([(OURS, None)], None, "0a1b", id="WSL"),
+        pytest.param(None, None, "0a1b", id="no answer"),
+        pytest.param([(OURS, 3 * GIB + KV)], None, "part", id="a part of a card has its own id"),
     ],
 )
-def test_where_nvml_does_not_tell_it_torch_does(
-    monkeypatch: pytest.MonkeyPatch, told: list[tuple[int, int | None]] | None
+def test_where_nvml_does_not_tell_the_bytes_torch_does(
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[tuple[int, int | None]] | None,
+    expected: int | None,
+    uuid: str,
+    is_kv_torchs: bool,
 ) -> None:
-    found = count(monkeypatch, told, reserved=2 * GIB + KV, is_kv_torchs=True)
-    assert found == 2 * GIB + CONTEXT_BYTES
-    found = count(monkeypatch, told, reserved=2 * GIB, is_kv_torchs=False)
-    assert found == 2 * GIB + CONTEXT_BYTES
-
-
-def test_a_card_that_nvml_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part of a card has an id of its own."""
-    found = count(monkeypatch, [], reserved=2 * GIB + KV, is_kv_torchs=True, uuid="part")
-    assert found == 2 * GIB + CONTEXT_BYTES
+    reserved, card = 2 * GIB + (KV if is_kv_torchs else 0), SimpleNamespace(uuid=uuid)
+    monkeypatch.setattr(step_memory, "import_pynvml", lambda: Nvml(told))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    found = step_memory.count_beside_kv(KV, is_kv_torchs=is_kv_torchs)
+    assert found == (expected or 2 * GIB + CONTEXT_BYTES)

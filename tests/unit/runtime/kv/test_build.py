@@ -23,20 +23,19 @@ from tests.support.fake_nvml import fake_cards
 MIB = 1 << 20
 
 
-@pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    return {"FLASHEDGE_HOME": str(tmp_path)}
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
 
 
-def plan_pair(environ: dict[str, str], each_bytes: int) -> Pair:
+def plan_pair(each_bytes: int) -> Pair:
     """The bundled pair, planned with `each_bytes` for each engine."""
-    pair = find_pair("bundled", load_config(environ=environ))
     memory = KvSizes(generator_kv_bytes=each_bytes, verifier_kv_bytes=each_bytes)
-    return replace(pair, memory=memory)
+    return replace(find_pair("bundled", load_config()), memory=memory)
 
 
-def test_a_wide_level_is_faster_than_with_half_for_each_engine(environ: dict[str, str]) -> None:
-    config, pair = load_config(environ=environ), plan_pair(environ, 40 * MIB)
+def test_a_wide_level_is_faster_than_with_half_for_each_engine() -> None:
+    config, pair = load_config(), plan_pair(40 * MIB)
     sizes = choose_start_split(pair, config)
     assert sum(sizes) == 80 * MIB
     curves = load_curves(pair, config)
@@ -52,53 +51,47 @@ def test_a_wide_level_is_faster_than_with_half_for_each_engine(environ: dict[str
     assert split_fit.seconds < half_fit.seconds
 
 
-def test_without_the_split_the_plan_or_the_configuration_stands(environ: dict[str, str]) -> None:
-    pair = plan_pair(environ, 40 * MIB)
+def test_without_the_split_the_plan_or_the_configuration_stands() -> None:
     off: dict[str, object] = {"features": "kv_split=off"}
-    assert choose_start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
     given = {**off, "kv_bytes": (50 * MIB, None)}
-    assert choose_start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
+    assert choose_start_split(plan_pair(40 * MIB), load_config(off)) == (40 * MIB, 40 * MIB)
+    assert choose_start_split(plan_pair(40 * MIB), load_config(given)) == (50 * MIB, 40 * MIB)
 
 
 def test_engines_on_different_cards_keep_what_their_cards_have(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cards = read_cards(fake_cards("4090", "3060"))
-    apart = Layout(
-        generator=EngineCards(cards=cards[:1], is_chosen=True),
-        verifier=EngineCards(cards=cards[1:], is_chosen=True),
-    )
-    pair, config = plan_pair(environ, 40 * MIB), load_config(environ=environ)
-    assert choose_start_split(pair, config) != (40 * MIB, 40 * MIB)
+    engines = [EngineCards(cards=(card,), is_chosen=True) for card in cards]
+    assert choose_start_split(plan_pair(40 * MIB), load_config()) != (40 * MIB, 40 * MIB)
+    apart = Layout(generator=engines[0], verifier=engines[1])
     monkeypatch.setattr(module, "find_layout", lambda _: apart)
-    assert choose_start_split(pair, config) == (40 * MIB, 40 * MIB)
+    assert choose_start_split(plan_pair(40 * MIB), load_config()) == (40 * MIB, 40 * MIB)
 
 
-def test_the_sum_of_configured_sizes_is_divided(environ: dict[str, str]) -> None:
+def test_the_sum_of_configured_sizes_is_divided() -> None:
     """As while runs go on. Only `kv_split` off keeps each size as configured."""
-    config = load_config({"kv_bytes": (60 * MIB, None)}, environ=environ)
-    sizes = choose_start_split(plan_pair(environ, 20 * MIB), config)
+    config = load_config({"kv_bytes": (60 * MIB, None)})
+    sizes = choose_start_split(plan_pair(20 * MIB), config)
     assert sum(sizes) == 80 * MIB
-    assert sizes == choose_start_split(plan_pair(environ, 40 * MIB), load_config(environ=environ))
+    assert sizes == choose_start_split(plan_pair(40 * MIB), load_config())
 
 
 def test_memory_too_small_for_a_path_is_divided_as_planned(
-    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert choose_start_split(plan_pair(environ, MIB), load_config(environ=environ)) == (MIB, MIB)
+    assert choose_start_split(plan_pair(MIB), load_config()) == (MIB, MIB)
     assert "as planned" in caplog.text
 
 
-def test_the_daemon_starts_its_engines_with_this_split(
-    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_daemon_starts_its_engines_with_this_split(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[object] = []
 
     def record(*args: object, is_planned: bool) -> None:
         given.append((*args, is_planned))
 
     monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", record)
-    config = load_config(environ=environ)
+    config = load_config()
     build(config)
     pair = find_pair("bundled", config)
     resolved = resolve_memory(pair, config)

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.config import Config, load_config
+from flashedge.config import load_config
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ConfigError
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
-from flashedge.models.specs import Pair
 from flashedge.profiler.measure import DECODE, PREFILL, fit_model
 from flashedge.profiler.profile import Profile, save_profile
 from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
@@ -25,10 +24,8 @@ SHAPE = ModelShape(  # of fake_probe
 
 
 def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None) -> Profile:
-    """Build the profile of a generator and a verifier whose step times are a formula.
-
-    `skipped` is a decode point without a measurement.
-    """
+    """The profile of a generator and a verifier whose step times are a formula. skipped: a decode
+    point without a measurement."""
     prefills = [sample(PREFILL, b, 0, new) for b in (1, 4) for new in (16, 64, 256)]
     decodes = [
         sample(DECODE, batch, context, 1)
@@ -49,21 +46,18 @@ def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None
     )
 
 
-def test_a_curve_passes_through_the_measured_points() -> None:
+def test_a_curve_passes_through_the_measured_points_and_the_fit_gives_missing_ones() -> None:
     curves = build_curves(profile(), (SHAPE, SHAPE))
+    lacking = build_curves(profile(skipped=(64, 768)), (SHAPE, SHAPE))
     for batch, context in ((1, 32), (8, 256), (64, 768)):
         expected = sample(DECODE, batch, context, 1).seconds
         assert curves.generator.decode_at(context)(batch) == pytest.approx(expected)
+    from_fit = lacking.generator.decode_at(768)(64)
+    assert from_fit == pytest.approx(sample(DECODE, 64, 768, 1).seconds, rel=0.1)
     once = sample(PREFILL, 1, 0, 256).seconds
     assert curves.verifier.prefill_at(0, 256)(1) == pytest.approx(once, rel=0.02)
     assert curves.source == "profile of 2026-11-21T10:00:00+00:00 (quick)"
     assert curves.link_bytes_per_s == 1e10  # no unpinned transfer in it: half of the largest copy
-
-
-def test_a_missing_point_is_taken_from_the_fit() -> None:
-    curves = build_curves(profile(skipped=(64, 768)), (SHAPE, SHAPE))
-    truth = sample(DECODE, 64, 768, 1).seconds
-    assert curves.generator.decode_at(768)(64) == pytest.approx(truth, rel=0.1)
 
 
 def test_the_slowest_unpinned_transfer_is_the_link_speed() -> None:
@@ -81,14 +75,9 @@ def test_a_profile_of_one_model_is_refused() -> None:
         build_curves(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
 
 
-@pytest.fixture
-def here(tmp_path: Path) -> tuple[Pair, Config]:
+def test_a_profile_is_used_if_it_was_made_on_this_device(tmp_path: Path) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
-    return find_pair("bundled", config), config
-
-
-def test_a_profile_is_used_if_it_was_made_on_this_device(here: tuple[Pair, Config]) -> None:
-    pair, config = here
+    pair = find_pair("bundled", config)
     fallback = load_curves(pair, config)
     assert "roofline" in fallback.source
     assert "there is none yet" in fallback.source

@@ -55,11 +55,22 @@ ALTERNATING = KvSplit(
 )
 
 
+HALF, MORE = ROOM.kv_bytes // 2, 3 * ROOM.kv_bytes // 4
+
+
 def alternate(load: Workload | None) -> KvSplit:
     return ALTERNATING
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def share(generator_bytes: int) -> KvSplit:
+    """All of the memory, divided."""
+    verifier_bytes = ROOM.kv_bytes - generator_bytes
+    return replace(
+        ALTERNATING, generator_bytes=generator_bytes, verifier_bytes=verifier_bytes, offload=False
+    )
+
+
+@dataclass(frozen=True)
 class FinishedRun:
     outcome: Outcome
     events: list[Event]
@@ -67,6 +78,11 @@ class FinishedRun:
 
     def count(self, kind: type) -> int:
         return sum(isinstance(event, kind) for event in self.events)
+
+    @property
+    def splits(self) -> list[tuple[int, int]]:
+        found = [event for event in self.events if isinstance(event, KvSplitChanged)]
+        return [(event.generator_bytes, event.verifier_bytes) for event in found]
 
 
 class ManagedEngines:
@@ -86,7 +102,7 @@ class ManagedEngines:
         with self.manager.join(events.append, tokens, baseline=spec.baseline) as memory:
             driver = driver_of(self.shared, spec, events.append, on_turn=memory.follow)
             outcome = await driver.run()
-        return FinishedRun(outcome=outcome, events=events, record=memory.record)
+        return FinishedRun(outcome, events, memory.record)
 
 
 @asynccontextmanager
@@ -105,14 +121,8 @@ async def managed_engines(
         for view in views
     ]
     curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
-    manager = KvManager(
-        engines.generator,
-        engines.verifier,
-        (costs[0], costs[1]),
-        curves,
-        kv_bytes=kv_bytes,
-        link=link,
-    )
+    pair, both_costs = (engines.generator, engines.verifier), (costs[0], costs[1])
+    manager = KvManager(*pair, both_costs, curves, kv_bytes=kv_bytes, link=link)
     if forced is not None:
         manager.choose_split = forced  # type: ignore[method-assign]
     await manager.start()
@@ -132,12 +142,10 @@ def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> None:
         async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
             run = await here.drive(spec)
             assert run.outcome == await drive_alone(spec)
-            record = run.record
-            assert record["curves"] == "a test"
-            last = [e for e in run.events if isinstance(e, KvSplitChanged)][-1]
-            assert last.curves == "a test"
-            assert record["generator_bytes"] == last.generator_bytes
-            assert record["split_moves"] == run.count(KvSplitChanged) - 1
+            assert run.record["curves"] == "a test"
+            assert {e.curves for e in run.events if isinstance(e, KvSplitChanged)} == {"a test"}
+            assert run.record["generator_bytes"] == run.splits[-1][0]
+            assert run.record["split_moves"] == len(run.splits) - 1
             assert (here.manager.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
 
     run_virtual(main())
@@ -160,45 +168,29 @@ def test_the_memory_moves_less_often_if_a_move_takes_long(monkeypatch: pytest.Mo
     assert 0 < run_virtual(moves()) < at_once
 
 
-def test_both_quotas_never_exceed_the_memory() -> None:
-    """Their sum never exceeds it, however often the memory moves."""
-
+def test_both_quotas_together_never_exceed_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         calls, granted_bytes = 0, list[int]()
 
         def moving(load: Workload | None) -> KvSplit:
             nonlocal calls
             calls += 1
-            share = (2 + calls % 3) * ROOM.kv_bytes // 6
-            return replace(
-                ALTERNATING,
-                generator_bytes=share,
-                verifier_bytes=ROOM.kv_bytes - share,
-                offload=False,
-            )
+            return share((2 + calls % 3) * ROOM.kv_bytes // 6)
 
+        budget = SimEngine.budget
         async with managed_engines(forced=moving) as here:
 
-            def watch_budget(engine: SimEngine) -> None:
-                budget = engine.budget
+            async def watched(self: SimEngine, kv_bytes: int) -> int:
+                granted = await budget(self, kv_bytes)
+                views = [await e.view() for e in both(here.engines)]
+                granted_bytes.append(sum(v.quota_blocks * v.block_bytes for v in views))
+                return granted
 
-                async def watched(kv_bytes: int) -> int:
-                    granted = await budget(kv_bytes)
-                    views = [await e.view() for e in both(here.engines)]
-                    granted_bytes.append(sum(v.quota_blocks * v.block_bytes for v in views))
-                    return granted
-
-                engine.budget = watched  # type: ignore[method-assign]
-
-            for engine in both(here.engines):
-                watch_budget(engine)
+            monkeypatch.setattr(SimEngine, "budget", watched)
             runs = await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
             assert here.manager.moves > 3
             assert max(granted_bytes) <= ROOM.kv_bytes
-            assert [run.outcome for run in runs] == [
-                await drive_alone(BEAM),
-                await drive_alone(DVTS),
-            ]
+            assert [run.outcome for run in runs] == [await drive_alone(s) for s in (BEAM, DVTS)]
 
     run_virtual(main())
 
@@ -285,11 +277,8 @@ def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
     async def main() -> None:
         async with managed_engines(forced=alternate) as here:
             run = await here.drive(replace(BEAM, baseline=True))
-            changes = [e for e in run.events if isinstance(e, KvSplitChanged)]
-            half = ROOM.kv_bytes // 2
-            assert {(e.generator_bytes, e.verifier_bytes, e.offload) for e in changes} == {
-                (half, half, False)
-            }
+            assert set(run.splits) == {(HALF, HALF)}
+            assert not any(e.offload for e in run.events if isinstance(e, KvSplitChanged))
             await here.manager.wait_settled()
             assert run.count(Offloaded) == 0
 
@@ -341,33 +330,25 @@ class ShortMemory:
         return await self._restore()
 
 
-def splits_of(events: list[Event]) -> list[tuple[int, int]]:
-    return [(e.generator_bytes, e.verifier_bytes) for e in events if isinstance(e, KvSplitChanged)]
-
-
 def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is requested again with the next split."""
-    half, more = ROOM.kv_bytes // 2, 3 * ROOM.kv_bytes // 4
-    split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
-
-    def force(load: Workload | None) -> KvSplit:
-        return split
+    split = share(HALF)
 
     async def main() -> None:
         nonlocal split
-        async with managed_engines(forced=force) as here:
+        async with managed_engines(forced=lambda load: split) as here:
             short = ShortMemory(both(here.engines)[0], monkeypatch)
-            short.limit_bytes = half
-            split = replace(split, generator_bytes=more, verifier_bytes=ROOM.kv_bytes - more)
+            short.limit_bytes = HALF
+            split = share(MORE)
             run = await here.drive(BEAM)
-            assert short.requested.count(more) > 1
-            assert splits_of(run.events)[0] == (half, ROOM.kv_bytes - more)
-            assert run.record["generator_bytes"] == half
+            assert short.requested.count(MORE) > 1
+            assert run.splits[0] == (HALF, ROOM.kv_bytes - MORE)
+            assert run.record["generator_bytes"] == HALF
             short.limit_bytes = None
             short.requested.clear()
             run = await here.drive(BEAM)
-            assert short.requested == [more]
-            assert splits_of(run.events)[-1] == (more, ROOM.kv_bytes - more)
+            assert short.requested == [MORE]
+            assert run.splits[-1] == (MORE, ROOM.kv_bytes - MORE)
 
     run_virtual(main())
 
@@ -375,21 +356,18 @@ def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyP
 def test_a_budget_that_ends_in_an_error_is_not_recorded_as_granted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    half, more = ROOM.kv_bytes // 2, 3 * ROOM.kv_bytes // 4
-    split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
+    split = share(HALF)
+
+    async def fail(self: SimEngine, kv_bytes: int) -> int:
+        raise GenerationFailed("the device refuses")
 
     async def main() -> None:
         nonlocal split
         async with managed_engines(forced=lambda load: split) as here:
-            generator = both(here.engines)[0]
-
-            async def fail(kv_bytes: int) -> int:
-                raise GenerationFailed("the device refuses")
-
-            monkeypatch.setattr(generator, "budget", fail)
-            split = replace(split, generator_bytes=more, verifier_bytes=ROOM.kv_bytes - more)
+            monkeypatch.setattr(SimEngine, "budget", fail)
+            split = share(MORE)
             run = await here.drive(BEAM)
-            assert run.record["generator_bytes"] == half
+            assert run.record["generator_bytes"] == HALF
 
     run_virtual(main())
 
@@ -400,25 +378,22 @@ def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
     async def main() -> None:
         async with managed_engines(forced=alternate) as here:
             short = ShortMemory(both(here.engines)[0], monkeypatch)
-            short.limit_bytes = ROOM.kv_bytes // 2
+            short.limit_bytes = HALF
             run = await here.drive(BEAM)
             assert run.outcome == await drive_alone(BEAM)
             assert run.count(Restored) > 2
             assert ROOM.kv_bytes in short.requested
-            assert (ROOM.kv_bytes // 2, ROOM.kv_bytes) in splits_of(run.events)
+            assert (HALF, ROOM.kv_bytes) in run.splits
 
     run_virtual(main())
 
 
 def test_a_restarted_engine_is_asked_for_its_budget_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    half = ROOM.kv_bytes // 2
-    split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
-
     async def main() -> None:
         faults = Faults(die_after_steps=frozenset({2}), restart_s=0.3)
-        async with managed_engines(forced=lambda load: split, verifier=faults) as here:
+        async with managed_engines(forced=lambda load: share(HALF), verifier=faults) as here:
             short = ShortMemory(both(here.engines)[1], monkeypatch)
             await here.drive(BEAM)
-            assert short.requested == [half]
+            assert short.requested == [HALF]
 
     run_virtual(main())
