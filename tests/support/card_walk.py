@@ -19,6 +19,10 @@ from tests.support.fake_nvml import CARDS, fake_card, fake_cards
 
 install()
 
+from tests.support.meta_forward import count_peak, register_kernels
+
+register_kernels()
+
 import numpy as np
 import torch
 from typer.testing import CliRunner
@@ -45,7 +49,6 @@ from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.errors import FlashEdgeError
 from flashedge.models.registry import find_pair
 from flashedge.runtime.build import build
-from tests.support.meta_forward import count_peak, register_kernels
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROLES = {"generator": "Qwen2ForCausalLM", "verifier": "Qwen2ForProcessRewardModel"}
@@ -65,7 +68,6 @@ def walk(folder: str) -> dict[str, Any]:
     found: dict[str, Any] = {"cards": {card: walk_card(card, models) for card in CARDS}}
     install()
     forget_card()
-    register_kernels()
     return {
         **found,
         "forward": {"7B": count_forward(models / "7B"), "1.5B": count_forward(models, **SMALL)},
@@ -303,7 +305,6 @@ def walk_commands() -> dict[str, Any]:
         }
         for engine in apart
     ]
-    found["three"] = _refuse({"pair": PAIR, "devices": "0+1+2"})
     found["bundled"] = _refuse({"devices": "0+1+2"})
     return found
 

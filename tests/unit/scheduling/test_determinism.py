@@ -94,9 +94,3 @@ def test_prefill_ends_where_the_window_begins(shape: ReplayShape, known: int, sh
         assert end % shape.window == 0
         computed = end
     assert computed == shape.find_window(known)
-
-
-def test_a_shape_survives_json() -> None:
-    shape = ReplayShape(window=64, group=4, prefill_windows=2)
-    assert ReplayShape.from_json(shape.to_json()) == shape
-    assert shape.rows == 256

@@ -9,7 +9,6 @@ import torch
 
 from flashedge.engine.vllm.card_check import card_maps_memory
 from flashedge.engine.vllm.inside.kv import cuda_pages
-from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
 from tests.support.host_driver import GRANULE, HostDriver, make_tensor
 from tests.unit.engine.vllm.test_granules import can_be_read
@@ -61,26 +60,6 @@ def test_any_other_error_of_the_driver_is_named(driver: HostDriver) -> None:
     with pytest.raises(RuntimeError, match="cuMemUnmap: CUDA_ERROR_INVALID_VALUE"):
         pages._unmap_all([0])
     assert driver.handles == set()
-
-
-def test_blocks_of_two_engines_share_one_card(driver: HostDriver) -> None:
-    """One maps what the other released; together they never have more than the card."""
-    ranges = []
-    for _ in range(2):
-        pages = make_pages(driver, 9)
-        layers = pages.tensor[: 8 * GRANULE].view(2, 16, GRANULE // 4).unbind(0)
-        ranges.append(KvRange(pages, layers, 16))
-    first, second = ranges
-    first.claim(range(8))  # two granules of each layer
-    assert driver.free == 0
-    with pytest.raises(MemoryError):
-        second.claim(range(4))
-    first.layers[1][0] = 3
-    assert first.release(range(4, 8)) == 2 * GRANULE
-    second.claim(range(4))
-    assert driver.free == 0
-    assert bool((first.layers[1][0] == 3).all())
-    assert not second.layers[0][:4].any()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")

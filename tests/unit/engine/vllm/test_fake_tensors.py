@@ -19,7 +19,7 @@ from flashedge.engine.vllm.inside.kv.worker import SaveArea
 from flashedge.engine.vllm.inside.noise import PositionNoise
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
-from flashedge.engine.vllm.inside.sampling.naive import FIELDS, pack_rows
+from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 from tests.support.sampling_rows import make_row
 
 CARD = torch.device("cuda", 0)
@@ -77,13 +77,6 @@ def test_the_kernel_gets_its_rows_by_one_copy_on_the_card(card: FakeTensorMode) 
         processor.apply(torch.empty(3, VOCAB, device=CARD))
     (rows,) = seen
     assert (rows.device, rows.dtype, tuple(rows.shape)) == (CARD, torch.int64, (2, FIELDS))
-
-
-def test_rows_are_packed_as_the_kernel_reads_them() -> None:
-    row = make_row(5, temperature=0.7, top_k=20, top_p=0.9)
-    packed = pack_rows([(4, row)], torch.device("cpu"))
-    assert packed[0, :3].tolist() == [4, row.key, 20]
-    assert packed[:, 3:].contiguous().view(torch.float64).tolist() == [[0.7, 0.9]]
 
 
 def test_a_fake_card_notices_when_the_host_waits(card: FakeTensorMode) -> None:

@@ -117,12 +117,9 @@ def find_assignments(tree: ast.Module) -> Iterator[str]:
         if (getattr(node, "module", None) or alias.name).split(".")[0] == "vllm"
     }
     for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        for target in targets:
-            root = target
-            while isinstance(root, ast.Attribute):
-                root = root.value
-            if root is not target and isinstance(root, ast.Name) and root.id in imported:
+        for target in node.targets if isinstance(node, ast.Assign) else ():
+            root, _, attribute = ast.unparse(target).partition(".")
+            if attribute and root in imported:
                 yield ast.unparse(target)
 
 

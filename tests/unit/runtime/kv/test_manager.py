@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -132,23 +134,31 @@ async def managed_engines(
     await assert_nothing_left(engines)
 
 
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on virtual time."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        run_virtual(test(*args, **kwargs))
+
+    return run
+
+
 async def drive_alone(spec: Request) -> Outcome:
     return (await drive(sim_engines(config=CONFIG), spec)).outcome
 
 
 @pytest.mark.parametrize("spec", [BEAM, WIDE, DVTS, BEST], ids=lambda s: f"{s.strategy}-{s.n}")
-def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> None:
-    async def main() -> None:
-        async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
-            run = await here.drive(spec)
-            assert run.outcome == await drive_alone(spec)
-            assert run.record["curves"] == "a test"
-            assert {e.curves for e in run.events if isinstance(e, KvSplitChanged)} == {"a test"}
-            assert run.record["generator_bytes"] == run.splits[-1][0]
-            assert run.record["split_moves"] == len(run.splits) - 1
-            assert (here.manager.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
-
-    run_virtual(main())
+@virtual
+async def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> None:
+    async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
+        run = await here.drive(spec)
+        assert run.outcome == await drive_alone(spec)
+        assert run.record["curves"] == "a test"
+        assert {e.curves for e in run.events if isinstance(e, KvSplitChanged)} == {"a test"}
+        assert run.record["generator_bytes"] == run.splits[-1][0]
+        assert run.record["split_moves"] == len(run.splits) - 1
+        assert (here.manager.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
 
 
 def test_the_memory_moves_less_often_if_a_move_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,139 +178,125 @@ def test_the_memory_moves_less_often_if_a_move_takes_long(monkeypatch: pytest.Mo
     assert 0 < run_virtual(moves()) < at_once
 
 
-def test_both_quotas_together_never_exceed_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        calls, granted_bytes = 0, list[int]()
+@virtual
+async def test_both_quotas_together_never_exceed_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, granted_bytes = 0, list[int]()
 
-        def moving(load: Workload | None) -> KvSplit:
-            nonlocal calls
-            calls += 1
-            return share((2 + calls % 3) * ROOM.kv_bytes // 6)
+    def moving(load: Workload | None) -> KvSplit:
+        nonlocal calls
+        calls += 1
+        return share((2 + calls % 3) * ROOM.kv_bytes // 6)
 
-        budget = SimEngine.budget
-        async with managed_engines(forced=moving) as here:
+    budget = SimEngine.budget
+    async with managed_engines(forced=moving) as here:
 
-            async def watched(self: SimEngine, kv_bytes: int) -> int:
-                granted = await budget(self, kv_bytes)
-                views = [await e.view() for e in both(here.engines)]
-                granted_bytes.append(sum(v.quota_blocks * v.block_bytes for v in views))
-                return granted
+        async def watched(self: SimEngine, kv_bytes: int) -> int:
+            granted = await budget(self, kv_bytes)
+            views = [await e.view() for e in both(here.engines)]
+            granted_bytes.append(sum(v.quota_blocks * v.block_bytes for v in views))
+            return granted
 
-            monkeypatch.setattr(SimEngine, "budget", watched)
-            runs = await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
-            assert here.manager.moves > 3
-            assert max(granted_bytes) <= ROOM.kv_bytes
-            assert [run.outcome for run in runs] == [await drive_alone(s) for s in (BEAM, DVTS)]
-
-    run_virtual(main())
+        monkeypatch.setattr(SimEngine, "budget", watched)
+        runs = await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
+        assert here.manager.moves > 3
+        assert max(granted_bytes) <= ROOM.kv_bytes
+        assert [run.outcome for run in runs] == [await drive_alone(s) for s in (BEAM, DVTS)]
 
 
 @pytest.mark.parametrize("saved", [True, False])
-def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> None:
-    async def main() -> None:
-        split = replace(ALTERNATING, generator_saved=saved, verifier_saved=saved)
-        async with managed_engines(forced=lambda load: split) as here:
-            chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=30)
-            expected = await generate(here.shared.generator, chat)
-            runs = asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS, BEST)))
-            await asyncio.sleep(0.02)
-            answer = await generate(here.shared.generator, chat)
-            run = await runs
-            assert answer.token_ids == expected.token_ids
-            assert [t.outcome for t in run] == [await drive_alone(s) for s in (BEAM, DVTS, BEST)]
-            assert here.manager.offloads > 4
-            assert run[0].count(Offloaded) > 2
-            assert run[0].count(Restored) > 2
-            moved = sum(e.saved_bytes for e in run[0].events if isinstance(e, Offloaded))
-            assert (moved > 0) == saved
-            assert run[0].record["offload"] is True
-
-    run_virtual(main())
+@virtual
+async def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> None:
+    split = replace(ALTERNATING, generator_saved=saved, verifier_saved=saved)
+    async with managed_engines(forced=lambda load: split) as here:
+        chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=30)
+        expected = await generate(here.shared.generator, chat)
+        runs = asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS, BEST)))
+        await asyncio.sleep(0.02)
+        answer = await generate(here.shared.generator, chat)
+        run = await runs
+        assert answer.token_ids == expected.token_ids
+        assert [t.outcome for t in run] == [await drive_alone(s) for s in (BEAM, DVTS, BEST)]
+        assert here.manager.offloads > 4
+        assert run[0].count(Offloaded) > 2
+        assert run[0].count(Restored) > 2
+        moved = sum(e.saved_bytes for e in run[0].events if isinstance(e, Offloaded))
+        assert (moved > 0) == saved
+        assert run[0].record["offload"] is True
 
 
-def test_the_memory_changes_hands_at_a_common_barrier() -> None:
-    async def main() -> None:
-        async with managed_engines(forced=alternate) as here:
-            count, manager = here.manager.count_request, here.manager
-            with count(GENERATOR):
-                with count(GENERATOR), count(VERIFIER):
-                    assert manager.next_owner is GENERATOR
-                with count(VERIFIER):
-                    assert manager.next_owner is GENERATOR  # another run still generates
-            with count(VERIFIER):
-                assert manager.next_owner is VERIFIER
-                await manager.wait_settled()
-            assert manager.next_owner is VERIFIER  # no request is open for the other engine
-            with count(GENERATOR):
+@virtual
+async def test_the_memory_changes_hands_at_a_common_barrier() -> None:
+    async with managed_engines(forced=alternate) as here:
+        count, manager = here.manager.count_request, here.manager
+        with count(GENERATOR):
+            with count(GENERATOR), count(VERIFIER):
                 assert manager.next_owner is GENERATOR
-                await manager.wait_settled()
+            with count(VERIFIER):
+                assert manager.next_owner is GENERATOR  # another run still generates
+        with count(VERIFIER):
+            assert manager.next_owner is VERIFIER
+            await manager.wait_settled()
+        assert manager.next_owner is VERIFIER  # no request is open for the other engine
+        with count(GENERATOR):
+            assert manager.next_owner is GENERATOR
+            await manager.wait_settled()
 
-    run_virtual(main())
 
-
-def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
+@virtual
+async def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
     """Endless requests must not keep a run from being scored."""
+    async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
+        chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=40)
 
-    async def main() -> None:
-        async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
-            chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=40)
+        async def chatting() -> None:
+            while True:
+                with here.manager.count_plain_request():
+                    await generate(here.shared.generator, chat)
 
-            async def chatting() -> None:
-                while True:
-                    with here.manager.count_plain_request():
-                        await generate(here.shared.generator, chat)
-
-            for _ in range(2):
-                endless = [asyncio.create_task(chatting()) for _ in range(3)]
-                run = await here.drive(BEAM)
-                assert run.outcome == await drive_alone(BEAM)
-                assert run.count(Offloaded) == 0
-                for task in endless:
-                    task.cancel()
-                await asyncio.wait(endless)
-
-    run_virtual(main())
-
-
-def test_a_verifier_may_die_while_the_engines_alternate() -> None:
-    async def main() -> None:
-        faults = Faults(die_after_steps=frozenset({2, 5}), restart_s=0.3)
-        async with managed_engines(forced=alternate, verifier=faults) as here:
+        for _ in range(2):
+            endless = [asyncio.create_task(chatting()) for _ in range(3)]
             run = await here.drive(BEAM)
             assert run.outcome == await drive_alone(BEAM)
-            assert here.engines.verifier.health().restarts == 2
-
-    run_virtual(main())
-
-
-def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
-    async def main() -> None:
-        async with managed_engines(forced=alternate) as here:
-            run = await here.drive(replace(BEAM, baseline=True))
-            assert set(run.splits) == {(HALF, HALF)}
-            assert not any(e.offload for e in run.events if isinstance(e, KvSplitChanged))
-            await here.manager.wait_settled()
             assert run.count(Offloaded) == 0
+            for task in endless:
+                task.cancel()
+            await asyncio.wait(endless)
 
-    run_virtual(main())
+
+@virtual
+async def test_a_verifier_may_die_while_the_engines_alternate() -> None:
+    faults = Faults(die_after_steps=frozenset({2, 5}), restart_s=0.3)
+    async with managed_engines(forced=alternate, verifier=faults) as here:
+        run = await here.drive(BEAM)
+        assert run.outcome == await drive_alone(BEAM)
+        assert here.engines.verifier.health().restarts == 2
 
 
-def test_offload_is_chosen_only_if_it_is_faster() -> None:
+@virtual
+async def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
+    async with managed_engines(forced=alternate) as here:
+        run = await here.drive(replace(BEAM, baseline=True))
+        assert set(run.splits) == {(HALF, HALF)}
+        assert not any(e.offload for e in run.events if isinstance(e, KvSplitChanged))
+        await here.manager.wait_settled()
+        assert run.count(Offloaded) == 0
+
+
+@virtual
+async def test_offload_is_chosen_only_if_it_is_faster() -> None:
     """The same run, with a fast link and with one over which nothing is worth moving."""
-
-    async def main() -> None:
-        spec = replace(BEAM, n=16)
-        for link, offloads in (
-            (LINK, True),
-            (replace(LINK, bytes_per_s=1.0, switch_s=10.0), False),
-            (None, False),
-        ):
-            async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=link) as here:
-                run = await here.drive(spec)
-                assert (run.count(Offloaded) > 0) == offloads
-                assert run.outcome == await drive_alone(spec)
-
-    run_virtual(main())
+    spec = replace(BEAM, n=16)
+    for link, offloads in (
+        (LINK, True),
+        (replace(LINK, bytes_per_s=1.0, switch_s=10.0), False),
+        (None, False),
+    ):
+        async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=link) as here:
+            run = await here.drive(spec)
+            assert (run.count(Offloaded) > 0) == offloads
+            assert run.outcome == await drive_alone(spec)
 
 
 # ---------------------------------------------------------------- budgets that are not granted
@@ -330,70 +326,61 @@ class ShortMemory:
         return await self._restore()
 
 
-def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is requested again with the next split."""
     split = share(HALF)
-
-    async def main() -> None:
-        nonlocal split
-        async with managed_engines(forced=lambda load: split) as here:
-            short = ShortMemory(both(here.engines)[0], monkeypatch)
-            short.limit_bytes = HALF
-            split = share(MORE)
-            run = await here.drive(BEAM)
-            assert short.requested.count(MORE) > 1
-            assert run.splits[0] == (HALF, ROOM.kv_bytes - MORE)
-            assert run.record["generator_bytes"] == HALF
-            short.limit_bytes = None
-            short.requested.clear()
-            run = await here.drive(BEAM)
-            assert short.requested == [MORE]
-            assert run.splits[-1] == (MORE, ROOM.kv_bytes - MORE)
-
-    run_virtual(main())
+    async with managed_engines(forced=lambda load: split) as here:
+        short = ShortMemory(both(here.engines)[0], monkeypatch)
+        short.limit_bytes = HALF
+        split = share(MORE)
+        run = await here.drive(BEAM)
+        assert short.requested.count(MORE) > 1
+        assert run.splits[0] == (HALF, ROOM.kv_bytes - MORE)
+        assert run.record["generator_bytes"] == HALF
+        short.limit_bytes = None
+        short.requested.clear()
+        run = await here.drive(BEAM)
+        assert short.requested == [MORE]
+        assert run.splits[-1] == (MORE, ROOM.kv_bytes - MORE)
 
 
-def test_a_budget_that_ends_in_an_error_is_not_recorded_as_granted(
+@virtual
+async def test_a_budget_that_ends_in_an_error_is_not_recorded_as_granted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     split = share(HALF)
 
-    async def fail(self: SimEngine, kv_bytes: int) -> int:
+    async def fail(kv_bytes: int) -> int:
         raise GenerationFailed("the device refuses")
 
-    async def main() -> None:
-        nonlocal split
-        async with managed_engines(forced=lambda load: split) as here:
-            monkeypatch.setattr(SimEngine, "budget", fail)
-            split = share(MORE)
-            run = await here.drive(BEAM)
-            assert run.record["generator_bytes"] == HALF
-
-    run_virtual(main())
+    async with managed_engines(forced=lambda load: split) as here:
+        monkeypatch.setattr(both(here.engines)[0], "budget", fail)
+        split = share(MORE)
+        run = await here.drive(BEAM)
+        assert run.record["generator_bytes"] == HALF
 
 
-def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
+@virtual
+async def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def main() -> None:
-        async with managed_engines(forced=alternate) as here:
-            short = ShortMemory(both(here.engines)[0], monkeypatch)
-            short.limit_bytes = HALF
-            run = await here.drive(BEAM)
-            assert run.outcome == await drive_alone(BEAM)
-            assert run.count(Restored) > 2
-            assert ROOM.kv_bytes in short.requested
-            assert (HALF, ROOM.kv_bytes) in run.splits
-
-    run_virtual(main())
+    async with managed_engines(forced=alternate) as here:
+        short = ShortMemory(both(here.engines)[0], monkeypatch)
+        short.limit_bytes = HALF
+        run = await here.drive(BEAM)
+        assert run.outcome == await drive_alone(BEAM)
+        assert run.count(Restored) > 2
+        assert ROOM.kv_bytes in short.requested
+        assert (HALF, ROOM.kv_bytes) in run.splits
 
 
-def test_a_restarted_engine_is_asked_for_its_budget_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        faults = Faults(die_after_steps=frozenset({2}), restart_s=0.3)
-        async with managed_engines(forced=lambda load: share(HALF), verifier=faults) as here:
-            short = ShortMemory(both(here.engines)[1], monkeypatch)
-            await here.drive(BEAM)
-            assert short.requested == [HALF]
-
-    run_virtual(main())
+@virtual
+async def test_a_restarted_engine_is_asked_for_its_budget_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    faults = Faults(die_after_steps=frozenset({2}), restart_s=0.3)
+    async with managed_engines(forced=lambda load: share(HALF), verifier=faults) as here:
+        short = ShortMemory(both(here.engines)[1], monkeypatch)
+        await here.drive(BEAM)
+        assert short.requested == [HALF]
