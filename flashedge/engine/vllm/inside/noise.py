@@ -6,7 +6,7 @@ request, so a path that is submitted again from a boundary would draw other toke
 temperature 0, at which vLLM takes the argmax of what this returns. Callers refuse penalties, which
 the first model runner applies behind this processor.
 
-vLLM's two model runners (`model_runner`) know a request by its index in the batch, or by its slot.
+vLLM's two model runners (`runner_kind`) know a request by its index in the batch, or by its slot.
 What they draw is the same.
 """
 
