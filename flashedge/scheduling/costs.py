@@ -28,7 +28,7 @@ class Device:
     flops: float
     """Peak of dense multiply-add, in FLOP/s."""
     bandwidth: float
-    """Of the memory, in bytes/s."""
+    """Memory bandwidth in bytes/s."""
     memory_bytes: int
     overhead_s: float = 0.002
     """Launch and scheduling time of one engine step."""

@@ -1,4 +1,4 @@
-"""How many drafts may run beside an engine's standard requests, and how many follow each beam.
+"""How many drafts may share a batch with standard requests, and how many follow each beam.
 
 A beam that ends its step early leaves its slot in the batch empty until the slowest beam of its
 level is done. Speculation fills the slot with what would come next if a finished beam were kept:

@@ -45,7 +45,7 @@ class Continuation:
     """The beams of a level wait for each other, and for those of earlier levels of the run: with
     rollouts in parallel, several levels generate at once."""
     seeds: tuple[int, ...]
-    """Of the children, in order. Empty when nothing can follow the step."""
+    """The children's, in order. Empty when nothing can follow the step."""
     granularity: Granularity
     """Granularity of the children. Its `max_tokens` is an upper bound."""
     max_drafts: int
@@ -92,7 +92,7 @@ _MOVES: Mapping[DraftState, frozenset[DraftState]] = {
 @dataclass(slots=True, eq=False, kw_only=True)
 class Draft:
     continuation: Continuation
-    """Of the beam that the draft follows."""
+    """That of the beam which the draft follows."""
     path: TokenIds
     """Prompt and path up to the boundary where the draft starts."""
     sampling: Sampling

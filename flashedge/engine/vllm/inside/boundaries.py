@@ -85,7 +85,6 @@ class StepBoundaries:
         return rule is not None and rule.ends_step(previous, tokens[-1])
 
     def _find_entropy(self, request: Request, at: int) -> float:
-        """Of the distribution that the request's `at`-th new token was drawn from."""
         assert self._ran is not None, "tokens come with an engine step"
         assert self._ran.logprobs is not None, "the request asks for them"
         index = self._ran.req_id_to_index[request.request_id]

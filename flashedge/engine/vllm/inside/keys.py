@@ -33,7 +33,7 @@ LOGPROBS = "flashedge_logprobs"
 """In a request's parameters: True if its log-probabilities come packed (`outputs`). In an
 output: the log-probability of each of its tokens."""
 EACH_TOKEN = "each_token"
-"""In a request's parameters: True if each token is to be sent at once (`outputs`)."""
+"""In a request's parameters: True if each token is sent at once (`outputs`)."""
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
 `search.entropy.TOP` likeliest tokens."""

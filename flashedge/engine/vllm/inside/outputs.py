@@ -120,7 +120,7 @@ class JoinedTokens:
             self._kept.pop(name, None)
 
     def _keep(self, client: int, output: EngineCoreOutput) -> EngineCoreOutput | None:
-        """What is to be sent of a request now, None if nothing."""
+        """What to send of a request now. None: nothing."""
         name = output.request_id
         if name in self._as_vllm:
             return output

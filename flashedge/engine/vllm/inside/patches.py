@@ -120,7 +120,7 @@ PATCHES = (
     _add_utility("add_requests", "calls:add_requests",
                  "The paths of a level arrive together, so that one step takes them all."),
     _add_utility("measure_memory", "kv.quota:measure_memory",
-                 "The memory plan rests on what each engine takes beside its KV."),
+                 "The memory plan needs to know what each engine takes without its KV."),
     _add_utility("view", "kv.quota:view", "The KV split follows each engine's load."),
     _add_utility("set_quota", "kv.quota:set_quota",
                  "The KV split moves memory between the engines."),

@@ -36,7 +36,7 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
     """Run the largest step and return its peaks in bytes, with what the process holds.
 
     "resident" is the most that the process has had resident in RAM, or what it holds of its card
-    beside its KV. "weights" are 0 on a CPU, where vLLM packs them into a form of its library's that
+    without its KV. "weights" are 0 on a CPU, where vLLM's library packs them into memory that
     PyTorch does not see.
 
     kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
@@ -194,7 +194,7 @@ may have the same id as ours, and NVML then tells that one's bytes."""
 
 
 def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
-    """Bytes of the current card that this process holds beside its KV.
+    """Bytes of the current card that this process holds without its KV.
 
     kv_bytes: of the KV on this card now. is_kv_torchs: whether torch allocated it.
     """

@@ -88,7 +88,7 @@ class StepRecord:
 
     @property
     def tokens(self) -> int:
-        """Of the step that has begun and not ended."""
+        """Of the step in progress."""
         return self._read_state()[4]
 
     @property
@@ -162,7 +162,7 @@ def find_root(error: BaseException) -> BaseException:
 
 
 def is_memory_short(error: BaseException) -> bool:
-    """Of the host or the card."""
+    """Whether the host or the card had too little memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in SHORTAGES)
