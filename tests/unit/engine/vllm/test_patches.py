@@ -118,9 +118,10 @@ def find_assignments(tree: ast.Module) -> Iterator[str]:
     }
     for node in ast.walk(tree):
         for target in node.targets if isinstance(node, ast.Assign) else ():
-            root, _, attribute = ast.unparse(target).partition(".")
-            if attribute and root in imported:
-                yield ast.unparse(target)
+            if isinstance(target, ast.Attribute):
+                name = ast.unparse(target)
+                if name.split(".")[0] in imported:
+                    yield name
 
 
 def test_no_other_module_patches_vllm() -> None:
