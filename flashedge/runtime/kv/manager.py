@@ -26,8 +26,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
 from typing import Any
 
 from flashedge.engine.base import (
