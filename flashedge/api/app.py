@@ -40,27 +40,31 @@ log = logging.getLogger(__name__)
 def create_app(
     service: Service, config: Config, pairs: Mapping[str, Pair] | None = None
 ) -> FastAPI:
-    """The application. `pairs`: those that requests may name. None: those of models.toml.
+    """The application. pairs: those that requests may name; None takes those of models.toml.
 
-    The service starts and stops with the server. While the engines load, routes that need them
-    answer 503. Raises ConfigError when other machines could reach it without a key.
+    The service starts and stops with the server. Raises ConfigError when other machines could
+    reach it without a key.
     """
     check_exposure(config)
-    if pairs is None:
-        servable = ServablePairs(
-            lambda: load_pairs(config),
-            lambda pair: is_local(pair, config),
-            service.pair,
-            deterministic=config.deterministic_searches,
-        )
-    else:
-        servable = ServablePairs(
-            lambda: pairs, lambda _: True, service.pair, deterministic=config.deterministic_searches
-        )
+    servable = ServablePairs(
+        load=(lambda: load_pairs(config)) if pairs is None else lambda: pairs,
+        is_here=lambda pair: pairs is not None or is_local(pair, config),
+        usual=service.pair,
+        deterministic=config.deterministic_searches,
+    )
+
+    async def start() -> None:
+        """Start the engines. After a failure the daemon stays up, so that /health can report it."""
+        try:
+            await service.start()
+        except FlashEdgeError as error:
+            log.error("the engines did not start: %s", error.line)
+        except Exception:
+            log.exception("the engines did not start")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        starting = asyncio.create_task(_start_service(service))
+        starting = asyncio.create_task(start())
         try:
             yield
         finally:
@@ -100,13 +104,3 @@ def create_app(
     app.include_router(runs_router(service, servable))
     app.include_router(scores_router(service, servable))
     return app
-
-
-async def _start_service(service: Service) -> None:
-    """Start the engines. After a failure the daemon stays up, so that /health can report it."""
-    try:
-        await service.start()
-    except FlashEdgeError as error:
-        log.error("the engines did not start: %s", error.line)
-    except Exception:
-        log.exception("the engines did not start")

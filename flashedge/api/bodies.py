@@ -1,7 +1,4 @@
-"""Parse request bodies: JSON without NaN, then the schema, and how `keep_alive` says a duration.
-
-Errors name the field that is wrong.
-"""
+"""Parse request bodies: JSON without NaN, then the schema. Errors name the field that is wrong."""
 
 from __future__ import annotations
 
@@ -27,15 +24,12 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
-    """The request's body as `kind`. Raises RequestError naming the first thing that is wrong."""
+    """The request's body. Raises RequestError naming the first thing that is wrong."""
     return parse_object(load_object(request.headers, await request.body()), kind)
 
 
 def parse_object(data: Any, kind: type[B], name: str | None = None) -> B:
-    """A part of a body as `kind`. Raises RequestError.
-
-    name: of the field that holds it. None: it is the whole body.
-    """
+    """A body, or the part of one in the field `name`. Raises RequestError."""
     try:
         return kind.model_validate(data)
     except ValidationError as error:
@@ -53,28 +47,28 @@ def load_object(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
             f"the content type is {media!r}",
             hint="send JSON with `Content-Type: application/json`",
         )
-    data = _load_json(body)
-    if not isinstance(data, dict):
-        raise Refusal(400, "invalid_json", "the body must be a JSON object")
-    return data
-
-
-def _load_json(body: bytes) -> Any:
     if not body.strip():
-        raise Refusal(400, "invalid_json", "the body is empty; send a JSON object")
+        raise _refuse_json("the body is empty; send a JSON object")
     try:
         text = body.decode("utf-8", "surrogatepass")
         data = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
-        return replace_halves(data) if _HALF.search(text) else data
+        data = replace_halves(data) if _HALF.search(text) else data
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        raise Refusal(400, "invalid_json", f"malformed JSON: {error.msg} at {where}") from None
+        raise _refuse_json(f"malformed JSON: {error.msg} at {where}") from None
     except UnicodeError:
-        raise Refusal(400, "invalid_json", "the body is not valid Unicode") from None
+        raise _refuse_json("the body is not valid Unicode") from None
     except RecursionError:
-        raise Refusal(400, "invalid_json", "the JSON is nested too deeply") from None
+        raise _refuse_json("the JSON is nested too deeply") from None
     except ValueError:
-        raise Refusal(400, "invalid_json", "a number in the JSON is too long") from None
+        raise _refuse_json("a number in the JSON is too long") from None
+    if not isinstance(data, dict):
+        raise _refuse_json("the body must be a JSON object")
+    return data
+
+
+def _refuse_json(message: str) -> Refusal:
+    return Refusal(400, "invalid_json", message)
 
 
 def replace_halves(data: Any) -> Any:
@@ -88,14 +82,14 @@ def replace_halves(data: Any) -> Any:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise Refusal(400, "invalid_json", f"{name} is not a JSON number; give a finite one")
+    raise _refuse_json(f"{name} is not a JSON number; give a finite one")
 
 
 def _parse_finite(text: str) -> float:
     """Refuses a number such as 1e999, which Python would read as infinity."""
     value = float(text)
     if math.isinf(value):
-        raise Refusal(400, "invalid_json", f"{text[:20]} is too large; give a finite number")
+        raise _refuse_json(f"{text[:20]} is too large; give a finite number")
     return value
 
 
@@ -134,8 +128,7 @@ def _format_location(loc: tuple[int | str, ...]) -> str:
 def describe_body(kind: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI `requestBody` of an operation that calls `read_body`."""
     schema = kind.model_json_schema()
-    shared = schema.pop("$defs", {})
-    schema = _inline(schema, shared)
+    schema = _inline(schema, schema.pop("$defs", {}))
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
@@ -149,21 +142,24 @@ def _inline(node: Any, shared: dict[str, Any]) -> Any:
 
 
 def parse_keep_alive(value: Any) -> float | None:
-    """Seconds of a number, of a text such as "90", "10m" or "1h30m", None of null.
+    """The seconds of the field `keep_alive`: a number, or a text such as "90", "10m" or "1h30m".
 
-    Negative: for ever. Raises RequestError.
+    None of null. A negative time never ends. Raises RequestError.
     """
     if value is None:
         return None
-    seconds = _parse(value) if isinstance(value, str) else value
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise _refuse(value)
-    if not math.isfinite(seconds):
-        raise _refuse(value)
+    seconds: Any = _parse_duration(value) if isinstance(value, str) else value
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not math.isfinite(seconds):
+        raise RequestError(
+            f"keep_alive is {value!r}",
+            hint='give seconds, or a text such as "10m"; 0 unloads at once, -1 never',
+            param="keep_alive",
+        )
     return float(seconds)
 
 
-def _parse(text: str) -> float | None:
+def _parse_duration(text: str) -> float | None:
     text = text.strip()
     sign = -1.0 if text.startswith("-") else 1.0
     text = text.removeprefix("-")
@@ -172,11 +168,3 @@ def _parse(text: str) -> float | None:
     if not text or _PART.sub("", text):
         return None
     return sign * sum(float(count) * _UNITS[unit] for count, unit in _PART.findall(text))
-
-
-def _refuse(value: Any) -> RequestError:
-    return RequestError(
-        f"keep_alive is {value!r}",
-        hint='give seconds, or a text such as "10m"; 0 unloads at once, -1 never',
-        param="keep_alive",
-    )

@@ -15,7 +15,6 @@ LONGEST_NAME = 200
 
 
 def read_caller(request: Request, priority: int) -> Caller:
-    """priority: of the request's body."""
     address = request.client.host if request.client else "unknown"
     client = shorten(request.headers.get("x-flashedge-client") or address)
     return Caller(

@@ -51,15 +51,6 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
         },
     }
 }
-"""Of every route, for /openapi.json."""
-
-
-class RunFault(FlashEdgeError):
-    """The end of a run without a result, as an error with the code of the event."""
-
-    def __init__(self, message: str, code: str, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
 
 
 def dump_json(value: Any) -> bytes:
@@ -81,6 +72,9 @@ def _replace_nonfinite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_replace_nonfinite(v) for v in value]
     return value
+
+
+BUG = FlashEdgeError("a bug in FlashEdge", hint="flashedge logs shows it")
 
 
 class Json(JSONResponse):
@@ -121,7 +115,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
 
 
 def list_methods(request: Request) -> list[str]:
-    """The methods of all routes that a request's path matches, and HEAD with GET."""
+    """The methods of all routes that a request's path matches."""
     found: set[str] = set()
     for route in request.app.routes:
         methods = getattr(route, "methods", None) or ()
@@ -135,21 +129,15 @@ async def handle_bad_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return Json(
-        build_error_object(f"{name}: {first['msg']}", 400, name, "invalid_request"), status_code=400
-    )
+    return build_error_response(RequestError(f"{name}: {first['msg']}", param=name))
 
 
 async def handle_defect(request: Request, error: Exception) -> Response:
     """Any other exception is a bug. The server logs it; the client learns nothing about it."""
-    body = build_error_object(
-        "a bug in FlashEdge; flashedge logs shows it", 500, None, "internal_error"
-    )
-    return Json(body, status_code=500)
+    return build_error_response(BUG)
 
 
 def build_error_object(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:
-    """The body of an error."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     if status in (401, 403):
         kind = "authentication_error" if status == 401 else "permission_error"

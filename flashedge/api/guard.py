@@ -1,8 +1,5 @@
 """Checks of every request before its route: Host, Origin, API key, size. Plain ASGI.
 
-HEAD is answered on every route of GET, and OPTIONS where a browser asks for a page that the user
-has allowed (`allowed_origins`).
-
 A daemon on a loopback address needs no key by default. The checks of Host (against DNS rebinding)
 and Origin (against cross-site requests) protect it from web pages in the user's browser.
 """
@@ -23,13 +20,15 @@ from flashedge.api.failures import Refusal, build_error_response
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S = 30.0
-"""Longest time for a body to arrive, beside that of its bytes."""
+"""Longest time for a body to arrive, in addition to that of its bytes."""
 BODY_BYTES_PER_S = 16 << 10
-"""A client that sends a body more slowly than this is refused, however steadily it sends."""
+"""A client that sends a body more slowly than this is refused."""
+_CLOSE = {"Connection": "close"}
 
 
 class Guard:
-    """The middleware. It answers a request that fails a check itself."""
+    """The middleware. It answers HEAD on every route of GET, and OPTIONS where a browser asks for
+    a page that the user has allowed."""
 
     def __init__(
         self,
@@ -42,8 +41,8 @@ class Guard:
         origins: Collection[str] = (),
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
-        """`max_bytes` limits a body. `api_key` None needs no key. `local_only` checks Host and
-        Origin, for a daemon on a loopback address. `origins`: of pages that may read answers."""
+        """max_bytes: of a body. local_only: check Host and Origin, for a daemon on a loopback
+        address. origins: of pages that may read answers."""
         self._app = app
         self._max_bytes = max_bytes
         self._key = api_key.encode() if api_key else None
@@ -124,10 +123,7 @@ class Guard:
             )
 
     async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body, or None when the client disconnects.
-
-        Counts the bytes while they arrive, because a chunked body announces no length.
-        """
+        """The whole body, or None when the client disconnects."""
         announced = headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._max_bytes:
             raise self._too_large()
@@ -150,7 +146,7 @@ class Guard:
                 return None
             body += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(body) > self._max_bytes:
+            if len(body) > self._max_bytes:  # a chunked body announces no length
                 raise self._too_large()
         return bytes(body)
 
@@ -162,9 +158,6 @@ class Guard:
             hint="shorten it, or raise the setting max_request_bytes",
             headers=_CLOSE,  # the rest of the body stays unread
         )
-
-
-_CLOSE = {"Connection": "close"}
 
 
 def replay_body(body: bytes, receive: Receive) -> Receive:

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -22,7 +22,6 @@ from flashedge.api.sse import (
     OPENED,
     ClientGone,
     EventStream,
-    closing,
     frame,
     run_while_connected,
 )
@@ -42,7 +41,8 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     async def submit(request: Request, body: SolveBody) -> RunHandle:
-        spec = build_solve_spec(body, pairs.find_defaults(body.pair, "pair"))
+        pair = pairs.find(body.pair, "pair")
+        spec = build_solve_spec(body, pair, deterministic=pairs.deterministic)
         service.keep_alive(parse_keep_alive(body.keep_alive))
         async with service.use_pair(spec.pair):
             prompt_ids = await service.encode_prompt(spec)
@@ -97,12 +97,11 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         if status is not None and status not in STATUSES:
             known = ", ".join(STATUSES)
             raise RequestError(f"status is {status!r}; it must be one of {known}", param="status")
+        page: dict[str, Any] = {"limit": limit + 1, "before": before, "status": status}
         if contains is None:
-            found = service.runs(limit=limit + 1, before=before, status=status)
+            found = service.runs(**page)
         else:
-            found = await service.search_runs(
-                contains, limit=limit + 1, before=before, status=status
-            )
+            found = await service.search_runs(contains, **page)
         data = [dataclasses.asdict(run) for run in found[:limit]]
         return Json({"object": "list", "data": data, "has_more": len(found) > limit})
 
@@ -125,8 +124,10 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         after: Annotated[str | None, Query(json_schema_extra={"pattern": "^[0-9]{1,18}$"})] = None,
     ) -> Response:
         """The run's events, from the first or from the one after `Last-Event-ID` (or `after`)."""
-        start = _parse_event_number(request.headers.get("last-event-id") or after)
-        return EventStream(_stream_events(service.run(run_id), start))
+        start = request.headers.get("last-event-id") or after or "0"
+        if not (start.isascii() and start.isdigit() and len(start) < 16):
+            raise RequestError(f"{start[:40]!r} is not an event number", param="after")
+        return EventStream(_stream_events(service.run(run_id), int(start)))
 
     @router.post("/runs/{run_id}/repeat", status_code=202)
     async def repeat(request: Request, run_id: str) -> Response:
@@ -154,7 +155,6 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
 
 
 def _accept(handle: RunHandle) -> Response:
-    """The answer to a request that starts a run and does not wait for it."""
     return Json(
         {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.estimate)},
         status_code=202,
@@ -165,34 +165,26 @@ def _accept(handle: RunHandle) -> Response:
 async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
     """A `queued` event for each position in the queue, and every second while the run waits. Then
     the run's events."""
+
+    def tell(estimate: RunEstimate) -> bytes:
+        return frame({"id": handle.id, **dataclasses.asdict(estimate)}, event="queued")
+
     sent, looks = handle.estimate, 0
-    yield _frame_queued(handle.id, sent)
+    yield tell(sent)
     while (now := handle.estimate).position is not None:
         looks += 1
         if now.position != sent.position or (now != sent and looks % LOOKS_A_SECOND == 0):
             sent = now
-            yield _frame_queued(handle.id, sent)
+            yield tell(sent)
         await asyncio.sleep(QUEUE_POLL_S)
     async with aclosing(_stream_events(handle, 0)) as events:
         async for item in events:
             yield item
 
 
-def _frame_queued(run_id: str, estimate: RunEstimate) -> bytes:
-    return frame({"id": run_id, **dataclasses.asdict(estimate)}, event="queued")
-
-
 async def _stream_events(handle: RunHandle, after: int) -> AsyncGenerator[bytes]:
     """The run's events up to the terminal one, or to the last one of an interrupted run."""
     yield OPENED
-    async with closing(handle.events(after)) as source:
+    async with aclosing(handle.events(after)) as source:  # type: ignore[type-var]
         async for seq, event in source:
             yield frame(to_json(event), event=type(event).__name__, id=seq)
-
-
-def _parse_event_number(text: str | None) -> int:
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise RequestError(f"{text[:40]!r} is not an event number", param="after")
-    return int(text)

@@ -1,7 +1,6 @@
-"""Schemas of request bodies. Types are strict; unknown fields and NaN are refused.
+"""Schemas of request bodies. Types are strict, unknown fields and NaN refused, null is no value.
 
-`Request` checks the ranges, so that API and command line give the same messages. An explicit null
-counts as not given.
+`Request` checks the ranges, so that API and command line give the same messages.
 """
 
 from __future__ import annotations
@@ -19,8 +18,13 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-def describe_ranges(schema: dict[str, Any]) -> None:
-    """Add to a body's schema what values its fields may have (`request.values`)."""
+def describe_ranges(schema: dict[str, Any], *one_of: str) -> None:
+    """Add to a body's schema what values its fields may have (`request.values`).
+
+    one_of: names of fields, exactly one of which is given.
+    """
+    if one_of:
+        schema["oneOf"] = [{"required": [name]} for name in one_of]
     for name, field in schema["properties"].items():
         values = next((kind for kind in field.get("anyOf", ()) if kind["type"] != "null"), field)
         if name in CHOICES:
@@ -32,9 +36,9 @@ def describe_ranges(schema: dict[str, Any]) -> None:
 
 
 class SearchOptions(Body):
-    """How to search. See `Request`."""
+    """How to search. `Request` says what each field means."""
 
-    model_config = ConfigDict(json_schema_extra=describe_ranges)
+    model_config = ConfigDict(json_schema_extra=lambda schema: describe_ranges(schema))
 
     strategy: str | None = None
     n: int | None = None
@@ -58,7 +62,6 @@ class SearchOptions(Body):
     answers: str | None = None
 
     def collect_options(self) -> dict[str, Any]:
-        """Those that are set."""
         values = ((name, getattr(self, name)) for name in SearchOptions.model_fields)
         return {name: value for name, value in values if value is not None}
 
@@ -66,8 +69,8 @@ class SearchOptions(Body):
 class ChatMessage(Body):
     """One message. The role developer means system.
 
-    Clients send the assistant's messages back with further fields. These must be empty, apart from
-    the reasoning, which is not part of the conversation.
+    Clients send the assistant's messages back with more fields. All but the reasoning, which is not
+    part of the conversation, must be empty.
     """
 
     role: str = Field(json_schema_extra={"enum": [*ROLES, "developer"]})
@@ -112,7 +115,9 @@ class ChatMessage(Body):
 class SolveBody(SearchOptions):
     """The body of POST /v1/solve and /v1/runs, with either `problem` or `messages`."""
 
-    model_config = ConfigDict(json_schema_extra=lambda schema: SolveBody.describe(schema))
+    model_config = ConfigDict(
+        json_schema_extra=lambda schema: describe_ranges(schema, "problem", "messages")
+    )
 
     id: str | None = None
     """The client's name for the run. A second request with this id returns the same run."""
@@ -138,17 +143,13 @@ class SolveBody(SearchOptions):
     stream: bool | None = None
     detach: bool | None = None
 
-    @staticmethod
-    def describe(schema: dict[str, Any]) -> None:
-        """Add the ranges, and that one of two fields gives the problem, to the schema."""
-        describe_ranges(schema)
-        schema["oneOf"] = [{"required": ["problem"]}, {"required": ["messages"]}]
-
 
 class ScoreBody(Body):
-    """The body of POST /v1/score that asks for the scores of solutions. See `ScoreAsk`."""
+    """The body of POST /v1/score that asks for the scores of solutions."""
 
-    model_config = ConfigDict(json_schema_extra=lambda schema: ScoreBody.describe(schema))
+    model_config = ConfigDict(
+        json_schema_extra=lambda schema: describe_ranges(schema, "solution", "steps")
+    )
 
     model: str | None = None
     """The pair whose verifier scores."""
@@ -173,16 +174,9 @@ class ScoreBody(Body):
             raise PydanticCustomError("solution", "must be a text or a list of texts")
         return solution
 
-    @staticmethod
-    def describe(schema: dict[str, Any]) -> None:
-        """Add the ranges, and that one of two fields gives what is scored, to the schema."""
-        describe_ranges(schema)
-        schema["oneOf"] = [{"required": ["solution"]}, {"required": ["steps"]}]
-
 
 class ProtocolBody(BaseModel):
-    """What `api.protocols.switch` reads of a body beside what the protocol's handler reads. For
-    /openapi.json."""
+    """What /openapi.json tells of the protocols' bodies: the fields that FlashEdge adds to them."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from flashedge.api.pairs import Defaults
 from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
+from flashedge.models.specs import Pair
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import (
     find_defaults,
     find_user_programs,
+    find_usual_strategy,
     find_watched_options,
     stops_by_counts,
 )
@@ -22,8 +23,7 @@ from flashedge.search.catalog import parse_strategy
 from flashedge.types import Problem, Sampling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelName:
+class ModelName(NamedTuple):
     """The model of a request: a pair, or a pair with a search (bundled:beam-16)."""
 
     pair: str
@@ -49,10 +49,7 @@ class ModelName:
 
 
 def parse_pair(model: str | None) -> str | None:
-    """The pair whose verifier a request names; None for the usual one.
-
-    Raises RequestError for a search.
-    """
+    """The pair whose verifier a request names. Raises RequestError for a search."""
     if model is None:
         return None
     name = ModelName.parse(model)
@@ -65,25 +62,21 @@ def parse_pair(model: str | None) -> str | None:
     return name.pair
 
 
-def build_solve_spec(body: SolveBody, defaults: Defaults) -> Request:
-    """Raises RequestError naming the first field that is wrong."""
+def build_solve_spec(body: SolveBody, pair: Pair, *, deterministic: bool) -> Request:
+    """deterministic: unless the body sets it. Raises RequestError naming the first wrong field."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
     if body.messages is not None:
         problem = Problem(messages=tuple(m.message for m in body.messages))
     else:
         problem = Problem.from_text(body.problem or "")
-    usual = defaults.sampling
-    sampling = Sampling(
-        temperature=usual.temperature if body.temperature is None else body.temperature,
-        top_p=usual.top_p if body.top_p is None else body.top_p,
-        top_k=usual.top_k if body.top_k is None else body.top_k,
-    )
+    names = ("temperature", "top_p", "top_k")
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
     return build_run_spec(
         problem,
-        body.collect_options(),
-        defaults,
-        sampling=sampling,
+        {"deterministic": deterministic, **body.collect_options()},
+        pair,
+        sampling=replace(pair.sampling, **given),
         max_tokens=body.max_tokens,
         seed=0 if body.seed is None else body.seed,
         chat_template_kwargs=body.chat_template_kwargs or {},
@@ -93,35 +86,32 @@ def build_solve_spec(body: SolveBody, defaults: Defaults) -> Request:
 def build_run_spec(
     problem: Problem,
     search: Mapping[str, Any],
-    defaults: Defaults,
+    pair: Pair,
     *,
     sampling: Sampling,
     max_tokens: int | None,
-    seed: int,
     **fields: Any,
 ) -> Request:
-    """Fill in the defaults of a search. Raises RequestError.
+    """Fill in the pair's and the strategy's defaults of a search. Raises RequestError.
 
-    search: options of `SearchOptions`. max_tokens: of a path; None for the pair's default.
-    fields: further fields of Request.
+    search: options of `SearchOptions`. max_tokens: of a path. fields: further ones of Request.
     """
     if max_tokens is not None:
         check_field("max_tokens", max_tokens)
-    strategy = search.get("strategy", defaults.strategy)
+    strategy = search.get("strategy", find_usual_strategy(pair.verifier.judges, pair.judge))
     usual = {"strategy": strategy, **find_defaults(strategy)}
     if search.get("answers") == "whole":
         usual["selection"] = "best"
     filled = {
-        "max_step_tokens": defaults.max_step_tokens,
-        "step_rule": defaults.step_rule,
-        "step_entropy": defaults.step_entropy,
-        "min_step_tokens": defaults.min_step_tokens,
-        "judge": defaults.judge,
-        "deterministic": defaults.deterministic,
+        "max_step_tokens": pair.max_step_tokens,
+        "step_rule": pair.step_rule,
+        "step_entropy": pair.step_entropy,
+        "min_step_tokens": pair.min_step_tokens,
+        "judge": pair.judge,
         **usual,
         **search,
     }
-    if isinstance(strategy, str) and (own := defaults.options.get(strategy)):
+    if isinstance(strategy, str) and (own := pair.options.get(strategy)):
         filled["options"] = {**own, **filled.get("options", {})}
     if isinstance(exits := search.get("early_exit"), dict):
         filled["early_exit"] = ExitOptions.from_json(exits)
@@ -133,10 +123,9 @@ def build_run_spec(
         filled["options"] = {**watched, **filled.get("options", {})}
     return Request(
         problem=problem,
-        pair=defaults.pair,
-        seed=seed,
+        pair=pair.name,
         sampling=sampling,
-        max_path_tokens=defaults.max_path_tokens if max_tokens is None else max_tokens,
+        max_path_tokens=pair.max_path_tokens if max_tokens is None else max_tokens,
         **fields,
         **filled,
     )

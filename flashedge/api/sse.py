@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from flashedge.api.failures import RunFault, build_error, build_error_response, dump_json
+from flashedge.api.failures import BUG, build_error, build_error_response, dump_json
 from flashedge.errors import FlashEdgeError
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 DISCONNECTED = "the client disconnected"
 """Why a run is cancelled whose client has left."""
-PING = b": ping\n\n"
 OPENED = b": open\n\n"  # as first item it tells the client at once that the stream works
 PING_S = 10.0
 JOINED = 64
@@ -40,16 +39,6 @@ def frame(data: Any, *, event: str | None = None, id: int | None = None) -> byte
     if event is not None:
         head += b"event: " + event.encode() + b"\n"
     return head + b"data: " + dump_json(data) + b"\n\n"
-
-
-@asynccontextmanager
-async def closing(source: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """`source`, which is closed at the end of the block. Closing cancels what feeds it."""
-    try:
-        yield source
-    finally:
-        if isinstance(source, AsyncGenerator):
-            await source.aclose()
 
 
 class ClientGone(Exception):
@@ -69,14 +58,6 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
         await _cancel_tasks(task, gone)
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """The end of the source."""
-
-    error: Exception | None
-    """The exception that the source raised."""
-
-
 class EventStream(Response):
     """A response that sends what `source` has at once, and pings while it has nothing.
 
@@ -92,7 +73,6 @@ class EventStream(Response):
         source: AsyncGenerator[bytes],
         *,
         on_close: Callable[[], None] = lambda: None,
-        ping_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(
@@ -101,10 +81,9 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._source = source
         self._on_close = on_close
-        self._ping_s = PING_S if ping_s is None else ping_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queue: asyncio.Queue[bytes | _End] = asyncio.Queue(maxsize=JOINED)
+        queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=JOINED)
         pump = asyncio.create_task(self._pump(queue))
         gone = asyncio.create_task(_wait_for_disconnect(receive))
         writer = asyncio.create_task(self._write(queue, scope, receive, send))
@@ -116,66 +95,58 @@ class EventStream(Response):
             self._on_close()
             await _cancel_tasks(writer, gone, pump)
 
-    async def _pump(self, queue: asyncio.Queue[bytes | _End]) -> None:
-        end = _End(None)
+    async def _pump(self, queue: asyncio.Queue[bytes | Exception | None]) -> None:
+        """Queue the source's items, and then None or the exception that ended it."""
+        end: Exception | None = None
         try:
             async with aclosing(self._source) as source:
                 async for item in source:
                     await queue.put(item)
         except Exception as error:
-            end = _End(error)
+            end = error
         await queue.put(end)
 
     async def _write(
-        self, queue: asyncio.Queue[bytes | _End], scope: Scope, receive: Receive, send: Send
+        self,
+        queue: asyncio.Queue[bytes | Exception | None],
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         started = False
-        end: _End | None = None
-        while end is None:
-            items: list[bytes] = []
+        item: bytes | Exception | None = b""
+        while isinstance(item, bytes):
             try:
-                async with asyncio.timeout(self._ping_s):
+                async with asyncio.timeout(PING_S):
                     item = await queue.get()
             except TimeoutError:
-                item = PING
+                item = b": ping\n\n"
+            body = b""
             while isinstance(item, bytes):
-                items.append(item)
+                body += item
                 if queue.empty():
                     break
                 item = queue.get_nowait()
-            end = item if isinstance(item, _End) else None
-            body = b"".join(items)
-            if end is not None and end.error is not None:
+            if isinstance(item, Exception):
                 if not (started or body):
-                    if not isinstance(end.error, FlashEdgeError):
-                        raise end.error
-                    await build_error_response(end.error)(scope, receive, send)
+                    if not isinstance(item, FlashEdgeError):
+                        raise item
+                    await build_error_response(item)(scope, receive, send)
                     return
-                body += frame(build_error(_translate_error(end.error)), event="error")
+                if not isinstance(item, FlashEdgeError):
+                    log.error("a stream failed", exc_info=item)
+                    item = BUG
+                body += frame(build_error(item), event="error")
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     if not started:
-                        await send(self._head())
+                        head = {"status": self.status_code, "headers": self.raw_headers}
+                        await send({"type": "http.response.start", **head})
                         started = True
-                    more = end is None
+                    more = isinstance(item, bytes)
                     await send({"type": "http.response.body", "body": body, "more_body": more})
             except (TimeoutError, OSError):
                 return
-
-    def _head(self) -> dict[str, Any]:
-        return {
-            "type": "http.response.start",
-            "status": self.status_code,
-            "headers": self.raw_headers,
-        }
-
-
-def _translate_error(error: Exception) -> FlashEdgeError:
-    """The error for the client. A bug is logged here and not described to the client."""
-    if isinstance(error, FlashEdgeError):
-        return error
-    log.error("a stream failed", exc_info=error)
-    return RunFault("a bug in FlashEdge", "internal_error", "flashedge logs shows it")
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
@@ -188,3 +159,60 @@ async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# ---------------------------------------------------------------- streams of vLLM's handlers
+
+
+def begins_stream(message: Message) -> bool:
+    """Whether an `http.response.start` begins a stream of server-sent events."""
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in message["headers"]
+    )
+
+
+def drop_length(message: Message) -> Message:
+    """An `http.response.start` without the length of its body, which a wrapper changes."""
+    kept = [(name, v) for name, v in message["headers"] if name.lower() != b"content-length"]
+    return {**message, "headers": kept}
+
+
+@asynccontextmanager
+async def keep_alive(send: Send) -> AsyncIterator[Send]:
+    """A `send` that adds comments to a stream while nothing else is sent, until the block ends.
+
+    A search may wait in the queue for minutes, and clients or proxies would give up. vLLM's own
+    comments are off: they cover two protocols.
+    """
+    lock = asyncio.Lock()  # a comment may not stand inside an event
+    sent_at = time.monotonic()
+    task: asyncio.Task[None] | None = None
+
+    async def comment() -> None:
+        while True:
+            silent_s = time.monotonic() - sent_at
+            if silent_s < PING_S:
+                await asyncio.sleep(PING_S - silent_s)
+                continue
+            comment = b": keep-alive\n\n"
+            await sending({"type": "http.response.body", "body": comment, "more_body": True})
+
+    async def sending(message: Message) -> None:
+        nonlocal sent_at, task
+        async with lock:
+            await send(message)
+            sent_at = time.monotonic()
+        if message["type"] == "http.response.start":
+            if begins_stream(message):
+                task = asyncio.create_task(comment())
+        elif not message.get("more_body", False) and task is not None:
+            task.cancel()
+
+    try:
+        yield sending
+    finally:
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await task

@@ -27,8 +27,6 @@ from flashedge.types import POLICY_NAMES
 
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
-ANSWERING = (*SERVING, "unloaded")
-"""States in which requests are answered. Without a loaded pair a request waits for it."""
 SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "cards")
 """What /health tells of an engine. /v1/status tells more."""
 
@@ -58,7 +56,7 @@ def system_router(service: Service) -> APIRouter:
             "loaded": list(service.loaded),
             "version": flashedge.__version__,
         }
-        if now.state in ANSWERING:
+        if now.state in (*SERVING, "unloaded"):  # without a loaded pair a request waits for it
             return Json(body)
         return Json(body, status_code=503, headers={"Retry-After": "2"})
 
@@ -128,24 +126,23 @@ def _describe_pair(state: PairState, views: Mapping[str, EngineView]) -> dict[st
 
 
 async def _read_views(pairs: Mapping[str, PairState]) -> dict[str, Mapping[str, EngineView]]:
-    """The view of each engine, by pair. Empty for a pair with an engine that does not answer; the
-    other figures still count."""
-    found = await asyncio.gather(*map(_read_pair, pairs.values()))
+    """The view of each engine, by pair. Empty for a pair with an engine that does not answer."""
+
+    async def read(state: PairState) -> Mapping[str, EngineView]:
+        if state.health.state not in SERVING:
+            return {}
+        try:
+            async with asyncio.timeout(VIEW_TIMEOUT_S):
+                return await state.read_views()
+        except (FlashEdgeError, TimeoutError):
+            return {}
+
+    found = await asyncio.gather(*map(read, pairs.values()))
     return dict(zip(pairs, found, strict=True))
 
 
-async def _read_pair(state: PairState) -> Mapping[str, EngineView]:
-    if state.health.state not in SERVING:
-        return {}
-    try:
-        async with asyncio.timeout(VIEW_TIMEOUT_S):
-            return await state.read_views()
-    except (FlashEdgeError, TimeoutError):
-        return {}
-
-
 def describe_daemon(service: Service, url: str) -> str:
-    """Plain text, so that no name in it is markup."""
+    """The daemon in plain text, in which no name is markup."""
     now = service.health()
     detail = f" ({now.detail})" if now.detail else ""
     return f"""\

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.api.callers import shorten
-from flashedge.api.pairs import Defaults
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError
+from flashedge.models.specs import ModelSpec
 
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """The protocols' names for the most tokens of an answer."""
@@ -34,7 +34,7 @@ LEAST_THINKING = 1024
 NO_ARGUMENTS = {"type": "object", "properties": {}}
 """The schema of a tool without parameters. Arguments are an object in every protocol."""
 _SHAPES = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "not", "if"})
-"""What a schema says of the kind of value that it describes."""
+"""Keywords by which a schema says what kind of value it describes."""
 _OWN = frozenset({"function", "custom", "namespace"})
 """Kinds of tools in `/v1/responses` that the client runs."""
 _SERVICES = {
@@ -47,11 +47,10 @@ _HABIT = "web_search"
 """Codex names this hosted tool in every request, beside its own."""
 
 
-def normalize(path: str, body: dict[str, Any], defaults: Defaults) -> None:
-    """Change a body into the form that the handlers read.
+def normalize(path: str, body: dict[str, Any], model: ModelSpec) -> None:
+    """Change a body for `model` into the form that the handlers read.
 
-    defaults: of the pair that is asked. Raises RequestError for what can't be done and must not be
-    passed over.
+    Raises RequestError for what can't be done and must not be passed over.
     """
     for name in [name for name, value in body.items() if value is None]:
         del body[name]
@@ -74,14 +73,14 @@ def normalize(path: str, body: dict[str, Any], defaults: Defaults) -> None:
         refuse_services(path, body)
         drop_empty_tools(body)
         give_schemas(path, body)
-    if not defaults.has_budgets:
+    if model.reasoning_parser is None:
         drop_budgets(body)
-    limit_tokens(body, defaults.max_model_len)
+    limit_tokens(body, model.max_model_len)
 
 
 def _drop_nulls(turn: Any) -> Any:
-    """A message or item as a client's library may write it from an answer, with all of its fields.
-    What a call is given keeps its nulls."""
+    """A message or item without the fields that a client's library writes as null. The arguments of
+    a call keep their nulls."""
     if not isinstance(turn, dict):
         return turn
     kept = {name: value for name, value in turn.items() if value is not None}
@@ -174,11 +173,8 @@ def refuse_hosted_tools(body: dict[str, Any]) -> None:
                 param="tools",
             )
     if kinds:
-        body["tools"] = [
-            tool
-            for tool in body["tools"]
-            if not (isinstance(tool, dict) and tool.get("type") == _HABIT)
-        ]
+        hosted = [tool for tool in _list_tools(body) if tool.get("type") == _HABIT]
+        body["tools"] = [tool for tool in body["tools"] if tool not in hosted]
 
 
 def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
@@ -194,8 +190,8 @@ def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
 
 
 def refuse_other_tools(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for tools of chat completions that are no functions, and for the form
-    that functions had before 2024."""
+    """Raises RequestError for tools of chat completions that are no functions, and for the form of
+    functions before 2024."""
     for tool in _list_tools(body):
         kind = tool.get("type", "function")
         if isinstance(kind, str) and kind != "function":
@@ -258,7 +254,7 @@ def refuse_many(body: Mapping[str, Any]) -> None:
 
 
 def move_format(body: dict[str, Any]) -> None:
-    """Put the format of messages where it is read. It had a name of its own at first."""
+    """Put the format of messages where it is read, from where it first was."""
     given = body.pop("output_format", None)
     config = body.setdefault("output_config", {}) if given is not None else None
     if isinstance(config, dict):
@@ -285,8 +281,7 @@ def drop_budgets(body: dict[str, Any]) -> None:
 def limit_tokens(body: dict[str, Any], most: int) -> None:
     """Lower a limit of tokens that no context of `most` tokens can reach.
 
-    Coding agents ask for as many as the largest models can write, whatever the model. vLLM's
-    handlers would refuse that.
+    Coding agents ask any model for as many as the largest can write. vLLM's handlers refuse that.
     """
     above = [name for name in LIMITS if (read_int(body, name) or 0) > most]
     for name in above:
@@ -300,6 +295,5 @@ def limit_tokens(body: dict[str, Any], most: int) -> None:
 
 
 def read_int(body: Mapping[str, Any], name: str) -> int | None:
-    """A field of a request. None where it is left out or no integer."""
     value = body.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flashedge.api.asgi import begins_stream
 from flashedge.api.failures import build_error, build_error_object, dump_json
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.api.sse import begins_stream, drop_length
 from flashedge.engine.http_requests import TaggedRequest
 from flashedge.errors import ContextOverflow, FlashEdgeError, RequestError
 
@@ -83,8 +84,7 @@ def _tell_overflow(message: str) -> str:
 
 
 class MessagesErrors:
-    """The middleware for Anthropic's protocol. Answers to other routes, streams and what is no
-    error go on as they are."""
+    """The middleware for Anthropic's protocol."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -100,7 +100,7 @@ class MessagesErrors:
 def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> Send:
     """A `send` that puts a whole answer with an error status into another form.
 
-    convert: makes the body of the `error` object in the answer, and of its status.
+    convert: makes the new body from the `error` object of the answer, and from its status.
     """
     start: Message | None = None
     body = b""
@@ -118,32 +118,22 @@ def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> 
             return
         body += message.get("body", b"")
         if not message.get("more_body", False):
-            body = _convert(body, start["status"], convert)
-            await send({**start, "headers": _measure(start, body)})
+            with suppress(ValueError, KeyError, TypeError):  # the empty answer to HEAD
+                body = dump_json(convert(json.loads(body)["error"], start["status"]))
+            start = drop_length(start)
+            start["headers"].append((b"content-length", str(len(body)).encode()))
+            await send(start)
             await send({"type": "http.response.body", "body": body})
             start = None
 
     return rewriting
 
 
-def _convert(body: bytes, status: int, convert: Callable[[Any, int], dict[str, Any]]) -> bytes:
-    try:
-        return dump_json(convert(json.loads(body)["error"], status))
-    except (ValueError, KeyError, TypeError):
-        return body  # the empty answer to HEAD
-
-
-def _measure(start: Message, body: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers of an answer with this body."""
-    kept = [(name, v) for name, v in start["headers"] if name.lower() != b"content-length"]
-    return [*kept, (b"content-length", str(len(body)).encode())]
-
-
 class StreamFailures:
-    """Passes one answer on to `send`.
+    """Passes one answer on to `send`, and tells an error within a stream in its protocol's form.
 
-    A stream of responses breaks off when an error meets it, and one of messages says that its own
-    error was malformed. Chat completions say it in a form of vLLM's own.
+    Of vLLM's own streams, one of responses breaks off there, and one of messages says that its
+    error was malformed.
     """
 
     def __init__(self, request: TaggedRequest, path: str, send: Send) -> None:
@@ -155,7 +145,6 @@ class StreamFailures:
         """Whether a stream is open."""
 
     async def send(self, message: Message) -> None:
-        """Pass a part of the answer on."""
         if message["type"] == "http.response.start":
             self._can_fail = begins_stream(message)
         else:

@@ -17,20 +17,18 @@ from starlette.responses import Response
 from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
 from flashedge.api.callers import read_caller
 from flashedge.api.failures import Json
-from flashedge.api.pairs import Defaults, ServablePairs
+from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.paths import SCORES
 from flashedge.api.schemas import ScoreBody
 from flashedge.api.specs import parse_pair
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError
+from flashedge.models.specs import Pair
 from flashedge.runtime.request.values import check_field
 from flashedge.runtime.service import Service
 from flashedge.runtime.solution_scoring import ScoreAsk, Solution, SolutionScores
 from flashedge.types import Problem
-
-USUAL_AGGREGATE = "last"
-"""As in a search that names none."""
 
 
 def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
@@ -39,7 +37,8 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
     async def score(request: Request) -> Response:
         """Score one solution or several, each in its steps. Ends when the client disconnects."""
         body = await read_body(request, ScoreBody)
-        ask = build_score_ask(body, pairs.find_defaults(parse_pair(body.model)))
+        pair = pairs.find(parse_pair(body.model))
+        ask = build_score_ask(body, pair, deterministic=pairs.deterministic)
         caller = read_caller(request, body.priority or 0)
         service.keep_alive(parse_keep_alive(body.keep_alive))
 
@@ -53,26 +52,22 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
             return Response(status_code=499)
 
     for path in SCORES:
-        router.add_api_route(
-            path, score, methods=["POST"], name=path, openapi_extra=describe_body(ScoreBody)
-        )
+        router.post(path, name=path, openapi_extra=describe_body(ScoreBody))(score)
     return router
 
 
-def build_score_ask(body: ScoreBody, defaults: Defaults) -> ScoreAsk:
-    """Raises RequestError naming the first field that is wrong."""
+def build_score_ask(body: ScoreBody, pair: Pair, *, deterministic: bool) -> ScoreAsk:
+    """deterministic: unless the body sets it. Raises RequestError naming the first wrong field."""
     if not body.problem.strip():
         raise RequestError("the problem is empty; give some text", param="problem")
-    aggregate = USUAL_AGGREGATE if body.aggregate is None else body.aggregate
+    aggregate = "last" if body.aggregate is None else body.aggregate  # as in a search
     check_field("aggregate", aggregate)
     return ScoreAsk(
-        pair=defaults.pair,
+        pair=pair.name,
         problem=Problem.from_text(body.problem),
         solutions=_read_solutions(body),
         aggregate=aggregate,
-        deterministic=(
-            defaults.deterministic if body.deterministic is None else body.deterministic
-        ),
+        deterministic=deterministic if body.deterministic is None else body.deterministic,
     )
 
 

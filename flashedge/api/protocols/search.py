@@ -1,5 +1,4 @@
-"""The search that a request of one of vLLM's protocols asks for. Implements
-`engine.http_requests.Searcher`.
+"""The search that a request of one of vLLM's protocols asks for, and what it adds to the answer.
 
 vLLM's handler makes prompt and sampling of the body; how to search is read here.
 """
@@ -11,13 +10,15 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from starlette.types import Message, Send
+
 from flashedge.api.bodies import parse_object
-from flashedge.api.failures import RunFault
-from flashedge.api.pairs import Defaults
+from flashedge.api.failures import dump_json
 from flashedge.api.protocols.client_habits import LIMITS, read_int
+from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
-from flashedge.api.sse import DISCONNECTED
+from flashedge.api.sse import DISCONNECTED, begins_stream, drop_length
 from flashedge.engine.http_requests import (
     Found,
     FoundPath,
@@ -26,7 +27,7 @@ from flashedge.engine.http_requests import (
     SearchItem,
     SearchPrompt,
 )
-from flashedge.errors import RequestError
+from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import (
     NodeScored,
     NodesExpanded,
@@ -36,13 +37,18 @@ from flashedge.events import (
     RunFinished,
     StepCompleted,
 )
+from flashedge.models.specs import Pair
 from flashedge.runtime.request.request import USUAL_PATHS, Request
-from flashedge.runtime.request.strategies import find_defaults, find_user_programs
+from flashedge.runtime.request.strategies import (
+    find_defaults,
+    find_user_programs,
+    find_usual_strategy,
+)
 from flashedge.runtime.run import create_run_id
 from flashedge.runtime.service import RunHandle, Service
 from flashedge.scheduling.programs.program import Caller
 from flashedge.search.catalog import parse_strategy
-from flashedge.types import FinishReason, NodeId, Problem, Sampling
+from flashedge.types import FinishReason, NodeId, Problem
 
 _EFFORTS = {
     "none": (1 / 8, True),
@@ -79,22 +85,24 @@ _REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 
 
 class ProtocolSearch:
-    """One request's search."""
+    """One request's search, an `engine.http_requests.Searcher`."""
 
     def __init__(
         self,
         service: Service,
-        defaults: Defaults,
+        pair: Pair,
         body: Mapping[str, Any],
         *,
         name: ModelName,
         tags: RequestTags,
+        deterministic: bool = False,
     ) -> None:
-        """Raises RequestError for what can't be searched for, before anything is sent."""
+        """deterministic: unless the body says. Raises RequestError for what can't be searched for,
+        before anything is sent."""
         self.run_id = create_run_id()
+        self.model: str = body["model"]
         self._service = service
-        self._defaults = defaults
-        self._model: str = body["model"]
+        self._pair = pair
         self._seed = tags.seed
         self._caller = Caller(client=tags.client, program=tags.program, priority=tags.priority)
         self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
@@ -104,25 +112,21 @@ class ProtocolSearch:
         """The run's result, once it has finished."""
 
         _refuse_meaningless(body)
-        _refuse_budget(body, defaults.max_path_tokens)
-        search = apply_flag(_choose_search(body, name), body)
-        self._search = apply_effort(search, body, defaults)
-        self._build_spec(Problem.from_text("?"), {}, sampling=defaults.sampling, max_tokens=None)
-
-    @property
-    def model(self) -> str:
-        return self._model
+        _refuse_budget(body, pair.max_path_tokens)
+        flag = body.get("deterministic")
+        self._search = {
+            "deterministic": flag if isinstance(flag, bool) else deterministic,
+            **apply_effort(_choose_search(body, name), body, pair),
+        }
+        self._build_spec(Problem.from_text("?"), {}, sampling=pair.sampling, max_tokens=None)
 
     def check_admission(self) -> None:
-        """See `engine.http_requests`."""
-        self._service.check_queue(self._defaults.pair)
+        self._service.check_queue(self._pair.name)
 
     def take_conversation(self, problem: Problem) -> None:
-        """See `engine.http_requests`."""
         self._problem = problem
 
     def start(self, prompt: SearchPrompt) -> AsyncGenerator[SearchItem]:
-        """See `engine.http_requests`."""
         if self._problem is None:  # gpt-oss: its handler does not use the chat template
             raise RequestError(
                 "a search can't follow this model's conversations",
@@ -154,25 +158,10 @@ class ProtocolSearch:
         if self._handle is not None:
             self._handle.cancel(DISCONNECTED)
 
-    def _build_spec(
-        self,
-        problem: Problem,
-        usual: Mapping[str, Any],
-        *,
-        sampling: Sampling,
-        max_tokens: int | None,
-        **fields: Any,
-    ) -> Request:
+    def _build_spec(self, problem: Problem, usual: Mapping[str, Any], **fields: Any) -> Request:
         """usual: options that the request may change."""
-        return build_run_spec(
-            problem,
-            {**usual, **self._search},
-            self._defaults,
-            sampling=sampling,
-            max_tokens=max_tokens,
-            seed=self._seed,
-            **fields,
-        )
+        search = {**usual, **self._search}
+        return build_run_spec(problem, search, self._pair, seed=self._seed, **fields)
 
     async def _follow(self, handle: RunHandle, choices: int) -> AsyncGenerator[SearchItem]:
         parents: dict[NodeId, NodeId] = {}
@@ -196,9 +185,7 @@ class ProtocolSearch:
                         return
                     case RunFailed() | RunCancelled():
                         await handle.result()  # raises what ended the run
-                    case _:
-                        pass
-        raise RunFault("the run's log ended without a result", "internal_error")
+        raise FlashEdgeError("the run's log ended without a result")
 
 
 def _refuse_meaningless(body: Mapping[str, Any]) -> None:
@@ -251,15 +238,7 @@ def _choose_search(body: Mapping[str, Any], name: ModelName) -> dict[str, Any]:
     return options
 
 
-def apply_flag(search: dict[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
-    """Let the field `deterministic` of plain requests mean the search too."""
-    flag = body.get("deterministic")
-    return {"deterministic": flag, **search} if isinstance(flag, bool) else search
-
-
-def apply_effort(
-    search: dict[str, Any], body: Mapping[str, Any], defaults: Defaults
-) -> dict[str, Any]:
+def apply_effort(search: dict[str, Any], body: Mapping[str, Any], pair: Pair) -> dict[str, Any]:
     """Let the request's reasoning effort choose what the search leaves open: the number of paths,
     and whether it may end early."""
     effort = body.get("reasoning_effort")
@@ -269,19 +248,15 @@ def apply_effort(
     if not isinstance(effort, str) or effort not in _EFFORTS:
         return search  # the handler refuses an unknown one
     factor, may_exit = _EFFORTS[effort]
-    strategy = search.get("strategy", defaults.strategy)
+    strategy = search.get("strategy", find_usual_strategy(pair.verifier.judges, pair.judge))
+    chosen = {"early_exit": may_exit, "n": round(USUAL_PATHS * factor)}
     usual = find_defaults(strategy)
-    chosen: dict[str, Any] = {}
-    if "early_exit" not in usual:
-        chosen["early_exit"] = may_exit
-    if "n" not in usual:
-        chosen["n"] = round(USUAL_PATHS * factor)
-    return {**chosen, **search}
+    return {**{name: v for name, v in chosen.items() if name not in usual}, **search}
 
 
 def rank_paths(result: Mapping[str, Any]) -> list[NodeId]:
-    """The nodes in which a result's paths end: the answer's path, then the others by their
-    scores, best first. Without a completed path only the node that was chosen."""
+    """The nodes in which a result's paths end: the answer's, then the others, best first. Without a
+    completed path only the node that was chosen."""
     choice = result["choice"]
     others = [path for path in result["completions"] if path["node"] != choice]
     others.sort(key=lambda path: (-(path.get("score") or 0.0), path["node"]))
@@ -301,3 +276,55 @@ def _join_path(
         logprobs=tuple(p for step in path for p in step.logprobs),
         finish=FinishReason(path[-1].finish) if path else FinishReason.LENGTH,
     )
+
+
+# ---------------------------------------------------------------- the answer
+
+_LAST_EVENTS = {
+    CHAT: b'"finish_reason":"',
+    RESPONSES: b'"type":"response.completed"',
+    MESSAGES: b'"type":"message_delta"',
+}
+"""What an event that ends a choice contains. A text can't: its quotation marks are escaped."""
+
+
+def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
+    """A `send` that adds to an answer what only a search has: its id in the header
+    X-FlashEdge-Run, and the `flashedge` object in the whole answer, or in the first event of a
+    stream that ends a choice. Errors and counts of tokens stay as they are."""
+    is_stream, is_added = False, False
+
+    async def adding(message: Message) -> None:
+        nonlocal is_stream, is_added
+        if message["type"] == "http.response.start":
+            if path not in _LAST_EVENTS or message["status"] != 200:
+                is_added = True
+            else:
+                is_stream = begins_stream(message)
+                message = drop_length(message)
+                message["headers"].append((b"x-flashedge-run", search.run_id.encode()))
+        elif not is_added and search.result is not None and (body := message.get("body")):
+            mark = b"{" if not is_stream else _LAST_EVENTS[path]
+            if mark in body:
+                is_added = True
+                message = {**message, "body": _insert(body, mark, search.result, is_stream)}
+        await send(message)
+
+    return adding
+
+
+def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool) -> bytes:
+    """Put the object first in the JSON object of the whole body, or of the event with the mark.
+
+    /v1/runs/{run_id} has the rest of the result.
+    """
+    start = 0
+    if is_stream:  # JSON has no line breaks, so only a line of the stream begins so
+        start = (b"\n" + body).rindex(b"\ndata: {", 0, body.index(mark) + 1)
+    at = body.index(b"{", start) + 1
+    names = (
+        *("strategy", "n", "seed", "answer", "votes", "certainty"),
+        *("trusted", "cut_by", "unlikely", "unboxed", "usage", "timing"),
+    )
+    about = {"run_id": result["id"], **{name: result.get(name) for name in names}}
+    return body[:at] + b'"flashedge":' + dump_json(about) + b"," + body[at:]

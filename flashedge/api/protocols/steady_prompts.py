@@ -1,9 +1,8 @@
-"""Leaves out of instructions what coding agents change in each request.
+"""Leaves out of instructions what coding agents change in each request (feature `steady_prompts`).
 
 A prompt's KV is found again up to the first token that differs, and instructions stand first.
-Claude Code writes a header for its maker's accounts before them, with a hash of the request, and
-counts down the tokens that are left. No model needs either. The setting `steady_prompts` turns this
-off.
+Claude Code writes a billing header before them, with a hash of the request, and counts down the
+tokens that are left. No model needs either.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ def steady(text: str) -> str:
 
 
 def steady_prompt(body: dict[str, Any]) -> None:
-    """Leave what changes out of the instructions of a request, of any protocol. Parts and messages
-    that hold nothing else go too."""
+    """Leave what changes out of the instructions of a request of any protocol, and parts and
+    messages that hold nothing else."""
     for holder, name in _list_places(body):
         value = holder[name]
         if isinstance(value, str):
@@ -43,7 +42,6 @@ def steady_prompt(body: dict[str, Any]) -> None:
 
 
 def _list_places(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where the instructions of a request stand."""
     yield from ((body, name) for name in ("system", "instructions") if name in body)
     for name in ("messages", "input"):
         if isinstance(turns := body.get(name), list):
@@ -57,7 +55,7 @@ def _tells(turn: Any) -> bool:
 
 
 def _steady_part(part: Any) -> Any:
-    """A part of a text. None where nothing is left of it."""
+    """A part of a text, or None where nothing is left of it."""
     if not isinstance(part, dict) or not isinstance(part.get("text"), str):
         return part
     text = steady(part["text"])

@@ -1,8 +1,7 @@
 """Sends requests of the protocols that agents speak to vLLM's own handlers. Plain ASGI, behind the
 guard.
 
-What a request asks of the scheduler, and which search it asks for, is read here before the handlers
-see it: see `engine.http_requests`.
+What a request asks of the scheduler, and which search it asks for, is read here first.
 
 | tag | where it stands |
 |---|---|
@@ -17,7 +16,6 @@ import asyncio
 import re
 import secrets
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -25,21 +23,20 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
-from flashedge.api.asgi import drop_length, keep_alive
 from flashedge.api.bodies import load_object, parse_keep_alive
 from flashedge.api.callers import limit_priority, name_program, shorten
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error_response, dump_json
 from flashedge.api.guard import replay_body
-from flashedge.api.pairs import Defaults, ServablePairs
+from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.client_habits import normalize, read_int
 from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error, rewrite_error
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
-from flashedge.api.protocols.search import ProtocolSearch
-from flashedge.api.protocols.search_result import add_result
+from flashedge.api.protocols.search import ProtocolSearch, add_result
 from flashedge.api.protocols.steady_prompts import steady_prompt
 from flashedge.api.specs import ModelName, parse_pair
-from flashedge.engine.http_requests import RequestTags, TaggedRequest, tag_requests
+from flashedge.engine.http_requests import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.models.specs import Pair
 from flashedge.runtime.service import Service
 from flashedge.types import MAX_SEED
 
@@ -75,30 +72,33 @@ class ProtocolSwitch:
                 return
             model = body.get("model")  # where it names none, the handler says what that means
             name = ModelName.parse(model) if isinstance(model, str) else None
-            defaults = self._pairs.find_defaults(None if name is None else name.pair)
+            pair = self._pairs.find(None if name is None else name.pair)
             if scope["path"] in SCORES:
-                check_pairs(body, defaults)
+                check_pairs(body, pair)
             else:
-                normalize(scope["path"], body, defaults)
+                normalize(scope["path"], body, pair.generator)
                 if self._steady:
                     steady_prompt(body)
             receive = replay_body(dump_json(body), receive)
             tags = read_tags(scope, body)
             if body.get("search") is not None or (name is not None and name.search is not None):
-                search = self._build_search(scope["path"], body, name, defaults, tags)
+                search = self._build_search(scope["path"], body, name, pair, tags)
                 send = add_result(search, scope["path"], send)
             self._service.keep_alive(parse_keep_alive(body.get("keep_alive")))
             async with (
-                self._service.use_pair(defaults.pair) as pair,
+                self._service.use_pair(pair.name) as served,
                 tag_requests(tags, search) as request,
-                keep_alive(send) as sending,
+                sse.keep_alive(send) as sending,
             ):
                 answer = StreamFailures(request, scope["path"], sending)
-                telling = rewrite_error(answer.send, partial(_build_error, request))
+                telling = rewrite_error(
+                    answer.send,
+                    lambda told, status: build_protocol_error(told, status, request.failure),
+                )
                 if tags.deterministic and search is None:  # a search waits in its run
-                    await pair.wait_tested()
+                    await served.wait_tested()
                 try:
-                    await pair.protocols(scope, receive, _translate(scope, telling))
+                    await served.protocols(scope, receive, _translate(scope, telling))
                 except Exception:  # whatever ended the handler, its stream needs an end
                     if not await answer.end():
                         raise
@@ -115,7 +115,7 @@ class ProtocolSwitch:
         path: str,
         body: Mapping[str, Any],
         name: ModelName | None,
-        defaults: Defaults,
+        pair: Pair,
         tags: RequestTags,
     ) -> ProtocolSearch:
         if path == COMPLETIONS:
@@ -128,7 +128,9 @@ class ProtocolSwitch:
             )
         if name is None:
             raise RequestError("model is missing", param="model")
-        return ProtocolSearch(self._service, defaults, body, name=name, tags=tags)
+        return ProtocolSearch(
+            self._service, pair, body, name=name, tags=tags, deterministic=self._pairs.deterministic
+        )
 
 
 def scores_pairs(body: Mapping[str, Any]) -> bool:
@@ -136,13 +138,13 @@ def scores_pairs(body: Mapping[str, Any]) -> bool:
     return not SOLUTION_FIELDS & body.keys() and bool(PAIR_FIELDS & body.keys())
 
 
-def check_pairs(body: Mapping[str, Any], defaults: Defaults) -> None:
+def check_pairs(body: Mapping[str, Any], pair: Pair) -> None:
     """Raises RequestError where the verifier can't score pairs of texts as vLLM does."""
     model = body.get("model")
     parse_pair(model if isinstance(model, str) else None)
-    if not defaults.scores_pairs:
+    if not pair.verifier.scores_pairs:
         raise RequestError(
-            f"the verifier of {defaults.pair!r} scores no pairs of texts: vLLM does that with"
+            f"the verifier of {pair.name!r} scores no pairs of texts: vLLM does that with"
             " classifiers of one label",
             hint="send problem and solution, or steps, for its own scores",
             param=min(PAIR_FIELDS & body.keys()),
@@ -183,10 +185,6 @@ def ends_with_prefill(body: Mapping[str, Any]) -> bool:
     return kinds[-1:] == ["text"] and "tool_use" not in kinds
 
 
-def _build_error(request: TaggedRequest, told: Any, status: int) -> dict[str, Any]:
-    return build_protocol_error(told, status, request.failure)
-
-
 def _choose_name(*names: Any) -> str | None:
     """The first that is a name."""
     return next((shorten(n) for n in names if isinstance(n, str) and n), None)
@@ -220,7 +218,7 @@ def _name_reasoning_twice(message: Message) -> Message:
     In JSON an unescaped quotation mark is never inside a text, so the pattern finds keys only.
     """
     if message["type"] == "http.response.start":
-        return drop_length(message)
+        return sse.drop_length(message)
     body = message.get("body", b"")
     if b'"reasoning":' not in body:
         return message

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.pairs import Defaults
 from flashedge.api.protocols.client_habits import LIMITS, NO_ARGUMENTS, normalize
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.errors import RequestError
-from flashedge.types import Sampling
+from flashedge.models.specs import ModelSpec
 from tests.support.api_rig import client_of
 from tests.support.fake_service import FakeService
 
@@ -53,13 +52,15 @@ async def send(path: str, fields: dict[str, Any], model: str = "bundled") -> dic
     return {name: value for name, value in body.items() if name not in ASK}
 
 
-def change(path: str, fields: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+def change(
+    path: str, fields: dict[str, Any], parser: str | None = None, most: int = 1024
+) -> dict[str, Any]:
     body = copy.deepcopy(fields)
-    usual = {"max_model_len": 1024, "max_step_tokens": 96, "max_path_tokens": 512}
-    normalize(path, body, Defaults(sampling=Sampling(), **(usual | defaults)))
+    normalize(path, body, ModelSpec(source="", max_model_len=most, reasoning_parser=parser))
     return body
 
 
+DISABLED = {"thinking": {"type": "disabled"}}
 MEANINGLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"tools": []}, {}),
     ({"tools": None}, {}),
@@ -77,6 +78,11 @@ MEANINGLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"thinking": {"type": "adaptive"}}, {"thinking": {"type": "adaptive"}}),
     ({"web_search_options": None, "audio": None, "container": None}, {}),
     ({"metadata": None, "n": None, "service_tier": None, "unknown": 1}, {"unknown": 1}),
+    ({"max_tokens": 1024}, {"max_tokens": 1024}),
+    ({"max_tokens": 32000}, {"max_tokens": 1024}),
+    ({"max_completion_tokens": 5000}, {"max_completion_tokens": 1024}),
+    ({"max_output_tokens": 5000, "max_tokens": 7}, {"max_output_tokens": 1024, "max_tokens": 7}),
+    (DISABLED | {"max_tokens": 2000}, DISABLED | {"max_tokens": 1024}),
 ]
 """Fields that a conversation's request may have, and what the handlers see of them."""
 
@@ -90,27 +96,21 @@ async def test_what_means_nothing_is_left_out(
     assert await send(path, given, model) == kept
 
 
+CALLING = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": None}]}
+USING = {"role": "assistant", "content": [{"type": "tool_use", "input": {"x": None}}]}
 HISTORIES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "messages",
         {"role": "assistant", "content": "7", "refusal": None, "name": None, "tool_calls": []},
         {"role": "assistant", "content": "7"},
     ),
-    (
-        "messages",
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": None}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": None}]},
-    ),
+    ("messages", CALLING, CALLING),
     (
         "messages",
         {"role": "user", "content": [{"type": "text", "text": "a", "citations": None}]},
         {"role": "user", "content": [{"type": "text", "text": "a"}]},
     ),
-    (
-        "messages",
-        {"role": "assistant", "content": [{"type": "tool_use", "input": {"x": None}}]},
-        {"role": "assistant", "content": [{"type": "tool_use", "input": {"x": None}}]},
-    ),
+    ("messages", USING, USING),
     (
         "input",
         {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
@@ -131,10 +131,8 @@ def test_what_a_library_leaves_empty_is_left_out(
 ) -> None:
     for path in CONVERSATIONS:
         assert change(path, {name: [turn, "odd"]}) == {name: [seen, "odd"]}
-    assert change(CHAT, {"messages": "odd", "input": {"a": None}}) == {
-        "messages": "odd",
-        "input": {"a": None},
-    }
+    odd = {"messages": "odd", "input": {"a": None}}
+    assert change(CHAT, odd) == odd
 
 
 @pytest.mark.parametrize("path", ALL)
@@ -202,6 +200,7 @@ HOSTED = [
     *("image_generation", "local_shell", "shell", "apply_patch", "tool_search"),
 ]
 OWN = [{"type": "function", "name": "f", "parameters": SCHEMA}]
+WEB = {"type": "web_search"}
 REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
     *((CONVERSATIONS, {"tool_choice": each}, "tool_choice", "no tools") for each in FORCED),
     (CONVERSATIONS, {"tools": [], "tool_choice": "required"}, "tool_choice", "no tools"),
@@ -210,12 +209,7 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
         ((RESPONSES,), {"tools": [*OWN, {"type": each}]}, "tools", "OpenAI runs")
         for each in HOSTED[1:]
     ),
-    (
-        (RESPONSES,),
-        {"tools": [*OWN, {"type": "web_search"}], "tool_choice": {"type": "web_search"}},
-        "tools",
-        "OpenAI runs",
-    ),
+    ((RESPONSES,), {"tools": [*OWN, WEB], "tool_choice": WEB}, "tools", "OpenAI runs"),
     ((CHAT,), {"web_search_options": {}}, "web_search_options", "leave it out"),
     ((CHAT,), {"audio": {"voice": "ash", "format": "wav"}}, "audio", "leave it out"),
     ((MESSAGES, COUNT), {"mcp_servers": [{"url": "http://x"}]}, "mcp_servers", "leave it out"),
@@ -227,6 +221,13 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
     ((CHAT,), {"function_call": {"name": "f"}}, "function_call", "send tool_choice"),
     ((COMPLETIONS,), {"prompt": ["x"] * 300}, "prompt", "several requests"),
     ((COMPLETIONS,), {"prompt": [[1]] * 100, "n": 3}, "prompt", "300 texts"),
+    ((RESPONSES,), {"previous_response_id": "r"}, "previous_response_id", "whole conversation"),
+    ((RESPONSES,), {"conversation": {"id": "c"}}, "conversation", "none is stored"),
+    ((RESPONSES,), {"background": True}, "background", "POST /v1/runs"),
+    *(
+        ((MESSAGES, COUNT), {"tools": [{"type": each, "name": "x"}]}, "tools", "input_schema")
+        for each in ("web_search_20250305", "bash_20250124")
+    ),
 ]
 
 
@@ -244,6 +245,7 @@ async def test_what_can_not_be_done_is_refused_by_name(
         assert words in error["message"]
         assert error.get("param", param) == param, "Anthropic's form has no param"
         assert not service.protocols.asked
+        assert not service.handles
 
 
 def test_a_list_of_tokens_is_one_prompt() -> None:
@@ -268,16 +270,14 @@ def test_the_format_of_messages_is_read_under_both_names() -> None:
         assert change(path, {"output_format": shape}) == {"output_config": {"format": shape}}
         both = {"output_format": shape, "output_config": {"effort": "low"}}
         assert change(path, both) == {"output_config": {"effort": "low", "format": shape}}
-        new = {"output_format": shape, "output_config": {"format": {"type": "json_schema"}}}
-        assert change(path, new) == {"output_config": new["output_config"]}, (
-            "the new name goes first"
-        )
+        new = {"output_config": {"format": {"type": "json_schema"}}}
+        assert change(path, {"output_format": shape, **new}) == new, "the new name goes first"
     assert change(CHAT, {"output_format": shape}) == {"output_format": shape}
 
 
 def test_a_model_that_thinks_has_its_budget() -> None:
     given = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "thinking_token_budget": 16}
-    assert change(MESSAGES, given, has_budgets=True) == given
+    assert change(MESSAGES, given, "qwen3") == given
     assert change(MESSAGES, {"thinking": given["thinking"]}) == {}
     disabled = {"thinking": {"type": "disabled"}}
     assert change(MESSAGES, disabled) == disabled
@@ -287,9 +287,8 @@ def test_a_model_that_thinks_has_its_budget() -> None:
 def test_a_limit_is_lowered_with_its_budget(limit: str) -> None:
     given = {limit: 64000, "thinking": {"type": "enabled", "budget_tokens": 63999}}
     told = {limit: 32768, "thinking": {"type": "enabled", "budget_tokens": 32767}}
-    assert change(MESSAGES, given, has_budgets=True, max_model_len=32768) == told
-    small = {limit: 1024}
-    assert change(MESSAGES, given, has_budgets=True, max_model_len=1024) == small
+    assert change(MESSAGES, given, "qwen3", 32768) == told
+    assert change(MESSAGES, given, "qwen3", 1024) == {limit: 1024}
     text = {limit: "64000"}
     assert change(MESSAGES, text) == text, "the handler refuses it"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.asgi import keep_alive
+from flashedge.api.sse import keep_alive
 
 START = {"type": "http.response.start", "status": 200}
 STREAM = {**START, "headers": [(b"content-type", b"text/event-stream")]}

@@ -12,9 +12,8 @@ import httpx
 import pytest
 
 from flashedge.api.app import create_app
-from flashedge.api.pairs import Defaults, ServablePairs
-from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
-from flashedge.api.specs import ModelName, build_run_spec
+from flashedge.api.protocols.search import ProtocolSearch, apply_effort, rank_paths
+from flashedge.api.specs import ModelName
 from flashedge.config import load_config
 from flashedge.engine.http_requests import RequestTags, SearchPrompt
 from flashedge.errors import RequestError
@@ -22,11 +21,13 @@ from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.models.registry import load_pairs, parse_pairs
 from flashedge.types import NodeId, Problem, Sampling
 from tests.support.api_rig import client_of, frames
-from tests.support.fake_service import FakeService, script
+from tests.support.fake_service import FakeService, fake_pair, script
 from tests.support.made_run import build_result, build_step
 
 CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
 URL = "/v1/chat/completions"
+PLAIN = ModelName(pair="bundled", search=None)
+TAGS = RequestTags(client="", seed=1)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +145,7 @@ async def test_numbers_that_json_does_not_have_become_null() -> None:
 async def test_a_conversation_that_nobody_has_read_is_refused() -> None:
     service = FakeService()
     body = {**CHAT, "search": {}}
-    name = ModelName(pair="bundled", search=None)
-    search = ProtocolSearch(service, DEFAULTS, body, name=name, tags=RequestTags(client="", seed=1))
+    search = ProtocolSearch(service, fake_pair(), body, name=PLAIN, tags=TAGS)
     prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5)
     with pytest.raises(RequestError, match="can't follow this model's conversations"):
         search.start(prompt)
@@ -162,11 +162,6 @@ def test_choices_are_the_answers_path_and_then_the_best() -> None:
     assert rank_paths(build_result(choice=0, completions=[])) == [0]
 
 
-DEFAULTS = Defaults(
-    sampling=Sampling(), max_model_len=1024, max_step_tokens=96, max_path_tokens=512
-)
-
-
 @pytest.mark.parametrize(("choices", "ends_early"), [(1, True), (3, False)])
 @pytest.mark.parametrize("effort", [None, "medium"])
 async def test_a_vote_of_several_choices_completes_all_paths(
@@ -175,7 +170,7 @@ async def test_a_vote_of_several_choices_completes_all_paths(
     service = FakeService()
     body = {**CHAT, "reasoning_effort": effort}
     name = ModelName.parse("bundled:self_consistency-8")
-    search = ProtocolSearch(service, DEFAULTS, body, name=name, tags=RequestTags(client="", seed=1))
+    search = ProtocolSearch(service, fake_pair(), body, name=name, tags=TAGS)
     search.take_conversation(Problem.from_text("?"))
     prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5, choices=choices)
     await search.start(prompt).aclose()
@@ -203,31 +198,26 @@ async def test_a_vote_of_several_choices_completes_all_paths(
 def test_effort_chooses_what_the_search_leaves_open(
     search: dict[str, Any], body: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert apply_effort(search, body, DEFAULTS) == expected
+    assert apply_effort(search, body, fake_pair()) == expected
 
 
-def test_the_flag_of_a_plain_request_means_the_search_too() -> None:
-    assert apply_flag({"n": 2}, {"deterministic": True}) == {"n": 2, "deterministic": True}
-    own = {"deterministic": False}
-    assert apply_flag(own, {"deterministic": True}) == own, "what the search says goes first"
-    assert apply_flag({}, {"deterministic": None}) == {}
-
-
-def test_the_setting_makes_searches_deterministic_that_do_not_say() -> None:
-    pairs = load_pairs(load_config({}, {}))
-    for setting in (True, False):
-        servable = ServablePairs(lambda: pairs, lambda _: True, "bundled", deterministic=setting)
-        defaults = servable.find_defaults()
-        for given, expected in (({}, setting), ({"deterministic": not setting}, not setting)):
-            spec = build_run_spec(
-                Problem.from_text("?"),
-                given,
-                defaults,
-                sampling=Sampling(),
-                max_tokens=None,
-                seed=0,
-            )
-            assert spec.deterministic is expected
+@pytest.mark.parametrize("setting", [True, False])
+async def test_the_search_or_else_the_flag_or_else_the_setting_makes_it_deterministic(
+    setting: bool,
+) -> None:
+    service = FakeService()
+    flag, other = {"deterministic": not setting}, {"deterministic": setting}
+    async with client_of(service, deterministic_searches=setting) as client:
+        for path, body, expected in (
+            ("/v1/solve", {"problem": "?"}, setting),
+            ("/v1/solve", {"problem": "?", **flag}, not setting),
+            (URL, {**CHAT, "search": {}}, setting),
+            (URL, {**CHAT, "search": {}, **flag}, not setting),
+            (URL, {**CHAT, "search": {}, "deterministic": None}, setting),
+            (URL, {**CHAT, "search": other, **flag}, setting),
+        ):
+            assert (await client.post(path, json=body)).status_code == 200
+            assert service.last.request.deterministic is expected
 
 
 async def test_no_request_parses_the_registry(tmp_path: Path) -> None:
@@ -284,9 +274,7 @@ def test_a_search_obeys_a_budget_of_thinking_or_refuses_it(
     fields: dict[str, Any], param: str | None
 ) -> None:
     """The pair's paths have at most 512 tokens. Agents send a budget of all tokens but one."""
-    name = ModelName(pair="bundled", search=None)
-    tags = RequestTags(client="", seed=1)
     with nullcontext() if param is None else pytest.raises(RequestError) as caught:
-        ProtocolSearch(FakeService(), DEFAULTS, {**CHAT, **fields}, name=name, tags=tags)
+        ProtocolSearch(FakeService(), fake_pair(), {**CHAT, **fields}, name=PLAIN, tags=TAGS)
     if caught is not None:
         assert caught.value.param == param

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
-from flashedge.api.protocols.search_result import add_result
+from flashedge.api.protocols.search import add_result
 from tests.support.made_run import build_result
 
 TRAP = 'data: {x} "finish_reason":"stop" data: {'
