@@ -1,4 +1,4 @@
-"""`config show|path|set|unset`: the settings of the daemon and its clients, and their sources."""
+"""`config show|path|set|unset`: the settings and their sources."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
+from flashedge.cli.output import Json
 from flashedge.config import SettingValue, find_nearest, list_settings, load_config, trace_settings
 from flashedge.config_field import PREFIX, Setting
 from flashedge.errors import ConfigError
@@ -47,7 +48,7 @@ def show(
             autocompletion=complete_key,
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show the settings, their values and where each value comes from.
 
@@ -71,7 +72,6 @@ def show(
 
 
 def _explain(setting: Setting, found: SettingValue) -> None:
-    """Print what one setting means."""
     lines = [
         f"{setting.name} = {_format_value(setting, found.value)} ({_name_source(found)})",
         setting.description,
@@ -82,9 +82,10 @@ def _explain(setting: Setting, found: SettingValue) -> None:
     lines.append(f"in config.toml: {setting.name}; in the environment: {setting.variable}")
     output.say("\n".join(lines))
     if isinstance(found.value, Features):
+        words = {None: "auto", True: "on", False: "off"}
         rows = [
-            (name, {None: "auto", True: "on", False: "off"}[getattr(found.value, name)], about)
-            for name, about in ((n, f.metadata["description"]) for n, f in FEATURES.items())
+            (name, words[getattr(found.value, name)], field.metadata["description"])
+            for name, field in FEATURES.items()
         ]
         output.say()
         output.print_table(("feature", "now", "meaning"), rows, "")
@@ -117,7 +118,17 @@ def set_value(
         value = setting.write(parsed) or ""
     else:
         parsed = setting.parse(value, "the command")
-    write_setting(file, setting, _to_toml(setting, value, parsed))
+    kept: object = setting.write(parsed)
+    if setting.kind in ("size", "features"):
+        kept = value  # as the user wrote it
+    elif isinstance(parsed, bool | int | float):
+        kept = parsed
+
+    def write(document: Any) -> None:
+        remove_old(document, setting.name)
+        document[setting.name] = kept
+
+    _edit_file(file, write)
     output.say(f"{setting.name} = {_format_value(setting, parsed)} in {file}")
     if trace_settings()[setting.name].source != str(file):
         output.warn(f"{setting.variable} is set in the environment and overrides the file.")
@@ -133,8 +144,15 @@ def unset_value(key: Key) -> None:
             hint=f"flashedge config set {setting.name} VALUE, or unset all of {setting.name}",
             param=key,
         )
-    file = load_config().config_file
-    if not remove_setting(file, setting):
+    file, found = load_config().config_file, False
+
+    def remove(document: Any) -> None:
+        nonlocal found
+        found = remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
+
+    if file.exists():
+        _edit_file(file, remove)
+    if not found:
         output.note(f"{setting.name} was not set in {file}")
         return
     now = trace_settings()[setting.name]
@@ -143,7 +161,7 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """The setting of a name, or of the name that it had before. Raises ConfigError."""
+    """The setting of a name of today or of before. Raises ConfigError."""
     name = key.replace(".", "_", 1)
     name = find_new_name(name) if name in OLD_SETTINGS else name
     for setting in _settable():
@@ -156,34 +174,8 @@ def find_setting(key: str) -> Setting:
     raise ConfigError(f"there is no setting {key!r}", hint=hint, param=key)
 
 
-def write_setting(file: Path, setting: Setting, value: object) -> None:
-    """Set one key of the TOML file. Raises ConfigError like `_edit_file`."""
-
-    def write(document: Any) -> None:
-        remove_old(document, setting.name)
-        document[setting.name] = value
-
-    _edit_file(file, write)
-
-
-def remove_setting(file: Path, setting: Setting) -> bool:
-    """Remove one key from the TOML file, and say whether it was there.
-
-    Raises ConfigError like `_edit_file`.
-    """
-    found = False
-
-    def remove(document: Any) -> None:
-        nonlocal found
-        found = remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
-
-    if file.exists():
-        _edit_file(file, remove)
-    return found
-
-
 def _edit_file(file: Path, change: Callable[[Any], None]) -> None:
-    """Change the document that the TOML file holds and keep everything else, comments included.
+    """Change the document that the TOML file holds, and keep all else, comments included.
 
     Raises ConfigError when the file is not valid TOML or can't be written.
     """
@@ -212,13 +204,6 @@ def _settable() -> list[Setting]:
     return [s for s in list_settings() if s.is_in_file]
 
 
-def _to_toml(setting: Setting, text: str, parsed: object) -> object:
-    """The value as the file holds it: sizes and features stay as the user wrote them."""
-    if setting.kind in ("size", "features"):
-        return text
-    return parsed if isinstance(parsed, bool | int | float) else setting.write(parsed)
-
-
 def _format_value(setting: Setting, value: Any) -> str:
     if setting.is_secret and value is not None:
         return "(hidden)"
@@ -232,18 +217,17 @@ def _name_source(found: SettingValue) -> str:
 
 
 def _describe(setting: Setting, found: SettingValue) -> dict[str, Any]:
+    def convert(value: Any) -> Any:
+        if isinstance(value, Features):
+            return value.list_changes()
+        return str(value) if isinstance(value, Path) else value
+
     hidden = setting.is_secret and found.value is not None
     return {
         "name": setting.name,
-        "value": "(hidden)" if hidden else _to_json(found.value),
+        "value": "(hidden)" if hidden else convert(found.value),
         "source": _name_source(found),
-        "default": _to_json(setting.default),
+        "default": convert(setting.default),
         "variable": setting.variable,
         "description": setting.description,
     }
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Features):
-        return value.list_changes()
-    return str(value) if isinstance(value, Path) else value

@@ -18,9 +18,8 @@ NOTE_EVERY_S = 15.0
 
 
 def connect_ready(config: Config, *, program: str | None = None) -> Any:
-    """A client of a ready daemon, which is started if none runs.
+    """A client of a ready daemon, which is started if none runs. program: of its requests.
 
-    program: what its requests are a part of.
     Raises what `daemon.control.ensure` raises.
     """
     from flashedge.cli.profile import renew_profile
@@ -43,21 +42,8 @@ def show_start() -> Iterator[Callable[[str], None]]:
     console = output.stderr()
     if not console.is_terminal:
         output.note("starting the daemon")
-        yield _note_slow_start()
-        return
-    began = time.monotonic()
-    with console.status("starting the daemon") as spinner:
-
-        def show(state: str) -> None:
-            waited_s = time.monotonic() - began
-            spinner.update(Text(f"starting the daemon: {show_in_line(state)} ({waited_s:.0f} s)"))
-
-        yield show
-
-
-def _note_slow_start() -> Callable[[str], None]:
-    """Print the state into a pipe or a file now and then, so that a long start is not silent."""
-    noted_at, noted = time.monotonic(), ""
+    began = noted_at = time.monotonic()
+    noted = ""
 
     def note(state: str) -> None:
         nonlocal noted_at, noted
@@ -65,4 +51,12 @@ def _note_slow_start() -> Callable[[str], None]:
             noted_at, noted = time.monotonic(), state
             output.note(f"starting the daemon: {state}")
 
-    return note
+    def spin(state: str) -> None:
+        waited_s = time.monotonic() - began
+        spinner.update(Text(f"starting the daemon: {show_in_line(state)} ({waited_s:.0f} s)"))
+
+    if not console.is_terminal:
+        yield note
+        return
+    with console.status("starting the daemon") as spinner:
+        yield spin

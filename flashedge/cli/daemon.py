@@ -1,11 +1,10 @@
-"""`up`, `down`, `ps`, `logs`: start, stop and watch the daemon."""
+"""`up`, `down`, `unload`, `logs`: start, stop and watch the daemon."""
 
 from __future__ import annotations
 
 import collections
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,14 +12,13 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.connection import show_start
+from flashedge.cli.output import Json
 from flashedge.cli.profile import renew_profile
-from flashedge.config import Config, check_exposure, load_config
+from flashedge.config import check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
 
 if TYPE_CHECKING:
     from flashedge.daemon.files import DaemonRecord
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up(
@@ -54,10 +52,12 @@ def up(
     Example: flashedge up --pair math-1.5b+skywork-1.5b
     """
     from flashedge.daemon import control as daemon_control
+    from flashedge.daemon import unit
     from flashedge.models.registry import find_pair
 
     if uninstall:
-        _uninstall()
+        path = unit.uninstall()
+        output.note("there is no service to remove" if path is None else f"removed {path}")
         return
     given = {"pair": pair, "host": host, "port": port}
     config = load_config(given)
@@ -70,7 +70,8 @@ def up(
         return
     running = daemon_control.find(config)
     if running is not None:
-        if install or _differs(running, given):
+        differs = any(v not in (None, getattr(running, name)) for name, v in given.items())
+        if install or differs:
             raise DaemonError(
                 f"a daemon already runs at {running.url} (process {running.pid}, pair"
                 f" {running.pair})",
@@ -83,8 +84,10 @@ def up(
         return
     renew_profile(config)
     if install:
-        _install(config, given)
         process = None
+        output.note(f"installed {unit.install(config, given)}")
+        daemon_control.wait_held(config)
+        output.note("It starts when you log in; at boot too after: loginctl enable-linger")
     else:
         process = daemon_control.start(config, given)
     if not wait:
@@ -100,35 +103,11 @@ def up(
     _tell(record, "serves", as_json=as_json)
 
 
-def _differs(running: DaemonRecord, given: Mapping[str, object]) -> bool:
-    """Whether the running daemon is another one than the options ask for."""
-    return any(
-        value is not None and value != getattr(running, name) for name, value in given.items()
-    )
-
-
 def _tell(record: DaemonRecord, does: str, *, as_json: bool) -> None:
     if as_json:
         output.print_json({"url": record.url, "pid": record.pid, "pair": record.pair})
     else:
         output.say(f"FlashEdge {does} pair {record.pair} at {record.url}")
-
-
-def _install(config: Config, given: Mapping[str, object]) -> None:
-    from flashedge.daemon import control as daemon_control
-    from flashedge.daemon import unit
-
-    path = unit.install(config, given)
-    output.note(f"installed {path}")
-    daemon_control.wait_held(config)
-    output.note("It starts when you log in; at boot too after: loginctl enable-linger")
-
-
-def _uninstall() -> None:
-    from flashedge.daemon import unit
-
-    path = unit.uninstall()
-    output.note("there is no service to remove" if path is None else f"removed {path}")
 
 
 def down(as_json: Json = False) -> None:

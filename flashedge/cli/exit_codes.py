@@ -1,7 +1,4 @@
-"""Every exit code of `flashedge`, and the text that `flashedge --help` prints about them.
-
-The codes of errors stand at their classes in `flashedge.errors`.
-"""
+"""Every exit code of `flashedge`. The codes of errors stand at their classes."""
 
 from __future__ import annotations
 
@@ -31,8 +28,3 @@ MEANINGS: dict[int, str] = {
     INTERRUPTED: "interrupted (ctrl-c)",
     BROKEN_PIPE: "the reader of the output went away",
 }
-
-
-def format_exit_codes() -> str:
-    """A line for each exit code, for the end of the help."""
-    return "\n".join(f"{code:>5}  {meaning}" for code, meaning in MEANINGS.items())

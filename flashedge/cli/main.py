@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any
 
 import typer
 
@@ -32,13 +32,14 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 """What a value must be, by pydantic's name for what is wrong with it."""
 SOLVE, DAEMON, MACHINE = "Solve problems", "Daemon", "Models and this machine"
+_CODES = "\n".join(f"{code:>5}  {meaning}" for code, meaning in exit_codes.MEANINGS.items())
 EPILOG = f"""\
 [bold]Examples[/]
   flashedge solve "Dan has 24 nuts and wins 20. How many has he now?"
   flashedge chat --search beam-16
 
 [bold]Exit codes[/]
-{exit_codes.format_exit_codes()}
+{_CODES}
 """
 
 app = typer.Typer(
@@ -53,24 +54,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.command(name="solve", cls=solve.SolveCommand, epilog=solve.EPILOG, rich_help_panel=SOLVE)(
-    solve.solve
-)
-app.command(name="score", epilog=score.EPILOG, rich_help_panel=SOLVE)(score.score)
-app.command(name="chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
-app.command(name="launch", epilog=launch.EPILOG, rich_help_panel=SOLVE)(launch.launch)
-app.command(name="tui", rich_help_panel=SOLVE)(tui.tui)
+app.command("solve", cls=solve.Command, epilog=solve.EPILOG, rich_help_panel=SOLVE)(solve.solve)
+app.command("score", epilog=score.EPILOG, rich_help_panel=SOLVE)(score.score)
+app.command("chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
+app.command("launch", epilog=launch.EPILOG, rich_help_panel=SOLVE)(launch.launch)
+app.command("tui", rich_help_panel=SOLVE)(tui.tui)
 app.add_typer(runs.app, name="runs", rich_help_panel=SOLVE)
-app.command(name="calibrate", epilog=calibrate.EPILOG, rich_help_panel=SOLVE)(calibrate.calibrate)
-app.command(name="up", rich_help_panel=DAEMON)(daemon.up)
-app.command(name="down", rich_help_panel=DAEMON)(daemon.down)
-app.command(name="unload", rich_help_panel=DAEMON)(daemon.unload)
-app.command(name="ps", rich_help_panel=DAEMON)(ps.ps)
-app.command(name="logs", rich_help_panel=DAEMON)(daemon.logs)
+app.command("calibrate", epilog=calibrate.EPILOG, rich_help_panel=SOLVE)(calibrate.calibrate)
+app.command("up", rich_help_panel=DAEMON)(daemon.up)
+app.command("down", rich_help_panel=DAEMON)(daemon.down)
+app.command("unload", rich_help_panel=DAEMON)(daemon.unload)
+app.command("ps", rich_help_panel=DAEMON)(ps.ps)
+app.command("logs", rich_help_panel=DAEMON)(daemon.logs)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 app.add_typer(models.app, name="models", rich_help_panel=MACHINE)
-app.command(name="doctor", rich_help_panel=MACHINE)(doctor.doctor)
-app.command(name="profile", rich_help_panel=MACHINE)(profile.profile)
+app.command("doctor", rich_help_panel=MACHINE)(doctor.doctor)
+app.command("profile", rich_help_panel=MACHINE)(profile.profile)
 lab.add_lab_command(app, "simulate", MACHINE)
 lab.add_lab_command(app, "bench", MACHINE)
 
@@ -91,18 +90,11 @@ def _root(
     pass
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
     if category is OldSetting:
         output.warn(str(message))
     else:
-        _show_any(message, category, filename, lineno, file, line)
+        _show_any(message, category, *where)
 
 
 def run() -> None:
@@ -122,7 +114,7 @@ def main(argv: list[str] | None = None) -> int:
         except Exception as error:
             raise explain_value(error) or error from None
 
-    warnings.showwarning = _show_warning
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     given = sys.argv[1:] if argv is None else argv
     options = given[: given.index("--")] if "--" in given else given
     try:
@@ -136,19 +128,16 @@ def main(argv: list[str] | None = None) -> int:
             return output.end_broken_pipe()
         return leave.code if isinstance(leave.code, int) else 1
     except Exception as error:
-        if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's usage errors
-            usage: Any = error
-            usage.message = show_literally(usage.message)
-            usage.show()
-            return int(usage.exit_code)
-        raise
+        usage: Any = error
+        if not (hasattr(error, "show") and hasattr(error, "exit_code")):  # click's usage errors
+            raise
+        usage.message = show_literally(usage.message)
+        usage.show()
+        return int(usage.exit_code)
 
 
 def explain_value(error: Exception) -> RequestError | None:
-    """The error for a value that typer refused, said as the daemon says that of a field.
-
-    None for any other usage error.
-    """
+    """The error for a value that typer refused, in the daemon's words. None for any other error."""
     list_faults = getattr(error.__cause__, "errors", None)
     options = getattr(getattr(error, "param", None), "opts", None)
     if not options or not callable(list_faults):

@@ -1,7 +1,7 @@
-"""What all commands share: results on stdout, messages on stderr, one way to report errors.
+"""What all commands print: results on stdout, messages on stderr, errors.
 
-Nothing else prints. No text acts here: there is no markup, and control characters are visible
-(`flashedge.literal`). Only data in a pipe is raw: an answer, a page.
+No text acts here: there is no markup, and control characters are visible (`flashedge.literal`).
+Only data in a pipe is raw: an answer, a page.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import TextColumn
 
 PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: enough for any row
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def stdout() -> LiteralConsole:
@@ -52,8 +54,7 @@ def say(text: str = "") -> None:
 
 
 def print_data(text: str, end: str = "\n") -> None:
-    """Print what a model or a user wrote, such as an answer: literal on a terminal, raw in a
-    pipe."""
+    """Print an answer or other data: literal on a terminal, raw in a pipe."""
     is_terminal = sys.stdout.isatty()
     print(show_literally(text) if is_terminal else join_surrogates(text), end=end, flush=True)
 
@@ -72,10 +73,8 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Print rows on stdout, or the message `empty` on stderr when there is no row.
-
-    A cell that is too long for a terminal is folded. A pipe gets every row on one line.
-    """
+    """Print rows on stdout, or the message `empty` on stderr. Terminals fold cells that are too
+    long; a pipe gets every row on one line."""
     console = stdout()
     if not console.is_terminal:
         console.width = PIPE_WIDTH
@@ -117,7 +116,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Print a message on stderr. It is never part of a command's result."""
+    """Print a message on stderr."""
     _print_message(text, "dim")
 
 
@@ -127,7 +126,7 @@ def warn(text: str) -> None:
 
 
 def show_thinking(piece: str) -> None:
-    """Print a part of a model's thinking on stderr, right behind the part before it."""
+    """Print a part of a model's thinking on stderr, directly after the part before it."""
     stderr().print(piece, style="dim", soft_wrap=True, end="")
 
 

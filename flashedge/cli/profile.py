@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -71,13 +72,15 @@ def profile(
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
     path = locate_profile(chosen, config)
-    kept = find_profile(chosen, config) if show or if_needed else None
-    if show and kept is not None and kept.profile is None:
-        raise NotFound(
-            f"pair {chosen.name} has no profile that fits: {kept.why}",
-            hint="measure one: flashedge profile",
-        )
-    found = kept.profile if kept is not None else None
+    found = None
+    if show or if_needed:
+        kept = find_profile(chosen, config)
+        found = kept.profile
+        if show and found is None:
+            raise NotFound(
+                f"pair {chosen.name} has no profile that fits: {kept.why}",
+                hint="measure one: flashedge profile",
+            )
     measured = found is None
     if found is None:
         found = _measure_and_save(chosen, config, quick=quick)
@@ -91,7 +94,7 @@ def profile(
 
 
 def renew_profile(config: Config) -> None:
-    """Measure again if the pair's profile was made on something else, before a daemon starts.
+    """Measure again before a daemon starts, if the pair's profile was made on something else.
 
     A failure is only reported: a daemon can run without a profile.
     """
@@ -108,12 +111,7 @@ def renew_profile(config: Config) -> None:
 
 
 def _measure_and_save(pair: Pair, config: Config, *, quick: bool) -> Profile:
-    """Measure and store a profile.
-
-    Raises DaemonError while a daemon runs, EngineError, StoreError.
-    """
-    import asyncio
-
+    """Raises DaemonError while a daemon runs, EngineError, StoreError."""
     from flashedge.daemon.files import prepare_state_dir
     from flashedge.engine.profiles import locate_profile
     from flashedge.profiler.profile import save_profile

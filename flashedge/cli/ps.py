@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from flashedge.cli import exit_codes, output
-from flashedge.cli.daemon import Json
-from flashedge.cli.run_ids import shorten_ids
+from flashedge.cli.output import Json
+from flashedge.cli.runs import shorten_ids
 from flashedge.client.words import format_count, format_duration
 from flashedge.config import load_config
 
@@ -57,8 +57,10 @@ def ps(as_json: Json = False) -> None:
         )
     else:
         age = format_duration(time.time() - record.started_at)
+        loaded = status.get("loaded") or []
+        others = "" if loaded in ([], [record.pair]) else f", loaded are {', '.join(loaded)}"
         output.say(
-            f"{health['status']}: pair {describe_pairs(record.pair, status)} at {record.url},"
+            f"{health['status']}: pair {record.pair}{others} at {record.url},"
             f" process {record.pid}, up {age}"
         )
         runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
@@ -98,10 +100,9 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     if is_invariant is None:
         return None
     if not is_invariant:
-        difference = self_test.get("max_logprob_difference")
-        shown = (
-            "" if difference is None else f" (log-probabilities differ by up to {difference:.2g})"
-        )
+        difference, shown = self_test.get("max_logprob_difference"), ""
+        if difference is not None:
+            shown = f" (log-probabilities differ by up to {difference:.2g})"
         return (
             f"kernels are not batch-invariant{shown}: the same request can give another tree;"
             " on a card, set batch_invariant"
@@ -125,18 +126,11 @@ def describe_replays(generator: Mapping[str, Any]) -> str | None:
     )
 
 
-def describe_pairs(usual: str, status: dict[str, Any]) -> str:
-    """Name the default pair, and the loaded ones where these are others."""
-    loaded = status.get("loaded") or []
-    return usual if loaded in ([], [usual]) else f"{usual}, loaded are {', '.join(loaded)}"
-
-
 def describe_places(engines: dict[str, Any]) -> str:
-    """Say on which cards the engines run, and whether KV memory moves between them."""
+    """On which cards the engines run, and whether KV memory moves between them."""
     found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
-    if any(engine.get("kv_memory") == "own" for engine in engines.values()):
-        found += "; each keeps its KV memory"
-    return found
+    is_own = any(engine.get("kv_memory") == "own" for engine in engines.values())
+    return f"{found}; each keeps its KV memory" if is_own else found
 
 
 def describe_latency(latency: Mapping[str, Any]) -> Iterator[str]:
@@ -145,20 +139,16 @@ def describe_latency(latency: Mapping[str, Any]) -> Iterator[str]:
         found = latency.get(kind) or {}
         if not found.get("requests"):
             continue
-        first = _format_percentiles(found["first_token_s"], 1, "s")
-        line = f"{nouns}, the last {found['requests']:,}: first token {first}"
+        first = ", ".join(f"{name} {s:.3g}" for name, s in found["first_token_s"].items())
+        line = f"{nouns}, the last {found['requests']:,}: first token {first} s"
         if each := found["token_s"]:
-            line += f"; each next one {_format_percentiles(each, 1000, 'ms')}"
+            shown = ", ".join(f"{name} {1000 * s:.3g}" for name, s in each.items())
+            line += f"; each next one {shown} ms"
         yield line
 
 
-def _format_percentiles(seconds: Mapping[str, float], scale: int, unit: str) -> str:
-    shown = [f"{name} {scale * value:.3g}" for name, value in seconds.items()]
-    return f"{', '.join(shown)} {unit}"
-
-
 def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
-    """The other programs on the cards. None where there is none."""
+    """The other programs on the cards, if there are some."""
     from flashedge.profiler.card_watch import CardUser, describe_user
 
     found = dict.fromkeys(
@@ -172,34 +162,28 @@ def describe_card_users(pairs: Mapping[str, Any]) -> str | None:
 def print_engines(pairs: Mapping[str, Any]) -> None:
     """Print the engines of all loaded pairs, and the runs of each where there are several."""
     several = len(pairs) > 1
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for pair, state in pairs.items():
         if several:
             runs = state["runs"]
             output.say(f"{pair}: {format_count(runs['running'], 'run')}, {runs['queued']} waiting")
-        for engine, figures in state["engines"].items():
-            rows.append(_format_engine(f"{pair} {engine}" if several else engine, figures))
+        for name, engine in state["engines"].items():
+            view = engine.get("view") or {}
+            blocks = f"{view['blocks_used']}/{view['quota_blocks']}" if view else None
+            hits = view.get("cache_hits")
+            rows.append(
+                (
+                    f"{pair} {name}" if several else name,
+                    *(engine.get(field) for field in ("state", "pid", "restarts")),
+                    *(view.get("running"), view.get("waiting"), blocks),
+                    None if hits is None else f"{hits:.0%}",
+                )
+            )
     output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
 
 
-def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:
-    view = engine.get("view") or {}
-    blocks = f"{view['blocks_used']}/{view['quota_blocks']}" if view else None
-    hits = view.get("cache_hits")
-    return (
-        name,
-        engine.get("state"),
-        engine.get("pid"),
-        engine.get("restarts"),
-        view.get("running"),
-        view.get("waiting"),
-        blocks,
-        None if hits is None else f"{hits:.0%}",
-    )
-
-
 def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of the standings, which are in their order. There must be one."""
+    """Print the programs in their order."""
     output.say("\nprograms (median and tail: predicted tokens of one answer or path)")
     names = shorten_keys([str(program["key"]) for program in programs])
     rows = [_format_row(*item) for item in zip(names, programs, strict=True)]
@@ -207,7 +191,7 @@ def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_boosts(boosts: Sequence[Mapping[str, Any]]) -> None:
-    """Print how many rollouts each boosted run may have in flight. There must be one."""
+    """Print how many rollouts each boosted run may have in flight."""
     for station in boosts:
         granted: Mapping[str, int] = station["runs"]
         budget = format_count(station["budget"], "rollout")
@@ -228,26 +212,16 @@ def shorten_keys(keys: Sequence[str]) -> list[str]:
 
 
 def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
-    start_s = program.get("starts_in_s")
+    """Its place is `open` for a request that the engines have not answered yet."""
+    start_s, place = program.get("starts_in_s"), program.get("place")
+    running = "runs" if program.get("has_started") else "open"
+    lengths = (program.get("median_tokens"), program.get("tail_tokens"))
     return (
-        _format_place(program),
+        running if place is None else f"#{place + 1}",
         name,
         program.get("client") or None,
         program.get("kind"),
         format_duration(program.get("waited_s") or 0.0),
-        _format_tokens(program.get("median_tokens")),
-        _format_tokens(program.get("tail_tokens")),
+        *(None if tokens is None else f"{tokens:,.0f}" for tokens in lengths),
         None if start_s is None else f"~{format_duration(start_s)}",
     )
-
-
-def _format_place(program: Mapping[str, Any]) -> str:
-    """`#1` in the queue, `runs`, or `open` for a request that the engines have not answered yet."""
-    place = program.get("place")
-    if place is not None:
-        return f"#{place + 1}"
-    return "runs" if program.get("has_started") else "open"
-
-
-def _format_tokens(tokens: float | None) -> str | None:
-    return None if tokens is None else f"{tokens:,.0f}"

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flashedge.cli import exit_codes, output
-from flashedge.cli.run_ids import OVER, find_run, find_runs, shorten_ids
+from flashedge.cli.output import Json
 from flashedge.client.words import describe_wait, format_count, format_duration
 from flashedge.config import load_config
-from flashedge.errors import ConfigError, Conflict, RequestError, RunInterrupted
+from flashedge.errors import (
+    ConfigError,
+    Conflict,
+    FlashEdgeError,
+    NotFound,
+    RequestError,
+    RunInterrupted,
+)
 from flashedge.literal import format_json, show_in_line
 
 LINES, PAGE = (".jsonl", ".ndjson"), (".html", ".htm")
+OVER = ("finished", "failed", "cancelled", "interrupted")
+"""The statuses of a run that will not change any more."""
 MAX_ANSWER = 12
 EXAMPLES = """\
 Examples:
@@ -31,7 +42,6 @@ Examples:
   flashedge runs rm --cancelled
 """
 app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True, epilog=EXAMPLES)
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunId = Annotated[
     str, typer.Argument(metavar="RUN", help="The run's id from `runs ls`, or the start of it.")
 ]
@@ -120,8 +130,7 @@ def show(
         console = output.stdout()
         console.print(render(view, width=console.width, every_node=True, depth=depth))
         return
-    console = output.stderr()
-    console.print(render(view, width=console.width, depth=depth))
+    output.stderr().print(render(view, width=output.stderr().width, depth=depth))
     if status == "finished":
         print_result(found, quiet=False)
     else:
@@ -133,22 +142,105 @@ def show(
 @app.command(name="replay")
 def replay(run: RunId, as_json: Json = False) -> None:
     """Build the tree of a boosted run again from its log, and say whether it is the same."""
-    from flashedge.cli.verify import replay_run
     from flashedge.runtime.rollouts.replay import RunLog
 
     with _connect() as client:
         run = find_run(client, run)
         log = RunLog.from_events(run, (event for _, event in load_events(client, run)))
-    replay_run(run, log, load_config(), as_json=as_json)
+    found = asyncio.run(_replay(log))
+    difference = found.find_difference(log)
+    nodes, allowances = len(found.tree.nodes) - 1, len(log.script)
+    cancelled = sum(node.status == "cancelled" for node in found.tree.nodes.values())
+    if as_json:
+        told = {"id": run, "same": difference is None, "difference": difference, "nodes": nodes}
+        output.print_json({**told, "allowances": allowances, "cancelled_nodes": cancelled})
+    else:
+        words = "the same tree" if difference is None else f"another tree: {difference}"
+        output.say(
+            f"{words} ({format_count(nodes, 'node')},"
+            f" {format_count(allowances, 'change')} of the rollouts in flight,"
+            f" {format_count(cancelled, 'node')} cancelled)"
+        )
+    if difference is not None:
+        raise typer.Exit(exit_codes.NO_RESULT)
+
+
+async def _replay(log: Any) -> Any:
+    from flashedge.answers.grouping import WordGroups
+    from flashedge.answers.workers.embedding_groups import build_embedding_groups
+    from flashedge.answers.workers.mathematics import MathGrader
+    from flashedge.runtime.rollouts.replay import replay
+
+    grader, texts = MathGrader(), build_embedding_groups(load_config()) or WordGroups()
+    try:
+        return await replay(log, grader, texts)
+    finally:
+        await grader.close()
+        await texts.close()
 
 
 @app.command(name="verify")
 def verify(run: RunId, as_json: Json = False) -> None:
     """Run a deterministic run once more, and name the first difference in tree and answer."""
-    from flashedge.cli.verify import verify_run
+    from flashedge.runtime.records.repetition import (
+        RecordedRun,
+        compare_fingerprints,
+        find_difference,
+    )
 
     with _connect() as client:
-        verify_run(client, find_run(client, run), as_json=as_json)
+        run = find_run(client, run)
+        result = client.run(run)
+        if (status := result.get("status")) != "finished":
+            raise Conflict(f"run {run} is {status}, so there is no tree to compare with")
+        if not result.get("fingerprint"):
+            raise Conflict(
+                f"run {run} was not deterministic, so it need not repeat itself",
+                hint="verify a run of `flashedge solve --deterministic`",
+            )
+        stored = RecordedRun.from_log(result, (event for _, event in client.events(run)))
+        name, repeated = _repeat(client, run)
+    again = RecordedRun.from_log(dict(repeated[-1].result), repeated)
+    changed = compare_fingerprints(stored.fingerprint, again.fingerprint)
+    difference = find_difference(stored, again)
+    nodes = len(stored.nodes) - 1
+    tokens = sum(len(node.token_ids) for node in stored.nodes.values())
+    if as_json:
+        told = {"id": run, "repeated_as": name, "identical": difference is None}
+        told |= {"difference": difference, "fingerprint_difference": changed}
+        output.print_json({**told, "nodes": nodes, "tokens": tokens})
+    else:
+        if changed is not None:
+            output.say(f"another fingerprint: {changed}")
+        words = "identical" if difference is None else f"not identical: {difference}"
+        output.say(
+            f"{words} ({format_count(nodes, 'node')}, {format_count(tokens, 'token')};"
+            f" repeated as run {name})"
+        )
+    if difference is not None:
+        raise typer.Exit(exit_codes.NO_RESULT)
+
+
+def _repeat(client: Any, run: str) -> tuple[str, list[Any]]:
+    """The id of the repetition and its events. An interrupt cancels it."""
+    from flashedge import events
+    from flashedge.client.protocol import build_run_error
+
+    name = client.repeat_run(run)["id"]
+    output.note(f"run {run} runs again as {name}")
+    log: list[Any] = []
+    try:
+        log += (event for _, event in client.events(name))
+    except KeyboardInterrupt:
+        with contextlib.suppress(FlashEdgeError):
+            client.cancel(name)
+        raise
+    match log[-1]:
+        case events.RunFailed() as failed:
+            raise build_run_error(failed)
+        case events.RunCancelled(reason=reason):
+            raise Conflict(f"the repetition was cancelled: {reason}")
+    return name, log
 
 
 @app.command(name="export")
@@ -253,7 +345,7 @@ def load_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
 
 
 def _check_target(to: Path, suffixes: tuple[str, ...], *, force: bool) -> None:
-    """Raises ConfigError for a name that promises another format, or a file that exists."""
+    """Raises ConfigError for the name of another format, or of a file that exists."""
     if to.suffix and to.suffix.lower() not in suffixes:
         raise ConfigError(
             f"a run can't be written as {to.suffix}; the formats are JSON lines and HTML",
@@ -304,3 +396,48 @@ def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
         None if total is None else f"{total:.1f}",
         run.get("problem", ""),
     )
+
+
+# ---------------------------------------------------------------- ids
+
+
+def find_run(client: Any, given: str) -> str:
+    """The id of the one run that `given` begins, with or without `run-`.
+
+    Raises NotFound, or RequestError for several.
+    """
+    found = []
+    for run in find_runs(client):
+        if run["id"] == given:
+            return given
+        if run["id"].startswith((given, f"run-{given}")):
+            found.append(str(run["id"]))
+    if not found:
+        raise NotFound(f"there is no run {given!r}", hint="list them: flashedge runs ls")
+    if len(found) > 1:
+        some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        raise RequestError(
+            f"{len(found)} runs begin with {given!r}: {some}", hint="type more of the id"
+        )
+    return found[0]
+
+
+def find_runs(client: Any, statuses: Sequence[str | None] = (None,)) -> Iterator[dict[str, Any]]:
+    """The summaries of all runs of these statuses (None: any), page by page."""
+    for status in statuses:
+        before: str | None = None
+        while True:
+            page = client.runs(limit=1000, before=before, status=status)
+            yield from page["data"]
+            if not page.get("has_more") or not page["data"]:
+                break
+            before = page["data"][-1]["id"]
+
+
+def shorten_ids(ids: Sequence[str]) -> list[str]:
+    """The shortest prefixes, all of one length, that tell `ids` apart."""
+    for length in range(len("run-") + 4, max(map(len, ids), default=0)):
+        short = [run[:length] for run in ids]
+        if len(set(short)) == len(set(ids)):
+            return short
+    return list(ids)

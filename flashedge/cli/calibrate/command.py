@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from flashedge.runtime.request.calibrations import Calibration
 
 MAX_N = 256  # a run at full compute has at most so many checkpoints
-MAX_LOSSES = (0.001, 0.5)
 EPILOG = """\
 Examples:
   flashedge calibrate problems.jsonl --strategy self_consistency -n 30
@@ -76,11 +75,15 @@ def calibrate(
     from flashedge.certainty.calibration import Calibrator
     from flashedge.cli.calibrate.runs import find_right_answers
     from flashedge.cli.calibrate.view import draw, print_choice
+    from flashedge.files.problems import read_labelled
     from flashedge.runtime.request.early_exit import build_paper_rule
 
     strategy, n = _parse_strategy(strategy, n)
     _check_options(max_loss, policy, plot)
-    labelled = _read_distinct(problems, limit)
+    distinct: dict[str, LabelledProblem] = {}
+    for problem in read_labelled(problems):
+        distinct.setdefault(problem.text, problem)
+    labelled = tuple(distinct.values())[:limit]
     _check_enough(len(labelled), max_loss)
     config = load_config({"pair": pair})
     digest = hashlib.sha256(problems.read_bytes()).hexdigest()
@@ -135,7 +138,7 @@ def calibrate(
 
 
 def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
-    """Return name and n. Raises NotFound, RequestError."""
+    """Name and n. Raises NotFound, RequestError."""
     from flashedge.runtime.request.strategies import find_defaults
     from flashedge.search.catalog import parse_strategy
 
@@ -152,12 +155,11 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
 
 
 def _check_options(max_loss: float, policy: str | None, plot: Path | None) -> None:
-    """Raises RequestError or ConfigError before anything is run."""
     from flashedge.certainty.policies import POLICIES
     from flashedge.plots import SUFFIXES
     from flashedge.runtime.request.values import check_choice, check_float
 
-    check_float("max_loss", max_loss, *MAX_LOSSES)
+    check_float("max_loss", max_loss, 0.001, 0.5)
     if policy is not None:
         check_choice("policy", policy, POLICIES)
     if plot is not None and plot.suffix.lower() not in SUFFIXES:
@@ -186,16 +188,6 @@ def _check_enough(count: int, max_loss: float) -> None:
 # ---------------------------------------------------------------- runs
 
 
-def _read_distinct(path: Path, limit: int | None) -> tuple[LabelledProblem, ...]:
-    """Read the problems and keep the first of each text. Raises ConfigError."""
-    from flashedge.files.problems import read_labelled
-
-    found: dict[str, LabelledProblem] = {}
-    for problem in read_labelled(path):
-        found.setdefault(problem.text, problem)
-    return tuple(found.values())[:limit]
-
-
 def _collect_runs(
     problems: Sequence[LabelledProblem],
     digest: str,
@@ -205,7 +197,7 @@ def _collect_runs(
     from_runs: bool,
     config: Config,
 ) -> tuple[str, str, tuple[Recording, ...]]:
-    """Return the pair's name, its fingerprint and one run of each problem, where there is one.
+    """The pair's name, its fingerprint and one run of each problem, where there is one.
 
     Raises RequestError if the daemon serves another pair.
     """
@@ -247,20 +239,15 @@ def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) ->
     if choice.smaller_cap is not None:
         cap, compared = choice.smaller_cap
         baseline = {"cap": cap.cap, **describe_comparison(compared)}
-    return Calibration(
-        **fields,
-        rule=choice.rule,
-        provenance={
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            **origin,
-            "num_problems": choice.comparison.runs,
-            "chosen": describe_comparison(choice.comparison),
-            "validated": None
-            if choice.validated is None
-            else describe_comparison(choice.validated),
-            "smaller_cap": baseline,
-        },
-    )
+    provenance = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **origin,
+        "num_problems": choice.comparison.runs,
+        "chosen": describe_comparison(choice.comparison),
+        "validated": choice.validated and describe_comparison(choice.validated),
+        "smaller_cap": baseline,
+    }
+    return Calibration(**fields, rule=choice.rule, provenance=provenance)
 
 
 def _save(
@@ -268,7 +255,7 @@ def _save(
 ) -> tuple[str, Path | None, Calibration | None]:
     """Save a calibration that has a rule, unless the stored one is better.
 
-    Returns the outcome, the file if it was written, and the better stored calibration if any.
+    Returns the outcome, the file that was written, and the better stored calibration.
     """
     from flashedge.runtime.request.calibrations import find_calibration, save_calibration
 

@@ -25,14 +25,15 @@ def run_problems(
 ) -> tuple[Recording, ...]:
     """Run each problem once at full compute, or find the run of an earlier call in the store.
 
-    settings: the request's fields. work: a text that, with the settings and a problem's index,
-    identifies a run, so that the same call finds it again. A problem that fails is reported and
-    left out. Raises DaemonError, EngineError, RequestError when the runs can't continue; finished
-    runs are kept.
+    settings: the request's fields. work: with them and a problem's index it identifies a run, so
+    that the same call finds it again. A problem that fails is reported and left out. Raises
+    DaemonError, EngineError, RequestError when the runs can't continue; finished runs are kept.
     """
     found: dict[int, Recording] = {}
+    identity = repr((sorted(settings.items()), work))
+    key = "calibrate-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
     try:
-        asyncio.run(_solve(problems, settings, _key(settings, work), config, found))
+        asyncio.run(_solve(problems, settings, key, config, found))
     except (KeyboardInterrupt, FlashEdgeError):
         done = f"{len(found)} of {len(problems)} runs are done and kept"
         output.note(f"{done}; the same command continues with the others")
@@ -43,12 +44,8 @@ def run_problems(
 def read_stored_runs(
     client: Any, pair: str, strategy: str, n: int, since: float, problems: Sequence[LabelledProblem]
 ) -> tuple[Recording, ...]:
-    """Read the newest run at full compute of each problem that the daemon has stored since then.
-
-    Runs of other problems have no known answer and are ignored.
-    """
-    from flashedge.cli.run_ids import find_runs
-    from flashedge.cli.runs import load_events
+    """The newest stored run at full compute of each problem, of those created after `since`."""
+    from flashedge.cli.runs import find_runs, load_events
     from flashedge.runtime.records.recordings import build_recording
 
     texts = {problem.text for problem in problems}
@@ -67,7 +64,7 @@ def read_stored_runs(
 
 
 def keep_comparable(found: Sequence[Recording], what: str) -> tuple[Recording, ...]:
-    """Keep the runs with the settings that most of them have. Raises RequestError without runs."""
+    """The runs with the settings that most of them have. Raises RequestError without runs."""
     counted = Counter(json.dumps(one.settings, sort_keys=True) for one in found)
     if not counted:
         raise RequestError(
@@ -84,7 +81,7 @@ def keep_comparable(found: Sequence[Recording], what: str) -> tuple[Recording, .
 def find_right_answers(
     recordings: Iterable[Recording], answers: Mapping[str, str]
 ) -> tuple[frozenset[str], ...]:
-    """Return the right ones among each recording's answers, compared as in a vote.
+    """The right ones among each recording's answers, compared as in a vote.
 
     answers: the known answer by the problem's text.
     """
@@ -103,9 +100,6 @@ def find_right_answers(
             await grader.close()
 
     return asyncio.run(find())
-
-
-# ---------------------------------------------------------------- inner
 
 
 async def _solve(
@@ -150,9 +144,3 @@ async def _solve(
         except asyncio.CancelledError:
             await attempts.cancel_open()
             raise
-
-
-def _key(settings: Mapping[str, Any], work: str) -> str:
-    """Return the prefix of the runs' ids."""
-    identity = repr((sorted(settings.items()), work))
-    return "calibrate-" + hashlib.sha256(identity.encode()).hexdigest()[:16]

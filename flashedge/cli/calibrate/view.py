@@ -16,15 +16,10 @@ if TYPE_CHECKING:
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
 COLUMNS = (
-    "",
-    "accuracy",
-    "of full",
-    "difference, 95 %",
-    "loss at most",
-    "tokens",
-    "of full",
-    "saved",
+    *("", "accuracy", "of full", "difference, 95 %"),
+    *("loss at most", "tokens", "of full", "saved"),
 )
+LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
 
 
 def print_choice(
@@ -32,8 +27,10 @@ def print_choice(
 ) -> None:
     """Print the rule and its figures on stdout, and the plot and advice on stderr.
 
-    usual: the strategy's rule without calibration; stored: an earlier calibration that is better.
+    usual: the strategy's rule without calibration. stored: an earlier calibration that is better.
     """
+    from flashedge.plots import draw_text_plot
+
     n, max_loss = found.provenance["n"], found.provenance["max_loss"]
     output.note(
         f"{found.strategy} on {found.pair}, n {n}: {found.num_problems} problems,"
@@ -41,7 +38,8 @@ def print_choice(
     )
     series = build_frontier(choice)
     if sum(map(len, series.values())) > 2:
-        output.note(_draw_terminal(series))
+        width = min(100, shutil.get_terminal_size().columns)
+        output.note(draw_text_plot(series, **LABELS, width=width, height=18))
     output.say(f"rule: {describe_rule(choice.rule)}")
     compared = {"chosen": choice.comparison} if choice.rule is not None else {}
     if choice.validated is not None:
@@ -62,7 +60,6 @@ def print_choice(
 
 
 def describe_rule(rule: Rule | None) -> str:
-    """Say in words what a rule does."""
     if rule is None:
         return "none"
     least = " and ".join(f"{name} at least {value:g}" for name, value in rule.thresholds)
@@ -70,7 +67,7 @@ def describe_rule(rule: Rule | None) -> str:
 
 
 def build_frontier(choice: Choice) -> Series:
-    """Return accuracy over the tokens of a run."""
+    """Accuracy over the tokens of a run."""
     chosen = choice.comparison
     return {
         "even": [(p.tokens, p.accuracy) for p in choice.even]
@@ -84,25 +81,15 @@ def draw(path: Path, choice: Choice) -> None:
     """Draw the frontier. Raises ConfigError."""
     from flashedge.plots import draw_plot
 
-    x, y = "tokens of a run", "accuracy"
-    draw_plot(path, build_frontier(choice), title="Tokens to accuracy", x=x, y=y, points=True)
+    draw_plot(path, build_frontier(choice), **LABELS, points=True)
 
 
 def _explain_none(choice: Choice, max_loss: float) -> str:
-    """Say what to do when no rule qualifies."""
     advice = f"no rule keeps the loss below {max_loss:.1%} and saves more than a smaller n"
     if choice.smaller_cap is not None:
         cap, compared = choice.smaller_cap
         advice += f"; -n {cap.cap} saves {compared.saved:.1%} within the same bound"
     return f"{advice}. `--early-exit` without a calibration uses the strategy's defaults"
-
-
-def _draw_terminal(series: Series) -> str:
-    from flashedge.plots import draw_text_plot
-
-    width = min(100, shutil.get_terminal_size().columns)
-    x, y = "tokens of a run", "accuracy"
-    return draw_text_plot(series, title="Tokens to accuracy", x=x, y=y, width=width, height=18)
 
 
 def describe_comparison(found: Comparison) -> dict[str, Any]:
@@ -119,7 +106,6 @@ def describe_comparison(found: Comparison) -> dict[str, Any]:
 
 
 def _format_row(name: str, found: Mapping[str, Any]) -> tuple[object, ...]:
-    """A row of the table. found: a comparison, as calibrations keep it."""
     before, after = found["accuracy_before"], found["accuracy_after"]
     low, high = found["difference_95"]
     return (

@@ -92,7 +92,8 @@ def chat(
     is_kept = config.keep_chats > 0 and not no_save
     resumed: SavedChat | None = None
     if resume:
-        resumed = _resume(chats, conversation, is_kept=is_kept)
+        path = chats.find(conversation)
+        resumed = SavedChat.resume(path) if is_kept else SavedChat(path, *read_chat(path)[:2])
         opening = resumed.opening
         if system not in (None, opening.system):
             raise RequestError(
@@ -119,14 +120,6 @@ def chat(
             talk.set_search(search)
         with edit_lines(config, is_kept=is_kept):
             talk.loop()
-
-
-def _resume(chats: SavedChats, given: str | None, *, is_kept: bool) -> SavedChat:
-    path = chats.find(given)
-    if is_kept:
-        return SavedChat.resume(path)
-    opening, turns, _ = read_chat(path)
-    return SavedChat(path, opening, turns)
 
 
 def list_chats(chats: SavedChats) -> None:

@@ -48,8 +48,8 @@ class Conversation:
         seed: int | None,
         options: Mapping[str, Any],
     ) -> None:
-        """chats: where conversations are kept; None keeps nothing. resumed: the one to go on with,
-        by the search of its last turn."""
+        """chats: where conversations are kept, if they are. resumed: the one that goes on, with the
+        search of its last turn."""
         self._client = client
         self._pair = pair
         self._chats = chats
@@ -79,7 +79,6 @@ class Conversation:
 
     @property
     def prompt(self) -> str:
-        """The pair and the search that answer the next message."""
         search = self._name_search()
         return f"{show_in_line(self._pair)}{search and ' · '}{search} > "
 
@@ -94,18 +93,26 @@ class Conversation:
                     break
                 self.handle(message)
         finally:
-            self._leave()
+            if self._saved is not None:
+                self._saved.close()
+            for run in self._unkept_runs:
+                with contextlib.suppress(FlashEdgeError):
+                    self._client.delete(run)
         if is_typed and self._chats and self._saved and not self._is_unsaved:
             output.note(f"kept as {self._saved.id}; to go on: flashedge chat --continue")
 
     def handle(self, message: str) -> None:
-        """Run a command or answer a message. An error is printed; the conversation continues."""
-        if message.startswith("/"):
-            with _go_on():
-                self._run_command(message)
+        """Run a command or answer a message. An error is printed, and the conversation goes on."""
+        if not message.startswith("/"):
+            with self._turns.show(self.prompt, message, is_typed=sys.stdin.isatty()), _go_on():
+                self._answer(message)
             return
-        with self._turns.show(self.prompt, message, is_typed=sys.stdin.isatty()), _go_on():
-            self._answer(message)
+        name, _, rest = message[1:].partition(" ")
+        with _go_on():
+            run = self._commands.get(name)
+            if run is None:
+                raise RequestError(f"there is no command /{name}", hint="/help lists the commands")
+            run(rest.strip())
 
     def set_search(self, text: str) -> None:
         if text in ("off", "none"):
@@ -156,7 +163,6 @@ class Conversation:
             print_reply(last.reply)
 
     def _read_messages(self) -> Iterator[str]:
-        """The messages and commands that the user types, to the end of input."""
         while True:
             try:
                 message = read_message(self.prompt)
@@ -168,13 +174,6 @@ class Conversation:
             if message:
                 yield message
 
-    def _run_command(self, line: str) -> None:
-        name, _, rest = line[1:].partition(" ")
-        run = self._commands.get(name)
-        if run is None:
-            raise RequestError(f"there is no command /{name}", hint="/help lists the commands")
-        run(rest.strip())
-
     def _answer(self, text: str) -> None:
         if self._is_single_turn and len(self._messages) > len(self._list_opening()):
             self._messages = self._list_opening()
@@ -185,9 +184,8 @@ class Conversation:
                     " earlier messages are not sent."
                 )
         messages = [*self._messages, Message(role="user", content=text)]
-        run: str | None = None
         if self._search is None:
-            reply = self._generate(messages)
+            reply, run = self._generate(messages), None
         else:
             reply, run = self._run_search(messages)
         if reply:
@@ -245,10 +243,8 @@ class Conversation:
             print_boxed(reply, result["answer"])
         return reply, str(result.get("id"))
 
-    # ------------------------------------------------------------ what is kept
-
     def _save(self, turn: Turn) -> None:
-        """Keep a finished turn. Where it can't be written, say so once and go on."""
+        """Keep a finished turn. If it can't be written, say so once and go on."""
         if self._chats is None:
             return
         try:
@@ -261,21 +257,13 @@ class Conversation:
                 output.warn(f"{error}. The chat goes on; it is kept as soon as that succeeds.")
             self._is_unsaved = True
 
-    def _leave(self) -> None:
-        """Close the file, and remove the runs of a conversation of which nothing is to be kept."""
-        if self._saved is not None:
-            self._saved.close()
-        for run in self._unkept_runs:
-            with contextlib.suppress(FlashEdgeError):
-                self._client.delete(run)
-
     def _name_search(self) -> str:
         return "-".join(str(value) for value in (self._search or {}).values())
 
 
 @contextlib.contextmanager
 def _go_on() -> Iterator[None]:
-    """Print what ends the block, and go on."""
+    """Print the error or interrupt that ends the block, and go on."""
     try:
         yield
     except FlashEdgeError as error:
@@ -298,30 +286,19 @@ MAX_HISTORY = 1000
 def read_message(prompt: str) -> str:
     """One message. A trailing backslash continues it, and a pair of `\"\"\"` encloses many lines.
 
-    A multi-line text that is pasted into a terminal arrives as one line of input.
     Raises EOFError at the end of input.
     """
-    first = _read_line(prompt).strip()
-    if first.startswith(FENCE):
-        return _read_block(first.removeprefix(FENCE))
-    lines = [first]
-    while lines[-1].endswith("\\"):
-        lines[-1] = lines[-1].removesuffix("\\").rstrip()
-        try:
-            lines.append(_read_line(CONTINUATION).rstrip())
-        except EOFError:
-            break
-    return "\n".join(lines).strip()
-
-
-def _read_block(rest: str) -> str:
-    lines = [rest]
-    while not lines[-1].rstrip().endswith(FENCE):
-        try:
+    lines = [_read_line(prompt).strip()]
+    is_block = lines[0].startswith(FENCE)
+    lines[0] = lines[0].removeprefix(FENCE)
+    with contextlib.suppress(EOFError):
+        while is_block and not lines[-1].rstrip().endswith(FENCE):
             lines.append(_read_line(CONTINUATION))
-        except EOFError:
-            break
-    lines[-1] = lines[-1].rstrip().removesuffix(FENCE)
+        while not is_block and lines[-1].endswith("\\"):
+            lines[-1] = lines[-1].removesuffix("\\").rstrip()
+            lines.append(_read_line(CONTINUATION).rstrip())
+    if is_block:
+        lines[-1] = lines[-1].rstrip().removesuffix(FENCE)
     return "\n".join(lines).strip()
 
 
@@ -336,10 +313,7 @@ def _read_line(prompt: str) -> str:
 
 @contextlib.contextmanager
 def edit_lines(config: Config, *, is_kept: bool) -> Iterator[None]:
-    """Line editing on a terminal, with the lines of earlier conversations.
-
-    is_kept: whether later ones have the lines of this one.
-    """
+    """Line editing on a terminal, with the lines of earlier conversations. is_kept: keep these."""
     if not sys.stdin.isatty():
         yield
         return

@@ -11,7 +11,6 @@ highlighter reads the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from markdown_it import MarkdownIt
@@ -29,20 +28,19 @@ if TYPE_CHECKING:
 MARKS = ("heading", "list", "hr", "table", "fence", "backticks", "emphasis")
 """The rules of the parser that are on."""
 
-_INDENT = 2
 _WORD = re.compile(r"\w+")
 
 
 def render_markdown(text: str) -> RenderableType:
-    """The text as something that rich prints. One that would lose a word stays as it is: a row of a
-    table with more cells than its head, for example."""
+    """The text as something that rich prints. One that would lose a word stays as it is, such as a
+    row of a table with more cells than its head."""
     text = show_literally(text)
     shown = _Markdown(text)
     return shown if _WORD.findall(text) == _WORD.findall(shown.words) else Text(text)
 
 
 def _read_bold(state: StateInline, silent: bool) -> bool:
-    """The parser's rule for `**`, which needs a blank or a sign beside it. Other stars are text."""
+    """The parser's rule for `**` next to a blank or a sign. Other stars are text."""
     from markdown_it.rules_inline.state_inline import Delimiter
 
     if silent or state.src[state.pos] != "*":
@@ -65,12 +63,6 @@ def _read_bold(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _build_parser() -> MarkdownIt:
-    parser = MarkdownIt("zero").enable(MARKS)
-    parser.inline.ruler.at("emphasis", _read_bold)
-    return parser
-
-
 class _Heading(markdown.Heading):
     """One at the left, like the text below it."""
 
@@ -88,9 +80,7 @@ class _Code(markdown.CodeBlock):
         if self.lexer_name:
             yield Text(self.lexer_name, style="dim")
         style = console.get_style(self.style_name, default="none")
-        yield Padding(
-            Text(str(self.text).rstrip("\n"), style=style), (0, 0, 0, _INDENT), expand=False
-        )
+        yield Padding(Text(str(self.text).rstrip("\n"), style=style), (0, 0, 0, 2), expand=False)
 
 
 class _Item(markdown.ListItem):
@@ -130,14 +120,8 @@ class _Markdown(markdown.Markdown):
 
     def __init__(self, text: str) -> None:
         super().__init__("", hyperlinks=False, justify="default")
-        self.parsed = _build_parser().parse(text)
-
-    @property
-    def words(self) -> str:
-        """What will be shown, but for looks and line ends."""
-        return "\n".join(self._list_words())
-
-    def _list_words(self) -> Iterator[str]:
-        for token in self._flatten_tokens(self.parsed):
-            yield token.info
-            yield token.content
+        parser = MarkdownIt("zero").enable(MARKS)
+        parser.inline.ruler.at("emphasis", _read_bold)
+        self.parsed = parser.parse(text)
+        self.words = "\n".join(f"{t.info}\n{t.content}" for t in self._flatten_tokens(self.parsed))
+        """What will be shown, without looks and line ends."""

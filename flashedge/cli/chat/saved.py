@@ -1,8 +1,7 @@
 """Conversations on disk, so that `chat --continue` can go on with one.
 
-Each is a file of JSON lines in the state folder. The first line says what its turns share, and each
-further line is a finished turn, which is on the disk before the next message is read. A last line
-that a crash tore is no turn.
+Each is a file of JSON lines: what its turns share, then the finished turns, each on the disk before
+the next message is read. A last line that a crash tore is no turn.
 """
 
 from __future__ import annotations
@@ -10,22 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from flashedge.config import Config
 from flashedge.errors import ConfigError, Conflict, NotFound, RequestError, StoreError
 from flashedge.files.journal import open_locked, sync_folder, write_at_end
 from flashedge.literal import format_json
 
-FOLDER = "chats"
-"""Its name in the state folder."""
-
 _SUFFIX = ".jsonl"
-_LIST = "list them: flashedge chat --list"
+_OPTIONAL = ("system", "search", "run")
+K = TypeVar("K", "Opening", "Turn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +29,7 @@ class Opening:
     """What all turns of a conversation share."""
 
     pair: str
-
     system: str | None = None
-    """The system message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +38,10 @@ class Turn:
 
     message: str
     reply: str
-
     search: str | None = None
     """The search that found the reply, as `/search` takes it. None: plain generation."""
-
     run: str | None = None
     """The id of the search's run."""
-
     at: float
     """When the reply was whole, in unix seconds."""
 
@@ -71,8 +62,8 @@ class SavedChat:
 
     @classmethod
     def resume(cls, path: Path) -> Self:
-        """Go on with a conversation. Raises Conflict while another `chat` holds it, ConfigError for
-        a damaged file, and StoreError."""
+        """Raises Conflict while another `chat` holds the file, ConfigError for a damaged one, and
+        StoreError."""
         try:
             file = open_locked(path)
         except Conflict as error:
@@ -93,16 +84,13 @@ class SavedChat:
         return chat
 
     def add(self, turn: Turn) -> None:
-        """Keep a turn, and write it with those that could not be written before.
-
-        Raises StoreError. What was not written is tried again with the next turn.
-        """
+        """Keep a turn, and write it with those that could not be before. Raises StoreError."""
         self.turns.append(turn)
         try:
             if self._file is None:
                 self._file = self._create()
             missing = self.turns[self._num_written :]
-            write_at_end(self._file, b"".join(_encode(asdict(turn)) for turn in missing))
+            write_at_end(self._file, b"".join(map(_encode, missing)))
         except OSError as error:
             raise _explain(self.path, "write", error) from error
         self._num_written = len(self.turns)
@@ -116,7 +104,7 @@ class SavedChat:
         self.path.touch(mode=0o600, exist_ok=False)  # a conversation is its owner's alone
         file = open_locked(self.path)
         try:
-            write_at_end(file, _encode(asdict(self.opening)))
+            write_at_end(file, _encode(self.opening))
             sync_folder(self.path)
         except OSError:
             self.path.unlink()
@@ -129,7 +117,7 @@ class SavedChats:
     """The conversations in a state folder. Those that were used last are kept."""
 
     def __init__(self, config: Config) -> None:
-        self.folder = config.state_dir / FOLDER
+        self.folder = config.state_dir / "chats"
         self._most = config.keep_chats
 
     def list(self) -> list[Path]:
@@ -145,7 +133,7 @@ class SavedChats:
         return [path for _, path in sorted(found, reverse=True)]
 
     def find(self, given: str | None) -> Path:
-        """The file of the one whose id begins with `given`. None: of the one that was used last.
+        """The file of the one whose id begins with `given`, None: of the one that was used last.
 
         Raises NotFound, RequestError where several begin so, and StoreError.
         """
@@ -156,7 +144,8 @@ class SavedChats:
             return paths[0]
         found = [path for path in paths if path.stem.startswith(given)]
         if not found:
-            raise NotFound(f"there is no conversation {given!r}", hint=_LIST)
+            hint = "list them: flashedge chat --list"
+            raise NotFound(f"there is no conversation {given!r}", hint=hint)
         if len(found) > 1:
             some = ", ".join(path.stem for path in found[:5]) + (", …" if len(found) > 5 else "")
             raise RequestError(
@@ -166,16 +155,14 @@ class SavedChats:
         return found[0]
 
     def start(self, opening: Opening) -> SavedChat:
-        """A new conversation, for which the oldest may have to go. Raises StoreError."""
-        self._remove_oldest()
-        path = self.folder / f"{secrets.token_hex(3)}{_SUFFIX}"
-        return SavedChat(path, opening)
+        """A new conversation, for which the oldest go that no other `chat` holds.
 
-    def _remove_oldest(self) -> None:
-        """Make room for one more. Those that another `chat` holds stay. Raises StoreError."""
+        Raises StoreError.
+        """
         for path in self.list()[max(self._most - 1, 0) :]:
             with contextlib.suppress(Conflict, OSError), open_locked(path):
                 path.unlink()
+        return SavedChat(self.folder / f"{secrets.token_hex(3)}{_SUFFIX}", opening)
 
 
 def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
@@ -189,12 +176,11 @@ def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
     opening, turns = None, []
     for number, line in enumerate(whole.split(b"\n")[:-1], start=1):
         try:
-            fields = json.loads(line)
             if opening is None:
-                opening = _parse_opening(fields)
+                opening = _parse(Opening, json.loads(line))
             else:
-                turns.append(_parse_turn(fields))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+                turns.append(_parse(Turn, json.loads(line)))
+        except (ValueError, TypeError, RecursionError) as error:
             hint = "remove the line" if number > 1 else "remove the file"
             raise ConfigError(f"{path}, line {number} is damaged", hint=hint) from error
     if opening is None:
@@ -202,32 +188,18 @@ def read_chat(path: Path) -> tuple[Opening, list[Turn], int]:
     return opening, turns, len(whole)
 
 
-def _parse_opening(fields: Mapping[str, Any]) -> Opening:
-    return Opening(pair=_text(fields["pair"]), system=_text_or_none(fields.get("system")))
+def _parse(kind: type[K], given: Any) -> K:
+    """Raises TypeError for a field that is missing or has a wrong type."""
+    made = kind(**{field.name: given[field.name] for field in fields(kind) if field.name in given})
+    for name, value in asdict(made).items():
+        is_missing = value is None and name in _OPTIONAL
+        if not is_missing and not isinstance(value, int | float if name == "at" else str):
+            raise TypeError(name)
+    return made
 
 
-def _parse_turn(fields: Mapping[str, Any]) -> Turn:
-    return Turn(
-        message=_text(fields["message"]),
-        reply=_text(fields["reply"]),
-        search=_text_or_none(fields.get("search")),
-        run=_text_or_none(fields.get("run")),
-        at=float(fields["at"]),
-    )
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-def _text_or_none(value: Any) -> str | None:
-    return None if value is None else _text(value)
-
-
-def _encode(fields: Mapping[str, Any]) -> bytes:
-    return format_json(fields).encode() + b"\n"
+def _encode(part: Opening | Turn) -> bytes:
+    return format_json(asdict(part)).encode() + b"\n"
 
 
 def _explain(path: Path, what: str, error: OSError) -> StoreError:

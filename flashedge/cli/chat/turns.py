@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 LEAST_PAUSE_S = 0.1
 """Between two drawings of a reply that grows."""
-
 DRAWING_SHARE = 0.2
 """Most of the time that is spent on drawing: a long reply is drawn less often."""
-
-Print = Callable[[str], None]
 
 
 class Turns:
@@ -50,7 +47,9 @@ class Turns:
             yield
         finally:
             if is_terminal:
-                _print_rule()
+                from rich.rule import Rule
+
+                output.stdout().print(Rule(style="dim"))
 
 
 def print_reply(text: str) -> None:
@@ -64,8 +63,7 @@ def print_reply(text: str) -> None:
 
 
 def print_boxed(reply: str, answer: str | None = None) -> None:
-    """Set the answer apart from the reply that holds it, on a terminal. None: what the reply has in
-    its box."""
+    """Set the answer apart from the reply, on a terminal. None: what the reply has in its box."""
     from flashedge.answers.extraction import extract_answer
 
     answer = extract_answer(reply) if answer is None else answer
@@ -74,25 +72,20 @@ def print_boxed(reply: str, answer: str | None = None) -> None:
 
 
 @contextlib.contextmanager
-def grow_reply() -> Iterator[Print]:
-    """Print a reply while it comes. Call the value with each piece of it."""
+def grow_reply() -> Iterator[Callable[[str], None]]:
+    """Print a reply while it comes. Call the value with each piece of it.
+
+    On a terminal its end stays in view, and all of it is printed when it is over or stopped.
+    """
     joiner = PieceJoiner()
-    if sys.stdout.isatty():
-        with _draw_reply() as add:
-            yield lambda piece: add(joiner.join(piece))
-            add(joiner.end())
-    else:
+    if not sys.stdout.isatty():
         yield lambda piece: output.print_data(joiner.join(piece), end="")
         output.print_data(joiner.end())
-
-
-@contextlib.contextmanager
-def _draw_reply() -> Iterator[Print]:
-    """The end of the reply stays in view while it grows. In the end all of it is printed, also when
-    it is stopped."""
+        return
     reply = _GrowingReply()
     try:
-        yield reply.add
+        yield lambda piece: reply.add(joiner.join(piece))
+        reply.add(joiner.end())
     finally:
         reply.print_whole()
 

@@ -9,7 +9,6 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,6 +16,7 @@ import typer
 from flashedge.cli import exit_codes, output
 from flashedge.cli.doctor import device_checks
 from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
+from flashedge.cli.output import Json
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.engine.card_needs import DRIVER_HINTS
 from flashedge.engine.platform import CHECKED, detect_device_kind, find_vllm
@@ -42,7 +42,7 @@ def doctor(
             show_default="this machine's",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check this machine and say how to fix what is wrong.
 
@@ -71,7 +71,7 @@ def doctor(
 
 
 def run_checks() -> Iterator[Check]:
-    """All checks, in order. None of them raises."""
+    """All checks, in their order."""
     from flashedge.daemon.files import find_holder
     from flashedge.profiler.card_watch import find_own_pids
 
@@ -92,29 +92,20 @@ def run_checks() -> Iterator[Check]:
     holder = find_holder(config)
     own = frozenset() if holder is None else find_own_pids(holder)
     yield from device_checks.check_card_users(own)
-    for check in (
-        _check_disk,
-        _check_state_folder,
-        _check_models,
-        _check_calibrations,
-        device_checks.check_profile,
-        device_checks.check_kv_memory,
-        _check_daemon,
-    ):
-        yield _run_check(check, config)
-
-
-def _run_check(check: Callable[[Config], Check], config: Config) -> Check:
-    name = (
-        check.__name__.strip("_")
-        .removeprefix("check_")
-        .replace("_", " ")
-        .replace("state", "state folder")
-    )
-    try:
-        return check(config)
-    except FlashEdgeError as error:
-        return Check(name, BAD, str(error), hint=error.hint)
+    checks: dict[str, Callable[[Config], Check]] = {
+        "disk": _check_disk,
+        "state folder": _check_state_folder,
+        "models": _check_models,
+        "calibrations": _check_calibrations,
+        "profile": device_checks.check_profile,
+        "kv memory": device_checks.check_kv_memory,
+        "daemon": _check_daemon,
+    }
+    for name, check in checks.items():
+        try:
+            yield check(config)
+        except FlashEdgeError as error:
+            yield Check(name, BAD, str(error), hint=error.hint)
 
 
 def _check_python() -> Check:
@@ -127,10 +118,9 @@ def _check_python() -> Check:
 
 def _check_torch() -> Check:
     try:
-        detail = importlib.metadata.version("torch")
+        return Check("torch", GOOD, importlib.metadata.version("torch"))
     except importlib.metadata.PackageNotFoundError:
         return Check("torch", BAD, "not installed", hint=SETUP)
-    return Check("torch", GOOD, detail)
 
 
 def _check_vllm() -> Check:
@@ -153,16 +143,13 @@ def _check_card() -> Check:
                 detail = f"{cards}, but the installed vLLM is the CUDA build"
                 return Check("gpu", BAD, detail, hint="; ".join(DRIVER_HINTS))
         return Check("gpu", GOOD, f"{cards}; the engines run on the CPU")
-    detail = ", ".join(f"{name} ({format_size(free)} of {format_size(total)} free)"
-                       for name, free, total in cards)  # fmt: skip
+    detail = ", ".join(
+        f"{name} ({format_size(free)} of {format_size(total)} free)" for name, free, total in cards
+    )
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if importlib.metadata.version("torch").endswith("+cpu"):
-            return Check(
-                "gpu",
-                WARNING,
-                f"{detail}; the installed torch can't use it",
-                hint=f"{SETUP} --cuda",
-            )
+            detail += "; the installed torch can't use it"
+            return Check("gpu", WARNING, detail, hint=f"{SETUP} --cuda")
     return Check("gpu", GOOD, detail)
 
 
@@ -209,9 +196,8 @@ def _check_models(config: Config) -> Check:
     from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
-    folders: list[Path] = [resolve_model(s, config) for s in (pair.generator, pair.verifier)]
-    detail = f"pair {pair.name}: {folders[0]}, {folders[1]}"
-    return Check("models", GOOD, detail)
+    first, second = (resolve_model(model, config) for model in (pair.generator, pair.verifier))
+    return Check("models", GOOD, f"pair {pair.name}: {first}, {second}")
 
 
 def _check_calibrations(config: Config) -> Check:
@@ -222,11 +208,12 @@ def _check_calibrations(config: Config) -> Check:
     pairs = load_pairs(config)
     shown, stale = [], False
     for found in load_calibrations(config):
-        pair = pairs.get(found.pair)
-        fits = pair is not None and pair_fingerprint(pair, config) == found.fingerprint
-        stale = stale or not fits or found.loss_bound is None
-        remark = "" if found.loss_bound is not None else ", made without a bound: calibrate again"
-        remark = remark if fits else ", not used: the pair has changed since"
+        pair, remark = pairs.get(found.pair), ""
+        if pair is None or pair_fingerprint(pair, config) != found.fingerprint:
+            remark = ", not used: the pair has changed since"
+        elif found.loss_bound is None:
+            remark = ", made without a bound: calibrate again"
+        stale = stale or bool(remark)
         shown.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{remark})")
     detail = ", ".join(shown) or "none: early exits use the strategies' defaults"
     hint = "flashedge calibrate problems.jsonl --strategy NAME" if stale else None
@@ -242,8 +229,9 @@ def _check_daemon(config: Config) -> Check:
     record = find(config)
     if record is None:
         bind(config.host, config.port).close()
-        detail = f"none is running; port {config.port} on {config.host} is free"
-        return Check("daemon", GOOD, detail)
+        return Check(
+            "daemon", GOOD, f"none is running; port {config.port} on {config.host} is free"
+        )
     with Client(record.url, api_key=config.api_key) as client:
         health = client.health(timeout_s=5.0)
     state = str(health["status"])

@@ -50,9 +50,7 @@ _WORKING = {
 def check_cards(nvml: Any = None) -> Iterator[Check]:
     """Throttling, display, power limit, RAM next to the cards, and whether a card is lost.
 
-    No check without a card.
-
-    `nvml` replaces NVML (see `flashedge.profiler.gpu.read_cards`).
+    No check without a card. `nvml` replaces NVML (see `profiler.gpu.read_cards`).
     """
     import psutil
 
@@ -65,20 +63,16 @@ def check_cards(nvml: Any = None) -> Iterator[Check]:
         return  # the check "gpu" says why
     found = list(find_warnings(cards, psutil.virtual_memory().total))
     detail = "; ".join(found) or "not throttled, no display on it"
-    verdict = WARNING if found else GOOD
     if any(card.is_lost for card in cards):
         hint = "if it is lost again, check its power and its slot; see `sudo dmesg | grep -i xid`"
         yield Check("gpu state", BAD, detail, hint=hint)
     else:
-        yield Check("gpu state", verdict, detail)
+        yield Check("gpu state", WARNING if found else GOOD, detail)
 
 
 def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
-    """The programs that hold memory of the cards, but those of the pids `own`. No check where no
-    card answers.
-
-    `nvml` replaces NVML (see `flashedge.profiler.card_watch.read_card_users`).
-    """
+    """The programs that hold memory of the cards, without the pids `own`. No check where no card
+    answers. `nvml` replaces NVML."""
     from flashedge.profiler.card_watch import describe_user, read_card_users
     from flashedge.profiler.errors import ProfileError
     from flashedge.profiler.gpu import read_cards
@@ -87,13 +81,9 @@ def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
         read_cards(nvml)
     except ProfileError:
         return
-    users = read_card_users(own, nvml)
-    detail = "; ".join(describe_user(user) for user in users)
-    yield Check(
-        "gpu memory",
-        GOOD,
-        f"held by other programs: {detail}" if users else "no other program holds any",
-    )
+    users = "; ".join(map(describe_user, read_card_users(own, nvml)))
+    detail = f"held by other programs: {users}" if users else "no other program holds any"
+    yield Check("gpu memory", GOOD, detail)
 
 
 def check_profile(config: Config) -> Check:
@@ -125,9 +115,8 @@ def check_kv_memory(config: Config) -> Check:
     elif config.features.mapped_kv:
         detail = "moves between the engines if a trial at the start succeeds (see flashedge logs)"
     else:
-        detail = (
-            "divided once, by the profile, when the engines start (the feature mapped_kv is off)"
-        )
+        detail = "divided once, by the profile, when the engines start"
+        detail += " (the feature mapped_kv is off)"
     return Check("kv memory", GOOD, detail)
 
 
@@ -138,45 +127,32 @@ def judge_profile(found: Profile) -> Check:
 
     peaks = [f"{format_rate(v, 'FLOP/s')} {dtype}" for dtype, v in found.gemm_flops_per_s.items()]
     memory = f"{format_rate(found.bytes_per_s, 'B/s')} memory"
-    figures = [", ".join([*peaks, memory]) + f" ({found.made_at[:10]})"]
-    low = False
+    figures, is_slow = [", ".join([*peaks, memory]) + f" ({found.made_at[:10]})"], False
     if found.kind == "cuda":
         card = found.fingerprint["device"].partition(" (")[0]
         compared = compare(card, found.gemm_flops_per_s.get("bfloat16"), found.bytes_per_s)
         if compared is not None:
-            figures.append(f"of the data sheet: {compared[0]}")
-            low = compared[1]
-    figures += found.warnings
-    slowed = low or bool(found.warnings)
-    return Check(
-        "profile",
-        WARNING if slowed else GOOD,
-        "; ".join(figures),
-        hint="end other programs, then flashedge profile" if slowed else None,
-    )
+            shown, is_slow = compared
+            figures.append(f"of the data sheet: {shown}")
+    detail = "; ".join([*figures, *found.warnings])
+    if is_slow or found.warnings:
+        hint = "end other programs, then flashedge profile"
+        return Check("profile", WARNING, detail, hint=hint)
+    return Check("profile", GOOD, detail)
 
 
 def check_cuda_build(
     query: Callable[[], DriverReport | str | None] = query_driver,
     check_build: Callable[[], list[CardVerdict]] = check_installed_build,
 ) -> Iterator[Check]:
-    """Yield a check for each thing that the CUDA build needs, up to the first that is missing."""
-    for check in _check_machine(query):
+    """A check for each thing that the CUDA build needs, up to the first that is missing."""
+    for check in (_check_driver(query()), _check_compiler()):
         yield check
         if check.verdict == BAD:
             return
     for found in check_build():
-        yield Check(
-            found.name,
-            GOOD if found.error is None else BAD,
-            found.error or _WORKING[found.name],
-            hint=found.hint,
-        )
-
-
-def _check_machine(query: Callable[[], DriverReport | str | None]) -> Iterator[Check]:
-    yield _check_driver(query())
-    yield _check_compiler()
+        verdict = GOOD if found.error is None else BAD
+        yield Check(found.name, verdict, found.error or _WORKING[found.name], hint=found.hint)
 
 
 def _check_driver(found: DriverReport | str | None) -> Check:
@@ -193,8 +169,6 @@ def _check_driver(found: DriverReport | str | None) -> Check:
 
 
 def _check_compiler() -> Check:
-    need = check_compiler()
-    if need is None:
-        good = f"{find_compiler()}, with the headers of Python"
-        return Check("compiler", GOOD, good)
-    return Check("compiler", BAD, need.what, hint="; ".join(need.hints))
+    if need := check_compiler():
+        return Check("compiler", BAD, need.what, hint="; ".join(need.hints))
+    return Check("compiler", GOOD, f"{find_compiler()}, with the headers of Python")

@@ -1,9 +1,8 @@
-"""`doctor --fit`: whether a pair fits a card, and what would fit it. The cards are this machine's,
-or named ones (`models ls --fit`, too).
-"""
+"""`doctor --fit`: whether a pair fits this machine's card or named ones, and what would."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,6 @@ from flashedge.models.memory.card_memory import (
 )
 from flashedge.models.memory.engine_memory import MARGIN, EngineMemory
 from flashedge.models.memory.fit import (
-    FindMeasured,
     PairNeed,
     describe_holders,
     describe_lack,
@@ -33,46 +31,34 @@ from flashedge.models.memory.fit import (
 )
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
+from flashedge.runtime.request.request import USUAL_PATHS
 from flashedge.sizes import format_size, parse_size
-
-WIDTH = 16
-"""Paths of a search by default."""
 
 
 def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> Iterator[Check]:
-    """What the pair needs, one check each, and the verdict last.
-
-    `gpu` names one card or several, as for `find_place`. None: this machine's.
-    `nvml` replaces NVML (see `profiler.gpu.read_cards`).
+    """What the pair needs, one check each, and the verdict last. gpu, nvml: as for `find_place`.
 
     Raises NotFound for an unknown pair or card, CheckpointError for a pair of unknown shape.
     """
     pair = find_pair(name, config)
     place = find_place(gpu, config, nvml)
-    need = find_need(pair, config, place, _choose_measured(pair, place, config))
+
+    def measured(sequences: int) -> Any:
+        """What was measured here counts only for this machine."""
+        return find_measured(pair, config, sequences) if place.is_measured else None
+
+    need = find_need(pair, config, place, measured)
     for card, _ in place.cards:
         yield _check_memory(card)
-    on_each = " (on each card)" if max(need.cards) > 1 else ""
-    yield Check(
-        "weights",
-        GOOD,
-        f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
-        + on_each,
-    )
+    weights = f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
+    yield Check("weights", GOOD, weights + (" (on each card)" if max(need.cards) > 1 else ""))
     yield from _check_layout(place)
     yield _check_engines(need)
     yield _check_verdict(pair, need, place, config)
 
 
-def _choose_measured(pair: Pair, place: Place, config: Config) -> FindMeasured:
-    """What was measured here counts only for this machine."""
-    if place.is_measured:
-        return lambda sequences: find_measured(pair, config, sequences)
-    return lambda sequences: None
-
-
 def _check_layout(place: Place) -> Iterator[Check]:
-    """Say where the engines run, if it is not one device for both."""
+    """Where the engines run, if it is not one device for both."""
     counts = count_cards(place)
     if isinstance(place, SeparateCards):
         generator, verifier = describe_count(place.generator), describe_count(place.verifier)
@@ -99,37 +85,26 @@ def _check_memory(place: CardMemory) -> Check:
 
 
 def _check_engines(need: PairNeed) -> Check:
+    def describe(engine: EngineMemory) -> str:
+        parts = (("context", engine.context), ("a step", engine.step), ("graphs", engine.graphs))
+        return " + ".join(f"{name} {format_size(size)}" for name, size in parts if size)
+
     found = ", ".join(
-        f"{format_size(engine.overhead)} {role} ({describe_parts(engine)})"
+        f"{format_size(engine.overhead)} {role} ({describe(engine)})"
         for role, engine in zip(("generator", "verifier"), need.engines, strict=True)
     )
-    basis = (
-        f"estimated, {MARGIN:.0%} added, until the first start measures them"
-        if need.is_estimate
-        else "measured here"
-    )
-    return Check(
-        "engines",
-        GOOD,
-        f"beside weights and KV {found}; {basis}; {need.sequences} sequences a step",
-    )
-
-
-def describe_parts(engine: EngineMemory) -> str:
-    """The parts of what an engine takes beside weights and KV."""
-    parts = (("context", engine.context), ("a step", engine.step), ("graphs", engine.graphs))
-    return " + ".join(f"{name} {format_size(size)}" for name, size in parts if size)
+    basis = "measured here"
+    if need.is_estimate:
+        basis = f"estimated, {MARGIN:.0%} added, until the first start measures them"
+    detail = f"beside weights and KV {found}; {basis}; {need.sequences} sequences a step"
+    return Check("engines", GOOD, detail)
 
 
 def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> Check:
     if not need.fits(place):
         lack = describe_lack(need, place, need.find_lack(place))
-        return Check(
-            "fit",
-            BAD,
-            f"{pair.name} does not fit: {lack}",
-            hint=suggest(pair, load_pairs(config).values(), place, config),
-        )
+        hint = suggest(pair, load_pairs(config).values(), place, config)
+        return Check("fit", BAD, f"{pair.name} does not fit: {lack}", hint=hint)
     left, most = need.kv_bytes(place), pair.max_path_tokens
     longest = need.count_paths(place, most)
     rooms = " + ".join(format_size(room) for room, _ in need.find_rooms(place))
@@ -139,28 +114,21 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
     )
     explicit = sum(size or 0 for size in find_explicit(pair, config))
     if explicit > left:
-        return Check(
-            "fit",
-            WARNING,
-            f"{detail}; but its KV sizes are set to {format_size(explicit)}",
-            hint="leave kv_bytes unset, so that it is planned",
-        )
-    if longest >= WIDTH:
+        detail += f"; but its KV sizes are set to {format_size(explicit)}"
+        return Check("fit", WARNING, detail, hint="leave kv_bytes unset, so that it is planned")
+    if longest >= USUAL_PATHS:
         return Check("fit", GOOD, detail)
-    return Check(
-        "fit",
-        WARNING,
-        f"{detail}; wider searches of long paths must compute some KV again",
-        hint="paths of a tree share most of their KV; `flashedge simulate` shows what is lost",
-    )
+    detail += "; wider searches of long paths must compute some KV again"
+    hint = "paths of a tree share most of their KV; `flashedge simulate` shows what is lost"
+    return Check("fit", WARNING, detail, hint=hint)
 
 
 def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
-    """The cards that a pair is to fit. `nvml` replaces NVML (see `profiler.gpu.read_cards`).
+    """The cards that a pair should fit. `nvml` replaces NVML (see `profiler.gpu.read_cards`).
 
-    `gpu` names a card, or gives its memory. It is idle unless it is in this machine. Several with
-    commas between them are the cards of one machine: the settings place the engines on them, or
-    else each engine has one of its own. None: this machine's, placed by the settings, or its RAM.
+    gpu: the name of a card, or its memory; it is idle unless it is in this machine. Several with
+    commas between them are the cards of one machine: the settings place the engines on them, else
+    each engine has its own. None: this machine's, placed by the settings, or its RAM.
 
     Raises NotFound for an unknown card, ConfigError for settings that name no card.
     """
@@ -173,17 +141,11 @@ def find_place(gpu: str | None, config: Config, nvml: Any = None) -> Place:
     if len(cards) > 1:
         return _place_engines(cards, config)
     (card,) = cards
-    here = _find_here(config, nvml)
-    return here if here is not None and here.name.removeprefix("NVIDIA ") == card.name else card
-
-
-def _find_here(config: Config, nvml: Any) -> CardMemory | None:
-    """This machine's card, if both engines run on it."""
-    try:
-        place = read_place(config, nvml)
-    except (EngineError, ConfigError):
-        return None
-    return place if isinstance(place, CardMemory) and place.count == 1 else None
+    with contextlib.suppress(EngineError, ConfigError):
+        here = read_place(config, nvml)
+        if isinstance(here, CardMemory) and here.count == 1:  # both engines run on it
+            return here if here.name.removeprefix("NVIDIA ") == card.name else card
+    return card
 
 
 def _build_card(name: str) -> CardMemory:
@@ -206,7 +168,10 @@ def _place_engines(cards: tuple[CardMemory, ...], config: Config) -> Place:
             hint="give both engines the same devices, or different ones, such as 0,1",
             param="devices",
         )
-    generator, verifier = (_find_smallest(cards, numbers) for numbers in (first, second))
+    generator, verifier = (
+        replace(min((cards[i] for i in each), key=lambda card: card.free_bytes), count=len(each))
+        for each in (first, second)
+    )
     if set(first) == set(second):
         return generator
     return SeparateCards(generator=generator, verifier=verifier)
@@ -222,8 +187,3 @@ def _choose(cards: tuple[CardMemory, ...], names: tuple[str, ...]) -> tuple[int,
             param="gpu",
         )
     return numbers
-
-
-def _find_smallest(cards: tuple[CardMemory, ...], numbers: tuple[int, ...]) -> CardMemory:
-    smallest = min((cards[number] for number in numbers), key=lambda card: card.free_bytes)
-    return replace(smallest, count=len(numbers))

@@ -1,14 +1,12 @@
-"""The coding agents that `launch` knows, and how each is pointed at the daemon.
-
-An agent gets environment variables and options of its own. No file is written: what its settings
-say otherwise stays as it is, and the agent started by itself asks whom it asked before.
-"""
+"""The coding agents that `launch` knows, and how each is pointed at the daemon: by environment
+variables and options, never by a file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashedge.config import find_nearest
 from flashedge.errors import NotFound
@@ -23,49 +21,38 @@ class Endpoint:
 
     url: str
     """The daemon's, without /v1."""
-
     api_key: str | None
-    """None: the daemon asks for none."""
-
     model: str
     """What answers the agent's turns: a pair, or a pair with a search."""
-
     pair: str
-    """What answers its small requests, such as titles: no search is worth its time there."""
-
+    """What answers its small requests, such as titles, which are worth no search."""
     context_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pointers:
+class Pointers(NamedTuple):
     """What makes an agent ask an endpoint."""
 
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str]
     options: tuple[str, ...] = ()
     """They stand before the user's own arguments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """A program of others that asks a model."""
+    """A coding agent."""
 
     title: str
     program: str
     """What is looked for on PATH."""
-
     install: str
     """The command that installs `{version}`."""
-
     versions: tuple[str, ...]
     """Those that were run with FlashEdge, the newest last."""
-
     opening_tokens: int
-    """The least that its first request has, with its instructions and tools: measured without
-    anything of the user's, by a tokenizer of 65,000 tokens."""
-
+    """Least tokens of its first request, its instructions and tools: measured without anything of
+    the user's, by a tokenizer of 65,000 tokens."""
     has_tools: bool = True
     """Whether its requests bring tools."""
-
     point: Callable[[Endpoint], Pointers]
 
     @property
@@ -95,8 +82,8 @@ def complete_agent(incomplete: str) -> list[str]:
 
 
 def _point_claude(endpoint: Endpoint) -> Pointers:
-    """Claude Code puts the variables of its settings.json before its environment's, so they go
-    into `--settings` as well, which comes before both. The key does not: `ps` shows options."""
+    """Claude Code prefers the variables of its settings.json to its environment's, so they go into
+    `--settings` as well, which it prefers to both. The key does not: `ps` shows options."""
     shown = {
         "ANTHROPIC_BASE_URL": endpoint.url,
         "ANTHROPIC_API_KEY": "",  # the user's own would be sent, too

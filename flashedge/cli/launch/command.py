@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -73,68 +72,66 @@ def launch(
 
     Starts the daemon if none runs. No file is changed: the agent gets variables and options.
     """
+    from flashedge.daemon import control as daemon_control
+    from flashedge.daemon.files import build_url
+
     chosen = find_agent(agent)
-    pair_name, search = _split_model(model, search)
-    strategy, _ = parse_strategy_flags(search, None)
-    config = load_config({"pair": pair_name})
-    pair = find_pair(config.pair, config)
-    own = arguments or []
-    if show:
-        endpoint = _build_endpoint(_guess_url(config), pair, search, config)
-        pointers = chosen.point(endpoint)
-        for name, value in pointers.variables.items():
-            output.say(f"export {name}={shlex.quote(value)}")
-        output.say(shlex.join([chosen.program, *pointers.options, *own]))
-        _warn_about(chosen, pair, config)
-        return
-    path = _find_program(chosen)
-    _check_version(chosen, path)
-    with connect_ready(config) as client:
-        _check_served(client, pair, strategy)
-        endpoint = _build_endpoint(client.base_url, pair, search, config)
-    _warn_about(chosen, pair, config)
-    output.note(
-        f"{endpoint.model} answers {chosen.title}: {pair.generator.source}"
-        f"{f', searched with {pair.verifier.source}' if search else ''},"
-        f" {endpoint.context_tokens:,} tokens of context, at {endpoint.url}"
-    )
-    _become(chosen, path, endpoint, own)
-
-
-def _split_model(model: str | None, search: str | None) -> tuple[str | None, str | None]:
-    """The pair and the search of `--model` and `--search`. Raises RequestError."""
-    pair, _, named = (model or "").partition(":")
+    name, _, named = (model or "").partition(":")
     if named and search is not None and named != search:
         raise RequestError(
             f"--model {model} and --search {search} contradict each other", param="search"
         )
-    return pair or None, named or search
-
-
-def _build_endpoint(url: str, pair: Pair, search: str | None, config: Config) -> Endpoint:
-    return Endpoint(
+    search = named or search
+    strategy, _ = parse_strategy_flags(search, None)
+    config = load_config({"pair": name or None})
+    pair = find_pair(config.pair, config)
+    own = arguments or []
+    if show:
+        path, record = chosen.program, daemon_control.find(config)
+        url = build_url(config.host, config.port) if record is None else record.url
+    else:
+        path = _find_program(chosen)
+        _check_version(chosen, path)
+        with connect_ready(config) as client:
+            _check_served(client, pair, strategy)
+            url = client.base_url
+    endpoint = Endpoint(
         url=url,
         api_key=config.api_key,
         model=f"{pair.name}:{search}" if search else pair.name,
         pair=pair.name,
         context_tokens=pair.generator.max_model_len,
     )
-
-
-def _guess_url(config: Config) -> str:
-    """Where the daemon is, or where it would be."""
-    from flashedge.daemon import control as daemon_control
-    from flashedge.daemon.files import build_url
-
-    record = daemon_control.find(config)
-    return build_url(config.host, config.port) if record is None else record.url
+    pointers = chosen.point(endpoint)
+    command = [chosen.program, *pointers.options, *own]
+    if show:
+        for variable, value in pointers.variables.items():
+            output.say(f"export {variable}={shlex.quote(value)}")
+        output.say(shlex.join(command))
+        _warn_about(chosen, pair, config)
+        return
+    _warn_about(chosen, pair, config)
+    output.note(
+        f"{endpoint.model} answers {chosen.title}: {pair.generator.source}"
+        f"{f', searched with {pair.verifier.source}' if search else ''},"
+        f" {endpoint.context_tokens:,} tokens of context, at {endpoint.url}"
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(path, command, {**os.environ, **pointers.variables})
+    except OSError as error:
+        raise ConfigError(
+            f"can't run {path}: {error.strerror}",
+            hint=f"install it again: {chosen.install_command}",
+            param="agent",
+        ) from error
 
 
 # ---------------------------------------------------------------- checks
 
 
 def _find_program(agent: Agent) -> str:
-    """The agent's path. Raises ConfigError where it is not installed."""
     path = shutil.which(agent.program)
     if path is None:
         raise ConfigError(
@@ -146,7 +143,7 @@ def _find_program(agent: Agent) -> str:
 
 
 def _check_version(agent: Agent, path: str) -> None:
-    """Warn of a version that was not tried. Patches of one that was are taken for it."""
+    """Warn of a version that was not tried, unless it is a patch of one that was."""
     try:
         told = subprocess.run(
             [path, "--version"],
@@ -203,7 +200,7 @@ def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
 
 
 def _suggest_pairs(agent: Agent, config: Config) -> str:
-    """Name the first pairs of two generators that take the agent's first request."""
+    """The first pairs of two generators that take the agent's first request."""
     fitting: dict[str, str] = {}
     for pair in load_pairs(config).values():
         model = pair.generator
@@ -215,22 +212,3 @@ def _suggest_pairs(agent: Agent, config: Config) -> str:
     if not fitting:
         return f"To use it, {own}."
     return f"Use {' or '.join([*fitting.values()][:2])}, or {own}."
-
-
-# ---------------------------------------------------------------- the agent
-
-
-def _become(agent: Agent, path: str, endpoint: Endpoint, own: Sequence[str]) -> None:
-    """Replace this process by the agent. Raises ConfigError where it can't be run."""
-    pointers = agent.point(endpoint)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    command = [agent.program, *pointers.options, *own]
-    try:
-        os.execvpe(path, command, {**os.environ, **pointers.variables})
-    except OSError as error:
-        raise ConfigError(
-            f"can't run {path}: {error.strerror}",
-            hint=f"install it again: {agent.install_command}",
-            param="agent",
-        ) from error

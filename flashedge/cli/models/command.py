@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import lab, output
+from flashedge.cli.output import Json
 from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.folders import is_folder, locate_model
@@ -42,8 +43,6 @@ SHOP_CARDS = tuple(
 
 NO_CARD_BYTES = 1 << 30
 """Weights of a pair that needs no card: a CPU computes them as fast as anybody reads."""
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A pair, or a model as `models show` names it.")
 ]
@@ -78,16 +77,12 @@ def ls(
     if as_json:
         output.print_json(found)
         return
-    rows = [
-        (
-            p["name"],
-            _format_missing(p),
-            p["smallest_card"] or "larger",
-            _format_licences(p),
-            p["description"],
-        )
-        for p in found
-    ]
+    rows = []
+    for p in found:
+        licences = dict.fromkeys(p[role]["license"] or "?" for role in ("generator", "verifier"))
+        licence = None if p["is_bundled"] else " + ".join(licences)
+        card = p["smallest_card"] or "larger"
+        rows.append((p["name"], _format_missing(p), card, licence, p["description"]))
     columns = ("pair", "to pull", "card", "licence", "description")
     output.print_table(columns, rows, "no pairs")
 
@@ -100,16 +95,7 @@ def _format_missing(pair: dict[str, Any]) -> str:
     return "?" if size is None else f"~{size / 1e9:.1f} GB"
 
 
-def _format_licences(pair: dict[str, Any]) -> str | None:
-    """The models' licences. None for a pair that comes with the package."""
-    if pair["is_bundled"]:
-        return None
-    found = (pair[role]["license"] or "?" for role in ("generator", "verifier"))
-    return " + ".join(dict.fromkeys(found))
-
-
 def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
-    """Print the pairs that fit a card, with the memory that it leaves for KV."""
     from flashedge.cli.doctor.fit import find_place
 
     place, found = find_place(gpu, config), []
@@ -135,12 +121,8 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
         )
         for p in found
     ]
-    output.note(
-        "; ".join(
-            f"{describe_count(card)}, {format_size(card.free_bytes)} free"
-            for card, _ in place.cards
-        )
-    )
+    free = (f"{describe_count(c)}, {format_size(c.free_bytes)} free" for c, _ in place.cards)
+    output.note("; ".join(free))
     columns = ("pair", "to pull", "KV", "whole paths", "description")
     output.print_table(columns, rows, "nothing fits")
 
@@ -163,9 +145,8 @@ def show(name: Name, as_json: Json = False) -> None:
         output.say(f"    {spec.dtype}{quantized}, {spec.max_model_len} tokens{weights}")
         if spec.license is not None:
             output.say(f"    licence {spec.license}")
-        output.say(
-            f"    {folder if folder else 'not on this machine: flashedge models pull ' + pair.name}"
-        )
+        missing = f"not on this machine: flashedge models pull {pair.name}"
+        output.say(f"    {folder or missing}")
     output.say(f"  memory: {_describe_memory(pair, config)}")
 
 
@@ -209,10 +190,8 @@ def rm(name: Name) -> None:
 
 
 def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
-    """Both models of the pair `name`, or the one model whose source it is.
-
-    A model belongs to a pair, or `clusters_model` names it. Raises NotFound.
-    """
+    """Both models of the pair `name`, or the one model of a pair or of `clusters_model` whose
+    source it is. Raises NotFound."""
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name].generator, pairs[name].verifier
@@ -229,14 +208,15 @@ def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
 
 def _describe(pair: Pair, config: Config) -> dict[str, Any]:
     entry = dataclasses.asdict(pair)
+    missing = {}
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
         folder = locate_model(spec, config)
         entry[role]["folder"] = None if folder is None else str(folder)
-    entry["local"] = bool(entry["generator"]["folder"] and entry["verifier"]["folder"])
-    missing = {s.source: s for s in _list_missing(pair, config)}
-    sizes = [spec.download_bytes for spec in missing.values()]
-    known = [size for size in sizes if size is not None]
-    entry["download_bytes"] = sum(known) if len(known) == len(sizes) else None
+        if folder is None:
+            missing[spec.source] = spec.download_bytes
+    entry["local"] = not missing
+    sizes = [size for size in missing.values() if size is not None]
+    entry["download_bytes"] = sum(sizes) if len(sizes) == len(missing) else None
     entry["is_bundled"] = is_bundled(pair)
     card, need = _find_card(pair, config)
     entry["needed_bytes"] = need and need.least_bytes
@@ -246,16 +226,9 @@ def _describe(pair: Pair, config: Config) -> dict[str, Any]:
     return entry
 
 
-def _list_missing(pair: Pair, config: Config) -> list[ModelSpec]:
-    """The models whose files are not on this machine."""
-    return [s for s in (pair.generator, pair.verifier) if locate_model(s, config) is None]
-
-
 def _find_card(pair: Pair, config: Config) -> tuple[CardMemory | None, PairNeed | None]:
-    """The smallest of `SHOP_CARDS` that the pair fits, if any, and what it needs there.
-
-    The need is None while the shape of a model is unknown.
-    """
+    """The smallest of `SHOP_CARDS` that the pair fits, and what it needs there, None while the
+    shape of a model is unknown."""
     for card in SHOP_CARDS:
         try:
             need = find_need(pair, config, card)

@@ -15,7 +15,8 @@ from flashedge.models.specs import ModelSpec
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _SPARE_BYTES = 1 << 28
-REACH_TIMEOUT_S = 5.0
+_OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
+_OTHER_CACHE = "choose a folder that you may write: flashedge config set cache_dir FOLDER"
 
 
 def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
@@ -25,7 +26,11 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     """
     hub = hub_folder(config)
     if not _is_hub_reachable():
-        return _find_in_cache(spec, hub)
+        kept = find_snapshot(hub, spec.source, spec.revision)  # what an earlier download left
+        if kept is None:
+            raise _unreachable(spec.source)
+        check_model(kept, spec)
+        return kept
     _check_room(hub, spec.weights_bytes or 0)
     from huggingface_hub import errors as hub_errors
     from huggingface_hub import snapshot_download
@@ -65,7 +70,7 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
     found = _find_in_folder(spec, source)
     check_model(found, spec)
     hub = hub_folder(config)
-    top = hub / f"models--{spec.source.replace('/', '--')}"
+    top = _locate(spec, hub)
     revision = spec.revision or "main"
     in_cache = found.parent.name == "snapshots"
     commit = found.name if in_cache else (revision if revision != "main" else "local")
@@ -95,7 +100,7 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
 
 def remove(spec: ModelSpec, config: Config) -> int | None:
     """Delete the model from FlashEdge's cache. Returns the bytes freed, None if it wasn't there."""
-    top = hub_folder(config) / f"models--{spec.source.replace('/', '--')}"
+    top = _locate(spec, hub_folder(config))
     if not top.is_dir():
         return None
     freed = sum(f.lstat().st_size for f in top.rglob("*") if f.is_file() and not f.is_symlink())
@@ -106,18 +111,20 @@ def remove(spec: ModelSpec, config: Config) -> int | None:
     return freed
 
 
+def _locate(spec: ModelSpec, hub: Path) -> Path:
+    return hub / f"models--{spec.source.replace('/', '--')}"
+
+
 def _find_in_folder(spec: ModelSpec, source: Path) -> Path:
     if not source.is_dir():
         raise CheckpointError(f"there is no folder {source}")
     for hub in (source, source / "hub", source.parent):
-        found = find_snapshot(hub, spec.source, spec.revision) or find_snapshot(
-            hub, spec.source, None
-        )
-        if found:
-            return found
+        for revision in (spec.revision, None):
+            if found := find_snapshot(hub, spec.source, revision):
+                return found
     if (source / "config.json").is_file():
         return source
-    name = f"models--{spec.source.replace('/', '--')}"
+    name = _locate(spec, source).name
     raise CheckpointError(
         f"{source} does not hold {spec.source}",
         hint=f"it should hold {name}/snapshots/<revision>, or be the model's folder itself",
@@ -145,10 +152,6 @@ def _translate(error: OSError, place: Path) -> ConfigError | DaemonError:
     return DaemonError(f"the Hugging Face hub can't be reached: {error}", hint=_OFFLINE)
 
 
-_OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
-_OTHER_CACHE = "choose a folder that you may write: flashedge config set cache_dir FOLDER"
-
-
 def _unreachable(source: str) -> DaemonError:
     return DaemonError(f"can't download {source}: the hub can't be reached", hint=_OFFLINE)
 
@@ -159,16 +162,7 @@ def _is_hub_reachable() -> bool:
     from huggingface_hub import constants
 
     try:
-        httpx.head(constants.ENDPOINT, timeout=REACH_TIMEOUT_S)
+        httpx.head(constants.ENDPOINT, timeout=5.0)
     except httpx.HTTPError:
         return False
     return True
-
-
-def _find_in_cache(spec: ModelSpec, hub: Path) -> Path:
-    """What an earlier download left. Raises DaemonError when there is nothing."""
-    folder = find_snapshot(hub, spec.source, spec.revision)
-    if folder is None:
-        raise _unreachable(spec.source)
-    check_model(folder, spec)
-    return folder

@@ -18,7 +18,6 @@ from flashedge.cli.solve.command import read_problem
 from flashedge.config import Config, load_config
 from flashedge.errors import RequestError
 
-USUAL_JOBS = 4
 EPILOG = """\
 [bold]Examples[/]
   flashedge score --file problem.txt "24+20=44." "24+20=34."
@@ -50,25 +49,19 @@ Deterministic = Annotated[
 ]
 Input = Annotated[
     Path | None,
-    typer.Option(
+    options.batch_option(
         "--input",
         metavar="FILE",
         help="Score many: JSON lines with the keys problem, and solution or steps.",
-        rich_help_panel=options.BATCH,
     ),
 ]
 Jobs = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Lines in flight.", show_default="4", rich_help_panel=options.BATCH
-    ),
+    int | None, options.batch_option(metavar="N", help="Lines in flight.", show_default="4")
 ]
 RetryFailed = Annotated[
     bool,
-    typer.Option(
-        "--retry-failed",
-        help="Score the lines of --output that have an error again.",
-        rich_help_panel=options.BATCH,
+    options.batch_option(
+        "--retry-failed", help="Score the lines of --output that have an error again."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the answer of /v1/score as JSON.")]
@@ -105,7 +98,7 @@ def score(
             source,
             target,
             config,
-            jobs=jobs,
+            jobs=4 if jobs is None else jobs,
             priority=priority,
             program=program,
             retry_failed=retry_failed,
@@ -158,16 +151,16 @@ def score_file(
     target: Path | None,
     config: Config,
     *,
-    jobs: int | None,
+    jobs: int,
     priority: int | None,
     program: str | None,
     retry_failed: bool,
     as_json: bool,
 ) -> None:
-    """Score a file of solutions, continuing where an earlier call ended.
+    """Score a file of solutions, continuing where an earlier call ended. Exits 1 if a line failed.
 
-    `settings` are fields of POST /v1/score, which the same command must give again. Exits 1 if a
-    line failed. Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
+    settings: fields of POST /v1/score, which the same command must give again. Raises ConfigError,
+    RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
     from flashedge.batch.attempts import BATCH_PRIORITY
     from flashedge.batch.journal import SheetJournal
@@ -179,7 +172,6 @@ def score_file(
     )
     from flashedge.daemon import control as daemon_control
 
-    jobs = USUAL_JOBS if jobs is None else jobs
     target = check_batch(target, jobs, example="scores.jsonl")
     records = read_solutions(source)
     check_output(source, target)
@@ -195,9 +187,9 @@ def score_file(
     parse = SolutionRecord.from_json
     digest = digest_solutions(records)
     with SheetJournal(target, digest, settings, parse, key=lambda record: record.id) as journal:
-        done = journal.records
         if retry_failed:
-            journal.drop([name for name, record in done.items() if "error" in record.fields])
+            old = journal.records.items()
+            journal.drop([name for name, record in old if "error" in record.fields])
         try:
             asyncio.run(score())
         finally:

@@ -23,14 +23,11 @@ if TYPE_CHECKING:
     from flashedge.batch.attempts import Attempts
     from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.journal import BatchJournal
-    from flashedge.files.problems import FileProblem
-    from flashedge.scheduling.programs.program import Caller
+
 
 MAX_JOBS = 64
 NAME = "batch"
-"""Of a batch among the daemon's clients, which take turns."""
-SPEED_S = 5.0
-"""Time over which tokens a second are counted."""
+"""The client's name: the daemon's clients take turns."""
 
 
 def check_unused(**flags: object) -> None:
@@ -57,16 +54,18 @@ def solve_batch(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Solve a file of problems, continuing where an earlier call ended.
+    """Solve a file of problems, continuing where an earlier call ended. Exits 1 if one failed.
 
-    `settings` are the fields of a request, without the problem. They decide the results, so the
-    same command must give them again; priority and program may differ. Exits 1 if a problem failed.
-    The first interrupt lets the runs end that run, the second one cancels them. Both then raise
-    KeyboardInterrupt.
+    settings: the fields of a request, without the problem. They decide the results, so the same
+    command must give them again; priority and program may differ. The first interrupt waits for the
+    searches that run, the second one cancels them. Both then raise KeyboardInterrupt.
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
-    from flashedge.batch.attempts import BATCH_PRIORITY
+    from flashedge.answers.groups import are_alike
+    from flashedge.answers.workers.mathematics import MathGrader
+    from flashedge.batch.attempts import BATCH_PRIORITY, Attempts
+    from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.journal import BatchJournal
     from flashedge.batch.record import (
         count_records,
@@ -74,30 +73,63 @@ def solve_batch(
         list_failed,
         read_distinct_problems,
     )
-    from flashedge.scheduling.programs.program import Caller
+    from flashedge.daemon import control as daemon_control
 
     jobs = 2 * config.max_running if jobs is None else jobs
     target = check_batch(target, jobs, example="results.jsonl")
     problems = read_distinct_problems(source)
     check_output(source, target)
-    budget = _budget(budget_tokens_total, settings, len(problems))
-    caller = Caller(
-        client=NAME, program=program, priority=BATCH_PRIORITY if priority is None else priority
-    )
+    budget = None
+    if budget_tokens_total is not None:
+        budget = Budget(total_tokens=budget_tokens_total, cap_tokens=settings.get("token_budget"))
+        budget.split_evenly(len(problems))
     with connect_ready(config) as client:
-        pair = client.status()["pair"]
-    settings = {"pair": pair, **settings}
+        settings = {"pair": client.status()["pair"], **settings}
+
+    async def similar(given: str, right: str) -> bool:
+        return are_alike(given, right)
+
+    async def solve() -> None:
+        """Raises KeyboardInterrupt after an interrupt."""
+        grader = MathGrader()
+        grade = similar if settings.get("answers") in ("text", "whole") else grader.equal
+        connection = daemon_control.connect_async(config, name=NAME, program=program)
+        async with connection as client:
+            attempts = Attempts(
+                client,
+                journal.key,
+                settings,
+                priority=BATCH_PRIORITY if priority is None else priority,
+                retry_failed=retry_failed,
+                notify=lambda: refresh(batch, attempts),
+            )
+            with show_progress(journal, len(problems), show=not quiet) as refresh:
+                batch = Batch(
+                    problems,
+                    attempts,
+                    journal,
+                    grade,
+                    jobs=jobs,
+                    budget=budget,
+                    notify=lambda: refresh(batch, attempts),
+                )
+                try:
+                    with _stop_on_interrupt(batch, attempts):
+                        await batch.run()
+                except asyncio.CancelledError:
+                    if not batch.is_stopping:
+                        raise
+                    output.note(f"cancelled {format_count(batch.cancelled, 'run')}")
+                finally:
+                    await grader.close()
+            if batch.is_stopping:
+                raise KeyboardInterrupt
+
     with BatchJournal(target, digest_problems(problems), settings) as journal:
         if retry_failed:
             journal.drop(list_failed(journal.records))
         try:
-            is_whole = asyncio.run(
-                _solve(
-                    problems, journal, settings, config, budget, jobs, caller, retry_failed, quiet
-                )
-            )
-            if not is_whole:
-                raise KeyboardInterrupt
+            asyncio.run(solve())
         finally:
             totals = count_records(journal.records)
             if totals.done < len(problems):
@@ -108,7 +140,7 @@ def solve_batch(
 
 
 def check_batch(target: Path | None, jobs: int, *, example: str) -> Path:
-    """The file of results, where one is named. example: of its name. Raises RequestError."""
+    """The file of results. example: of its name. Raises RequestError where none is named."""
     if target is None:
         raise RequestError("--input needs --output", hint=f"add --output {example}", param="output")
     if not 1 <= jobs <= MAX_JOBS:
@@ -117,76 +149,9 @@ def check_batch(target: Path | None, jobs: int, *, example: str) -> Path:
 
 
 def check_output(source: Path, target: Path) -> None:
-    """Raises ConfigError where the results would replace the input, which is there."""
+    """Raises ConfigError where the results would replace the input."""
     if target.exists() and target.samefile(source):
         raise ConfigError(f"{target} is the input file; choose another --output", param="output")
-
-
-def _budget(total: int | None, settings: Mapping[str, Any], num_problems: int) -> Budget | None:
-    from flashedge.batch.batch import Budget
-
-    if total is None:
-        return None
-    budget = Budget(total_tokens=total, cap_tokens=settings.get("token_budget"))
-    budget.split_evenly(num_problems)
-    return budget
-
-
-async def _solve(
-    problems: tuple[FileProblem, ...],
-    journal: BatchJournal,
-    settings: Mapping[str, Any],
-    config: Config,
-    budget: Budget | None,
-    jobs: int,
-    caller: Caller,
-    retry_failed: bool,
-    quiet: bool,
-) -> bool:
-    """Solve the problems. Whether no interrupt came. Raises KeyboardInterrupt at the second one."""
-    from flashedge.answers.groups import are_alike
-    from flashedge.answers.workers.mathematics import MathGrader
-    from flashedge.batch.attempts import Attempts
-    from flashedge.batch.batch import Batch
-    from flashedge.daemon import control as daemon_control
-
-    grader = MathGrader()
-
-    async def similar(given: str, right: str) -> bool:
-        return are_alike(given, right)
-
-    connection = daemon_control.connect_async(config, name=caller.client, program=caller.program)
-    async with connection as client:
-        attempts = Attempts(
-            client,
-            journal.key,
-            settings,
-            priority=caller.priority,
-            retry_failed=retry_failed,
-            notify=lambda: refresh(batch, attempts),
-        )
-        grade = similar if settings.get("answers") in ("text", "whole") else grader.equal
-        with show_progress(journal, len(problems), show=not quiet) as refresh:
-            batch = Batch(
-                problems,
-                attempts,
-                journal,
-                grade,
-                jobs=jobs,
-                budget=budget,
-                notify=lambda: refresh(batch, attempts),
-            )
-            try:
-                with _stop_on_interrupt(batch, attempts):
-                    await batch.run()
-            except asyncio.CancelledError:
-                if not batch.is_stopping:
-                    raise
-                output.note(f"cancelled {format_count(batch.cancelled, 'run')}")
-                raise KeyboardInterrupt from None
-            finally:
-                await grader.close()
-        return not batch.is_stopping
 
 
 @contextmanager
@@ -225,12 +190,8 @@ def show_progress(
     if not show or not console.is_terminal:
         yield lambda batch, attempts: None
         return
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        output.build_text_column("{task.description}"),
-        TimeRemainingColumn(),
-    )
+    words = output.build_text_column("{task.description}")
+    columns = (BarColumn(), MofNCompleteColumn(), words, TimeRemainingColumn())
     speed = TokenSpeed()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=total, completed=len(journal.records))
@@ -238,9 +199,9 @@ def show_progress(
         def refresh(batch: Batch, attempts: Attempts) -> None:
             totals = count_records(journal.records)
             tokens = batch.tokens + sum(run.tokens for run in attempts.open)
-            speed.note(tokens, time.monotonic())
             running = sum(run.is_running for run in attempts.open)
-            parts = [f"{running} running", f"{tokens:,} tokens", f"{speed.per_s():,.0f}/s"]
+            per_s = speed.note(tokens, time.monotonic())
+            parts = [f"{running} running", f"{tokens:,} tokens", f"{per_s:,.0f}/s"]
             if totals.accuracy is not None:
                 parts.insert(0, f"{totals.accuracy:.1%} right")
             if totals.failed:
@@ -251,24 +212,20 @@ def show_progress(
 
 
 class TokenSpeed:
-    """Tokens a second over the last `SPEED_S`."""
+    """Tokens a second over the last five seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
-    def note(self, tokens: int, now_s: float) -> None:
-        """So many tokens are there by now. A run that just ended may be missing for a moment."""
+    def note(self, tokens: int, now_s: float) -> float:
+        """The speed, once there are so many tokens. A run that just ended may be missing for a
+        moment. 0 until time has passed."""
         most = max(tokens, self._seen[-1][1]) if self._seen else tokens
         self._seen.append((now_s, most))
-        while now_s - self._seen[0][0] > SPEED_S and len(self._seen) > 2:
+        while now_s - self._seen[0][0] > 5.0 and len(self._seen) > 2:
             self._seen.popleft()
-
-    def per_s(self) -> float:
-        """0 until time has passed."""
-        if not self._seen:
-            return 0.0
-        (began_s, before), (now_s, after) = self._seen[0], self._seen[-1]
-        return (after - before) / (now_s - began_s) if now_s > began_s else 0.0
+        began_s, before = self._seen[0]
+        return (most - before) / (now_s - began_s) if now_s > began_s else 0.0
 
 
 def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_json: bool) -> None:
@@ -294,12 +251,9 @@ def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_jso
     parts = [f"{total - totals.failed} of {total} solved"]
     if totals.accuracy is not None:
         parts.append(f"{totals.accuracy:.1%} right ({totals.correct} of {totals.graded})")
-    parts.append(f"{totals.tokens:,} tokens")
+    tokens = f"{totals.tokens:,} tokens"
     if budget is not None:
-        limit = f" of {budget.total_tokens:,}"
-        parts[-1] += (
-            f"{limit}: used up, {format_count(totals.cut, 'run')} cut short"
-            if totals.cut
-            else limit
-        )
-    output.say(f"{', '.join(parts)}: {journal.path}")
+        tokens += f" of {budget.total_tokens:,}"
+        if totals.cut:
+            tokens += f": used up, {format_count(totals.cut, 'run')} cut short"
+    output.say(f"{', '.join([*parts, tokens])}: {journal.path}")

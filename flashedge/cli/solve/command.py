@@ -38,7 +38,7 @@ docs/strategies.md describes the strategies and their own options (--set).
 """
 
 
-class SolveCommand(TyperCommand):
+class Command(TyperCommand):
     """`solve`, which takes its old flags for one more version."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -74,8 +74,9 @@ def solve(
 ) -> None:
     """Solve a problem by verifier-guided search.
 
-    The answer is printed on stdout, the growing tree and then the best path on stderr. Without an
-    answer stdout stays empty, and the exit code is 1.
+    The answer is printed on stdout, the growing tree and then the best path on stderr.
+
+    Without an answer stdout stays empty, and the exit code is 1.
     """
     strategy, n = parse_strategy_flags(strategy, n)
     given = {
@@ -129,7 +130,7 @@ def solve(
 
 
 def read_problem(problem: str | None, file: Path | None) -> str:
-    """The problem's text: the argument, the file, or standard input.
+    """The text of the argument, the file, or standard input.
 
     Raises RequestError, ConfigError or StoreError.
     """

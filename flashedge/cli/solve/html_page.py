@@ -37,39 +37,36 @@ summary { cursor: pointer; }
 
 
 def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
-    """The page of a run: its problem, its figures, votes, best path and tree.
-
-    found: the run's object; view: the fold of its events.
-    """
-    title = f"FlashEdge run {found.get('id')}"
-    return "\n".join(
-        (
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape_page(title)}</title><style>{_CSS}</style></head><body>",
-            f"<h1>{escape_page(title)}</h1>",
-            f'<pre class="box">{escape_page(problem)}</pre>',
-            *_warning(found),
-            *_figures(view, found),
-            *_votes(found),
-            *_best_path(view),
-            "<h2>Tree</h2>",
-            *_legend(view),
-            *_tree(view),
-            "</body></html>",
-            "",
-        )
+    """The page of a run. found: the run's object. view: the fold of its events."""
+    title = escape_page(f"FlashEdge run {found.get('id')}")
+    parts = (
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{title}</title><style>{_CSS}</style></head><body>",
+        f"<h1>{title}</h1>",
+        f'<pre class="box">{escape_page(problem)}</pre>',
+        *_warning(found),
+        *_figures(view, found),
+        *_votes(found),
+        *_best_path(view),
+        "<h2>Tree</h2>",
+        *_legend(view),
+        *_tree(view),
+        "</body></html>\n",
     )
+    return "\n".join(parts)
 
 
 def _warning(found: Mapping[str, Any]) -> Iterator[str]:
+    warnings = []
     if found.get("unlikely"):
-        yield f'<p class="warning">{escape_page(describe_unlikely())}</p>'
+        warnings.append(describe_unlikely())
     elif found.get("trusted") is False:
-        yield f'<p class="warning">{escape_page(describe_distrust())}</p>'
+        warnings.append(describe_distrust())
     if found.get("unboxed"):
-        yield f'<p class="warning">{escape_page(describe_unboxed())}</p>'
+        warnings.append(describe_unboxed())
+    yield from (f'<p class="warning">{escape_page(text)}</p>' for text in warnings)
 
 
 def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
@@ -117,7 +114,7 @@ def _best_path(view: RunView) -> Iterator[str]:
 
 
 def _legend(view: RunView) -> Iterator[str]:
-    """The marks that the tree has, each drawn as its nodes are."""
+    """The marks that the tree has, each drawn like its nodes."""
     kinds = {node.kind for node in view.nodes.values() if node.id != ROOT}
     marks = [
         f'<span class="legend"><span class="line {kind}">{mark} {kind}</span>:'

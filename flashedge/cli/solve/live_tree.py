@@ -45,11 +45,13 @@ def render(
 ) -> RenderableType:
     """The status lines and below them the tree.
 
-    height: lines at most (None: no bound); every_node: a line for each node that has tokens, where
-    else siblings of one text share a line, and so do those that the search dropped; depth: levels
-    at most (None: all).
+    height: lines at most. every_node: a line for each node that has tokens; else siblings of one
+    text share a line, and so do those that the search dropped. depth: levels at most.
     """
-    head = [status_line(view, elapsed_s), *_score_line(view), *_note_line(view)]
+    head = [status_line(view, elapsed_s), *_score_line(view)]
+    if view.state == "running" and view.note:  # a run that is over has it in its first line
+        note = Text(show_in_line(view.note), style="yellow", no_wrap=True, overflow="ellipsis")
+        head.append(note)
     if not with_tree:
         return Group(*head)
     lines = list(_tree(view, width, every_node, depth))
@@ -61,7 +63,6 @@ def render(
 
 
 def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
-    """The run's state and how far it is."""
     if view.state == "waiting":
         known = describe_wait(view.position, view.starts_in_s)
         return Text(f"waiting in the queue{known and ', '}{known}", style="yellow")
@@ -94,13 +95,6 @@ def _score_line(view: RunView) -> list[Text]:
         blocks = "".join(_BLOCKS[max(1, round(_part(v) * 8))] for v in values[-_LEVELS_SHOWN:])
         line.append(f"{name} {blocks} {values[-1]:.2f}  ")
     return [line.append(f"at level {levels[-1].depth}")]
-
-
-def _note_line(view: RunView) -> list[Text]:
-    """What happened to a run that goes on; a run that is over has it in its first line."""
-    if view.state != "running" or not view.note:
-        return []
-    return [Text(show_in_line(view.note), style="yellow", no_wrap=True, overflow="ellipsis")]
 
 
 def _part(value: float) -> float:
@@ -161,7 +155,7 @@ def _node_line(
 
 
 def _words(view: RunView, node: NodeView, room: int) -> str:
-    """The node's text cut to `room`; while it grows, the end of it."""
+    """The node's text cut to `room`, or the end of it while it grows."""
     if node.text:
         words = show_in_line(node.text)
         return words if len(words) <= room else f"{words[: room - 1]}…"

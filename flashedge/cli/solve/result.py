@@ -28,10 +28,7 @@ FRAMES_PER_S = 10.0
 
 
 def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
-    """Print the answer alone on stdout, and the chosen path and the figures on stderr.
-
-    Without an answer stdout stays empty: what a script reads there is an answer or nothing.
-    """
+    """Print the answer or nothing on stdout, and the chosen path and the figures on stderr."""
     if not quiet:
         text = str(result.get("text", "")).strip()
         if text and text != result.get("answer"):
@@ -50,7 +47,8 @@ def warn_about(result: Mapping[str, Any]) -> None:
     elif result.get("unlikely"):
         output.warn(describe_unlikely())
     elif result.get("trusted") is False:
-        output.warn(describe_distrust(_find_choice(result).get("score")))
+        scores = {path.get("node"): path.get("score") for path in result.get("completions") or []}
+        output.warn(describe_distrust(scores.get(result.get("choice"))))
     if result.get("unboxed"):
         output.warn(describe_unboxed())
     if result.get("baseline") and result.get("deterministic") is False:
@@ -66,7 +64,10 @@ def print_figures(result: Mapping[str, Any]) -> None:
     votes = result.get("votes") or []
     if len(votes) > 1 and not any("\n" in str(vote["answer"]) for vote in votes):
         is_weighted = any(vote["weight"] for vote in votes)
-        shown = ", ".join(_describe_vote(vote, is_weighted) for vote in votes[:MAX_VOTES])
+        shown = ", ".join(
+            f"{v['answer']} ({v['count']}" + (f", {v['weight']:.2f})" if is_weighted else ")")
+            for v in votes[:MAX_VOTES]
+        )
         output.note(f"votes ({'paths, weight' if is_weighted else 'paths'}): {shown}")
     usage, timing = result.get("usage") or {}, result.get("timing") or {}
     output.note(
@@ -84,13 +85,8 @@ def print_figures(result: Mapping[str, Any]) -> None:
         output.note(result["early_exit_note"])
 
 
-def _describe_vote(vote: Mapping[str, Any], is_weighted: bool) -> str:
-    weight = f", {vote['weight']:.2f}" if is_weighted else ""
-    return f"{vote['answer']} ({vote['count']}{weight})"
-
-
 def describe_fingerprint(found: Mapping[str, Any]) -> str:
-    """What a deterministic run's bits depend on, in a line."""
+    """What the bits of a deterministic run depend on."""
     models = (found.get(role) or {} for role in ("generator", "verifier"))
     named = " and ".join(f"{m.get('digest')} ({m.get('dtype')})" for m in models)
     passes = (found.get(f"{role}_passes") or {} for role in ("generator", "verifier"))
@@ -100,12 +96,6 @@ def describe_fingerprint(found: Mapping[str, Any]) -> str:
         f" torch {found.get('torch')}; {found.get('device')};"
         f" {format_count(found.get('threads') or 1, 'thread')} an engine"
     )
-
-
-def _find_choice(result: Mapping[str, Any]) -> Mapping[str, Any]:
-    choice = result.get("choice")
-    found = (c for c in result.get("completions") or [] if c.get("node") == choice)
-    return next(found, {})
 
 
 def follow_run(
@@ -150,11 +140,10 @@ def follow_run(
 
 @contextmanager
 def draw_tree(show: bool, live: bool, whole: bool) -> Iterator[Callable[[RunView, bool], None]]:
-    """A context whose value is `draw(view, is_last)`.
+    """The value of the context is `draw(view, is_last)`.
 
     On a terminal the tree grows in place. When the run is over, its first line is left, and below
-    it the whole tree if that is wanted. Elsewhere this is printed once, and before it one line if
-    the run has to wait.
+    it the whole tree if `whole`. Elsewhere this is printed once, and a line if the run has to wait.
     """
     from flashedge.cli.solve.live_tree import render
 
@@ -189,14 +178,12 @@ def draw_tree(show: bool, live: bool, whole: bool) -> Iterator[Callable[[RunView
                     started_at = now
                 if is_last or now - drawn_at >= 1 / FRAMES_PER_S:
                     drawn_at = now
-                    height = None if is_last else console.height - 1
-                    elapsed_s = None if started_at is None else now - started_at
                     drawn = render(
                         view,
                         width=console.width,
-                        height=height,
+                        height=None if is_last else console.height - 1,
                         with_tree=whole or not is_last,
-                        elapsed_s=elapsed_s,
+                        elapsed_s=None if started_at is None else now - started_at,
                     )
                     shown.update(drawn, refresh=True)
 

@@ -37,13 +37,12 @@ _OLD_FLAGS = {
 
 
 def complete_strategy(incomplete: str) -> list[str]:
-    """For the shell: the strategies that begin with `incomplete`."""
     return [name for name in STRATEGIES if name.startswith(incomplete)]
 
 
 def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | None, int | None]:
     """("beam", 16) of "beam-16". Raises NotFound for an unknown strategy, and RequestError when
-    `n` says something else or no search has so many paths."""
+    `n` contradicts it or is no possible number of paths."""
     from flashedge.runtime.request.values import check_field
     from flashedge.search.catalog import parse_strategy
 
@@ -64,8 +63,7 @@ def parse_strategy_flags(strategy: str | None, n: int | None) -> tuple[str | Non
 
 def build_fields(assignments: list[str] | None, early_exit: bool | None) -> dict[str, Any]:
     """The fields of a request that `--set` and the flags of early exit give. A name that is no
-    field of the request is an option of the strategy. Raises RequestError.
-    """
+    field is an option of the strategy. Raises RequestError."""
     from flashedge.runtime.request.values import CHOICES, INTEGERS, NUMBERS, check_field
 
     fields: dict[str, Any] = {}
@@ -102,7 +100,7 @@ def parse_assignments(given: list[str] | None) -> dict[str, Any]:
 
 
 def translate_old_flags(args: list[str]) -> list[str]:
-    """The arguments of `solve` with the flags of the version before as `--set NAME=VALUE`."""
+    """The arguments of `solve`, in which old flags become `--set NAME=VALUE`."""
     end = args.index("--") if "--" in args else len(args)
     found: list[str] = []
     left = iter(args[:end])

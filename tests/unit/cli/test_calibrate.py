@@ -15,7 +15,6 @@ from flashedge import events
 from flashedge.certainty.calibration import Calibrator
 from flashedge.certainty.history import ENTROPY, Checkpoint
 from flashedge.certainty.policies import Rule
-from flashedge.certainty.replay import Ending, RunTrace
 from flashedge.cli.calibrate import command
 from flashedge.cli.calibrate.runs import run_problems
 from flashedge.cli.calibrate.view import build_frontier, describe_rule
@@ -63,18 +62,20 @@ def recorded(problem: LabelledProblem, *, sure: bool) -> Recording:
     )
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """A user's folders, and a daemon whose runs are made up: every fourth problem is hard."""
-    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
+def make_up_runs(monkeypatch: pytest.MonkeyPatch, *, hard: int) -> None:
+    """A daemon whose runs are made up: the first of so many problems is hard, none if 0."""
 
-    def collect(
-        problems: Sequence[LabelledProblem], *_: Any
-    ) -> tuple[str, str, tuple[Recording, ...]]:
-        runs = tuple(recorded(p, sure=p.index % 4 > 0) for p in problems)
+    def collect(problems: Sequence[LabelledProblem], *_: Any) -> Any:
+        runs = tuple(recorded(p, sure=hard == 0 or p.index % hard > 0) for p in problems)
         return "bundled", "f" * 16, runs
 
     monkeypatch.setattr(command, "_collect_runs", collect)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
+    make_up_runs(monkeypatch, hard=4)
     return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 
 
@@ -158,15 +159,9 @@ def test_without_a_rule_nothing_is_written(
     home: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every run is right from the start: a smaller n saves as much as any rule."""
-
-    def collect(
-        problems: Sequence[LabelledProblem], *_: Any
-    ) -> tuple[str, str, tuple[Recording, ...]]:
-        return "bundled", "f" * 16, tuple(recorded(p, sure=True) for p in problems)
-
     assert calibrate(problem_file(tmp_path, 300), "--policy", "every_step").exit_code == 0
     text = calibrations_file(home).read_text()
-    monkeypatch.setattr(command, "_collect_runs", collect)
+    make_up_runs(monkeypatch, hard=0)
     none = calibrate(problem_file(tmp_path, 400), "--policy", "every_step")
     assert none.exit_code == 0
     assert "no rule qualifies: runs keep their full length" in none.stdout
@@ -211,50 +206,20 @@ def test_a_stream_that_breaks_is_read_again(monkeypatch: pytest.MonkeyPatch) -> 
     assert daemon.streams == 2
 
 
-SURE = (("entropy", 0.75),)
-
-
-def trace(certainty: float, need: int, copy: int = 0, cap: int = 8) -> RunTrace:
-    """A run that is right from the progress `need` on."""
-    progress_values = range(1, cap + 1)
-    stops = tuple(Ending(right=k >= need, tokens=10 * k) for k in progress_values)
-    checkpoints = tuple(
-        Checkpoint(progress=k, tokens=10 * k, answers=k, measures={ENTROPY: certainty})
-        for k in progress_values
-    )
-    return RunTrace(
-        problem=f"{certainty} {need} {copy}",
-        cap=cap,
-        checkpoints=checkpoints,
-        stops=stops,
-        whole=stops[-1],
-    )
-
-
-TRACES = [
-    trace(certainty, need, copy)
-    for certainty, need in ((0.1, 8), (0.1, 3), (0.5, 4), (0.9, 2), (0.95, 1))
-    for copy in range(6)
-]
-
-
 def test_the_frontier_ends_at_full_compute() -> None:
-    choice = Calibrator(TRACES, "every_step", (ENTROPY,)).choose(0.1)
-    series = build_frontier(choice)
-    assert series["even"][-1] == (80, 1.0)
-    assert [tokens for tokens, _ in series["even"][:-1]] == [10.0 * k for k in range(1, 8)]
+    problems = [LabelledProblem(index=i, id=i, text=str(i), answer="7") for i in range(30)]
+    runs = [recorded(problem, sure=problem.index % 3 > 0) for problem in problems]
+    traces = [run.build_trace(frozenset({"7"})) for run in runs]
+    series = build_frontier(Calibrator(traces, "every_step", (ENTROPY,)).choose(0.3))
+    assert series["even"][-1] == (100 * N, 1.0)
+    assert [tokens for tokens, _ in series["even"][:-1]] == [100.0 * k for k in range(1, N)]
     ((tokens, accuracy),) = series["chosen"]
-    assert (accuracy, tokens < 80) == (1.0, True)
+    assert (accuracy, tokens < 100 * N) == (1.0, True)
     assert (tokens, accuracy) in series["rules"]
 
 
 def test_rules_in_words() -> None:
-    def words(**fields: object) -> str:
-        return describe_rule(
-            Rule(**{"policy": "static", "detect": 3, "thresholds": SURE, **fields})
-        )  # type: ignore[arg-type]
-
-    assert words() == "static from 3 on: entropy at least 0.75"
-    both = (*SURE, ("reward", 0.5))
-    assert words(thresholds=both).endswith("entropy at least 0.75 and reward at least 0.5")
-    assert "none" in describe_rule(None)
+    rule = Rule(policy="static", detect=3, thresholds=(("entropy", 0.75), ("reward", 0.5)))
+    words = "static from 3 on: entropy at least 0.75 and reward at least 0.5"
+    assert describe_rule(rule) == words
+    assert describe_rule(None) == "none"

@@ -44,11 +44,8 @@ def test_marks_become_looks(text: str, shown: str) -> None:
 
 
 def test_a_table() -> None:
-    assert [line.split() for line in show("| a | b |\n|---|---|\n| 1 | 22 |").splitlines()] == [
-        ["a", "b"],
-        ["─────"],
-        ["1", "22"],
-    ]
+    lines = show("| a | b |\n|---|---|\n| 1 | 22 |").splitlines()
+    assert [line.split() for line in lines] == [["a", "b"], ["─────"], ["1", "22"]]
 
 
 @pytest.mark.parametrize(

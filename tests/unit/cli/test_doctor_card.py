@@ -44,18 +44,15 @@ def test_a_card_on_which_cuda_cannot_start_is_not() -> None:
     assert checks["cuda"] == Check(name="cuda", verdict=BAD, detail=REASON, hint="reboot")
 
 
-def test_an_old_driver_ends_the_checks() -> None:
+def test_a_driver_that_is_old_or_does_not_answer_ends_the_checks() -> None:
+    (found,) = device_checks.check_cuda_build(lambda: "version mismatch", lambda: WORKS)
+    assert found.verdict == BAD
+    assert found.detail == "the NVIDIA driver does not answer: version mismatch"
     checks = check(*WORKS, driver="570.86")
     assert list(checks) == ["driver"]
     assert checks["driver"].verdict == BAD
     assert "CUDA 13 needs 580 or later" in checks["driver"].detail
     assert "ubuntu-drivers install" in str(checks["driver"].hint)
-
-
-def test_a_driver_that_does_not_answer_is_wrong() -> None:
-    (found,) = device_checks.check_cuda_build(lambda: "version mismatch", lambda: WORKS)
-    assert found.verdict == BAD
-    assert found.detail == "the NVIDIA driver does not answer: version mismatch"
 
 
 def test_a_missing_compiler_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +68,8 @@ def list_checks(monkeypatch: pytest.MonkeyPatch, cards: object) -> dict[str, Che
     """All of `doctor` up to the configuration, which is wrong."""
     monkeypatch.setattr(doctor, "find_gpus", lambda: cards)
     monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
-    monkeypatch.setattr(
-        device_checks,
-        "check_cuda_build",
-        lambda: iter([Check(name="cuda", verdict=BAD, detail="")]),
-    )
+    cuda = Check(name="cuda", verdict=BAD, detail="")
+    monkeypatch.setattr(device_checks, "check_cuda_build", lambda: iter([cuda]))
     return {c.name: c for c in doctor.run_checks()}
 
 

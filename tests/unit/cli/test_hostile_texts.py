@@ -21,7 +21,7 @@ from flashedge.errors import RequestError
 from flashedge.events import Event, from_json, to_json
 from flashedge.literal import join_surrogates
 from tests.support import screen as screens
-from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Terminal, with_daemon
 from tests.support.fake_daemon import CutStream, FakeDaemon
 from tests.support.hostile import (
     HARMLESS,
@@ -204,11 +204,6 @@ def test_an_argument_that_nobody_knows_is_shown_as_text(
 # ---------------------------------------------------------------- pipes
 
 
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, text: str
@@ -222,16 +217,16 @@ def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
     assert json.loads(done.out)[0]["problem"] == json.loads(json.dumps(f"What is 12 + 7?{text}"))
 
 
-def test_in_a_pipe_the_answer_is_raw(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_daemon(monkeypatch, HostileDaemon("\x1b[1m\u202e"))
+@pytest.mark.parametrize(
+    ("text", "shown"), [("\x1b[1m\u202e", "\x1b[1m\u202e"), (" \ud83d", " �")], ids=ascii
+)
+def test_in_a_pipe_the_answer_is_raw_but_for_half_a_surrogate(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, text: str, shown: str
+) -> None:
+    with_daemon(monkeypatch, HostileDaemon(text))
     done = cli("solve", "12 + 7")
-    assert done.out == "19\x1b[1m\u202e\n"
+    assert done.out == f"19{shown}\n"
     assert not find_acting(done.err)
-
-
-def test_a_half_surrogate_in_an_answer_is_marked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_daemon(monkeypatch, HostileDaemon(" \ud83d"))
-    assert cli("solve", "12 + 7").out == "19 �\n"
 
 
 def test_a_conversation_goes_on_after_half_a_surrogate(
@@ -279,15 +274,6 @@ def test_messages_and_bars(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
         return screen.printed
 
     check_screen(show(text), show(HARMLESS))
-
-
-def test_a_slow_start_shows_its_state_as_text(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(connection, "NOTE_EVERY_S", 0.0)
-    with connection.show_start() as report:
-        report(HOSTILE[0])
-    assert not find_acting(capfd.readouterr().err)
 
 
 def test_an_error_of_our_own_is_reported_as_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -95,12 +96,11 @@ def test_what_is_printed_can_be_pasted_and_starts_nothing(
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_agent_is_told_address_model_and_key(name: str) -> None:
-    told = AGENTS[name].point(ENDPOINT)
+    told = AGENTS[name].point(replace(ENDPOINT, api_key="a-key"))
     text = json.dumps([told.variables, told.options])
     assert URL in text
     assert ENDPOINT.model in text
-    keyed = Endpoint(url=URL, api_key="a-key", model="bundled", pair="bundled", context_tokens=1024)
-    assert "a-key" in json.dumps(dict(AGENTS[name].point(keyed).variables))
+    assert "a-key" in json.dumps(told.variables)
 
 
 def test_codex_reads_its_options_as_toml() -> None:
@@ -123,14 +123,6 @@ def test_small_requests_of_agents_are_answered_without_a_search() -> None:
     assert config["provider"]["flashedge"]["models"].keys() == {"bundled", "bundled:beam-4"}
 
 
-def test_the_key_of_the_settings_is_passed(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLASHEDGE_API_KEY", "of-the-settings")
-    install(tmp_path, "claude")
-    assert "ANTHROPIC_AUTH_TOKEN=of-the-settings" in cli("launch", "claude").out.splitlines()
-
-
 def test_a_context_that_is_too_small_is_told_with_pairs_that_have_more(cli: Cli) -> None:
     done = cli("launch", "claude", "--print")
     told = " ".join(done.err.split())
@@ -146,13 +138,6 @@ def test_a_model_without_tools_is_told(cli: Cli) -> None:
     assert cli("launch", "aider", "--pair", pair, "--print").err == ""  # it has no tools
 
 
-def test_an_unknown_agent_is_refused_with_the_nearest_and_all(cli: Cli) -> None:
-    done = cli("launch", "cluade")
-    assert done.code == 2
-    assert "there is no agent 'cluade'" in done.err
-    assert "did you mean 'claude'? known: claude, codex, opencode, aider, qwen" in done.err
-
-
 @pytest.mark.parametrize("name", AGENTS)
 def test_a_missing_program_is_told_with_its_installation(
     cli: Cli, daemon: FakeDaemon, name: str
@@ -166,46 +151,43 @@ def test_a_missing_program_is_told_with_its_installation(
     assert not daemon.requests
 
 
-@pytest.mark.parametrize(
-    ("version", "told"),
-    [("99.0.1", "99.0.1 was not tried"), ("?", "of an unknown version was not tried")],
-)
-def test_an_unknown_version_is_a_warning(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, version: str, told: str
-) -> None:
-    install(tmp_path, "aider", version)
-    done = cli("launch", "aider")
-    assert done.code == 7
-    assert told in done.err
-    assert AGENTS["aider"].install_command in " ".join(done.err.split())
-
-
-def test_another_patch_of_a_version_that_was_tried_is_no_warning(
+def test_a_version_is_a_warning_unless_it_is_a_patch_of_one_that_was_tried(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
-    minor = AGENTS["claude"].versions[-1].rpartition(".")[0]
-    install(tmp_path, "claude", f"{minor}.9999")
-    assert "not tried" not in cli("launch", "claude").err
+    minor = AGENTS["aider"].versions[-1].rpartition(".")[0]
+    for version, told in (
+        ("99.0.1", "99.0.1 was not tried"),
+        ("?", "of an unknown version was not tried"),
+        (f"{minor}.9999", None),
+    ):
+        install(tmp_path, "aider", version)
+        done = cli("launch", "aider")
+        assert done.code == 7
+        if told is None:
+            assert "not tried" not in done.err
+        else:
+            assert told in done.err
+            assert AGENTS["aider"].install_command in " ".join(done.err.split())
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("arguments", "told"),
     [
-        (("--model", "nosuch"), "there is no pair 'nosuch'"),
-        (("--model", "bundled:bema-4"), "bema"),
-        (("--model", "bundled:beam-4", "--search", "beam-8"), "contradict each other"),
-        (("--model", "qwen-1.5b+skywork-1.5b"), "flashedge models pull qwen-1.5b+skywork-1.5b"),
-        (("--search", "mcts-4"), "it answers as bundled:beam, bundled:best_of_n"),
+        ("cluade", "did you mean 'claude'? known: claude, codex, opencode, aider, qwen"),
+        ("claude --model nosuch", "there is no pair 'nosuch'"),
+        ("claude --model bundled:bema-4", "bema"),
+        ("claude --model bundled:beam-4 --search beam-8", "contradict each other"),
+        ("claude --model qwen-1.5b+skywork-1.5b", "models pull qwen-1.5b+skywork-1.5b"),
+        ("claude --search mcts-4", "it answers as bundled:beam, bundled:best_of_n"),
     ],
 )
 def test_what_can_not_answer_is_refused(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, options: tuple[str, ...], told: str
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, arguments: str, told: str
 ) -> None:
     install(tmp_path, "claude")
-    done = cli("launch", "claude", *options)
-    assert done.code == 2
+    done = cli("launch", *arguments.split())
+    assert (done.code, done.out) == (2, "")
     assert told in done.err
-    assert done.out == ""
 
 
 def test_a_program_that_can_not_be_run_is_told(

@@ -18,22 +18,12 @@ from flashedge.cli.chat.saved import SavedChat, SavedChats
 from flashedge.config import load_config
 from flashedge.errors import NotFound, RequestError
 from flashedge.files import journal
-from tests.support.cli_rig import Cli, Done, Terminal, cli_for, serve_many_turns, with_daemon
+from tests.support.cli_rig import Cli, Done, Terminal, serve_many_turns
 from tests.support.fake_daemon import CutStream, FakeDaemon
 from tests.support.hostile import HOSTILE, find_acting
 from tests.support.story import CHAT, RESULT
 
 REPLY = "Hello\u2028 there"
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
-    return with_daemon(monkeypatch, FakeDaemon())
 
 
 @pytest.fixture
@@ -79,15 +69,12 @@ def test_a_turn_is_on_the_disk_before_the_next_message_is_read(
     ]
 
 
-def test_only_the_owner_reads_it(talk: Callable[..., Done]) -> None:
+def test_a_file_begins_with_a_turn_and_only_its_owner_reads_it(talk: Callable[..., Done]) -> None:
+    assert talk("/search beam-2\n/help\n").code == 0
+    assert not folder().exists()
     talk("one\n")
     assert stat.S_IMODE(only_file().stat().st_mode) == 0o600
     assert stat.S_IMODE(folder().stat().st_mode) == 0o700
-
-
-def test_a_chat_without_a_turn_leaves_no_file(talk: Callable[..., Done]) -> None:
-    assert talk("/search beam-2\n/help\n").code == 0
-    assert not folder().exists()
 
 
 def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
@@ -99,10 +86,8 @@ def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
     assert done.code == 0
     body = daemon.bodies("/v1/solve")[-1]
     assert (body["strategy"], body["n"]) == ("beam", 2)
-    assert body["messages"] == [
-        {"role": "system", "content": "s"},
-        {"role": "user", "content": "three"},
-    ]  # the bundled pair knows single turns only
+    sent = [message["content"] for message in body["messages"]]
+    assert sent == ["s", "three"], "the bundled pair knows single turns only"
     assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
     assert "earlier messages are not sent" in done.err
 
@@ -134,32 +119,22 @@ def test_new_begins_another_one(talk: Callable[..., Done]) -> None:
     assert sorted(messages) == [["one"], ["two"]]
 
 
-def test_the_one_used_last_goes_on(talk: Callable[..., Done]) -> None:
+def test_the_one_used_last_goes_on_and_is_listed_first(talk: Callable[..., Done], cli: Cli) -> None:
+    done = cli("chat", "--list")
+    assert (done.code, done.out, done.err) == (0, "", "no conversations yet\n")
     talk("one\n")
     older = only_file()
-    talk("two\n")
+    talk("two \x1b[31m\n")
     for path in folder().iterdir():
         os.utime(path, (2, 2) if path == older else (1, 1))
     talk("three\n", "--continue")
     assert [turn["message"] for turn in read_lines(older)[1:]] == ["one", "three"]
-
-
-def test_the_list_names_the_one_used_last_first(talk: Callable[..., Done], cli: Cli) -> None:
-    talk("one\nmore\n")
-    older = only_file()
-    os.utime(older, (1, 1))
-    talk("two \x1b[31m\n")
     done = cli("chat", "--list")
     _, first, second = done.out.splitlines()
-    assert first.split()[3:] == ["1", "bundled", "two", "␛[31m"]
-    assert second.split()[0] == older.stem
-    assert second.split()[3:] == ["2", "bundled", "one"]
+    assert first.split()[0] == older.stem
+    assert first.split()[3:] == ["2", "bundled", "one"]
+    assert second.split()[3:] == ["1", "bundled", "two", "␛[31m"]
     assert str(folder()) in done.err
-
-
-def test_an_empty_list(cli: Cli) -> None:
-    done = cli("chat", "--list")
-    assert (done.code, done.out, done.err) == (0, "", "no conversations yet\n")
 
 
 def test_nothing_is_kept_where_nothing_is_to_be_kept(
@@ -267,24 +242,16 @@ def test_what_cannot_be_written_is_said_once_and_written_later(
     assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
 
 
-def test_nothing_is_said_to_be_kept_that_is_not(
+def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(
     cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder().parent.mkdir(parents=True)
     folder().write_text("a file")
-    monkeypatch.setattr(sys, "stdin", Terminal("one\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
     done = cli("chat")
-    assert "can't write" in done.err
-    assert "to go on: flashedge chat" not in done.err
-
-
-def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(talk: Callable[..., Done]) -> None:
-    folder().parent.mkdir(parents=True)
-    folder().write_text("a file")
-    done = talk("one\ntwo\n")
-    assert done.code == 0
-    assert done.out.count(REPLY) == 2
+    assert (done.code, done.out.count(REPLY)) == (0, 2)
     assert done.err.count("can't write") == 1
+    assert "to go on: flashedge chat" not in done.err
 
 
 def test_a_conversation_is_open_in_one_terminal(talk: Callable[..., Done]) -> None:

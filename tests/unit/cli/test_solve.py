@@ -18,19 +18,9 @@ from flashedge.cli.solve import result
 from flashedge.cli.solve.strategy_flags import REQUEST_FIELDS
 from flashedge.client.sync_client import Client
 from flashedge.runtime.request.request import Request
-from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Terminal, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.story import RESULT, STORY
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
-
-
-@pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
-    return with_daemon(monkeypatch, FakeDaemon())
 
 
 def test_the_answer_alone_on_stdout_the_rest_on_stderr(cli: Cli, daemon: FakeDaemon) -> None:
@@ -40,10 +30,11 @@ def test_the_answer_alone_on_stdout_the_rest_on_stderr(cli: Cli, daemon: FakeDae
     assert "\\boxed{19}" in done.err
     assert "votes (paths, weight): 19 (1, 0.90), 18 (1, 0.20)" in done.err
     assert daemon.bodies("/v1/solve") == [{"problem": "What is 12 + 7?", "stream": True}]
-
-
-def test_the_whole_tree_is_left_where_it_is_asked_for(cli: Cli, daemon: FakeDaemon) -> None:
     assert "✓ 0.95" in cli("solve", "--tree", "What is 12 + 7?").err
+    done = cli("solve", "-q", "p")
+    assert (done.out, done.err) == ("19\n", "")
+    done = cli("solve", "--json", "p")
+    assert (json.loads(done.out), done.err) == (RESULT, "")
 
 
 def test_votes_without_a_verifier_have_no_weights(capfd: pytest.CaptureFixture[str]) -> None:
@@ -59,17 +50,6 @@ def test_an_answer_is_set_off_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
     result.print_result({**RESULT, "answer": "one\ntwo"}, quiet=True)
     plain = re.sub(r"\x1b\[\d*m", "", screen.getvalue())  # dim and bold
     assert plain == "\nanswer  [b]19␛[2J\none\ntwo\n"
-
-
-def test_quiet(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("solve", "-q", "p")
-    assert (done.out, done.err) == ("19\n", "")
-
-
-def test_json_is_the_runs_object(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("solve", "--json", "p")
-    assert json.loads(done.out) == RESULT
-    assert done.err == ""
 
 
 def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
@@ -92,29 +72,13 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
     assert done.code == 0
     assert "--top-k is an old flag; write --set top_k=40" in done.err
     assert "--threshold is an old flag; write --set early_exit.thresholds.entropy=0.9" in done.err
-    assert daemon.bodies("/v1/solve") == 2 * [
-        {
-            "problem": "p",
-            "pair": "bundled",
-            "strategy": "beam",
-            "n": 16,
-            "branching": 2,
-            "aggregate": "min",
-            "selection": "best",
-            "seed": 5,
-            "temperature": 0.5,
-            "top_p": 0.9,
-            "top_k": 40,
-            "max_step_tokens": 64,
-            "max_steps": 9,
-            "max_tokens": 400,
-            "token_budget": 5000,
-            "deadline_s": 7.5,
-            "baseline": True,
-            "early_exit": {"thresholds": {"entropy": 0.9}, "detect": 2},
-            "stream": True,
-        }
-    ]
+    by_flag = {"pair": "bundled", "strategy": "beam", "n": 16, "seed": 5, "temperature": 0.5}
+    by_flag |= {"max_tokens": 400, "token_budget": 5000, "deadline_s": 7.5}
+    by_set = {"branching": 2, "aggregate": "min", "selection": "best", "top_p": 0.9, "top_k": 40}
+    by_set |= {"max_step_tokens": 64, "max_steps": 9, "baseline": True}
+    exits = {"early_exit": {"thresholds": {"entropy": 0.9}, "detect": 2}}
+    body = {"problem": "p", "stream": True, **by_flag, **by_set, **exits}
+    assert daemon.bodies("/v1/solve") == [body, body]
 
 
 def test_a_run_that_waits_says_so_once(cli: Cli, daemon: FakeDaemon) -> None:
@@ -125,11 +89,8 @@ def test_a_run_that_waits_says_so_once(cli: Cli, daemon: FakeDaemon) -> None:
     assert first == "run run-1 waits: 2 before it, starts in about 40 s"
     assert not [line for line in rest if "waits" in line]
     assert cli("solve", "p", "-q").err == ""
-
-
-def test_a_run_that_starts_at_once_says_nothing_of_a_queue(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.queued = [{"position": None}]
-    assert "waits" not in cli("solve", "p").err
+    assert "waits" not in cli("solve", "p").err, "it starts at once"
 
 
 def test_priority_and_program_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
@@ -162,11 +123,6 @@ def test_problem_from_a_file_and_from_stdin(
     assert cli("solve").code == 0
     sent = [body["problem"] for body in daemon.bodies("/v1/solve")]
     assert sent == ["from a file", "from stdin", "from a pipe"]
-
-
-def test_an_empty_pipe_is_no_problem(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     done = cli("solve")
     assert (done.code, done.out) == (2, "")
@@ -249,19 +205,24 @@ def test_the_daemons_errors(
     assert done.err.endswith("error: as told\n  do this\n")
 
 
-def test_a_run_that_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = events.RunFailed(error="the generator died", code="engine_dead", hint="again")
-    with_daemon(monkeypatch, FakeDaemon([*STORY[:4], failed]))
+@pytest.mark.parametrize(
+    ("end", "code", "told"),
+    [
+        (
+            events.RunFailed(error="it died", code="engine_dead", hint="again"),
+            3,
+            "it died\n  again",
+        ),
+        (events.RunCancelled(reason="by hand"), 2, "run run-1 was cancelled: by hand"),
+    ],
+)
+def test_a_run_that_fails_or_that_somebody_cancels(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, end: events.Event, code: int, told: str
+) -> None:
+    with_daemon(monkeypatch, FakeDaemon([*STORY[:4], end]))
     done = cli("solve", "p")
-    assert (done.code, done.out) == (3, "")
-    assert "error: the generator died\n  again" in done.err
-
-
-def test_a_run_that_somebody_cancels(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_daemon(monkeypatch, FakeDaemon([events.RunCancelled(reason="by hand")]))
-    done = cli("solve", "p")
-    assert done.code == 2
-    assert "run run-1 was cancelled: by hand" in done.err
+    assert (done.code, done.out) == (code, "")
+    assert f"error: {told}" in done.err
 
 
 @pytest.mark.parametrize(
@@ -302,8 +263,6 @@ def test_without_an_answer_stdout_stays_empty(cli: Cli, monkeypatch: pytest.Monk
     assert RESULT["text"] in done.err
     assert "No answer: no path has a boxed one" in done.err
     assert "--answers text" in done.err
-    quiet = cli("solve", "p", "--quiet")
-    assert (quiet.code, quiet.out) == (1, "")
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])

@@ -14,15 +14,9 @@ from flashedge.cli.solve.html_page import page
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import CUT, MEANINGS, RunView
 from flashedge.client.words import describe_distrust
-from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.cli_rig import Cli
 from tests.support.dashboard_rig import stored_items
 from tests.support.fake_daemon import FakeDaemon
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    with_daemon(monkeypatch, FakeDaemon())
-    return cli_for(tmp_path, monkeypatch, capfd)
 
 
 class Page(HTMLParser):
@@ -97,7 +91,7 @@ def test_a_page_of_a_run_that_failed() -> None:
     assert "no <room>" in made.words
 
 
-def test_export_html(cli: Cli, tmp_path: Path) -> None:
+def test_export_html(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
     to = tmp_path / "run.html"
     done = cli("runs", "export", "run-1", "--html", "-o", str(to))
     assert (done.code, done.out) == (0, "")
@@ -105,34 +99,21 @@ def test_export_html(cli: Cli, tmp_path: Path) -> None:
     assert cli("runs", "export", "run-1", "--html").out == to.read_text(encoding="utf-8")
 
 
-def test_show_tree_is_a_result(cli: Cli) -> None:
-    done = cli("runs", "show", "run-1", "--tree")
-    assert done.code == 0
-    assert "complete" in done.out
+def list_modules(name: str) -> set[str]:
+    """The modules that are there when `name` is imported."""
+    code = f"import sys, {name}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
 
 
 @pytest.mark.parametrize("command", ["flashedge.cli.main", "flashedge.client.async_client"])
 def test_the_command_line_loads_without_the_dashboard(command: str) -> None:
-    code = f"import sys, {command}; print({{'textual', 'flashedge.tui'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    assert not {"textual", "flashedge.tui"} & list_modules(command)
 
 
 def test_the_dashboard_loads_nothing_of_the_engine() -> None:
-    code = (
-        "import sys, flashedge.tui.app; "
-        "print(sorted(m for m in sys.modules if m.startswith('flashedge.')))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    allowed = {
-        "errors",
-        "events",
-        "types",
-        "literal",
-        "sizes",
-        "console",
-        "client",
-        "tui",
-        "profiler",
-    }  # it finds the cards
-    assert {m.split(".")[1] for m in eval(done.stdout)} <= allowed
+    found = {
+        m.split(".")[1] for m in list_modules("flashedge.tui.app") if m.startswith("flashedge.")
+    }
+    shared = {"errors", "events", "types", "literal", "sizes", "console"}
+    assert found <= {*shared, "client", "tui", "profiler"}, "the profiler finds the cards"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 
 from flashedge.cli.solve.result import print_result
 from flashedge.events import Event, RunFailed, RunFinished
-from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.cli_rig import Cli, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.made_run import build_result, build_start
 
@@ -65,11 +64,6 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> TwiceDaemon:
     made = TwiceDaemon()
     with_daemon(monkeypatch, made)
     return made
-
-
-@pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    return cli_for(tmp_path, monkeypatch, capfd)
 
 
 def test_an_equal_repetition_is_identical(cli: Cli, daemon: TwiceDaemon) -> None:
