@@ -28,6 +28,7 @@ from flashedge.optimizations import Features
 from flashedge.types import POLICY_NAMES, USUAL_POLICY
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
+_FOLDERS = ("state", "cache", "config")
 _REMOVED = {
     "_ray_cards": "remove it: engines no longer start on a Ray cluster",
     "paths_ahead": "remove it: votes are counted after every path now, and draw no group ahead",
@@ -206,7 +207,6 @@ class SettingValue(NamedTuple):
 
 
 def list_settings() -> tuple[Setting, ...]:
-    """Every setting, in the order of the fields of `Config`."""
     return tuple(_SETTINGS.values())
 
 
@@ -216,7 +216,7 @@ def load_config(
     """The configuration in force. An override of None counts as not given.
 
     Raises ConfigError naming the key, where it stands and the nearest known key. A variable that
-    starts with FLASHEDGE_ and resembles no key belongs to another program and is ignored.
+    begins with FLASHEDGE_ and resembles no key belongs to another program and is ignored.
     """
     found = trace_settings(overrides, environ)
     return Config(**{name: value for name, (value, _) in found.items()})
@@ -230,7 +230,10 @@ def trace_settings(
     named = {k.removeprefix(PREFIX).lower(): v for k, v in env.items() if k.startswith(PREFIX)}
     explicit = {k: v for k, v in overrides.items() if v is not None}
     home = named.pop("home", None)
-    folders = _find_folders(home)
+    usual = platformdirs.PlatformDirs("flashedge")
+    folders = {f"{kind}_dir": Path(getattr(usual, f"user_{kind}_dir")) for kind in _FOLDERS}
+    if home:
+        folders = {f"{kind}_dir": Path(home).expanduser().absolute() / kind for kind in _FOLDERS}
     known = {*_SETTINGS, *OLD_SETTINGS}
     for key in named.keys() - known:
         if close := find_nearest(key, _SETTINGS, cutoff=0.75):
@@ -280,7 +283,6 @@ def find_nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | 
 
 
 def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
-    """The error for a key that `source` holds and nobody knows."""
     names = list(known)
     close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
@@ -296,17 +298,6 @@ def read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(f"can't read {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
-
-
-def _find_folders(home: str | None) -> dict[str, Path]:
-    if home:
-        base = Path(home).expanduser().absolute()
-        return {f"{kind}_dir": base / kind for kind in ("state", "cache", "config")}
-    return {
-        "state_dir": Path(platformdirs.user_state_dir("flashedge")),
-        "cache_dir": Path(platformdirs.user_cache_dir("flashedge")),
-        "config_dir": Path(platformdirs.user_config_dir("flashedge")),
-    }
 
 
 _HINTS = typing.get_type_hints(Config)

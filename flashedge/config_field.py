@@ -1,10 +1,8 @@
-"""What one field of `Config` is: its name, its type, its limits, and what users read about it.
-
-The settings themselves are the fields of `flashedge.config.Config`.
-"""
+"""What one field of `Config` is: its name, its type, its limits, and what users read about it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
@@ -65,26 +63,12 @@ class PerEngine(NamedTuple, Generic[T]):
     verifier: T
 
 
-def setting(
-    default: object,
-    description: str,
-    *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    choices: tuple[str, ...] = (),
-    is_secret: bool = False,
-) -> Any:
-    """A field of `Config` and what `Setting` says about it.
+def setting(default: object, description: str, *, is_secret: bool = False, **limits: Any) -> Any:
+    """A field of `Config`. limits: those of `Setting`.
 
-    `default` is `dataclasses.MISSING` where the value depends on the platform.
+    default: `dataclasses.MISSING` where it depends on the platform.
     """
-    metadata = {
-        "description": description,
-        "at_least": at_least,
-        "at_most": at_most,
-        "choices": choices,
-        "is_secret": is_secret,
-    }
+    metadata = {"description": description, "is_secret": is_secret, **limits}
     field: Any = dataclasses.field
     return field(default=default, repr=not is_secret, metadata=metadata)
 
@@ -95,14 +79,10 @@ class Setting:
 
     name: str
     """The field of `Config`, and the key in config.toml, such as "clusters_model"."""
-
     kind: str
-    """"folder", "string", "boolean", "integer", "number", "size" (bytes, such as "512MiB"), "cards"
-    (such as "0+1"), "origins" (of web pages) or "features"."""
-
+    """One of `_EXPECTED`."""
     default: Any = None
-    """None means "not set"; folders follow the platform."""
-
+    """None is "not set"; folders follow the platform."""
     description: str = ""
     is_per_engine: bool = False
     """Whether it has a value for each engine."""
@@ -114,7 +94,6 @@ class Setting:
 
     @property
     def variable(self) -> str:
-        """The environment variable."""
         return PREFIX + self.name.upper()
 
     @property
@@ -123,14 +102,13 @@ class Setting:
         return self.name != "config_dir"
 
     def parse(self, value: object, source: str, onto: Any = None) -> Any:
-        """`value` in the setting's type. `source` is where it stands, for the error's text.
+        """`value` in the setting's type. source: where it stands, for the error's text.
 
-        onto: what features that `value` does not name keep. None: the defaults.
+        onto: the features whose others are kept. None: the defaults.
         Raises ConfigError naming the setting.
         """
-        parsed, expected = (
-            self._check_each(value) if self.is_per_engine else self._check(value, onto)
-        )
+        check = self._check_each if self.is_per_engine else self._check
+        parsed, expected = check(value, onto)
         if expected is None:
             return parsed
         place = f"{self.name} is {value!r} in {source}"
@@ -139,7 +117,7 @@ class Setting:
         hint = _REMOVED_VALUES.get((self.name, str(value)))
         raise ConfigError(f"{place}; it must be {expected}", hint=hint, param=self.name)
 
-    def _check_each(self, value: object) -> tuple[Any, str | None]:
+    def _check_each(self, value: object, _: Any) -> tuple[Any, str | None]:
         parts = value.split(",") if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]
         found = []
@@ -183,11 +161,9 @@ class Setting:
             return f"{value >> 20}MiB" if value % (1 << 20) == 0 else str(value)
         if isinstance(value, bool):
             return str(value).lower()
-        return (
-            ("+" if self.kind == "cards" else ",").join(value)
-            if isinstance(value, tuple)
-            else str(value)
-        )
+        if isinstance(value, tuple):
+            return ("+" if self.kind == "cards" else ",").join(value)
+        return str(value)
 
     def _format(self, limit: float) -> str:
         return format_size(limit) if self.kind == "size" else f"{limit:g}"
@@ -207,11 +183,14 @@ class Setting:
             case "integer" | "size" if isinstance(value, int):
                 return value
             case "integer" if text is not None:
-                return _parse_integer(text)
+                with contextlib.suppress(ValueError):
+                    return int(text)
             case "size" if text is not None:
                 return parse_size(text)
             case "number" if isinstance(value, int | float | str):
-                return _parse_number(value)
+                with contextlib.suppress(ValueError):
+                    number = float(value)
+                    return number if math.isfinite(number) else None
             case "cards" if isinstance(value, int | str | list | tuple):
                 return _parse_cards(value)
             case "origins" if isinstance(value, str | list | tuple):
@@ -236,13 +215,6 @@ def describe_field(field: dataclasses.Field[Any], hint: Any) -> Setting:
     )
 
 
-def _parse_integer(text: str) -> int | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
 def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[str, ...] | None:
     """One card, several with + between them, or a list. None where one is named twice."""
     entries = re.split("[+,]", value) if isinstance(value, str) else value
@@ -256,11 +228,3 @@ def _parse_origins(value: str | Iterable[object]) -> tuple[str, ...] | None:
     entries = value.split(",") if isinstance(value, str) else value
     origins = tuple(str(entry).strip().lower().removesuffix("/") for entry in entries)
     return origins if all(_ORIGIN.fullmatch(origin) for origin in origins) else None
-
-
-def _parse_number(value: int | float | str) -> float | None:
-    try:
-        number = float(value)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None

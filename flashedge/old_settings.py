@@ -1,7 +1,4 @@
-"""The names that settings had before they were grouped. They are read for one more version.
-
-Remove this file with the next version, and what imports it.
-"""
+"""The names that settings had before they were grouped: to be removed with the next version."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ def find_new_name(old: str) -> str:
 
 
 def translate(key: str, value: object, source: str, before: Mapping[str, Any]) -> tuple[str, Any]:
-    """The setting that an old name means, and its value: that in `before` but for this part of it.
+    """The setting that an old name means, and its value: that of `before` with this part changed.
 
     Raises ConfigError for a wrong value.
     """

@@ -1,10 +1,7 @@
 """The features that users switch on and off, and the optimizations of one run.
 
-`Features` is the setting `features`. `Optimizations` is what a run works with: those features that
-change how a search is computed, and suffix scoring, which only baseline runs go without.
-`runtime/drive/engines.py` turns them into engines and helpers: for the daemon, for the simulator
-and for the benchmarks. No optimization changes a result: every search builds the same tree, token
-for token.
+`runtime/drive/engines.py` turns them into engines and helpers. No optimization changes a result:
+every search builds the same tree, token for token.
 """
 
 from __future__ import annotations
@@ -121,7 +118,7 @@ class Features:
     """Ours."""
 
     def change(self, given: object) -> Features | None:
-        """These with the changes of "speculation=off,lookahead=on" or of a mapping. None when a
+        """These with the changes of "speculation=off,lookahead=on" or of a mapping; None when a
         name or a value is unknown."""
         if isinstance(given, Features):
             return given
@@ -138,7 +135,6 @@ class Features:
         return {name: on for name, on in found.items() if on is not FEATURES[name].default}
 
     def __str__(self) -> str:
-        """The changes, as the setting is written."""
         return _write(self.list_changes())
 
 
@@ -169,7 +165,7 @@ class Optimizations:
 
     @classmethod
     def only(cls, *switches: str) -> Self:
-        """These are on, all others off. Raises TypeError for an unknown switch."""
+        """Switch these on, all others off. Raises TypeError for an unknown switch."""
         return cls(**{**dict.fromkeys(SWITCHES, False), **dict.fromkeys(switches, True)})
 
     @classmethod
@@ -181,8 +177,7 @@ class Optimizations:
     def from_features(cls, features: Features, *, separate_processors: bool) -> Self:
         """The switches of the daemon.
 
-        separate_processors: whether each engine computes on processors of its own. Then early
-        scores pay, and are on unless the configuration says otherwise.
+        separate_processors: each engine has processors of its own, so that early scores pay.
         """
         switches = {name: getattr(features, name) for name in SWITCHES if name in FEATURES}
         if switches["early_scores"] is None:

@@ -181,33 +181,23 @@ speculation = false
     assert e.value.hint == "did you mean 'clusters_model'?"
 
 
-def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown key 'max_runing'") as e:
-        load(tmp_path, "max_runing = 3")
-    assert "config.toml" in str(e.value)
-    assert e.value.hint == "did you mean 'max_running'?"
-
-
-def test_unknown_key_near_nothing_lists_all(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as e:
-        load(tmp_path, "zzz = 3")
-    assert "threads_per_engine" in (e.value.hint or "")
+@pytest.mark.parametrize(
+    ("key", "hint"), [("max_runing", "did you mean 'max_running'?"), ("zzz", "threads_per_engine")]
+)
+def test_an_unknown_key_in_the_file_names_the_nearest_or_all(
+    tmp_path: Path, key: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown key '{key}' in .*config.toml") as e:
+        load(tmp_path, f"{key} = 3")
+    assert hint in str(e.value.hint)
 
 
 def test_misspelt_variable_is_refused_and_a_stranger_left_alone(tmp_path: Path) -> None:
     load(tmp_path, env={"FLASHEDGE_VENV": "/x", "FLASHEDGE_FAST": "1"})
+    assert load(tmp_path, env={"FLASHEDGE_PORT": ""}).port == 8642, "it counts as unset"
     with pytest.raises(ConfigError, match="FLASHEDGE_PROT") as e:
         load(tmp_path, env={"FLASHEDGE_PROT": "1"})
     assert "FLASHEDGE_PORT" in (e.value.hint or "")
-
-
-def test_empty_variable_counts_as_unset(tmp_path: Path) -> None:
-    assert load(tmp_path, env={"FLASHEDGE_PORT": ""}).port == 8642
-
-
-def test_file_that_is_no_toml(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not valid TOML"):
-        load(tmp_path, "port = = 3")
 
 
 def test_config_dir_cannot_move_itself(tmp_path: Path) -> None:
@@ -215,8 +205,10 @@ def test_config_dir_cannot_move_itself(tmp_path: Path) -> None:
         load(tmp_path, 'config_dir = "/elsewhere"')
 
 
-def test_the_key_is_not_printed(tmp_path: Path) -> None:
-    assert "sesame" not in repr(load(tmp_path, api_key="sesame"))
+def test_the_key_is_not_printed_and_spaces_around_it_do_not_count(tmp_path: Path) -> None:
+    config = load(tmp_path, api_key=" sesame\n")
+    assert config.api_key == "sesame"
+    assert "sesame" not in repr(config)
 
 
 @pytest.mark.parametrize("key", [" ", "\t", "clé", "se\u200bsame", "ses\name"])
@@ -228,25 +220,13 @@ def test_a_key_that_no_request_can_carry_is_refused(tmp_path: Path, key: str) ->
         assert key not in str(e.value) or key == " "
 
 
-def test_spaces_around_a_key_do_not_count(tmp_path: Path) -> None:
-    assert load(tmp_path, api_key=" sesame\n").api_key == "sesame"
-
-
 def test_every_setting_says_where_it_is_written_and_what_it_does() -> None:
     settings = {setting.name: setting for setting in list_settings()}
     assert list(settings) == [field.name for field in dataclasses.fields(Config)]
-    assert all(setting.description.endswith(".") for setting in settings.values())
     assert settings["clusters_model"].variable == "FLASHEDGE_CLUSTERS_MODEL"
-    port = settings["port"]
-    assert (port.kind, port.default) == ("integer", 8642)
-    assert (port.at_least, port.at_most) == (0, 65535)
-    assert settings["kv_bytes"].kind == "size"
-    assert settings["api_key"].is_secret
     assert [name for name in settings if not settings[name].is_in_file] == ["config_dir"]
-
-
-def test_every_default_is_a_value_that_the_setting_accepts() -> None:
-    for setting in list_settings():
+    for setting in settings.values():
+        assert setting.description.endswith(".")
         if setting.default is not None:
             assert setting.parse(setting.default, "the defaults") == setting.default
 

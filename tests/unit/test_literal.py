@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -99,13 +100,15 @@ def test_a_console_prints_text(text: str) -> None:
     assert not find_acting(strip_sequences(screen.printed))
 
 
-def test_a_console_knows_no_markup_and_no_emoji_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = open_screen(monkeypatch)
-    LiteralConsole().print("[bold]x[/] :smile: [/ 1.5 'a' http://x")
-    assert screen.printed == "[bold]x[/] :smile: [/ 1.5 'a' http://x\n"
-
-
-def test_the_width_of_a_visible_character_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = open_screen(monkeypatch, columns=20)
-    LiteralConsole().print(Text("\x1b" * 30))
-    assert screen.printed == "␛" * 20 + "\n" + "␛" * 10 + "\n"
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("[bold]x[/] :smile: [/ 1.5 'a' http://x", "[bold]x[/] :smile: [/ 1.5 'a' http://x\n"),
+        (Text("\x1b" * 50), "␛" * 40 + "\n" + "␛" * 10 + "\n"),
+    ],
+    ids=["no markup and no emoji codes", "the width of a visible character counts"],
+)
+def test_what_a_console_prints(monkeypatch: pytest.MonkeyPatch, text: Any, printed: str) -> None:
+    screen = open_screen(monkeypatch, columns=40)
+    LiteralConsole().print(text)
+    assert screen.printed == printed

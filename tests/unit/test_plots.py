@@ -57,23 +57,15 @@ def test_the_suffix_decides_and_a_path_that_cannot_be_written_is_named(tmp_path:
 
 
 def test_a_terminal_plot_has_its_size_and_its_words() -> None:
+    words = {"title": "A title", "x": "time", "y": "value"}
     for width, height in ((60, 15), (120, 30)):
-        text = draw_text_plot(
-            SERIES, title="A title", x="time", y="value", width=width, height=height
-        )
+        text = draw_text_plot(SERIES, **words, width=width, height=height)
         lines = text.splitlines()
-        assert len(lines) == height
-        assert max(len(line) for line in lines) == width
-        for word in ("A title", "time", "value", "first", "second"):
-            assert word in text
+        assert (len(lines), max(map(len, lines))) == (height, width)
+        assert {word for word in (*words.values(), *SERIES) if word not in text} == set()
         assert "\x1b" not in text
-
-
-def test_one_terminal_plot_leaves_nothing_in_the_next() -> None:
-    draw_text_plot(SERIES, title="old", x="old", y="old", width=60, height=15)
     text = draw_text_plot({"new": [(0, 0), (1, 1)]}, title="t", x="x", y="y", width=60, height=15)
-    assert "old" not in text
-    assert "first" not in text
+    assert not [word for word in (*words.values(), *SERIES) if word in text], "nothing is left"
 
 
 def test_the_libraries_are_imported_only_to_draw() -> None:
