@@ -26,7 +26,7 @@ TOOL_CALLERS = ("tool-caller", "tool-caller:self_consistency-4", "tool-caller:be
 
 @pytest.mark.parametrize("check", openai_suite.CHECKS, ids=lambda c: c.__name__)
 def test_the_openai_package_works(served: Daemon, check: openai_suite.Check) -> None:
-    check(served.url, "bundled", "none")
+    check(served.url, "bundled")
 
 
 @pytest.mark.parametrize("check", agent_suite.CHECKS, ids=lambda c: c.__name__)

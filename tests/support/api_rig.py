@@ -74,12 +74,6 @@ class Live:
 
 
 @contextmanager
-def live_server(service: FakeService, **settings: object) -> Iterator[Live]:
-    with serving(make_app(service, **settings), service) as live:
-        yield live
-
-
-@contextmanager
 def serving(app: FastAPI, service: Any) -> Iterator[Live]:
     """`app` behind uvicorn until the end of the block."""
     listening = socket.create_server(("127.0.0.1", 0))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -21,15 +20,10 @@ from flashedge.models.specs import Pair
 from tests.support.fake_daemon import FakeDaemon
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(NamedTuple):
     code: int
     out: str
     err: str
-
-    @property
-    def last(self) -> str:
-        return self.out.rstrip("\n").rpartition("\n")[2]
 
 
 class Terminal(io.StringIO):
@@ -70,19 +64,17 @@ def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaem
         pid=4242, host="127.0.0.1", port=8642, pair="bundled", started_at=1.7e9, version="0"
     )
 
-    def connect(config: Any, name: str = daemon_control.CLI, **caller: Any) -> Client:
-        key = config.api_key
-        return Client(record.url, api_key=key, name=name, transport=daemon, **caller)
+    def connect_by(kind: type[Any]) -> Any:
+        def connect(config: Any, name: str = daemon_control.CLI, **caller: Any) -> Any:
+            key = config.api_key
+            return kind(record.url, api_key=key, name=name, transport=daemon, **caller)
+
+        return connect
 
     monkeypatch.setattr(daemon_control, "find", lambda config: record)
     monkeypatch.setattr(daemon_control, "ensure", lambda config, **kwargs: record)
-
-    def connect_async(config: Any, name: str = daemon_control.CLI, **options: Any) -> AsyncClient:
-        key = config.api_key
-        return AsyncClient(record.url, api_key=key, name=name, transport=daemon, **options)
-
-    monkeypatch.setattr(daemon_control, "connect", connect)
-    monkeypatch.setattr(daemon_control, "connect_async", connect_async)
+    monkeypatch.setattr(daemon_control, "connect", connect_by(Client))
+    monkeypatch.setattr(daemon_control, "connect_async", connect_by(AsyncClient))
     return daemon
 
 

@@ -56,13 +56,13 @@ class ScriptedDaemon(httpx.MockTransport):
         return self.answer_other(key)
 
     def submit(self, body: dict[str, Any]) -> Any:
-        return refuse(404, "not_found")
+        return refuse()
 
     def show(self, run: str) -> Any:
-        return refuse(404, "not_found")
+        return refuse()
 
     def send_events(self, run: str, after: int) -> Any:
-        return refuse(404, "not_found")
+        return refuse()
 
     def cancel(self, run: str) -> Any:
         self.cancelled.append(run)
@@ -74,7 +74,7 @@ class ScriptedDaemon(httpx.MockTransport):
 
     def answer_other(self, key: str) -> Any:
         """The reply to a request that is about no single run, such as "GET /health"."""
-        return refuse(404, "not_found")
+        return refuse()
 
 
 class FakeDaemon(ScriptedDaemon):
@@ -108,7 +108,7 @@ class FakeDaemon(ScriptedDaemon):
         return self.stream(b"", [item for item in self.story if item[0] > after], None)
 
     def cancel(self, run: str) -> Any:
-        return super().cancel(run) if run == "run-1" else refuse(404, "not_found")
+        return super().cancel(run) if run == "run-1" else refuse()
 
     def answer_other(self, key: str) -> Any:
         match key:
@@ -163,7 +163,7 @@ class BatchDaemon(FakeDaemon):
 
     def show(self, run: str) -> Any:
         if run not in self.runs:
-            return refuse(404, "not_found")
+            return refuse()
         self.looks += 1
         found = self.runs[run]
         if self.looks > 12 and "soon" in found:
@@ -187,7 +187,7 @@ class BatchDaemon(FakeDaemon):
         if word == "long":
             return refuse(400, "context_length_exceeded")
         if body.get("branching") == 1000:
-            return refuse(404, "not_found")
+            return refuse()
         self.submitted.setdefault(body["id"], body)
         self.runs.setdefault(body["id"], self.finish(body, word))
         return accept(body)
@@ -293,7 +293,7 @@ def accept(body: dict[str, Any]) -> httpx.Response:
     return httpx.Response(202, json={"id": body["id"], "status": "queued", "position": 0})
 
 
-def refuse(status: int, code: str, **headers: str) -> httpx.Response:
+def refuse(status: int = 404, code: str = "not_found", **headers: str) -> httpx.Response:
     body = {"error": {"message": f"refused: {code}", "code": code, "param": None}}
     return httpx.Response(status, json=body, headers=headers)
 

@@ -7,12 +7,10 @@ with a search. The packages are the unmodified `openai` and `anthropic`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
-from anthropic import Anthropic
-from openai import OpenAI
-
+from tests.support.agent_suite import connect_anthropic
+from tests.support.openai_suite import Check, connect
 from tests.support.tool_caller import GREETING, HELLO, NO_TOOLS, SUMS, TOOL_NAME
 
 NUMBER = {"type": "integer"}
@@ -23,15 +21,6 @@ SCHEMA: dict[str, Any] = {
 }
 FUNCTION: dict[str, Any] = {"name": TOOL_NAME, "description": "Adds.", "parameters": SCHEMA}
 TOOL: Any = {"type": "function", "function": FUNCTION}
-Check = Callable[[str, str], None]
-
-
-def _openai(url: str) -> OpenAI:
-    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
-
-
-def _anthropic(url: str) -> Anthropic:
-    return Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
 
 
 def _ask(a: int, b: int) -> list[Any]:
@@ -40,7 +29,7 @@ def _ask(a: int, b: int) -> list[Any]:
 
 def check_turns(url: str, model: str) -> None:
     """Question, call, result, answer: what an agent's loop sends and gets."""
-    with _openai(url) as client:
+    with connect(url) as client:
         for a, b in SUMS:
             messages = _ask(a, b)
             first = client.chat.completions.create(
@@ -68,7 +57,7 @@ def check_choice_is_the_models(url: str, model: str) -> None:
         (_ask(3, 4), {}, NO_TOOLS),
         (_ask(3, 4), {"tools": [TOOL], "tool_choice": "none"}, NO_TOOLS),
     )
-    with _openai(url) as client:
+    with connect(url) as client:
         for messages, tools, said in cases:
             answer = client.chat.completions.create(model=model, messages=messages, **tools)
             assert answer.choices[0].message.content == said
@@ -80,7 +69,7 @@ def check_streamed_call(url: str, model: str) -> None:
     """The call's name and id once, its arguments in pieces, none of it as content."""
     names, ids, arguments, text = [], [], "", ""
     finish = None
-    with _openai(url) as client:
+    with connect(url) as client:
         for chunk in client.chat.completions.create(
             model=model, messages=_ask(3, 4), tools=[TOOL], stream=True
         ):
@@ -101,7 +90,7 @@ def check_streamed_call(url: str, model: str) -> None:
 def check_responses(url: str, model: str) -> None:
     """By the Responses API: a call, whole and streamed, then its result."""
     tool: Any = {"type": "function", **FUNCTION, "strict": False}
-    with _openai(url) as client:
+    with connect(url) as client:
         asked: dict[str, Any] = {"model": model, "tools": [tool], "tool_choice": "auto"}
         answer = client.responses.create(input="3 + 4?", **asked)
         call = answer.output[-1]
@@ -123,7 +112,7 @@ def check_messages(url: str, model: str) -> None:
         "tools": [{"name": TOOL_NAME, "input_schema": SCHEMA}],
         "tool_choice": {"type": "auto"},
     }
-    with _anthropic(url) as client:
+    with connect_anthropic(url) as client:
         answer = client.messages.create(messages=_ask(3, 4), **asked)
         assert answer.stop_reason == "tool_use"
         call: Any = answer.content[-1]
@@ -144,9 +133,6 @@ def check_messages(url: str, model: str) -> None:
 
 
 CHECKS: tuple[Check, ...] = (
-    check_turns,
-    check_choice_is_the_models,
-    check_streamed_call,
-    check_responses,
-    check_messages,
+    *(check_turns, check_choice_is_the_models, check_streamed_call),
+    *(check_responses, check_messages),
 )
