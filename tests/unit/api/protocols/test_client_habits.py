@@ -56,7 +56,8 @@ def change(
     path: str, fields: dict[str, Any], parser: str | None = None, most: int = 1024
 ) -> dict[str, Any]:
     body = copy.deepcopy(fields)
-    normalize(path, body, ModelSpec(source="", max_model_len=most, reasoning_parser=parser))
+    model = ModelSpec(source="", dtype="", max_model_len=most, reasoning_parser=parser)
+    normalize(path, body, model)
     return body
 
 
