@@ -1,8 +1,5 @@
-"""Run one problem on the daemon: adopt an existing run of it or start one, and await its end.
-
-The batch names its runs (key, problem, attempt). After a crash it finds the runs that the daemon
-accepted, and submitting one name twice starts one run.
-"""
+"""Run one problem on the daemon: adopt an existing run of it or start one, and await its end. The
+batch names its runs (key, problem, attempt), so that it finds them again after a crash."""
 
 from __future__ import annotations
 
@@ -27,13 +24,12 @@ from flashedge.errors import (
 T = TypeVar("T")
 
 LOOK_S = 1.0
-"""How often an open run is looked at. Its end is told at once."""
+"""How often progress is asked for. The end of a run is told at once."""
 MAX_DEATHS = 3
 """Runs of one problem that may end with the daemon before the problem counts as failed."""
 
 BUDGET = "budget"
 BATCH_PRIORITY = 1
-"""People who wait for an answer go before a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,23 +47,21 @@ class Attempt:
     """Committed tokens of the whole tree."""
 
     seconds: float | None = None
-    """Time of the run and of the runs that it continues."""
+    """Of the run and of the runs that it continues."""
 
     certainty: float | None = None
     cut_by: str | None = None
-    """What ended the run early, such as "budget"."""
-
     error: Mapping[str, str] | None = None
     """{code, message} of a run that failed."""
 
 
 class Stopping(Exception):
-    """The batch is to end, and this problem's run had not started."""
+    """The batch ends, and this problem's run had not started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run that is not over, when the batch last looked."""
+    """A run that was not over when the batch last looked."""
 
     is_running: bool = False
     tokens: int = 0
@@ -75,8 +69,6 @@ class OpenRun:
 
 
 class Attempts:
-    """The runs of one batch's problems."""
-
     def __init__(
         self,
         client: AsyncClient,
@@ -87,11 +79,9 @@ class Attempts:
         retry_failed: bool = False,
         notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare runs named with `key`. `notify` is called after each look at a run.
-
-        `settings` are the fields of POST /v1/runs without problem and priority. With
-        `retry_failed`, a failed run of an earlier call does not count.
-        """
+        """key: part of the runs' names. settings: fields of POST /v1/runs without problem and
+        priority. retry_failed: whether a failed run of an earlier call does not count. notify:
+        called after each look at a run."""
         self._client = client
         self._key = key
         self._settings = settings
@@ -103,8 +93,7 @@ class Attempts:
         self._dropped: set[str] = set()
         self._open: dict[str, OpenRun] = {}
         self._turn = asyncio.Lock()
-        """Held while a run is looked for and submitted, so that the runs of the problems arrive at
-        the daemon in the order in which `run` was called."""
+        """Held while a run is submitted, so that runs arrive at the daemon in order."""
         self._submissions: set[asyncio.Task[dict[str, Any]]] = set()
 
     @property
@@ -117,8 +106,8 @@ class Attempts:
     ) -> Attempt:
         """Run the problem at position `index` of the input to its end.
 
-        `budget` limits the tokens of the whole tree, instead of the settings' limit. `earlier` is
-        the attempt to continue; it is also the result if no later run has one.
+        budget: most tokens of the whole tree, instead of the settings' limit. earlier: the attempt
+        to continue; it is also the result if no later run has one.
 
         Of the runs that the daemon already has, the last finished one counts. Runs that ended with
         a crash, with the daemon, or with an earlier batch do not count.
@@ -180,11 +169,8 @@ class Attempts:
                 await follow.cancel_quietly(self._client, name)
 
     def _is_final(self, status: str, is_watched: bool, losses: int) -> bool:
-        """Whether a run without a result ends its problem.
-
-        A cancelled run does if somebody cancelled it while this batch watched it. If the daemon was
-        lost meanwhile, the daemon's own stop cancelled it.
-        """
+        """Whether a run without a result ends its problem. A cancelled one does if somebody
+        cancelled it while this batch watched it, and not the daemon's own stop."""
         if status == "failed":
             return is_watched or not self._retry_failed
         return status == "cancelled" and is_watched and losses == self._losses
@@ -198,7 +184,6 @@ class Attempts:
     async def _submit(
         self, name: str, text: str, budget: int | None, earlier: Attempt | None
     ) -> dict[str, str] | None:
-        """Start the run. Returns the error if the daemon refuses this problem."""
         body = {**self._settings, "priority": self._priority, "problem": text, "id": name}
         if budget is not None:
             body["token_budget"] = budget
@@ -227,11 +212,8 @@ class Attempts:
         return await asyncio.shield(submission)
 
     async def _await_end(self, name: str) -> dict[str, Any]:
-        """The run's object once the run is over.
-
-        A batch needs no events, which are most of a run's traffic. A run that was
-        dropped leaves no trace. Raises Stopping for it.
-        """
+        """The run's object once it is over, without its events, which are most of a run's traffic.
+        A run that was dropped leaves no trace. Raises Stopping for it."""
         self._open.setdefault(name, OpenRun())
         loop = asyncio.get_running_loop()
         while True:
@@ -252,18 +234,19 @@ class Attempts:
 
     async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call the daemon. Waits while its queue is full, and some seconds while it is away."""
+
+        def count_loss() -> None:
+            self._losses += 1
+
         try:
-            return await follow.retry(call, follow.UNATTENDED, self._count_loss)
+            return await follow.retry(call, follow.UNATTENDED, count_loss)
         except (DaemonError, EngineDead) as error:
             hint = "finished problems are kept: flashedge up, then the same command resumes"
             raise type(error)(str(error), hint=hint) from error
 
-    def _count_loss(self) -> None:
-        self._losses += 1
-
 
 def _build_attempt(number: int, run: Mapping[str, Any], earlier: Attempt | None) -> Attempt:
-    """The attempt of a run's object. Its time includes that of `earlier`."""
+    """The time includes that of `earlier`."""
     status = run["status"]
     if status != "finished":
         error = run.get("error") or {}

@@ -1,8 +1,7 @@
 """Solve a batch of problems: several at a time, one record each, with an optional shared budget.
 
-A shared budget is spent in rounds. In the first round every problem gets the same share. Problems
-that end early leave tokens over. The next round gives those to the problems that ran out, the least
-certain first, and continues their runs. The rounds end when no problem ran out or no token is left.
+A shared budget is spent in rounds. In the first, every problem gets the same share. The next gives
+what is left over to the problems that ran out, the least certain first, and continues their runs.
 Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
 """
 
@@ -24,7 +23,7 @@ from flashedge.runtime.drive.tasks import raise_first_error
 LEAST_GRANT_TOKENS = 64
 FIRST_JOBS = 3
 """Problems in flight before the first result. Each result lets one more in, up to `jobs`: many that
-begin together share the engines and end together, so that the first result would come late."""
+begin together end together, so that the first result would come late."""
 
 Grade = Callable[[str, str], Awaitable[bool]]
 """(answer, right answer) -> whether they are equal."""
@@ -32,16 +31,13 @@ Grade = Callable[[str, str], Awaitable[bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A budget that all problems share.
-
-    It counts committed tokens. A run may exceed its share by what its last level commits. Failed
-    and cancelled runs are not counted.
-    """
+    """A budget of committed tokens that all problems share. A run may exceed its share by what its
+    last level commits. Failed and cancelled runs are not counted."""
 
     total_tokens: int
 
     cap_tokens: int | None = None
-    """The most that one problem may spend. None sets no limit."""
+    """The most that one problem may spend."""
 
     def compute_claim(self, spent_tokens: int) -> int:
         """The tokens that a problem may still spend."""
@@ -68,15 +64,13 @@ class BatchWork:
     """Its position in the input."""
 
     tokens: int | None
-    """Its budget, which includes what it has spent. None sets no limit."""
+    """Its budget, which includes what it has spent."""
 
     earlier: Attempt | None = None
     """The attempt to continue."""
 
 
 class Batch:
-    """The solving of one batch."""
-
     def __init__(
         self,
         problems: Sequence[FileProblem],
@@ -88,7 +82,7 @@ class Batch:
         budget: Budget | None = None,
         notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """Prepare to solve up to `jobs` problems at a time. `notify`: called after each change."""
+        """jobs: most problems at a time. notify: called after each change."""
         self._problems = problems
         self._attempts = attempts
         self._journal = journal
@@ -116,10 +110,7 @@ class Batch:
 
     async def run(self) -> None:
         """Solve the problems that have no record yet. If this is cancelled, so are its open runs.
-
-        Records are kept whatever ends the batch. Raises RequestError, DaemonError, EngineError,
-        StoreError.
-        """
+        Raises RequestError, DaemonError, EngineError, StoreError."""
         budget, count = self._budget, len(self._problems)
         shares = [None] * count if budget is None else budget.split_evenly(count)
         done = self._journal.records

@@ -1,8 +1,7 @@
 """The output of a batch on disk, so that a batch killed at any moment can resume.
 
-OUTPUT is a journal of records, one for each problem. OUTPUT.batch.json beside it, the sheet, holds
-the settings and the key in the names of the batch's runs. The sheet is written before the first run
-starts.
+OUTPUT is a journal of records, one for each problem. The sheet, OUTPUT.batch.json, holds the
+settings and the key in the names of the batch's runs, and is written before the first run starts.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ R = TypeVar("R", bound=JournalRecord)
 
 
 class SheetJournal(Journal[ProblemId, R]):
-    """The records of one batch, by problem, with a sheet beside them."""
+    """The records of one batch, by problem, with their sheet."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class SheetJournal(Journal[ProblemId, R]):
         parse: Callable[[Mapping[str, Any]], R],
         key: Callable[[R], ProblemId],
     ) -> None:
-        """Begin a batch, or resume one. `digest` is that of the input; parse, key: see `Journal`.
+        """Begin a batch, or resume one. digest: of the input. parse, key: see `Journal`.
 
         Raises Conflict when another process works on it or it was made from another input or with
         other settings, ConfigError when the output is damaged or no batch's, StoreError when it

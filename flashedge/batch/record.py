@@ -25,7 +25,7 @@ class BatchRecord:
     """None where the input has no answer, or the problem failed."""
 
     tokens: int | None
-    """Committed tokens of the whole tree. None for a failed problem."""
+    """Committed tokens of the whole tree."""
 
     seconds: float | None
     """Time of the problem's runs, without the queue."""
@@ -34,8 +34,6 @@ class BatchRecord:
     """The id of its last run."""
 
     cut_by: str | None
-    """What ended the run early, such as "budget"."""
-
     error: Mapping[str, str] | None = None
     """{code, message} of a problem that failed."""
 
@@ -46,7 +44,6 @@ class BatchRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BatchRecord:
-        """The inverse of `to_json`. Raises ValueError."""
         try:
             return cls(**{"correct": None, **data})
         except TypeError as error:
@@ -55,8 +52,6 @@ class BatchRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Counts over records."""
-
     done: int
     failed: int
 
@@ -72,7 +67,6 @@ class Tally:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of graded problems that are correct."""
         return self.correct / self.graded if self.graded else None
 
 

@@ -29,14 +29,13 @@ class SolutionRecord:
     """Its id in the file, or else its line number."""
 
     fields: Mapping[str, Any]
-    """All of the line: problem, solution or steps, and what else it has. Then the scores."""
+    """The whole line: problem, solution or steps, and others; then the scores."""
 
     def to_json(self) -> dict[str, Any]:
         return {"id": self.id, **self.fields}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SolutionRecord:
-        """The inverse of `to_json`. Raises KeyError."""
         return cls(id=data["id"], fields=data)
 
 
@@ -73,11 +72,9 @@ async def score_lines(
     settings: Mapping[str, Any],
     jobs: int,
 ) -> None:
-    """Score the lines that have no record yet, `jobs` at a time.
-
-    settings: fields of POST /v1/score. A line whose texts the daemon refuses gets an error for its
-    scores. Raises RequestError where it refuses the settings, DaemonError, EngineError, StoreError.
-    """
+    """Score the lines that have no record yet, `jobs` at a time. A line whose texts the daemon
+    refuses gets an error for its scores. settings: fields of POST /v1/score. Raises RequestError
+    where the daemon refuses those, DaemonError, EngineError, StoreError."""
     left = iter([record for record in records if record.id not in journal.records])
 
     async def worker() -> None:

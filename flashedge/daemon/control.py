@@ -19,16 +19,14 @@ from flashedge.config import Config
 from flashedge.daemon.files import (
     DaemonRecord,
     already_running_error,
-    find,
     find_holder,
     kept_output_path,
     output_path,
     prepare_state_dir,
 )
+from flashedge.daemon.files import find as find
 from flashedge.daemon.process import ERROR_MARK
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
-
-__all__ = ["connect", "connect_async", "ensure", "find", "start", "stop", "wait_ready"]
 
 READY_TIMEOUT_S = 600.0  # large models take minutes to load
 STOP_TIMEOUT_S = 20.0
@@ -40,10 +38,8 @@ _SEE_LOG = "see its log: flashedge logs"
 
 
 def connect(config: Config, *, name: str = CLI, program: str | None = None) -> Client:
-    """A client of the running daemon. name, program: see `client.protocol`.
-
-    Raises DaemonError when there is none, RequestError for a bad name.
-    """
+    """name, program: see `client.protocol`. Raises DaemonError without a daemon, RequestError for a
+    bad name."""
     url = _find_running(config).url
     return Client(url, api_key=config.api_key, name=name, program=program)
 
@@ -51,8 +47,7 @@ def connect(config: Config, *, name: str = CLI, program: str | None = None) -> C
 def connect_async(
     config: Config, *, name: str = CLI, program: str | None = None, max_streams: int = MAX_STREAMS
 ) -> AsyncClient:
-    """An asynchronous client of the running daemon. See `connect`. max_streams: most requests at
-    once."""
+    """See `connect`. max_streams: most requests at once."""
     return AsyncClient(
         _find_running(config).url,
         api_key=config.api_key,
@@ -72,11 +67,9 @@ def _find_running(config: Config) -> DaemonRecord:
 def start(
     config: Config, values: Mapping[str, object] | None = None, command: Sequence[str] = PRODUCT
 ) -> subprocess.Popen[bytes]:
-    """Start a daemon in its own session, with the explicit settings `values`.
-
-    Returns at once; `wait_ready` waits until it serves. Raises ConfigError when the state folder
-    can't be written, DaemonError when a daemon is already running.
-    """
+    """Start a daemon in its own session, with the explicit settings `values`; `wait_ready` waits
+    until it serves. Raises ConfigError when the state folder can't be written, DaemonError when a
+    daemon is already running."""
     prepare_state_dir(config)
     if (pid := find_holder(config)) is not None:
         raise already_running_error(config, pid)
@@ -95,7 +88,7 @@ def start(
 
 
 def list_options(config: Config, values: Mapping[str, object]) -> list[str]:
-    """The daemon's arguments for the folders of `config` and the explicit settings `values`."""
+    """The daemon's arguments for the folders of `config` and the explicit settings."""
     folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
     given = {**folders, **{k: v for k, v in values.items() if v is not None}}
     return [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
@@ -116,11 +109,9 @@ def wait_ready(
     timeout_s: float = READY_TIMEOUT_S,
     on_state: Callable[[str], None] = lambda state: None,
 ) -> DaemonRecord:
-    """Wait until the daemon serves. A daemon that has unloaded its engines is told to load them.
-
-    Raises the error that the daemon reported, EngineError when an engine failed for good,
-    DaemonError when the daemon ended without a report or took too long.
-    """
+    """Wait until the daemon serves; one that has unloaded its engines is told to load them. Raises
+    the error that it reported, EngineError when an engine failed for good, DaemonError when it
+    ended without a report or took too long."""
     until = time.monotonic() + timeout_s
     is_asked = False
     while time.monotonic() < until:
@@ -143,9 +134,9 @@ def wait_ready(
             raise EngineError(f"the engines did not start: {detail}", hint=_SEE_LOG)
         if process is None and record is None and find_holder(config) is None:
             raise DaemonError("the daemon stopped while it was starting", hint=_SEE_LOG)
-        on_state(
-            _describe_state(health) if record is not None and "status" in health else "loading"
-        )
+        detail = health.get("detail")
+        shown = f"{state}: {detail}" if detail else state
+        on_state(shown if record is not None and "status" in health else "loading")
         time.sleep(_POLL_S)
     raise DaemonError(f"the daemon was not ready after {timeout_s:.0f} s", hint=_SEE_LOG)
 
@@ -173,10 +164,8 @@ def ensure(
 
 
 def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
-    """Stop the daemon and wait until its process has ended.
-
-    Returns its pid, or None when no daemon ran. Raises DaemonError when it does not end.
-    """
+    """Stop the daemon and wait until its process has ended. Returns its pid, or None when no daemon
+    ran. Raises DaemonError when it does not end."""
     pid = find_holder(config)
     if pid is None:
         return None
@@ -199,7 +188,7 @@ def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
 
 
 def _watch_end(pid: int) -> Callable[[], bool]:
-    """A function that tells whether the process `pid` of now has ended."""
+    """Tells whether the process that has `pid` now has ended."""
     import psutil
 
     try:
@@ -217,7 +206,6 @@ def _watch_end(pid: int) -> Callable[[], bool]:
 
 
 def read_error(config: Config, returncode: int) -> FlashEdgeError:
-    """The error with which a daemon ended, from its output."""
     try:
         lines = output_path(config).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -229,11 +217,6 @@ def read_error(config: Config, returncode: int) -> FlashEdgeError:
     return DaemonError(
         f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint=_SEE_LOG
     )
-
-
-def _describe_state(health: dict[str, Any]) -> str:
-    state, detail = str(health["status"]), health.get("detail")
-    return f"{state}: {detail}" if detail else state
 
 
 def _health(config: Config, record: DaemonRecord | None) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """The daemon's files in the state folder: the lock, the record and the logs.
 
 The lock decides whether a daemon runs. It is a POSIX record lock: the system releases it when the
-process ends, however it ends, and the engine processes do not inherit it. The record,
-`daemon.json`, says where a running daemon listens. A killed daemon leaves its record behind, so a
-record without the lock means nothing.
+process ends, and the engine processes do not inherit it. The record, `daemon.json`, says where a
+running daemon listens. A killed daemon leaves it behind, so without the lock it means nothing.
 """
 
 from __future__ import annotations
@@ -25,16 +24,12 @@ from flashedge.errors import ConfigError, DaemonError
 
 log = logging.getLogger(__name__)
 LEAST_FREE_BYTES = 1 << 20
-"""Room on the disk without which no daemon starts."""
 OUTPUT_BYTES = 5 << 20
-"""Longest output of the daemon and its engines in one file."""
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonRecord:
-    """Where a daemon listens and what it serves."""
-
     pid: int
     host: str
     port: int
@@ -63,7 +58,6 @@ def record_path(config: Config) -> Path:
 
 
 def log_path(config: Config) -> Path:
-    """The daemon's log, which rotates."""
     return config.state_dir / "logs" / "daemon.log"
 
 
@@ -78,10 +72,8 @@ def kept_output_path(config: Config) -> Path:
 
 
 def bound_output(config: Config) -> None:
-    """Keep a long output under its second name, and start an empty one.
-
-    The engines share the file, so it is copied and cut in place. A full disk costs the copy only.
-    """
+    """Keep a long output under its second name, and start an empty one. The engines share the file,
+    so it is copied and cut in place. A full disk costs the copy only."""
     path = output_path(config)
     try:
         if path.stat().st_size <= OUTPUT_BYTES:
@@ -108,7 +100,6 @@ def prepare_state_dir(config: Config) -> None:
 
 
 def state_error(config: Config, error: OSError) -> ConfigError:
-    """An OSError in the state folder, worded for users."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ConfigError(
             f"the disk of the state folder {config.state_dir} is full", hint="free some space"
@@ -130,10 +121,8 @@ class Lock:
     """The lock that the one daemon of a state folder holds while its process lives."""
 
     def __init__(self, config: Config, inherited: int | None = None) -> None:
-        """inherited: descriptor of the file, of this process before it replaced itself.
-
-        Raises DaemonError naming the process that holds the lock.
-        """
+        """inherited: descriptor of the file, of this process before it replaced itself. Raises
+        DaemonError naming the process that holds the lock."""
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         self.descriptor = os.open(lock_path(config), flags) if inherited is None else inherited
         os.set_inheritable(self.descriptor, False)

@@ -1,7 +1,5 @@
 """One HTTP connection: uvicorn's on h11, which bounds the headers of a request in size and in time.
-
-The checks of `api.guard` come after the headers, so a client without a key could fill the memory by
-headers that never end, or keep connections open by a byte now and then.
+The checks of `api.guard` come after the headers, so a client without a key could send endless ones.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ class HttpConnection(H11Protocol):
         self.transport.close()
 
     def _watch_headers(self) -> None:
-        """Wait for the headers, or stop waiting where they have arrived."""
         if self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
         elif self._waits is None and not self.transport.is_closing():

@@ -1,7 +1,7 @@
 """The daemon's process: `python -m flashedge.daemon`.
 
 It reads the configuration, takes the lock and opens the port before the slow imports, so that a
-mistake is reported within milliseconds. Then it builds the service and starts the server.
+mistake is reported within milliseconds.
 """
 
 from __future__ import annotations
@@ -42,39 +42,34 @@ from flashedge.literal import show_literally
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
 KEEP_ALIVE_S = 75
-"""Longest silence of an open connection between two requests. Most clients drop theirs earlier; one
-that uses it in the moment in which it is closed here would see an error."""
+"""Longest silence of an open connection between two requests. Most clients drop theirs earlier: one
+that uses it just when it is closed here would see an error."""
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
-LOG_BYTES = 5 << 20
-"""Longest file of the daemon's log."""
-LOG_FILES = 4
-"""Files of the log that are kept, the present one among them."""
+LOG_BYTES, LOG_FILES = 5 << 20, 4
 OUTPUT_TICKS = 100
 """Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
 ANSWER_TIMEOUT_S = 1.0
-"""How long the program that holds the port may take to say what it is."""
 OPTION = "--inherited"
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 MakeApp = Callable[[Config, bool], App]
-"""Makes the application by the configuration, and by whether it loads the pair at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inherited:
     """What a daemon passes on to the fresh process that replaces it, to give its memory back.
 
-    A process that has imported vLLM keeps some 700 MiB for as long as it lives. The fresh one takes
-    a tenth of that until a request needs a pair. The process id, the lock and the listening sockets
-    stay, so no client is refused: a connection made meanwhile waits for about a second.
+    A process that has imported vLLM keeps some 700 MiB; the fresh one takes a tenth of that until a
+    request needs a pair. The process id, the lock and the listening sockets stay, so no client is
+    refused: a connection made meanwhile waits for about a second.
     """
 
     listening: Sequence[int]
-    """Descriptors of the listening sockets."""
+    """Descriptors of the sockets."""
     lock: int
     """Descriptor of the lock's file. Closing any descriptor of that file would release the lock."""
     busy_at: float
-    """When the last run or request ended, in seconds of `time.monotonic`."""
+    """When the last run or request ended, by `time.monotonic`."""
 
     @classmethod
     def parse(cls, text: str) -> Inherited:
@@ -94,7 +89,6 @@ class Inherited:
 
 
 def make_app(config: Config, load: bool) -> App:
-    """The application with real engines. load: whether it loads the pair before any request."""
     from flashedge.api.app import create_app
     from flashedge.runtime.build import build
 
@@ -106,9 +100,8 @@ def serve(
 ) -> Inherited | None:
     """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded.
 
-    inherited: of the process that this one replaces. It then loads no pair before a request.
-    Returns what the process that replaces this one inherits, None where the daemon has ended.
-    Raises FlashEdgeError when it can't start.
+    inherited: of the process that this one replaces, and then no pair is loaded before a request.
+    Returns what the next process inherits, if there is to be one. Raises FlashEdgeError.
     """
     check_exposure(config)
     prepare_state_dir(config)
@@ -161,11 +154,8 @@ def serve(
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """The listening sockets, the one of `host` first.
-
-    To some clients localhost is 127.0.0.1 and to others ::1, so a daemon on one listens on both,
-    where the machine has both and no other program uses the port there. Raises DaemonError.
-    """
+    """The listening sockets, the one of `host` first. Clients take localhost for 127.0.0.1 or ::1,
+    so a daemon on one listens on the other too, where that is free. Raises DaemonError."""
     first = bind(host, port)
     name, port = first.getsockname()[:2]
     others = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
@@ -179,7 +169,7 @@ def listen(host: str, port: int) -> list[socket.socket]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises DaemonError when the address can't be used."""
+    """Raises DaemonError when the address can't be used."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         family, kind, proto, _, address = found[0]
@@ -212,7 +202,6 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def is_flashedge(host: str, port: int) -> bool:
-    """Whether what listens there answers as a FlashEdge daemon does."""
     import httpx
 
     try:
@@ -225,11 +214,8 @@ def is_flashedge(host: str, port: int) -> bool:
 
 
 def reap_orphans(config: Config) -> None:
-    """Kill engines that outlived a killed daemon. The caller holds the lock.
-
-    An orphan is in the session of the dead daemon and has vLLM or FlashEdge in its command line. A
-    session whose leader is alive belongs to another program.
-    """
+    """Kill engines that outlived a killed daemon: those of its session with vLLM or FlashEdge in
+    their command lines. A session whose leader is alive belongs to another program."""
     import psutil
 
     before = read_record(config)
@@ -258,17 +244,15 @@ def kill_children(grace_s: float = 0.5) -> None:
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()
-    psutil.wait_procs(
-        alive, timeout=grace_s
-    )  # leaves no zombie to a process that replaces this one
+    psutil.wait_procs(alive, timeout=grace_s)  # no zombies for a process that replaces this one
 
 
 def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any:
-    """A uvicorn server that ends the application before it waits for open connections.
+    """A uvicorn server that ends the application before it waits for open connections: a stream
+    ends only when its run does.
 
-    uvicorn itself waits first, but a stream ends only when its run does. With `idle_timeout_s` the
-    server stops after that time without a request. When the engines are due to be unloaded it stops
-    as well, and `kept` has the descriptors by which another process can go on listening.
+    It stops after `idle_timeout_s` without a request. When the engines are due to be unloaded it
+    stops as well, and `kept` has the descriptors by which another process can go on listening.
     """
     import uvicorn
 
@@ -333,7 +317,6 @@ class _LiteralFormatter(logging.Formatter):
 
 
 def _configure_logging(config: Config) -> None:
-    """Log into one rotating file, and in a terminal to stderr too."""
     try:
         file = logging.handlers.RotatingFileHandler(
             log_path(config), maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
@@ -350,10 +333,8 @@ def _configure_logging(config: Config) -> None:
 
 
 def main(argv: Sequence[str] | None = None, make: MakeApp = make_app) -> int:
-    """Run the daemon and return its exit code.
-
-    A detached daemon writes an error as one marked line to stderr, for the process that started it.
-    """
+    """Run the daemon and return its exit code. A detached daemon writes an error as one marked line
+    to stderr, for the process that started it."""
     parser = argparse.ArgumentParser(prog="python -m flashedge.daemon", description=serve.__doc__)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="values")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)

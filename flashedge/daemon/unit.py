@@ -40,10 +40,8 @@ def find_unit_path(environ: Mapping[str, str] = os.environ) -> Path:
 def build_unit(
     config: Config, values: Mapping[str, object], environ: Mapping[str, str] = os.environ
 ) -> str:
-    """The unit's text. values: settings of the command line.
-
-    The folders of this shell and the FLASHEDGE_ variables become part of it.
-    """
+    """The unit's text, with this shell's folders and FLASHEDGE_ variables. values: settings of the
+    command line."""
     command = [*PRODUCT, *list_options(config, values)]
     kept = {
         name: v
@@ -58,10 +56,8 @@ def build_unit(
 
 
 def install(config: Config, values: Mapping[str, object]) -> Path:
-    """Write the unit, and let systemd start it now and at every login. Returns its path.
-
-    Raises DaemonError where there is no systemd for users; the unit is written nevertheless.
-    """
+    """Write the unit, and let systemd start it now and at every login. Returns its path. Raises
+    DaemonError where there is no systemd for users; the unit is written nevertheless."""
     path = find_unit_path()
     text = build_unit(config, values)
     try:

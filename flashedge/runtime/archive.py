@@ -25,8 +25,7 @@ _ENDS: Mapping[str, type[FlashEdgeError]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One line of a listing. Times are unix seconds, total_s seconds. The last four fields are
-    those of `RunEstimate`."""
+    """One line of a listing. Times are unix seconds. The last fields are of `RunEstimate`."""
 
     id: str
     status: str
@@ -88,7 +87,7 @@ class ArchivedRun:
             yield item
 
     async def result(self) -> dict[str, Any]:
-        """The result of a finished run. Raises the error that another one ended with."""
+        """Raises the error that the run ended with."""
         if self._stored.result is not None:
             return dict(self._stored.result)
         stored = self._stored.error or {}

@@ -15,11 +15,9 @@ from flashedge.runtime.service import Service
 
 
 def build(config: Config, *, load: bool = True) -> Service:
-    """Build the service. The configured pair is the first.
+    """load: whether the configured pair is loaded at the start, and not with the first request.
 
-    load: whether the first pair is loaded at the start, and not with the first request.
-
-    Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
+    Raises ConfigError, CheckpointError, StoreError.
     """
     first = open_pair(config.pair, config) if load else None
     texts = build_embedding_groups(config)
@@ -28,7 +26,7 @@ def build(config: Config, *, load: bool = True) -> Service:
 
 
 def open_pair(name: str, config: Config) -> ServedPair:
-    """Build a pair, which is not started yet. Raises NotFound, ConfigError, CheckpointError."""
+    """Raises NotFound, ConfigError, CheckpointError."""
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(name, config)

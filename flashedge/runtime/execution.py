@@ -30,16 +30,12 @@ class Job:
     earlier: EarlierRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Tools:
     """What serves all runs of the daemon."""
 
     grader: MathGrader
-    """Groups equal answers."""
-
     texts: TextGroups
-    """Groups open-ended answers."""
-
     boosting: Boosting
 
     @property

@@ -2,8 +2,8 @@
 
 A request uses a pair for as long as it is open, and a run for as long as it is queued or runs. A
 pair in use is never unloaded. Where all places are taken, the request waits until the least
-recently used pair is free. Requests that ask for that pair meanwhile wait for their turn as well,
-so that nobody waits for ever; all that wait for one pair begin together.
+recently used pair is free. So that no request starves, those that ask for that pair meanwhile wait
+for their turn as well; all that wait for one pair begin together.
 """
 
 from __future__ import annotations
@@ -23,16 +23,12 @@ from flashedge.runtime.served_pair import LOADING, UNLOADED, ServedPair, Service
 log = logging.getLogger(__name__)
 
 OpenPair = Callable[[str], ServedPair]
-"""Builds the pair of this name, which is not started yet. It may block for a second.
-
-Raises NotFound, ConfigError, CheckpointError.
+"""Builds the pair of this name, in up to a second. Raises NotFound, ConfigError, CheckpointError.
 """
 
 
 @dataclass(slots=True)
 class _Wait:
-    """The requests that wait for one pair."""
-
     count: int = 0
     loaded: asyncio.Future[ServedPair] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
@@ -40,15 +36,10 @@ class _Wait:
 
 
 class PairLoader:
-    """The loaded pairs of this daemon."""
-
     def __init__(
         self, open_pair: OpenPair, plain: PlainRequests, most: int, first: ServedPair | None = None
     ) -> None:
-        """plain: counts the requests outside any run. most: how many pairs are loaded at once.
-
-        first: the pair that `start` loads.
-        """
+        """most: how many pairs are loaded at once. first: the pair that `start` loads."""
         self._open = open_pair
         self._plain = plain
         self._most = most
@@ -58,7 +49,7 @@ class PairLoader:
         self._waits: dict[str, _Wait] = {}
         """In the order in which the pairs were asked for."""
         self.failure: str | None = None
-        """Why the last load failed. None if it did not."""
+        """Why the last load failed."""
         self._starting: ServedPair | None = None
         self._leaving: str | None = None
         self._was_released = asyncio.Event()
@@ -83,21 +74,18 @@ class PairLoader:
 
     @property
     def shown(self) -> ServedPair | None:
-        """The pair that is being loaded, else the most recently used one. None without any."""
+        """The pair that is being loaded, else the most recently used one."""
         return self._starting or next(reversed(self._loaded.values()), None)
 
     def list_pairs(self) -> tuple[ServedPair, ...]:
         """The loaded pairs, the most recently used one last, then the one that is being loaded."""
-        starting = () if self._starting is None else (self._starting,)
-        return (*self._loaded.values(), *starting)
+        return (*self._loaded.values(), *filter(None, [self._starting]))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The loaded pairs, the most recently used one last."""
         return tuple(self._loaded)
 
     def health(self) -> ServiceHealth:
-        """Of the pair that is being loaded, else of the one that was used last."""
         if self.shown is not None:
             return self.shown.health()
         if self.is_used:
@@ -121,11 +109,8 @@ class PairLoader:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[ServedPair]:
-        """A pair, which stays loaded until the block ends. Waits until it is loaded.
-
-        Raises NotFound, ConfigError, CheckpointError and EngineError where it can't be, EngineDead
-        where it was and can't serve now.
-        """
+        """Keep a pair loaded for the block. Raises NotFound, ConfigError, CheckpointError and
+        EngineError where it can't be, EngineDead where it was and can't serve now."""
         await self._acquire(name)
         try:
             yield self.get(name)
@@ -133,8 +118,7 @@ class PairLoader:
             self.release(name)
 
     async def rank_programs(self, name: str, keys: Sequence[str]) -> None:
-        """Send the order of a pair's programs to its engines. Does nothing for a pair that is not
-        loaded."""
+        """Does nothing for a pair that is not loaded."""
         pair = self._loaded.get(name)
         if pair is not None:
             await pair.rank_programs(keys)
@@ -167,7 +151,6 @@ class PairLoader:
     # ------------------------------------------------------------ loading
 
     async def _load_waited(self) -> None:
-        """Load what requests wait for, one pair after the other."""
         while self._waits:
             name, wait = next(iter(self._waits.items()))
             try:
@@ -233,11 +216,11 @@ class IdleClock:
     """Seconds without a run or request, and how many of them the engines stay loaded."""
 
     def __init__(self, keep_alive_s: float, is_busy: Callable[[], bool]) -> None:
-        """keep_alive_s: the setting. is_busy: whether anything is open, or engines start."""
+        """is_busy: whether anything is open, or engines start."""
         self._usual_s = self._keep_alive_s = keep_alive_s
         self._is_busy = is_busy
         self.busy_at = time.monotonic()
-        """When the last run or request ended. `time.monotonic`."""
+        """When the last run or request ended, by `time.monotonic`."""
 
     @property
     def idle_s(self) -> float:
@@ -253,12 +236,9 @@ class IdleClock:
         return 0 <= self._keep_alive_s < self.idle_s
 
     def note_end(self) -> None:
-        """A run or request is over."""
         self.busy_at = time.monotonic()
 
     def keep_alive(self, seconds: float | None) -> None:
-        """Note how long the request that now begins wants the engines to stay loaded after it.
-
-        None: as long as the setting says. Negative: for ever. The last request decides.
-        """
+        """How long the request that now begins wants the engines to stay loaded after it. None: as
+        the setting says. Negative: without end. The last request decides."""
         self._keep_alive_s = self._usual_s if seconds is None else seconds

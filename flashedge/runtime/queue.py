@@ -20,10 +20,8 @@ class RunQueue:
         may_start: Callable[[str, Collection[str]], bool],
         limit: int,
     ) -> None:
-        """order: the waiting runs, given in the order of their arrival, the next one first.
-
-        may_start: whether a run may start beside those that run. "" stands for any.
-        """
+        """order: sorts waiting runs, the next one first. may_start: whether a run may start
+        together with those that run. "" stands for any."""
         self._order = order
         self._may_start = may_start
         self._limit = limit
@@ -38,16 +36,13 @@ class RunQueue:
 
     @property
     def waiting(self) -> Sequence[str]:
-        """As things stand, the next one first."""
+        """The next one first."""
         return self._order(list(self._waiting))
 
     @property
-    def num_running(self) -> int:
-        return len(self._running)
-
-    @property
-    def num_waiting(self) -> int:
-        return len(self._waiting)
+    def sizes(self) -> tuple[int, int]:
+        """How many runs wait, and how many run."""
+        return len(self._waiting), len(self._running)
 
     def check_room(self) -> None:
         """Raises QueueFull when no further run may wait."""
@@ -68,7 +63,7 @@ class RunQueue:
 
     @asynccontextmanager
     async def wait_turn(self, run_id: str) -> AsyncIterator[None]:
-        """Wait until the run is admitted. The block's end admits the next one."""
+        """Hold a place for the block, once the run is admitted."""
         admitted = self._waiting.get(run_id)
         try:
             if admitted is not None:
@@ -85,7 +80,7 @@ class RunQueue:
         self.admit()
 
     def admit(self) -> None:
-        """Start the runs that may. Call it too when less room may be needed than was thought."""
+        """Start the runs that may. Call it when less room may be needed than was thought."""
         while self._waiting:
             run_id = self.waiting[0]
             if not self._may_start(run_id, self._running):

@@ -50,7 +50,6 @@ _NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
         RunStatus.RUNNING: frozenset({RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}),
     }
 )
-"""The legal moves. The other statuses are final."""
 
 _CHOSEN_ID = re.compile(r"run-[a-z0-9][a-z0-9-]{10,58}[a-z0-9]")
 
@@ -68,8 +67,7 @@ def check_run_id(run_id: str) -> None:
 
 
 WRITE_S = 0.02
-"""Events of so long are stored and sent together. A level ends with hundreds of them at once, and
-the search goes on before they are written."""
+"""The events of so many seconds are stored and sent together: a level ends with hundreds."""
 STOPPED = "the daemon stopped"
 """The reason of a run that ended with its daemon."""
 
@@ -82,8 +80,8 @@ class Cancelled(RequestError):
 
 
 class Run:
-    """A live run. Every change of state is an event, and every event is stored before a follower
-    receives it. If the store fails, the run goes on without it, and is stored later (`save`)."""
+    """A live run. Every change of state is an event, which is stored before a follower receives it.
+    If the store fails, the run goes on without it, and is stored later (`save`)."""
 
     def __init__(
         self,
@@ -94,7 +92,7 @@ class Run:
         find_estimate: Callable[[], RunEstimate],
         observe: Callable[[Event], None],
     ) -> None:
-        """request: as it came. plan: what was decided about it. observe: receives each event."""
+        """request: as it came. observe: receives each event."""
         self.id = run_id
         self.request = request
         self.plan = plan
@@ -110,7 +108,6 @@ class Run:
         self._log = EventLog()
         self._unwritten: list[Event] = []
         self._tree_tokens = 0
-        """Committed tokens so far."""
         self._result: dict[str, Any] | None = None
         self._over = asyncio.Event()
         self._ended_at: float | None = None
@@ -148,8 +145,7 @@ class Run:
             self.task.cancel()
 
     def object(self) -> dict[str, Any]:
-        """The result of a finished run, else what is known now, as plain JSON values. Of an open
-        run that is also `tree_tokens`."""
+        """The result of a finished run, else what is known now, as plain JSON values."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
         so_far = {"tree_tokens": self._tree_tokens} if self.status in _NEXT else {}
@@ -169,8 +165,8 @@ class Run:
     # ------------------------------------------------------------ for the service
 
     def emit(self, event: Event) -> None:
-        """Add an event. It is stored, and then sent to followers, with those of the next `WRITE_S`,
-        and at once if the run begins or ends with it."""
+        """Add an event. It is stored and then sent to followers within `WRITE_S`, and at once if
+        the run begins or ends with it."""
         self._unwritten.append(event)
         if isinstance(event, (RunStarted, *TERMINAL)):
             self._write_events()
@@ -229,7 +225,7 @@ class Run:
         self._store.finish(self.id, str(self.status), self._result, error, self._ended_at)
 
     def save(self) -> None:
-        """Store what a failing store has missed of a run that is over, if the store works again."""
+        """Store a run that is over and that the store has missed, if it works again."""
         if self.stored or not self._over.is_set():
             return
         try:
@@ -251,7 +247,6 @@ class Run:
         self.status = to
 
     def _log_state(self, event: Event) -> None:
-        """Write a line into the daemon's log when the run starts and when it ends."""
         age_s = time.monotonic() - self._queued_at
         match event:
             case RunStarted(queue_s=queue_s):
@@ -268,7 +263,6 @@ class Run:
                 pass
 
     def _write(self, write: Callable[[], None]) -> None:
-        """Write to the store. On its first failure log it and go on without the store."""
         if not self.stored:
             return
         try:

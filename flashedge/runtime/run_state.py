@@ -1,8 +1,5 @@
-"""The state of a run: all that its events have said so far.
-
-Each event is folded once. The scheduler of programs, the metrics and boosting ask the state, and
-keep nothing of a run themselves.
-"""
+"""The state of a run: all that its events have said so far. The scheduler of programs, the metrics
+and boosting ask it, and keep nothing of a run themselves."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ MOST_ROLLOUTS = 8
 
 
 class RunState:
-    """What is known of one run that is not over."""
-
     def __init__(
         self, run_id: str, spec: Request, *, prompt_tokens: int = 0, arrived_s: float = 0.0
     ) -> None:
@@ -43,7 +38,6 @@ class RunState:
             if is_boosted(spec)
             else None
         )
-        """None for a run that is not boosted."""
         self.first_token_s: float | None = None
         """Seconds from its start to its first token."""
         self.drawing_s = 0.0
@@ -94,8 +88,6 @@ class _Level:
 
 
 class Rollouts:
-    """Follows the rollouts of a boosted run."""
-
     def __init__(
         self,
         key: str,
@@ -105,7 +97,6 @@ class Rollouts:
         arrived_s: float,
         most: int = MOST_ROLLOUTS,
     ) -> None:
-        """most: rollouts that the run may have in flight."""
         self._n = spec.n
         self._accept = find_accept(spec)
         self._most = most
@@ -118,8 +109,8 @@ class Rollouts:
         self._levels: dict[NodeId, _Level] = {}
         """Those that are being generated, by the parent of their nodes."""
         self.level_tokens = self.levels = 0
-        """Decode steps of all finished levels together, and how many levels that were. A level
-        takes as many steps as its longest child has tokens."""
+        """Decode steps of all finished levels, and how many levels. A level takes as many steps as
+        its longest child has tokens."""
         self.candidate = RolloutCandidate(
             key=key,
             arrived_s=arrived_s,
@@ -127,13 +118,11 @@ class Rollouts:
             most=max(1, min(most, spec.n)),
             path_tokens=prompt_tokens,
         )
-        """What matters for the division of rollouts."""
         self.has_changed = False
         """Whether the last event changed the candidate."""
 
     @property
     def open_sequences(self) -> int:
-        """Requests of the run to the generator."""
         return sum(len(level.open) for level in self._levels.values())
 
     def observe(self, event: Event) -> None:
@@ -158,7 +147,6 @@ class Rollouts:
                 pass
 
     def _close(self, node: NodeId, tokens: int = 0) -> None:
-        """A child is no longer generated. After the last one its level is over."""
         parent = self._parents.get(node)
         level = None if parent is None else self._levels.get(parent)
         if parent is None or level is None or node not in level.open:

@@ -70,8 +70,7 @@ class ServiceHealth:
     verifier: Health
 
     self_test: Mapping[str, Any] | None
-    """What the self-test found, which goes on while the pair serves; None before. See
-    `engine.vllm.batch_invariance`."""
+    """What the self-test found, None before it ends. See `engine.vllm.batch_invariance`."""
 
     card_users: tuple[CardUser, ...] = ()
     """Other programs that hold memory of this machine's cards, the largest first."""
@@ -85,15 +84,9 @@ ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairState:
-    """How one pair stands."""
-
     health: ServiceHealth
     queued: int
-    """Runs of this pair that wait for their turn."""
-
     running: int
-    """Runs of this pair that run."""
-
     read_views: ReadViews
 
 
@@ -112,20 +105,17 @@ LOADING = ServiceHealth(
     self_test=None,
 )
 
-
 WATCH_S = 5.0
 """From one look at the card to the next."""
 
 
 class DeviceWatch:
-    """Looks at the card every few seconds, so that health says when it is the card that failed, and
-    who else holds its memory. It does nothing on a CPU."""
+    """Looks at the card every few seconds, so that health says whether the card failed, and who
+    else holds its memory. Does nothing on a CPU."""
 
     def __init__(self) -> None:
         self.faults: tuple[str, ...] = ()
-        """A line for each thing that is wrong with the card."""
         self.users: tuple[CardUser, ...] = ()
-        """The programs that hold memory of the cards, apart from this one and its engines."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -151,7 +141,9 @@ class DeviceWatch:
                     if fault not in self.faults:
                         log.error("%s", fault)
                 self.faults = found
-                self.users = await asyncio.to_thread(_read_others)
+                self.users = await asyncio.to_thread(
+                    lambda: read_card_users(find_own_pids(os.getpid()))
+                )
                 await asyncio.sleep(WATCH_S)
         finally:
             watch.close()
@@ -167,9 +159,9 @@ class ServedPair:
         self._config = config
         self._kv_manager: KvManager | None = None
         self.capacity: Capacity | None = None
-        """What the engines have room for. None where their speed is not known."""
+        """None where the speed of the engines is not known."""
         self.rollout_cost: RolloutCost | None = None
-        """What one more rollout costs. None where the speed of the engines was not measured."""
+        """None where the speed of the engines was not measured."""
         self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
         self._testing: asyncio.Task[None] | None = None
@@ -182,12 +174,8 @@ class ServedPair:
     # ------------------------------------------------------------ life
 
     async def start(self, plain: PlainRequests) -> None:
-        """Start the engines. Raises EngineError; `health` then reports failed.
-
-        Their self-test begins, and goes on while they serve.
-
-        plain: counts the requests outside any run.
-        """
+        """Start the engines, and their self-test, which goes on while they serve. Raises
+        EngineError; `health` then reports failed. plain: counts the requests outside any run."""
         self._device.start()
         try:
             await self._engines.start()
@@ -226,7 +214,7 @@ class ServedPair:
             log.warning("the self-test did not end (%s): no request can be deterministic", why)
 
     async def _is_free(self) -> bool:
-        """Whether the self-test may have a turn. Once somebody waits for it, it may at any time."""
+        """Whether the self-test may have a turn: always, once somebody waits for it."""
         try:
             views = await self.views()
         except EngineDead:
@@ -235,7 +223,6 @@ class ServedPair:
         return self._waiting_for_test > 0 or not in_use
 
     async def wait_tested(self) -> None:
-        """Wait for the end of the self-test, which deterministic requests need."""
         if self._testing is None:
             return
         self._waiting_for_test += 1
@@ -245,7 +232,7 @@ class ServedPair:
             self._waiting_for_test -= 1
 
     async def _tune(self) -> None:
-        """Fit KV memory and speculation to the speed of this device, if it is known."""
+        """Fit KV memory, speculation and admission to the speed of this device, if it is known."""
         generator, verifier = self._engines.generator, self._engines.verifier
         try:
             curves = await asyncio.to_thread(load_curves, self._pair, self._config)
@@ -305,7 +292,6 @@ class ServedPair:
         )
 
     async def views(self) -> dict[str, EngineView]:
-        """The load of both engines now. Raises EngineDead."""
         generator, verifier = self._engines.generator, self._engines.verifier
         return {"generator": await generator.view(), "verifier": await verifier.view()}
 
@@ -315,7 +301,6 @@ class ServedPair:
         return count_sequences(self._config)
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
-        """Send the order of programs to both engines. See `engine.base`."""
         generator, verifier = self._engines.generator, self._engines.verifier
         await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
@@ -330,10 +315,8 @@ class ServedPair:
             raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
     def encode_prompt(self, request: Request) -> TokenIds:
-        """Ids of the conversation after the pair's system prompt. Raises ContextOverflow.
-
-        It takes a second for each megabyte; what can't fit whatever its tokens are takes none.
-        """
+        """Ids of the conversation after the pair's system prompt, in a second for each megabyte.
+        Raises ContextOverflow, at once where no tokens could fit."""
         codec, most = self._engines.generator.codec, self.max_model_len
         messages = request.problem.messages
         characters = sum(len(message.content) for message in messages)
@@ -366,12 +349,10 @@ class ServedPair:
 
     @property
     def max_model_len(self) -> int:
-        """Most tokens of prompt and path together."""
         return self._engines.generator.max_model_len
 
     @property
     def judges(self) -> Judges:
-        """What one score of the verifier is about."""
         return self._pair.verifier.judges
 
     @property
@@ -380,8 +361,8 @@ class ServedPair:
         return VERIFIER_FAMILIES[self._pair.verifier.family].scores_probability
 
     def list_judged(self, text: str, steps: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """What the verifier judges of a solution one by one: its steps as a search of this pair
-        splits them, or its whole answer. steps: those of a solution that is split already."""
+        """What the verifier judges one by one: the steps into which a search of this pair would
+        split the text, or the whole answer. steps: of a solution that is split already."""
         if steps:
             return steps if self.judges == "steps" else ("".join(steps),)
         if self.judges == "steps" and self._pair.judge == STEPS:
@@ -390,27 +371,23 @@ class ServedPair:
         return thinking.judge_answer(text, self.judges)
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Score a path outside any run, again where the engine ends meanwhile."""
         verifier = self._engines.verifier
         return await retry_after_restart(
             verifier, lambda: verifier.score(request), lambda restart_s: None
         )
 
     def fingerprint(self) -> str:
-        """Fingerprint of the models that the engines loaded. Computed once."""
         if self._fingerprint is None:
             self._fingerprint = pair_fingerprint(self._pair, self._config)
         return self._fingerprint
 
     @property
     def protocols(self) -> ASGIApp:
-        """The HTTP protocols for requests outside any run."""
         assert self._protocols is not None, "`Service.use_pair` gives pairs that have started"
         return self._protocols
 
     @property
     def plain(self) -> PlainRequests:
-        """Counts the requests outside any run."""
         assert self._plain is not None, "`Service.use_pair` gives pairs that have started"
         return self._plain
 
@@ -433,13 +410,7 @@ class ServedPair:
         )
 
 
-def _read_others() -> tuple[CardUser, ...]:
-    """The programs on the cards that this process did not start."""
-    return read_card_users(find_own_pids(os.getpid()))
-
-
 def _join(texts: Mapping[str, str | None], *others: str) -> str | None:
-    """What there is to say of the engines, by their names, and other things behind it."""
     told = [f"{name}: {text}" for name, text in texts.items() if text]
     return "; ".join([*told, *others]) or None
 

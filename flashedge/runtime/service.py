@@ -50,11 +50,6 @@ log = logging.getLogger(__name__)
 RunHandle = Run | ArchivedRun
 
 
-async def _read_nothing() -> dict[str, EngineView]:
-    """The load of engines that are not there."""
-    return {}
-
-
 class Service:
     """Serves pairs: their engines, their runs, and requests outside any run."""
 
@@ -67,13 +62,10 @@ class Service:
         grader: MathGrader,
         texts: TextGroups | None = None,
     ) -> None:
-        """first: the pair that is loaded at the start. None loads none before a request.
-
-        texts: groups open-ended answers. None groups them by their words.
-        """
+        """first: the pair that is loaded at the start. texts: groups open-ended answers. None
+        groups them by their words."""
         self.config = config
         self.pair = config.pair
-        """The default pair."""
         self.metrics = Metrics()
         self._store = store
         self._grader = grader
@@ -103,7 +95,6 @@ class Service:
         await self._loader.start()
 
     async def stop(self) -> None:
-        """Cancel what is open, stop the engines and close the store."""
         self._is_stopping = True
         for run in list(self._runs.values()):
             run.cancel(STOPPED)
@@ -123,11 +114,9 @@ class Service:
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        """The loaded pairs, the most recently used one last."""
         return self._loader.names
 
     def health(self) -> ServiceHealth:
-        """Of the pair that is being loaded, else of the one that was used last."""
         return self._loader.health()
 
     @property
@@ -136,7 +125,6 @@ class Service:
         return self._loader.shown is not None and self.idle.is_due
 
     def keep_alive(self, seconds: float | None) -> None:
-        """See `IdleClock.keep_alive`."""
         self.idle.keep_alive(seconds)
 
     def load(self) -> None:
@@ -160,7 +148,6 @@ class Service:
             self.idle.note_end()
 
     def scheduler(self, pair: str) -> PairScheduler:
-        """The programs and the queue of a pair, whether it is loaded or not."""
         if pair not in self._schedulers:
             self._schedulers[pair] = PairScheduler(
                 pair,
@@ -174,18 +161,20 @@ class Service:
     def pairs(self) -> dict[str, PairState]:
         """The pairs that are loaded or being loaded, by name, the most recently used one last.
         Without any, the default pair."""
+
+        async def read_nothing() -> dict[str, EngineView]:
+            return {}
+
         here = {pair.name: (pair.health(), pair.views) for pair in self._loader.list_pairs()}
-        return {
-            name: PairState(
-                health=health,
-                queued=self.scheduler(name).queue.num_waiting,
-                running=self.scheduler(name).queue.num_running,
-                read_views=read_views,
+        states = {}
+        for name, (health, read_views) in (
+            here or {self.pair: (self.health(), read_nothing)}
+        ).items():
+            queued, running = self.scheduler(name).queue.sizes
+            states[name] = PairState(
+                health=health, queued=queued, running=running, read_views=read_views
             )
-            for name, (health, read_views) in (
-                here or {self.pair: (self.health(), _read_nothing)}
-            ).items()
-        }
+        return states
 
     # ------------------------------------------------------------ runs
 
@@ -195,10 +184,7 @@ class Service:
         self.scheduler(pair).queue.check_room()
 
     async def encode_prompt(self, request: Request) -> TokenIds:
-        """The run's prompt for `submit`. A long problem is encoded in a thread.
-
-        Raises ContextOverflow, EngineDead.
-        """
+        """A prompt for `submit`, encoded in a thread. Raises ContextOverflow, EngineDead."""
         return await asyncio.to_thread(self._loader.get(request.pair).encode_prompt, request)
 
     def submit(
@@ -222,21 +208,20 @@ class Service:
         self._check_open()
         pair = self._loader.get(request.pair)
         request, prompt_ids = _validate(request, prompt_ids, pair)
-        plan = self._plan(request, pair)
+        plan = make_plan(request, self.config, pair.fingerprint)
+        if plan.early_exit_note is not None:
+            log.warning("%s", plan.early_exit_note)
         search = build_search(plan.request, pair.judges)
         if run_id is not None and (known := self._find_named(run_id, request)) is not None:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, plan)
         run = self._register(run_id or create_run_id(), request, plan, prompt_ids, pair, caller)
-        self._start(Job(run, pair, search, prompt_ids, earlier))
+        self._loader.hold(pair.name)
+        job = Job(run, pair, search, prompt_ids, earlier)
+        run.task = asyncio.create_task(self._execute(job), name=run.id)
+        self._tasks.add(run.task)
+        run.task.add_done_callback(partial(self._clean_up, run))
         return run
-
-    def _plan(self, request: Request, pair: ServedPair) -> Plan:
-        """Decide what the request leaves to the daemon."""
-        plan = make_plan(request, self.config, pair.fingerprint)
-        if plan.early_exit_note is not None:
-            log.warning("%s", plan.early_exit_note)
-        return plan
 
     def _register(
         self,
@@ -258,16 +243,8 @@ class Service:
         run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_estimate, observe)
         return run
 
-    def _start(self, job: Job) -> None:
-        """Begin the run's task, which waits for its turn. Until its end it holds its pair."""
-        run = job.run
-        self._loader.hold(job.pair.name)
-        run.task = asyncio.create_task(self._execute(job), name=run.id)
-        self._tasks.add(run.task)
-        run.task.add_done_callback(partial(self._clean_up, run))
-
     async def score(self, ask: ScoreAsk, caller: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
-        """Score solutions. Their pair must be in use. See `score_solutions`."""
+        """The pair must be in use. See `score_solutions`."""
         return await score_solutions(self._loader.get(ask.pair), ask, caller, self.metrics)
 
     def run(self, run_id: str) -> RunHandle:
@@ -283,14 +260,13 @@ class Service:
     def runs(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> list[RunSummary]:
-        """Runs, newest first. before: the last id of the previous page."""
+        """Newest first. before: the last id of the previous page."""
         stored = self._store.list(limit=limit, before=before, status=status)
         return [build_summary(s, self._runs.get(s.id)) for s in stored]
 
     async def search_runs(
         self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> list[RunSummary]:
-        """Those whose messages, answer or chosen path hold a text, in any case."""
         stored = await asyncio.to_thread(
             self._store.list, limit=limit, before=before, status=status, text=text
         )
@@ -315,15 +291,14 @@ class Service:
 
     @property
     def counts(self) -> dict[str, int]:
-        queues = [scheduler.queue for scheduler in self._schedulers.values()]
+        sizes = [scheduler.queue.sizes for scheduler in self._schedulers.values()]
         return {
-            "queued": sum(queue.num_waiting for queue in queues),
-            "running": sum(queue.num_running for queue in queues),
+            "queued": sum(waiting for waiting, _ in sizes),
+            "running": sum(running for _, running in sizes),
         }
 
     @property
     def scheduling(self) -> Scheduling:
-        """The policy, and what is known of each program, one pair after the other."""
         boosting = self._boosting
         schedulers = self._schedulers.values()
         return Scheduling(
@@ -358,7 +333,7 @@ class Service:
     async def _execute(self, job: Job) -> None:
         """Wait for the run's turn and run it. All that can end it becomes its terminal event."""
         run, scheduler = job.run, self.scheduler(job.pair.name)
-        tools = Tools(grader=self._grader, texts=self._texts, boosting=self._boosting)
+        tools = Tools(self._grader, self._texts, self._boosting)
         try:
             if run.request.deterministic:
                 await job.pair.wait_tested()
@@ -388,7 +363,7 @@ class Service:
         self._save_runs()
 
     def _save_runs(self) -> None:
-        """Leave runs that are over to the store, also those that it could not take before."""
+        """Leave runs that are over to the store."""
         for run in list(self._runs.values()):
             run.save()
             if run.stored and run.task not in self._tasks:
@@ -415,10 +390,8 @@ class Service:
 def _validate(
     request: Request, prompt_ids: TokenIds | None, pair: ServedPair
 ) -> tuple[Request, TokenIds]:
-    """The request with paths that fit the context behind its prompt, and the prompt.
-
-    Raises ContextOverflow, and RequestError for what the pair can't do.
-    """
+    """The request with paths that fit the context behind its prompt, and the prompt. Raises
+    ContextOverflow, and RequestError for what the pair can't do."""
     prompt_ids = prompt_ids or request.prompt_ids or pair.encode_prompt(request)
     room = pair.max_model_len - len(prompt_ids)
     request = replace(request, max_path_tokens=min(request.max_path_tokens, room))

@@ -1,8 +1,8 @@
 """Scores solutions outside any run, by the verifier of a loaded pair.
 
-The solutions of a request are scored at once, in the engine's batch, so that the KV of their
-problem is computed once. Each has the steps and the score that a search of the pair would give the
-same text. One that does not fit the verifier's context is refused, where a search gives it 0.
+The solutions of a request are scored in one batch, so that the KV of their problem is computed
+once. Each gets the steps and the score of the same text in a search of the pair, but one that does
+not fit the verifier's context is refused, where a search gives it 0.
 """
 
 from __future__ import annotations
@@ -25,28 +25,23 @@ from flashedge.types import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """A solution to score."""
+    """A solution to score, by its text or its steps."""
 
     name: str
     """The field of the request that has it, for errors."""
 
     text: str = ""
-    """The whole text, which is split into steps."""
-
     steps: tuple[str, ...] = ()
-    """Its steps, if the request gives them instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreAsk:
-    """What a request asks for."""
-
     pair: str
     problem: Problem
     solutions: tuple[Solution, ...]
 
     aggregate: str
-    """How step scores become the score of the whole: one of `values.AGGREGATES`."""
+    """One of `values.AGGREGATES`."""
 
     deterministic: bool = False
     """Whether the scores must not depend on what else the verifier computes."""
@@ -54,33 +49,24 @@ class ScoreAsk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolutionScores:
-    """A solution after it was scored."""
-
     steps: tuple[str, ...]
-    """What the verifier judged one by one: steps, or the whole answer. Empty for a solution that is
-    thinking without an answer."""
+    """What the verifier judged one by one. Empty for a solution that is thinking without answer."""
 
     step_scores: tuple[float, ...]
     """(len(steps),) in [0, 1]"""
 
     score: float
-    """Of the whole."""
-
     tokens: int
-    """Tokens of the verifier's prompt."""
+    """Of the verifier's prompt."""
 
     cached_tokens: int
-    """How many of these had their KV reused."""
 
 
 async def score_solutions(
     pair: ServedPair, ask: ScoreAsk, caller: Caller, metrics: Metrics
 ) -> tuple[SolutionScores, ...]:
-    """Score the solutions, in their order. Work that a dead engine lost is done again.
-
-    Cancelling the task cancels the engine's requests. Raises ContextOverflow naming the solution,
-    RequestError, QueueFull, EngineError, and DaemonStopping when the daemon stops.
-    """
+    """Score the solutions, in their order. Raises ContextOverflow naming the solution,
+    RequestError, QueueFull, EngineError, and DaemonStopping when the daemon stops."""
     if ask.deterministic:
         await pair.wait_tested()
         check_shapes(pair.health().self_test)

@@ -35,8 +35,7 @@ class Thinking:
         return cls(begins=_Part.THINKING if tail.endswith(THINK_OPEN) else _Part.BEFORE)
 
     def split(self, text: str) -> tuple[str | None, str]:
-        """(thinking, answer) of a whole text. The thinking is None where there is none; the answer
-        is empty where the thinking did not end."""
+        """(thinking or None, answer) of a whole text. No answer where the thinking did not end."""
         rest = text.lstrip()
         if self.begins is _Part.ANSWER or (
             self.begins is _Part.BEFORE and not rest.startswith(THINK_OPEN)
@@ -49,15 +48,15 @@ class Thinking:
 
     def judge_answer(self, text: str, judges: Judges) -> tuple[str, ...]:
         """What a verifier judges of the answer in a whole text: its steps, or all of it as one.
-        Nothing where the thinking did not end. judges: what one score of the verifier is about."""
+        Nothing where the thinking did not end."""
         _, answer = self.split(text)
         if not answer.strip():
             return ()
         return split_steps(answer) if judges == "steps" else (answer,)
 
     def take_answer(self, steps: tuple[str, ...]) -> tuple[str, ...]:
-        """The steps of a path's answer, without the thinking. All of its steps where the thinking
-        did not end: a box in it is better than no answer."""
+        """The steps of a path's answer. All of its steps where the thinking did not end: a box in
+        it is better than no answer."""
         thinking, answer = self.split("".join(steps))
         return split_steps(answer) if thinking and answer else steps
 

@@ -13,14 +13,12 @@ Order = tuple[int, ...]
 
 
 def prefix_order(paths: Paths) -> Order:
-    """Put after each path one of the remaining paths that share most with it.
+    """Put after each path one of the remaining paths that share most with it: sort them, which is a
+    walk through their radix tree.
 
-    This is the order of the sorted paths, which is a walk through their radix tree. The children of
-    a parent stand together. Siblings are sorted by their own symbols, so parents keep their
-    relative order from level to level. In no other order do neighbours share more in sum: shared
-    prefixes are ultrametric, so neighbours in the walk span a heaviest tree over all pairs.
-
-    Takes O(n log n) comparisons. Ref: arXiv 2509.00195 §4.2, App. A; docs/adr/0006.
+    In no other order do neighbours share more in sum: shared prefixes are ultrametric, so
+    neighbours in the walk span a heaviest tree over all pairs. Parents keep their relative order
+    from level to level. Ref: arXiv 2509.00195 §4.2, App. A; docs/adr/0006.
     """
     return tuple(sorted(range(len(paths)), key=lambda i: tuple(paths[i])))
 
@@ -36,5 +34,5 @@ def sweep_order(paths: Paths) -> Order:
 
 
 def arrival_order(paths: Paths) -> Order:
-    """Keep the order of arrival: the naive twin."""
+    """The baseline."""
     return tuple(range(len(paths)))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.distribution import Floats, LengthDistribution, LogT
 from flashedge.scheduling.lengths.tail import CONFIDENCE, TailFigures, compute_figures
-from flashedge.scheduling.lengths.tie import Decay, compute_risk_weight, compute_scores
+from flashedge.scheduling.programs.policies import Decay, compute_risk_weight, compute_scores
 from scripts.lab.distributions import LogNormal, Point
 
 MUS = st.floats(0.5, 9.0)

@@ -67,8 +67,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a search leaves when it is over."""
-
     tree: Tree
     finish: Finish
     history: History
@@ -78,13 +76,10 @@ class Outcome:
 
     @property
     def certainty(self) -> float | None:
-        """Certainty at the last checkpoint."""
         return self.history[-1].certainty if self.history else None
 
 
 class Driver:
-    """Drives one search."""
-
     def __init__(
         self,
         search: Search[Any],
@@ -95,8 +90,8 @@ class Driver:
         earlier: EarlierRun = NO_EARLIER_RUN,
         on_turn: Callable[[Tree, Sequence[Command]], None] = lambda tree, commands: None,
     ) -> None:
-        """emit: receives the run's events in order. earlier: answers for the engines where it
-        already has the result. on_turn: receives what the search asks for at each turn."""
+        """emit: receives the run's events in order. on_turn: receives what the search asks for at
+        each turn."""
         generator, verifier = engines.generator, engines.verifier
         self._search = search
         self._asked = asked
@@ -108,7 +103,7 @@ class Driver:
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
         self._tasks: dict[asyncio.Task[Any], NodeId | None] = {}
-        """The open work, and the node whose result it is for, if it is one node's."""
+        """The open work, and the node that it is for, if it is one node's."""
         self._cancelled: set[NodeId] = set()
         """Nodes for which no work may begin."""
         self._growth = Growth(generator.codec.decode)
@@ -133,12 +128,11 @@ class Driver:
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
-        """Tokens generated for nodes that the search cancelled, without those that the engine had
-        not sent yet (`Optimizations.joined_tokens`)."""
+        """Tokens generated for cancelled nodes, without those that the engine had not sent yet."""
 
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises what the engines raise after their
-        retries, CancelledError when cancelled."""
+        retries."""
         search, asked, late = self._search, self._asked, False
         loop = asyncio.get_running_loop()
         cut_at = None if asked.deadline_s is None else loop.time() + asked.deadline_s
@@ -174,7 +168,6 @@ class Driver:
         return self._speculation_client.usage
 
     async def _receive(self, cut_at: float | None) -> Result | Allowance | None:
-        """Wait for the next result. None when the deadline passes first."""
         try:
             async with asyncio.timeout_at(cut_at):
                 return await self._inbox.get()
@@ -190,7 +183,7 @@ class Driver:
     # ------------------------------------------------------------ commands
 
     def _execute(self, commands: tuple[Command, ...], state: SearchState) -> Finish | None:
-        """Start the work that the commands ask for. Returns the Finish among them, if any."""
+        """Returns the Finish among the commands, if any."""
         tree = state.tree
         if commands:
             self._on_turn(tree, commands)
@@ -231,7 +224,6 @@ class Driver:
         return task
 
     def _cancel(self, nodes: Sequence[NodeId]) -> None:
-        """Cancel what works for these nodes, for good."""
         gone = frozenset(nodes)
         self._cancelled |= gone
         for task, node in self._tasks.items():
@@ -239,7 +231,6 @@ class Driver:
                 task.cancel()
 
     def _cancel_work(self) -> None:
-        """Cancel the open work, whose results would be ignored."""
         for task in self._tasks:
             task.cancel()
         self._growth.clear()
@@ -259,7 +250,7 @@ class Driver:
     async def _extend(
         self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
     ) -> None:
-        """Generate a child's segment. ids, steps: tokens and steps of the path to the parent."""
+        """ids, steps: tokens and steps of the path to the parent."""
         generator, node = self._engines.generator, child.node
         is_guided = self._asked.guidance is not None  # drafts know no grammar
         request = build_path_request(
@@ -343,16 +334,14 @@ class Driver:
 def _tell(
     search: Search[Any], state: Any, result: Result | Allowance
 ) -> tuple[Any, tuple[Command, ...]]:
-    """Only MCTS takes allowances; every other search ignores them."""
-    if isinstance(result, Allowance):
-        is_mcts = isinstance(state, MctsState)
-        return cast(Mcts, search).tell(state, result) if is_mcts else (state, ())
-    return search.tell(state, result)
+    if not isinstance(result, Allowance):
+        return search.tell(state, result)
+    return cast(Mcts, search).tell(state, result) if isinstance(state, MctsState) else (state, ())
 
 
 def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> Iterator[Command]:
-    """Yield the same commands, expansions ordered by the paths of their parents and nodes to score
-    by their own. Children of one parent keep their order. It changes no result."""
+    """Order expansions by the paths of their parents and nodes to score by their own. Children of
+    one parent keep their order. It changes no result."""
 
     def order_nodes(nodes: Sequence[NodeId]) -> Order:
         return order([[at.id for at in tree.path(node)] for node in nodes])

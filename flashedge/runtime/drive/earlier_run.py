@@ -1,8 +1,8 @@
 """Reuses what an earlier run generated and scored in a run that continues it.
 
-What a node yields is a function of its path and seed, and the seed is one of the path of child
-indices. So the events of the earlier run can stand in for the engines wherever the new run comes to
-the same path, whatever number its node has there.
+What a node yields is a function of its path and its seed, which follows from the child indices on
+that path. So the events of the earlier run can stand in for the engines where the new run comes to
+the same path, even if its node has another number there.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ Indices = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """The results of an earlier run, by path."""
-
     segments: Mapping[Indices, Segment] = field(default_factory=dict)
     scores: Mapping[Indices, tuple[float, ...]] = field(default_factory=dict)
     probes: Mapping[Indices, Probed] = field(default_factory=dict)

@@ -57,8 +57,7 @@ class Engines:
     """The key that all requests of the run carry. See `Generator.rank_programs`."""
 
     order: Ordering | None = None
-    """Submits levels in this order instead of the one that `prefix_order` chooses. For
-    measurements."""
+    """Replaces the order that `prefix_order` chooses. For measurements."""
 
     kv_manager: KvManager | None = None
     """Moves the KV memory of both engines. None leaves each engine its own."""
@@ -69,15 +68,14 @@ class Engines:
 
     @property
     def ordering(self) -> Ordering:
-        """Order in which the paths of a level are submitted."""
         by_switch = sweep_order if self.optimizations.prefix_order else arrival_order
         return self.order or by_switch
 
     def join_kv(
         self, emit: Callable[[Event], None], prompt_tokens: int
     ) -> AbstractContextManager[RunMemory | FixedMemory]:
-        """The run's part in the KV memory, for the length of the block. A run without `kv_split`
-        gets half of the memory for each engine, and so do the runs beside it."""
+        """The run's part in the KV memory, for the length of the block. While a run without
+        `kv_split` is there, each engine has half of the memory."""
         if self.kv_manager is None:
             return nullcontext(FixedMemory())
         return self.kv_manager.join(emit, prompt_tokens, baseline=not self.optimizations.kv_split)
@@ -92,10 +90,7 @@ def build_engines(
     kv_manager: KvManager | None = None,
     judges: Judges = "steps",
 ) -> Engines:
-    """Build what a run works with. The only place that turns switches into engines.
-
-    texts: what groups open-ended answers. None groups them by their words. judges: see `Engines`.
-    """
+    """Turn switches into engines. texts: groups open-ended answers; None groups them by words."""
     is_whole_path = not optimizations.suffix_scoring
     is_stock = is_whole_path and not optimizations.speculation  # the stock generator drafts nothing
     generator = twins.stock_generator if is_stock else twins.generator
@@ -115,7 +110,7 @@ def build_engines(
 
 
 def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
-    """Let speculation fill the generator's batch as far as measured steps stay flat. Without a
+    """Let speculation fill the generator's batch up to where measured steps stay flat. Without a
     measured curve drafts only fill the slots that finished beams leave.
 
     Ref: arXiv 2509.00195 §4.1.2, whose batch stays as large as the level was; ADR 8.

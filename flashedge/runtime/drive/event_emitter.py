@@ -47,8 +47,7 @@ class EventEmitter:
         aggregate: str,
         take_answer: Callable[[tuple[str, ...]], tuple[str, ...]],
     ) -> None:
-        """aggregate: how step scores become a path's score. take_answer: returns the steps of a
-        path's answer, without the model's thinking."""
+        """take_answer: returns the steps of a path's answer, without the model's thinking."""
         self._emit = emit
         self._aggregate = aggregate
         self._take_answer = take_answer
@@ -106,8 +105,7 @@ class EventEmitter:
                 assert_never(result)
 
     def _emit_rollouts(self, state: MctsState) -> None:
-        """Emit the rollouts that ended or were cut, and which are in flight if others are. A run
-        that never had several in flight, and may not, emits nothing of them."""
+        """Emit the rollouts that ended or were cut, and once several are in flight, which are."""
         nodes, futile = state.rollouts[self._num_rollouts :], state.num_futile - self._num_futile
         if nodes or futile:
             self._emit(RolloutsEnded(nodes=nodes, futile=futile))
@@ -123,11 +121,8 @@ class EventEmitter:
     # ------------------------------------------------------------ what the search asks for
 
     def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
-        """Emit the statuses that the search changed when it last decided, at the end of a level.
-
-        commands: what it decided. Nodes that they cancel come later, by `emit_cancelled`, since
-        the same commands may have begun them.
-        """
+        """Emit the statuses that the search changed when it last decided, by `commands`. Nodes that
+        they cancel come later, by `emit_cancelled`, since the same commands may have begun them."""
         later = {node for c in commands if isinstance(c, Cancel) for node in c.nodes}
         changed: dict[NodeStatus, list[NodeId]] = {}
         known = self._tree.nodes
@@ -153,8 +148,7 @@ class EventEmitter:
         self._emit(NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))
 
     def emit_prompt(self, tokens: int, cached_tokens: int) -> None:
-        """Emit what the run's first request found in the prefix cache. cached_tokens: from the
-        prompt's start, and of the path behind it where a run goes on."""
+        """Emit what the run's first request found in the prefix cache."""
         if not self._has_read_prompt:
             self._has_read_prompt = True
             self._emit(PromptRead(tokens=tokens, cached_tokens=min(tokens, cached_tokens)))

@@ -25,7 +25,6 @@ class Growth:
         self._reports = 0
 
     def start(self, node: NodeId) -> None:
-        """The node generates from its first token, perhaps again after a restart."""
         self._tokens[node] = 0
         self._tails[node] = ()
 
@@ -35,13 +34,12 @@ class Growth:
         return [node for node in tokens if self._is_reached(node)]
 
     def add(self, node: NodeId, token_ids: TokenIds) -> bool:
-        """Returns whether the node has as many tokens now as it is watched for."""
+        """Whether the node has as many tokens now as it is watched for."""
         self._tokens[node] += len(token_ids)
         self._tails[node] = (*self._tails[node], *token_ids)[-TAIL_TOKENS:]
         return self._is_reached(node)
 
     def count(self, node: NodeId) -> int:
-        """Tokens of a node that generates. 0 before it does."""
         return self._tokens.get(node, 0)
 
     def end(self, node: NodeId) -> None:
@@ -68,7 +66,6 @@ class Growth:
         return Progress(tokens=tuple(self._tokens.items()), tails=tails)
 
     def _is_reached(self, node: NodeId) -> bool:
-        """A node is told of once."""
         asked = self._watched.get(node)
         if asked is None or self.count(node) < asked:
             return False

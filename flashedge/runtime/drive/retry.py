@@ -1,8 +1,8 @@
 """Repeats engine work that a dead engine or a failed request interrupted.
 
-A request that ends the engine each time must not take the requests beside it along. Work that was
-twice in the step that ended the engine is therefore done alone from then on: other such work waits
-for it. The innocent ones come through, and the culprit uses up its attempts.
+A request that ends the engine each time must not take the other requests of its step along. Work
+that was twice in the step that ended the engine is therefore done alone from then on. The innocent
+ones come through, and the culprit uses up its attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAUSES_S = (0.05, 0.5, 2.0)
 SUSPICIOUS = 2
 """Work that was in so many steps that ended the engine is done alone."""
 RESTART_TIMEOUT_S = 1800.0
-"""Restarts go on for ever, and a start on a card can take minutes. A run waits for several."""
+"""A start on a card can take minutes, and a run waits for several."""
 T = TypeVar("T")
 
 
@@ -33,13 +33,11 @@ async def retry_after_restart(
 ) -> T:
     """Do `work`, and repeat it after an engine's restart or a failed request.
 
-    Repeating loses nothing: what a request yields is a pure function of its path and seed. Work
-    loses an attempt when its request failed, or was in the step that ended the engine. If the
+    Work loses an attempt when its request failed, or was in the step that ended the engine. If the
     engine died of something else, the work is done again however often that happens.
 
     `on_restart` receives the seconds that the restart took. Raises EngineDead when the engine does
     not come back or dies in the work's steps, and GenerationFailed when the request keeps failing.
-    An error that the engine raises because the task was cancelled ends in CancelledError.
     """
     clock = asyncio.get_running_loop().time
     lost = repeats = suspected = 0

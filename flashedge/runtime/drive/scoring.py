@@ -31,12 +31,9 @@ from flashedge.types import NodeId, Segment
 log = logging.getLogger(__name__)
 
 Start = Callable[[Coroutine[Any, Any, StepScores], NodeId], asyncio.Task[StepScores]]
-"""Starts a task of the run, for one of its nodes."""
 
 
 class Scoring:
-    """Scores the steps of one run."""
-
     def __init__(
         self,
         search: Search[Any],
@@ -69,17 +66,16 @@ class Scoring:
     def receive(
         self, node: NodeId, before: tuple[str, ...], segment: Segment, start: Start
     ) -> None:
-        """Begin to score a new segment if scores are early. before: the steps of the path to it."""
+        """Begin to score a new segment if scores are early. before: steps of the path to it."""
         if self._is_early:
             self._early[node] = start(self._verify(node, before, segment), node)
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
-        """Find the scores of a node that are known without the verifier."""
+        """The scores of a node that are known without the verifier."""
         known = self._earlier.find_scores(tree, node)
         return known or self._speculation_client.take_scores(tree, node)
 
     async def score(self, state: Any, node: NodeId) -> Scored:
-        """Score a node's segment. Raises what the verifier raises after its retries."""
         tree: Tree = state.tree
         at = tree[node]
         assert at.segment is not None, "a search scores generated nodes only"
@@ -102,9 +98,8 @@ class Scoring:
         segment: Segment,
         ahead: DraftedStep | None = None,
     ) -> StepScores:
-        """Score a segment's steps, or of a search that judges answers the answer behind the
-        thinking, as one. A path that has no answer, or that the verifier's context does not hold,
-        has the score 0."""
+        """Score a segment's steps, or in a search that judges answers the whole answer behind the
+        thinking. A path without an answer, or too long for the verifier's context, scores 0."""
         steps, num_scored, num_scores = (*before, *segment.steps), len(before), len(segment.steps)
         if self._judges_answers:
             steps = self._thinking.judge_answer("".join(steps), self._engines.judges)
@@ -135,12 +130,8 @@ class Scoring:
 
 
 class ScoreOnce:
-    """Scores equal paths of a run once. The naive twin is the verifier itself.
-
-    Siblings often write the same words, above all those of a small model, and a score is a function
-    of the words. The first request goes to the verifier; equal ones wait for its scores. Ours, not
-    the paper's.
-    """
+    """Scores equal paths of a run once: siblings often write the same words, above all those of a
+    small model. Equal requests wait for the scores of the first. Ours, not the paper's."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
@@ -148,8 +139,8 @@ class ScoreOnce:
         self._pending: dict[ScoreRequest, asyncio.Event] = {}
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """See `engine.base`. A request that shares the scores of an equal one counts all of its
-        tokens as cached. If the equal one fails or is cancelled, it goes to the verifier itself."""
+        """Shared scores count all of their tokens as cached. If the first request fails or is
+        cancelled, the next goes to the verifier."""
         while (pending := self._pending.get(request)) is not None:
             await pending.wait()
         if (known := self._scored.get(request)) is not None:

@@ -26,11 +26,8 @@ text, all but the last three are told, so that the window stays short."""
 
 
 class IncrementalText:
-    """Turns streamed ids into text, never half a character.
-
-    Decodes a short window with and without the new ids and returns the difference, so that the text
-    is right for tokenizers whose pieces depend on their neighbours.
-    """
+    """Turns streamed ids into text, never half a character: decodes a short window with and without
+    the new ids, since a tokenizer's pieces may depend on their neighbours."""
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
@@ -51,7 +48,7 @@ class IncrementalText:
         return self._decode(len(self._ids))[len(self._decode(self._num_emitted)) :]
 
     def _find_whole(self) -> int:
-        """Up to which id the text can be told."""
+        """The id up to which the text can be told."""
         last = len(self._ids)
         if self._is_whole(last):
             return last
@@ -86,7 +83,7 @@ def build_path_request(
     engines: Engines,
     continuation: Continuation | None = None,
 ) -> ExtendRequest:
-    """Build the request that continues a path. path: the prompt and the path to the parent."""
+    """path: the prompt and the path to the parent."""
     return ExtendRequest(
         token_ids=path,
         seed=seed,
@@ -110,10 +107,7 @@ class StepTexts:
 
     codec: Codec
     rule: str = BLANK_LINE
-    """One of `types.STEP_RULES`."""
-
     max_step_tokens: int
-    """Tokens of a step by the rule `tokens`."""
 
     def split(self, token_ids: TokenIds, text: str, *, to_end: bool) -> tuple[str, ...]:
         """Split a segment's text. At least one step; joined they are the text.
@@ -146,11 +140,8 @@ class StepTexts:
 
 
 def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) -> Segment:
-    """Join the chunks of a finished stream, whose last chunk carries the finish reason.
-
-    to_end: whether the segment went on past the ends of its steps.
-    The text is decoded from all ids at once: incremental detokenizers can lose or split characters.
-    """
+    """Join the chunks of a finished stream. The text is decoded from all ids at once: incremental
+    detokenizers can lose or split characters. to_end: whether it went on past the ends of steps."""
     ids = tuple(i for chunk in chunks for i in chunk.token_ids)
     finish = chunks[-1].finish
     assert finish is not None, "the last chunk carries the finish reason"
@@ -170,8 +161,8 @@ def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) ->
 def build_probe_request(
     probe: Probe, path: TokenIds, asked: Request, generator: Generator, program: str | None
 ) -> ExtendRequest | None:
-    """Build the request that continues path + suffix, whose tokens are discarded. None where no
-    token fits after them. path: the prompt and the path."""
+    """The request that continues path + suffix, or None where no token fits after them. path: the
+    prompt and the path."""
     ids = (*path, *generator.codec.encode(probe.suffix))
     room = generator.max_model_len - len(ids)
     if room <= 0:
@@ -191,8 +182,7 @@ def build_probe_request(
 async def run_probe(
     request: ExtendRequest, suffix: str, generator: Generator
 ) -> tuple[TokenIds, str]:
-    """Generate up to the end of the answer that `suffix` opens, or to the request's last token.
-    Returns the tokens and their text."""
+    """The tokens and text up to the end of the answer that `suffix` opens, or to the last token."""
     answer = ProbeAnswer(suffix, generator.codec)
     async with aclosing(generator.extend(request)) as stream:
         async for chunk in stream:
@@ -227,5 +217,4 @@ class ProbeAnswer:
         return False
 
     def read(self) -> tuple[TokenIds, str]:
-        """The tokens taken so far, and their text."""
         return tuple(self._ids), self._codec.decode(self._ids)

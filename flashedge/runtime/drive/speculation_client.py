@@ -80,8 +80,8 @@ class SpeculationClient:
     # ------------------------------------------------------------ generation
 
     def follow(self, state: SearchState, commands: Sequence[Command]) -> Drop | None:
-        """Prepare the continuations of the levels that these commands begin. Returns what is known
-        of the drafts that are of use, for `drop_unused`; None if nothing is new.
+        """Prepare the continuations of the levels that these commands begin. Returns which drafts
+        are of use, for `drop_unused`; None if nothing is new.
 
         The expansions that begin together are one level. Rollouts in flight wait for no other, so
         each of their expansions is a level of its own.
@@ -122,16 +122,13 @@ class SpeculationClient:
         }
 
     def get_continuation(self, node: NodeId) -> Continuation | None:
-        """For the node's request to the generator."""
         return self._continuations.get(node)
 
     async def drop_unused(self, drop: Drop) -> None:
-        """Have the generator drop the drafts that nothing will use."""
         if self._speculator is not None:
             await self._speculator.drop_unused(self._run, *drop)
 
     def count(self, chunks: Sequence[Chunk]) -> None:
-        """Add a generated step to the usage."""
         kept = sum(chunk.speculated_tokens for chunk in chunks)
         self.usage = replace(
             self.usage,
@@ -142,7 +139,6 @@ class SpeculationClient:
     # ------------------------------------------------------------ verification
 
     async def fetch_drafts(self) -> None:
-        """Fetch the complete drafts, before a level is scored."""
         if self._looks_ahead and self._speculator is not None:
             drafts = await self._speculator.list_complete(self._run)
             self._drafts = {draft.seed: draft.token_ids for draft in drafts}
@@ -167,11 +163,8 @@ class SpeculationClient:
         node: NodeId,
         ahead: DraftedStep | None,
     ) -> StepScores:
-        """Score `node`, and in the same call the drafted step behind it, for `take_scores`.
-
-        A drafted step that does not fit into the context is left out. Raises what the verifier
-        raises.
-        """
+        """Score `node`, and in the same call the drafted step behind it, for `take_scores`, unless
+        it does not fit into the context."""
         if ahead is None:
             return await score(request)
         try:

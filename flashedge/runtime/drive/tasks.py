@@ -8,8 +8,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """The time during which at least one request of a kind is open. Wrap each in `with
-    watch.open():`. The clock is the loop's, which is virtual on simulated engines."""
+    """The time during which at least one request of a kind is open, by the loop's clock."""
 
     def __init__(self) -> None:
         self._open = 0

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from typing import assert_never
 
 from flashedge.events import Event, NodesExpanded, Progress, StepCompleted
-from flashedge.runtime.records.store import CompletedStep, Level, RunOutline
+from flashedge.runtime.records.store import RunOutline
 from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.search.tree import ROOT
 from flashedge.types import FinishReason, NodeId
@@ -31,7 +30,6 @@ class PathCounter:
         self._progress: dict[NodeId, int] = {}
 
     def observe(self, event: Event) -> None:
-        """Note what an event says of a path. Other events change nothing."""
         match event:
             case NodesExpanded(parent=parent, children=children):
                 self.expand(parent, [child[0] for child in children])
@@ -43,15 +41,14 @@ class PathCounter:
                 pass
 
     def expand(self, parent: NodeId, children: Sequence[NodeId]) -> None:
-        """Note that nodes began to generate."""
         self._levels.append((parent, tuple(children)))
 
     def complete(self, node: NodeId, tokens: int, finish: str) -> None:
-        """Note that a node is complete. finish: a value of FinishReason."""
+        """finish: a value of FinishReason."""
         self._ends[node] = tokens, finish == FinishReason.STOP
 
     def count(self) -> OutputLengths | None:
-        """Count all paths as far as they are known. None where nothing is."""
+        """Count all paths up to where they are known. None where nothing is."""
         path_tokens: dict[NodeId, int] = {ROOT: 0}
         ended: Counter[int] = Counter()
         cut: Counter[int] = Counter()
@@ -59,7 +56,7 @@ class PathCounter:
             start = path_tokens.get(parent)
             if start is None:
                 continue
-            is_known = self._is_known(children)
+            is_known = self._sees_progress or all(child in self._ends for child in children)
             for child in children:
                 tokens, is_end = self._find_end(child)
                 path_tokens[child] = start + tokens
@@ -106,7 +103,6 @@ class PathCounter:
         return min(1.0, held / (width * sum(ended) / len(ended)))
 
     def _count_distinct(self, level: Sequence[NodeId], parents: Mapping[NodeId, NodeId]) -> int:
-        """The tokens of these nodes and of all before them."""
         seen = {ROOT}
         for node in level:
             while node not in seen:
@@ -114,23 +110,16 @@ class PathCounter:
                 node = parents[node]
         return sum(self._find_end(node)[0] for node in seen)
 
-    def _is_known(self, children: Sequence[NodeId]) -> bool:
-        return self._sees_progress or all(child in self._ends for child in children)
-
     def _find_end(self, node: NodeId) -> tuple[int, bool]:
-        """Find the node's tokens, and whether its path ends there. A node that waits has 0."""
+        """The node's tokens, 0 while it waits, and whether its path ends there."""
         return self._ends.get(node) or (self._progress.get(node, 0), False)
 
 
 def count_outline(outline: RunOutline) -> OutputLengths | None:
     """Count the paths of a stored run. None where no path is known."""
     counter = PathCounter(sees_progress=False)
-    for part in outline.parts:
-        match part:
-            case Level(parent=parent, children=children):
-                counter.expand(parent, children)
-            case CompletedStep(node=node, tokens=tokens, finish=finish):
-                counter.complete(node, tokens, finish)
-            case _:
-                assert_never(part)
+    for level in outline.levels:
+        counter.expand(*level)
+    for step in outline.steps:
+        counter.complete(*step)
     return counter.count()

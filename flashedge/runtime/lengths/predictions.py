@@ -1,8 +1,7 @@
 """Predicts the lengths of requests for the schedulers of all pairs, by what their runs showed.
 
 A request joins the schedule as long as its limit. Its prediction arrives a turn of the event loop
-later or, where it is the first one of its pair, once the pair's stored runs have been read in a
-thread. Predicting itself takes some 50 microseconds.
+later or, for the first of its pair, once the pair's stored runs have been read in a thread.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Receive = Callable[[LengthDistribution], None]
 def describe_search(
     spec: Request, prompt_ids: TokenIds = (), *, prompt_tokens: int = 0
 ) -> LengthRequest:
-    """Describe a search. prompt_ids: its prompt, or prompt_tokens: how many they are."""
+    """prompt_ids: the prompt, or prompt_tokens: how many they are."""
     turns = (f"{turn.role}: {turn.content}" for turn in spec.problem.messages)
     return LengthRequest(
         pair=spec.pair,
@@ -63,8 +62,7 @@ class Predictions:
         self._is_stopping = False
 
     def submit(self, request: LengthRequest, receive: Receive) -> None:
-        """Ask for a prediction. `receive` is called with it on the event loop, or never: where no
-        run has ended yet."""
+        """`receive` gets the prediction on the event loop, or never if no run has ended."""
         if self._config.scheduling_lengths == OFF:
             return
         loop = asyncio.get_running_loop()
@@ -79,13 +77,11 @@ class Predictions:
             task.add_done_callback(self._tasks.discard)
 
     def learn(self, finished: FinishedOutputs) -> None:
-        """A request is over. It was submitted before."""
         predictor = self._predictors.get(finished.request.pair)
         if predictor is not None:
             asyncio.get_running_loop().call_soon(predictor.learn, finished)
 
     async def stop(self) -> None:
-        """Drop what is not predicted yet."""
         self._is_stopping = True
         for task in self._tasks:
             task.cancel()
@@ -109,8 +105,7 @@ class Predictions:
     # ------------------------------------------------------------ stored runs, in a thread
 
     def _learn_stored(self, name: str) -> HistoryPredictor:
-        """Learn from the newest runs of the pair as it is now, the oldest of them first. Raises
-        StoreError, NotFound."""
+        """Learn from the newest runs of the pair as it is now, the oldest of them first."""
         until = time.monotonic() + MOST_SECONDS
         since_s = last_change_s(find_pair(name, self._config), self._config)
         found: list[FinishedOutputs] = []
@@ -127,8 +122,7 @@ class Predictions:
 
 
 def read_run(store: RunStore, stored: StoredRun) -> FinishedOutputs | None:
-    """Read one run. None without a path, and for the request of another version. Raises
-    StoreError."""
+    """None without a path, and for the request of another version. Raises StoreError."""
     try:
         spec = Request.from_json(stored.spec)
     except (KeyError, TypeError, ValueError, RequestError):
@@ -142,8 +136,8 @@ def read_run(store: RunStore, stored: StoredRun) -> FinishedOutputs | None:
 
 
 def iter_newest(store: RunStore, since_s: float) -> Iterator[StoredRun]:
-    """Yield the runs that are over, newest first, submitted since then (unix seconds). Ends early
-    where a page's last run is removed."""
+    """The runs that are over, newest first, submitted since then (unix seconds). Ends early where a
+    page's last run is removed."""
     before = None
     while True:
         try:

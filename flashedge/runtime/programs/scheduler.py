@@ -2,11 +2,7 @@
 
 A run, or a plain request, is a member of a program: its own, or the one whose key it carries. The
 order of programs (`scheduling.programs.active`) is that of the queue. It is sent to the engines
-whenever it changes, and looked at once a second while something is here, since waiting changes it
-too.
-
-All that is kept of a pair's programs is here, so that what runs on another pair changes nothing:
-neither what has room, nor how many runs may wait.
+when it changes, and computed once a second while something is here, since waiting changes it too.
 
 Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -59,9 +55,9 @@ USUAL_BATCH = 256
 LEAST_INTERVAL_S = 0.02
 """Between two orders that are sent."""
 LOOK_S = 1.0
-"""How often the order is made while nothing happens but waiting."""
+"""How often the order is computed while nothing happens but waiting."""
 KEPT_S = 0.1
-"""Every waiting client asks for an estimate ten times a second, so they are kept for so long."""
+"""How long estimates are kept: every waiting client asks for one ten times a second."""
 
 SendOrder = Callable[[Sequence[str]], Awaitable[None]]
 """Sends an order of programs to all engines of the pair."""
@@ -84,7 +80,6 @@ class PairScheduler:
         self.queue = RunQueue(self.sort_waiting, self.may_start, config.queue_limit)
         self.programs = ActivePrograms(_build_rules(config))
         self.drawn_tokens = 0
-        """By the runs and plain requests of this pair since the daemon began."""
         self._pair = pair
         self._config = config
         self._send_order = send_order
@@ -93,9 +88,7 @@ class PairScheduler:
         self._note_wait = note_wait
         self._runs: dict[str, RunState] = {}
         self._requests: dict[str, LengthRequest] = {}
-        """What each member asks for."""
         self._numbers = count()
-        """Of plain requests."""
         self._unmeasured = Capacity(
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
@@ -111,7 +104,6 @@ class PairScheduler:
         self._estimated: tuple[int, float] | None = None
 
     def set_capacity(self, capacity: Capacity | None) -> None:
-        """What the engines have room for. None: that is not known."""
         self._capacity = capacity or self._unmeasured
         self._speed.set_curve(self._capacity.step_s)
 
@@ -125,7 +117,6 @@ class PairScheduler:
     def add_run(
         self, run_id: str, spec: Request, prompt_ids: TokenIds, caller: Caller = ANONYMOUS
     ) -> RunState:
-        """A run was submitted. Its ledger follows `note_event`."""
         request = describe_search(spec, prompt_ids)
         ledger = RunState(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
         self._runs[run_id] = ledger
@@ -145,7 +136,6 @@ class PairScheduler:
         return self._runs[run_id]
 
     def find_key(self, run_id: str) -> str:
-        """The key of a run's program."""
         program = self.programs.find_program(run_id)
         return run_id if program is None else program.key
 
@@ -157,7 +147,6 @@ class PairScheduler:
         self.mark_started(self.find_key(run_id))
 
     def note_event(self, run_id: str, event: Event) -> None:
-        """Follow a run's progress. An unknown run has none."""
         run, now_s = self._runs.get(run_id), self._clock()
         if run is None:
             return
@@ -176,7 +165,6 @@ class PairScheduler:
                 pass
 
     def end_run(self, run_id: str) -> None:
-        """The run is over, however it ended. Again, this does nothing."""
         self._speed.add_sequences(-self._drawing.pop(run_id, 0), self._clock())
         run = self._runs.pop(run_id, None)
         if run is not None:
@@ -196,8 +184,7 @@ class PairScheduler:
     # ------------------------------------------------------------ plain requests
 
     def add_request(self, ask: PlainAsk) -> str:
-        """A plain request has arrived. The engines have it already. Returns its name as a
-        member."""
+        """Returns the request's name as a member. The engines have it already."""
         caller = Caller(client=ask.client, program=ask.program, priority=ask.priority)
         request = LengthRequest(
             pair=ask.pair, prompt_ids=ask.prompt_ids, max_tokens=ask.max_tokens, outputs=ask.choices
@@ -213,7 +200,6 @@ class PairScheduler:
         return name
 
     def end_request(self, member: str, lengths: OutputLengths | None) -> None:
-        """A plain request is over. lengths: of its outputs, None where they are not known."""
         self._leave(member, lengths)
 
     # ------------------------------------------------------------ members of programs
@@ -221,7 +207,6 @@ class PairScheduler:
     def _join(
         self, name: str, member: Member, key: str, client: str, request: LengthRequest
     ) -> None:
-        """Its prediction arrives later. Until then it counts as long as its limit."""
         self.programs.join(name, member, key, client, self._clock())
         self._requests[name] = request
         self._note_change()
@@ -240,12 +225,11 @@ class PairScheduler:
         self._note_change()
 
     def predict(self, name: str, lengths: LengthDistribution) -> None:
-        """The prediction of a member's outputs has arrived. More runs may start now."""
+        """Take the prediction of a member's outputs. More runs may start now."""
         self._change(name, lengths=lengths)
         self.queue.admit()
 
     def mark_started(self, key: str) -> None:
-        """A member of the program runs. The first one counts."""
         waited_s = self.programs.note_start(key, self._clock())
         program = self.programs.get(key)
         self._note_change()
@@ -253,7 +237,6 @@ class PairScheduler:
             self._note_wait(program.kind, waited_s)
 
     def note_tokens(self, name: str, tokens: int) -> None:
-        """A member has drawn so many more tokens."""
         self.drawn_tokens += tokens
         self.programs.note_tokens(name, tokens, self._clock())
         self._note_change()
@@ -261,16 +244,16 @@ class PairScheduler:
     # ------------------------------------------------------------ the queue
 
     def sort_waiting(self, waiting: Sequence[str]) -> list[str]:
-        """Waiting runs, the next one first."""
         places = {program.key: at for at, program in enumerate(self.order())}
         return sorted(waiting, key=lambda run: places.get(self.find_key(run), len(places)))
 
     def may_start(self, run_id: str, running: Collection[str]) -> bool:
-        """Whether a run may start beside those that run."""
+        """Whether a run may start together with those that run."""
         capacity = self._capacity
         if not self._config.features.admission:
             return len(running) < capacity.max_running
-        return can_start(self._find_need(run_id), [self._find_need(r) for r in running], capacity)
+        needs = [self._find_need(run) for run in (run_id, *running)]
+        return can_start(needs[0], needs[1:], capacity)
 
     def _find_need(self, run_id: str) -> Need:
         run = self.programs.find_member(run_id)
@@ -283,7 +266,6 @@ class PairScheduler:
         return self.programs.order(self._clock(), self._capacity.useful_sequences)
 
     def _note_change(self) -> None:
-        """The order may be another one now."""
         if self._config.scheduling_policy == ARRIVAL_ORDER:
             return
         self._changed.set()
@@ -309,7 +291,7 @@ class PairScheduler:
     # ------------------------------------------------------------ estimates
 
     def estimate_run(self, run_id: str) -> RunEstimate:
-        """What users see of a run. At most `KEPT_S` old, and newer than the queue's last change."""
+        """At most `KEPT_S` old, and newer than the queue's last change."""
         changes, made_s = self._estimated or (-1, 0.0)
         now_s = asyncio.get_running_loop().time()
         if changes != self.queue.changes or now_s - made_s >= KEPT_S:
@@ -318,7 +300,6 @@ class PairScheduler:
         return self._estimates.get(run_id, RunEstimate())
 
     def estimate_runs(self) -> dict[str, RunEstimate]:
-        """The estimate of each run of the queue, by its id, as it is now."""
         running, waiting = self.queue.running, self.queue.waiting
         runs = (*running, *waiting)
         positions = (*[None] * len(running), *range(len(waiting)))
@@ -334,7 +315,6 @@ class PairScheduler:
         }
 
     def estimate_programs(self) -> list[ProgramEstimate]:
-        """What users see of each program, in their order."""
         waiting = self.queue.waiting
         queued: dict[str, float | None] = {}
         for run_id, start_s in zip(waiting, self._predict_starts(waiting), strict=True):
@@ -342,7 +322,6 @@ class PairScheduler:
         return estimate_programs(self._pair, self.order(), self._clock(), queued)
 
     def _predict_starts(self, waiting: Sequence[str]) -> list[float | None]:
-        """Seconds until each waiting run starts. None where that is not known."""
         return predict_starts(
             self._list_members(self.queue.running),
             self._list_members(waiting),
@@ -350,7 +329,6 @@ class PairScheduler:
         )
 
     def _list_members(self, runs: Sequence[str]) -> list[Member]:
-        """What these runs of the queue do."""
         found = (self.programs.find_member(run_id) for run_id in runs)
         return [member for member in found if member is not None]
 
@@ -375,10 +353,8 @@ async def measure_capacity(
     max_sequences: int,
     is_shared: bool,
 ) -> Capacity:
-    """Measure the room of two started engines. Raises EngineDead.
-
-    curve: of the generator. max_sequences: most in one step of the generator. is_shared: whether
-    memory moves between the engines, so that all of it counts for both together.
+    """curve: of the generator. max_sequences: most in one step of the generator. is_shared: whether
+    memory moves between the engines, so that all of it counts for both together. Raises EngineDead.
     """
     views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
     if is_shared:

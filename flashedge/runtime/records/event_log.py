@@ -9,10 +9,8 @@ from flashedge.events import TERMINAL, Event, Progress
 
 
 class EventLog:
-    """An append-only log whose numbers start at 1.
-
-    Progress goes to the followers but is not kept. It carries the number of the last kept event, so
-    that a follower that resumes after it misses nothing.
+    """An append-only log whose numbers start at 1. Progress goes to the followers but is not kept.
+    It carries the number of the last kept event, so that whoever resumes after it misses nothing.
     """
 
     def __init__(self, events: list[tuple[int, Event]] | None = None) -> None:
@@ -40,7 +38,6 @@ class EventLog:
         return number
 
     def read(self, after: int = 0) -> list[tuple[int, Event]]:
-        """Kept events with a number above `after`."""
         return self._events[after:] if after < self.last else []
 
     async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:

@@ -25,7 +25,6 @@ class Recording:
 
     run: str
     problem: str
-    """The problem's text."""
     settings: Mapping[str, Any]
     """See `calibrations.collect_settings`."""
     cap: int
@@ -34,13 +33,12 @@ class Recording:
     probe_tokens: tuple[int, ...]
     """(num_probes,) Tokens of all probes up to and with each probe."""
     answer: str | None
-    """The final answer."""
     tokens: int
     """Tokens of the tree at the end."""
 
     @property
     def answers(self) -> frozenset[str]:
-        """Every answer that the run gave or would have given at a checkpoint."""
+        """Every answer that the run gave, or would have given at a checkpoint."""
         given = {self.answer, *(c.answer for c in self.checkpoints)}
         return frozenset(a for a in given if a is not None)
 
@@ -67,35 +65,25 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
     Returns None for a run that a policy could have stopped, that was cut, or that is so old that
     its checkpoints have no answers: such a run does not show what full compute would have done.
     """
-    plan: Plan | None = None
-    result: Mapping[str, Any] | None = None
-    checkpoints: list[Checkpoint] = []
-    probes: list[int] = []
-    for event in log:
-        match event:
-            case RunStarted(config=config):
-                plan = Plan.from_json(config)
-            case CertaintyUpdated():
-                checkpoints.append(
-                    Checkpoint(
-                        progress=event.progress,
-                        tokens=event.tokens,
-                        answers=event.answers,
-                        measures=event.measures,
-                        answer=event.answer,
-                    )
-                )
-            case Probed(tokens=tokens):
-                probes.append(tokens)
-            case RunFinished(result=result):
-                pass
-            case _:
-                pass
-    if plan is None or result is None or result.get("cut_by"):
+    events = tuple(log)
+    config = next((e.config for e in events if isinstance(e, RunStarted)), None)
+    result = next((e.result for e in events if isinstance(e, RunFinished)), None)
+    if config is None or result is None or result.get("cut_by"):
         return None
-    request = plan.request
+    request = Plan.from_json(config).request
     if request.early_exit is not None:
         return None
+    checkpoints = tuple(
+        Checkpoint(
+            progress=event.progress,
+            tokens=event.tokens,
+            answers=event.answers,
+            measures=event.measures,
+            answer=event.answer,
+        )
+        for event in events
+        if isinstance(event, CertaintyUpdated)
+    )
     answer = result.get("answer")
     if answer is not None and checkpoints and all(c.answer is None for c in checkpoints):
         return None
@@ -105,8 +93,8 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
         problem=request.problem.messages[-1].content,
         settings=collect_settings(request),
         cap=search.cap(request.limits) if isinstance(search, ProbedCot) else search.n,
-        checkpoints=tuple(checkpoints),
-        probe_tokens=tuple(accumulate(probes)),
+        checkpoints=checkpoints,
+        probe_tokens=tuple(accumulate(e.tokens for e in events if isinstance(e, Probed))),
         answer=answer,
         tokens=int(result["usage"]["tree_tokens"]),
     )

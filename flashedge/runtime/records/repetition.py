@@ -17,8 +17,8 @@ CHOICES = ("choice", "answer", "votes", "cut_by", "unlikely")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNode:
-    """What a run stored of one node. A cancelled node holds nothing: what of it had arrived is a
-    matter of time."""
+    """What a run stored of one node. Of a cancelled node that is nothing, since what had arrived is
+    a matter of time."""
 
     parent: NodeId | None
     status: str
@@ -29,8 +29,6 @@ class RecordedNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedRun:
-    """What a finished run stored."""
-
     nodes: Mapping[NodeId, RecordedNode]
     choices: Mapping[str, Any]
     fingerprint: Mapping[str, Any] = field(default_factory=dict)
@@ -60,8 +58,7 @@ class RecordedRun:
 
 
 def find_difference(stored: RecordedRun, again: RecordedRun) -> str | None:
-    """The first thing in which the trees or the choices differ, node by node. None if all is the
-    same."""
+    """The first thing in which the trees or the choices differ, node by node."""
     for node in sorted({*stored.nodes, *again.nodes}):
         was, now = stored.nodes.get(node), again.nodes.get(node)
         if was is None or now is None:
@@ -78,7 +75,7 @@ def find_difference(stored: RecordedRun, again: RecordedRun) -> str | None:
 
 
 def compare_fingerprints(stored: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """The first name by which two fingerprints differ, with both values. None if they are equal."""
+    """The first name by which two fingerprints differ, with both values."""
     was, found = dict(_flatten(stored)), dict(_flatten(now))
     for name in [*was, *(name for name in found if name not in was)]:
         if was.get(name) != found.get(name):

@@ -34,7 +34,6 @@ def build_result(
     the `step_scores` are the verifier's.
 
     self_test: what the self-test found. See `engine.vllm.batch_invariance`.
-    thinking: separates `reasoning` from `text`. The tree's nodes have the text as it was generated.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
     doubts: comparisons of answers that a time limit decided while the run ran.
     """
@@ -82,10 +81,9 @@ def _is_deterministic(
     """Whether the same request gives the same tree again, whatever runs beside it.
 
     True for a run that asked for it, unless a time limit decided whether two answers are equal.
-    True for another one if the self-test found the generator's kernels batch-invariant, and prefill
-    bit-equal up to the length of the longest path with its prompt, no deadline cut the run, its
-    search took no results by arrival, and it was not boosted. False if one of these does not hold:
-    the tree may then still be the same. None without a verdict of the test.
+    True for another one if the self-test found the generator's kernels batch-invariant up to the
+    length of the longest path, and neither a deadline, results by arrival nor boosting shaped the
+    tree. False: it may be the same. None without a verdict of the test.
     """
     if is_boosted(request):
         return False
@@ -101,10 +99,7 @@ def _is_deterministic(
 
 
 def _is_trusted(outcome: Outcome, request: Request) -> bool | None:
-    """Whether the verifier scores the answer's path at least TRUST_THRESHOLD.
-
-    None without an answer, and for a strategy without a verifier.
-    """
+    """None without an answer, and for a strategy without a verifier."""
     scores = outcome.tree.path_scores(outcome.finish.choice)
     if outcome.finish.answer is None or not scores:
         return None

@@ -30,7 +30,7 @@ class Retention:
         self._began = time.time(), time.monotonic()
 
     def look(self) -> None:
-        """Look at the store beside the event loop, if it is time."""
+        """Look at the store in a thread, if it is time."""
         if self._task is None and time.monotonic() - self._looked_at > EVERY_S:
             self._looked_at = time.monotonic()
             self._task = asyncio.create_task(self._remove_in_thread(), name="retention")
@@ -50,10 +50,8 @@ class Retention:
             self._task = None
 
     def remove_old(self, now: float | None = None) -> int:
-        """Remove what is too old or too much. Returns how many runs. Raises StoreError.
-
-        Runs that have not ended stay. now: unix seconds. None: as `_tell_time` says.
-        """
+        """Remove what is too old or too much, but no run that has not ended. Returns how many runs.
+        Raises StoreError. now: unix seconds. None: as `_tell_time` says."""
         removed = 0
         if self._days is not None:
             limit = (self._tell_time() if now is None else now) - self._days * DAY_S
@@ -68,10 +66,8 @@ class Retention:
         return removed
 
     def _tell_time(self) -> float:
-        """Unix seconds, but not later than the daemon's start plus the seconds since then.
-
-        No run is too old because the system's clock has jumped ahead.
-        """
+        """Unix seconds, but at most the daemon's start plus the seconds since then: no run is too
+        old because the system's clock has jumped ahead."""
         wall_s, steady_s = self._began
         return min(time.time(), wall_s + time.monotonic() - steady_s)
 

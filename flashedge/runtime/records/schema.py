@@ -33,7 +33,6 @@ CREATE TABLE events (
 
 
 def _rename(column: str, table: str, old: str, new: str) -> str:
-    """A statement that renames a key of the JSON objects in a column."""
     renamed = f"json_remove(json_set({column}, '$.{new}', {column} -> '$.{old}'), '$.{old}')"
     has_old = f"json_type({column}, '$.{old}') IS NOT NULL"
     return f"UPDATE {table} SET {column} = {renamed} WHERE {has_old}"
@@ -67,7 +66,7 @@ SCHEMA_VERSION = 1 + len(MIGRATIONS)
 
 
 def open_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Create the schema in an empty file, bring an older one up to date, refuse any other file."""
+    """Create the schema in an empty file, migrate an older one, refuse any other file."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -119,7 +118,7 @@ def make_private(path: Path) -> None:
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """Raise StoreError, which says what the error means, for the sqlite3 errors of the block."""
+    """Raise StoreError for the sqlite3 errors of the block."""
     try:
         yield
     except sqlite3.Error as error:

@@ -31,30 +31,32 @@ from flashedge.runtime.records.schema import make_private, open_schema, translat
 from flashedge.types import NodeId
 
 FILE = "runs.sqlite"
-"""Its name in the state folder."""
 UNFINISHED = ("queued", "running")
 _ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
 _COUNT_TOKENS = (
     "SELECT coalesce(sum(json_array_length(event, '$.token_ids')), 0) FROM events"
     " WHERE run_id = ? AND event ->> '$.type' = 'StepCompleted'"
 )
-_LEVELS_AND_STEPS = (
-    "SELECT event ->> '$.type', event ->> '$.parent', event -> '$.children', event ->> '$.node',"
-    " json_array_length(event, '$.token_ids'), event ->> '$.finish' FROM events"
-    " WHERE run_id = ? AND event ->> '$.type' IN ('NodesExpanded', 'StepCompleted') ORDER BY seq"
+_LEVELS = (
+    "SELECT event ->> '$.parent', event -> '$.children' FROM events"
+    " WHERE run_id = ? AND event ->> '$.type' = 'NodesExpanded' ORDER BY seq"
+)
+_STEPS = (
+    "SELECT event ->> '$.node', json_array_length(event, '$.token_ids'), event ->> '$.finish'"
+    " FROM events WHERE run_id = ? AND event ->> '$.type' = 'StepCompleted' ORDER BY seq"
 )
 _MENTIONS = (
     "(holds(:text, (SELECT CAST(group_concat(value ->> '$.content', char(10)) AS BLOB)"
     " FROM json_each(spec, '$.problem.messages')))"
     " OR holds(:text, answer) OR holds(:text, CAST(result ->> '$.text' AS BLOB)))"
 )
-"""Whether a run's messages, its answer or its chosen path hold `:text`, which `fold` made."""
+"""Whether a run's messages, its answer or its chosen path hold `:text`, which is case-folded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as the store holds it. Times are unix seconds; answer and total_s are copied from the
-    result, as tree_tokens are; those of a run without one are counted in its events."""
+    """A run as the store holds it. Times are unix seconds. `tree_tokens` of a run without a result
+    are counted in its events."""
 
     id: str
     status: str
@@ -70,40 +72,24 @@ class StoredRun:
     error: Mapping[str, Any] | None
 
     plan: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of the request that the daemon decided (`Plan.list_decisions`). Empty in listings,
-    and None the result, since it holds the whole tree. `get` reads both."""
+    """What the daemon decided (`Plan.list_decisions`). Listings leave it and the result out."""
 
     result: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Nodes that began to generate together."""
-
-    parent: NodeId
-    children: tuple[NodeId, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletedStep:
-    """A node that is complete."""
-
-    node: NodeId
-    tokens: int
-    finish: str
-    """A value of FinishReason."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutline:
-    """The shape of a run: which nodes grew from which, and how long each became. Reading whole
-    events takes a hundred times as long, since they hold every token."""
+    """The shape of a run's tree. Reading whole events takes a hundred times as long, since they
+    hold every token."""
 
     prompt_tokens: int | None
     """None for a run without a result."""
 
-    parts: tuple[Level | CompletedStep, ...]
-    """In the order in which they happened."""
+    levels: tuple[tuple[NodeId, tuple[NodeId, ...]], ...]
+    """(parent, children) of nodes that began to generate together."""
+
+    steps: tuple[tuple[NodeId, int, str], ...]
+    """(node, tokens, finish) of each complete node. finish: a value of FinishReason."""
 
 
 StoredRuns = list[StoredRun]
@@ -154,11 +140,8 @@ class RunStore:
             )
 
     def append(self, run_id: str, seq: int, *events: Event) -> None:
-        """Store events numbered from `seq` on, all or none, committed before it returns. RunStarted
-        makes the run "running".
-
-        Raises ValueError for Progress, which is never stored.
-        """
+        """Store events numbered from `seq` on, all or none, committed before it returns. Raises
+        ValueError for Progress, which is never stored."""
         if any(isinstance(event, Progress) for event in events):
             raise ValueError("Progress events are not stored")
         rows = [
@@ -217,11 +200,8 @@ class RunStore:
             self.append(run_id, missed[0][0], *(event for _, event in missed))
 
     def interrupt_unfinished(self, now: float | None = None) -> RunIds:
-        """End the runs that a crash left open. Returns their ids.
-
-        A run whose terminal event was stored gets the status of that event; the others become
-        "interrupted". Their events stay. now: the finish time to record.
-        """
+        """End the runs that a crash left open, by their stored terminal event or else as
+        "interrupted". Returns their ids. now: the finish time to record."""
         rows = self._read(
             "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
             " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY rowid",
@@ -253,11 +233,18 @@ class RunStore:
         return [(seq, from_json(json.loads(text))) for seq, text in rows]
 
     def outline(self, run_id: str) -> RunOutline:
-        """The shape of a run's tree, without its tokens. Empty for an unknown run."""
+        """Empty for an unknown run."""
         query = "SELECT result ->> '$.usage.prompt_tokens' FROM runs WHERE id = ?"
         found = self._read(query, run_id)
-        parts = tuple(map(_parse_part, self._read(_LEVELS_AND_STEPS, run_id)))
-        return RunOutline(prompt_tokens=found[0][0] if found else None, parts=parts)
+        levels = tuple(
+            (parent, tuple(child[0] for child in json.loads(children)))
+            for parent, children in self._read(_LEVELS, run_id)
+        )
+        return RunOutline(
+            prompt_tokens=found[0][0] if found else None,
+            levels=levels,
+            steps=tuple(self._read(_STEPS, run_id)),
+        )
 
     def list(
         self,
@@ -267,13 +254,11 @@ class RunStore:
         status: str | None = None,
         text: str | None = None,
     ) -> StoredRuns:
-        """List runs without their results, newest first. before: a run id, lists only older runs.
+        """List runs without their results, in the order of their creation, newest first.
 
-        The order is that of their creation, even where the system's clock was set back meanwhile.
-        Raises NotFound when `before` is unknown.
-        text: lists only runs whose messages, answer or chosen path hold it, in any case, also
-        beyond ASCII. That may read the whole store. It does so on a connection of its own, so that
-        other calls from other threads go on meanwhile.
+        before: a run id, lists only older runs. text: lists only runs whose messages, answer or
+        chosen path hold it, in any case. That may read the whole store, so it has a connection of
+        its own and holds up no other thread. Raises NotFound when `before` is unknown.
         """
         where, values = ["1"], dict[str, Any](limit=limit, status=status)
         if status is not None:
@@ -286,14 +271,13 @@ class RunStore:
             values["before"] = at[0][0]
         if text is not None:
             where.append(_MENTIONS)
-            values["text"] = fold(text)
+            values["text"] = text.casefold()
         query = f"SELECT {_ROW}, '{{}}', NULL FROM runs WHERE {' AND '.join(where)}"
         with self._open_database() if text is None else self._open_another() as db:
             rows = db.execute(f"{query} ORDER BY rowid DESC LIMIT :limit", values).fetchall()
         return [_parse_row(row) for row in rows]
 
     def count(self) -> int:
-        """Count the runs."""
         return int(self._read("SELECT count(*) FROM runs")[0][0])
 
     def measure_bytes(self) -> int:
@@ -346,16 +330,11 @@ class RunStore:
             yield db
 
 
-def fold(text: str) -> str:
-    """The text without the difference of cases."""
-    return text.casefold()
-
-
 def _hold(wanted: str, text: str | bytes | None) -> bool:
     """Bytes may be no UTF-8: what models and users write can have half a surrogate pair."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "replace")
-    return text is not None and wanted in fold(text)
+    return text is not None and wanted in text.casefold()
 
 
 def _parse_row(row: tuple[Any, ...]) -> StoredRun:
@@ -365,18 +344,10 @@ def _parse_row(row: tuple[Any, ...]) -> StoredRun:
     return StoredRun(**fields)
 
 
-def _parse_part(row: tuple[str, int, str, int, int, str]) -> Level | CompletedStep:
-    kind, parent, children, node, tokens, finish = row
-    if kind == "StepCompleted":
-        return CompletedStep(node=NodeId(node), tokens=tokens, finish=finish)
-    listed = tuple(NodeId(child[0]) for child in json.loads(children))
-    return Level(parent=NodeId(parent), children=listed)
-
-
 def _read_ending(
     last: Event | None,
 ) -> tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """Read (status, result, error) from a run's last event."""
+    """(status, result, error) by a run's last event."""
     match last:
         case RunFinished(result=result):
             return "finished", result, None

@@ -32,9 +32,9 @@ class Calibration:
     pair: str
     strategy: str
     fingerprint: str
-    """The pair's fingerprint at the time (`models.folders`)."""
+    """Of the pair at the time (`models.folders`)."""
     settings: Mapping[str, Any]
-    """The settings of the runs (`collect_settings`)."""
+    """Of the runs (`collect_settings`)."""
     rule: Rule | None
     """None in files of older versions means that no early exit paid."""
     provenance: Mapping[str, Any]
@@ -60,15 +60,12 @@ class Calibration:
         return float(self.provenance.get("chosen", {}).get("saved", 0.0))
 
     def is_better_than(self, other: Calibration) -> bool:
-        """Whether `other`, for the same models and settings, should not replace this silently.
-
-        A calibration without a bound is never better.
-        """
-        if (self.fingerprint, self.settings) != (other.fingerprint, other.settings):
-            return False
-        if self.loss_bound is None:
-            return False
-        return self.num_problems > other.num_problems or self.saved > other.saved
+        """Whether `other`, for the same models and settings, should not replace this silently."""
+        return (
+            (self.fingerprint, self.settings) == (other.fingerprint, other.settings)
+            and self.loss_bound is not None
+            and (self.num_problems > other.num_problems or self.saved > other.saved)
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -100,10 +97,7 @@ def calibrations_file(config: Config) -> Path:
 
 
 def load_calibrations(config: Config) -> tuple[Calibration, ...]:
-    """Read all calibrations. Raises ConfigError when the file can't be read or is not ours.
-
-    The file is parsed again when it has changed: the daemon asks for each request.
-    """
+    """Read all calibrations. The file is parsed again when it has changed. Raises ConfigError."""
     path = calibrations_file(config)
     try:
         version = FileVersion.find(path)
@@ -134,16 +128,14 @@ def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
 
 
 def find_calibration(pair: str, strategy: str, config: Config) -> Calibration | None:
-    """Return the calibration of a pair and strategy. Raises ConfigError."""
+    """Raises ConfigError."""
     found = (c for c in load_calibrations(config) if (c.pair, c.strategy) == (pair, strategy))
     return next(found, None)
 
 
 def save_calibration(found: Calibration, config: Config) -> Path:
-    """Write a calibration in place of any earlier one of its pair and strategy.
-
-    Returns the file. Raises ConfigError.
-    """
+    """Write a calibration in place of an earlier one of its pair and strategy. Returns the file.
+    Raises ConfigError."""
     path = calibrations_file(config)
     key = (found.pair, found.strategy)
     others = [c for c in load_calibrations(config) if (c.pair, c.strategy) != key]
@@ -162,7 +154,7 @@ def save_calibration(found: Calibration, config: Config) -> Path:
 
 
 def collect_settings(request: Request) -> dict[str, Any]:
-    """Return what a run's answers and measures depend on besides problem, pair, strategy and n."""
+    """What a run's answers and measures depend on besides problem, pair, strategy and n."""
     return {
         "aggregate": request.aggregate,
         "selection": request.selection,
@@ -176,7 +168,7 @@ def collect_settings(request: Request) -> dict[str, Any]:
 
 
 def find_mismatch(found: Calibration, settings: Mapping[str, Any], fingerprint: str) -> str | None:
-    """Say why a calibration does not fit runs of these settings on this pair; None if it fits."""
+    """Why a calibration does not fit runs of these settings on this pair."""
     if found.fingerprint != fingerprint:
         return f"the pair {found.pair} has changed since"
     made_with = {**_EARLIER, **found.settings}

@@ -67,7 +67,7 @@ class ExitOptions:
 
     @property
     def names_policy(self) -> bool:
-        """Whether any part of the policy is given, so that no calibration applies."""
+        """Whether any part of it is given, so that no calibration applies."""
         return bool(self.thresholds) or self.policy is not None or self.detect is not None
 
     @classmethod
@@ -122,8 +122,8 @@ def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
 
 
 def build_paper_rule(strategy: str, options: ExitOptions = ExitOptions()) -> Rule:
-    """Complete `options` by the paper's rule. Strategies that the paper does not cover use that of
-    REBASE. It suits the paper's models; other models need calibration."""
+    """Complete `options` by the paper's rule, that of REBASE for strategies that it does not cover.
+    It suits the paper's models; other models need calibration."""
     usual = _PAPER.get(strategy, _PAPER_TREES)
     return Rule(
         policy=options.policy or usual.policy,

@@ -31,8 +31,7 @@ class Plan:
     """The decisions about a request. The store keeps them beside it."""
 
     request: Request
-    """What is carried out: the request as it came, but with the early exit and the boosting that
-    were decided."""
+    """The request as it came, but with the early exit and the boosting that were decided."""
 
     early_exit_source: str | None = None
     """Who decided the early exit: request, calibration or defaults. None without one."""
@@ -64,10 +63,7 @@ class Plan:
 
 
 def make_plan(request: Request, config: Config, fingerprint: Callable[[], str]) -> Plan:
-    """Decide everything. fingerprint: computes that of the serving pair.
-
-    Raises RequestError, ConfigError.
-    """
+    """fingerprint: computes that of the serving pair. Raises RequestError, ConfigError."""
     return decide_exit(decide_boost(request, config.scheduling_boost), config, fingerprint)
 
 
@@ -138,8 +134,8 @@ def pin_early_exit(plan: Plan) -> Request:
 
 
 def check_continues(earlier: Plan, plan: Plan, run_id: str) -> None:
-    """Raises Conflict unless both plans agree in all but token budget and deadline, and for a
-    boosted run: a longer one would explore something else."""
+    """Raises Conflict if the plans differ in more than token budget and deadline, and for a boosted
+    run: a longer one would explore something else."""
     now = plan.request
     limited = replace(earlier.request, token_budget=now.token_budget, deadline_s=now.deadline_s)
     if replace(earlier, request=limited) != plan:
@@ -157,9 +153,8 @@ def check_continues(earlier: Plan, plan: Plan, run_id: str) -> None:
 
 
 def check_shapes(self_test: Mapping[str, Any] | None) -> None:
-    """Raises RequestError where no search can be deterministic: the generator computes no passes,
-    or the self-test found no shape in which an engine gives the same bits twice, or did not end.
-    Raises EngineDead while it runs."""
+    """Raises RequestError where the self-test found no way for a search to be deterministic,
+    EngineDead while it runs."""
     if self_test is None:
         raise EngineDead(
             "the engines' self-test still runs, and deterministic requests need what it finds",

@@ -75,8 +75,8 @@ class Request:
     """Least tokens of a step by the rule entropy."""
 
     judge: str = STEPS
-    """What of a path the verifier sees: one of JUDGED. Of an answer it gives one score, by
-    `aggregate` over the answer's steps if it judges steps."""
+    """What of a path the verifier sees: one of JUDGED. An answer gets one score, by `aggregate`
+    over its steps if the verifier judges steps."""
 
     token_budget: int | None = None
     """Most generated tokens of the whole tree."""
@@ -100,12 +100,10 @@ class Request:
     """boxed; text or whole for open-ended problems; json. See `answers.equality`."""
 
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Variables of the generator's chat template, in place of those of its entry in models.toml. A
-    variable that the template does not know changes nothing."""
+    """Variables of the generator's chat template, in place of those of its entry in models.toml."""
 
     prompt_ids: TokenIds | None = None
-    """The prompt, where a protocol's handler has encoded it with the conversation's tools. None:
-    the problem's messages by the chat template."""
+    """The prompt, where a protocol's handler has encoded it with the conversation's tools."""
 
     guidance: Mapping[str, Any] | None = None
     """What every path must match. See `ExtendRequest.guidance`."""
@@ -139,13 +137,12 @@ class Request:
 
     @property
     def entropy_rule(self) -> EntropyRule | None:
-        """None where entropies end no step."""
         if self.step_rule != ENTROPY:
             return None
         return EntropyRule(threshold=self.step_entropy, min_tokens=self.min_step_tokens)
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to plain JSON values, with lists for tuples."""
+        """Plain JSON values, with lists for tuples."""
         fields = dataclasses.asdict(self)
         fields["problem"]["messages"] = list(fields["problem"]["messages"])
         if self.prompt_ids is not None:

@@ -40,32 +40,25 @@ def list_strategies(judges: Judges) -> tuple[str, ...]:
 
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:
-    """Find the strategy of a request that names none. judges: see `build_search`; judge: see
-    `Request`."""
+    """The strategy of a request that names none. judges: see `build_search`."""
     return "beam" if judges == "steps" and judge == STEPS else "best_of_n"
 
 
 def find_defaults(strategy: str) -> Mapping[str, Any]:
-    """Find the fields of Request whose default depends on the strategy.
-
-    Ref: arXiv 2412.20993 App. F (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3
-    (cumulative product of rewards).
-    """
+    """The fields of Request whose default depends on the strategy. Ref: arXiv 2412.20993 App. F
+    (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3 (cumulative product of rewards)."""
     return _DEFAULTS.get(strategy, {})
 
 
 def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
-    """Whether a search ends early unless the request says otherwise: a majority of short answers.
-
-    Whole texts hardly ever agree, and what scores decide no count tells. answers: None where the
-    default holds.
-    """
+    """Whether a search ends early unless the request says otherwise: a majority of short answers,
+    since whole texts hardly ever agree. answers: None where the default holds."""
     return strategy in VOTES and selection == "majority" and answers != "whole"
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
-    """Find the default options of a run that certainty may end, and of the runs that it is
-    calibrated on.
+    """The default options of a run that certainty may end, and of the runs that it is calibrated
+    on.
 
     A REBASE tree gives all of its answers at its end. With more paths than the paper's first check
     (16), the run therefore grows several trees of that size. Ref: arXiv 2412.20993 Tables 1, 3.
@@ -75,12 +68,8 @@ def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
 
 
 def count_paths_at_once(request: Request) -> int:
-    """The most paths that the search draws at once.
-
-    Those that draw whole answers draw them in groups where they may exit early: the next group
-    begins once the policy has seen the last one. MCTS draws the children of the rollouts in flight;
-    what boosting adds takes only room that is free, and is not counted.
-    """
+    """The most paths that the search draws at once. Whole answers come in groups where the run may
+    exit early. What boosting adds takes only free room, and is not counted."""
     if request.strategy == "mcts":
         return min(request.n, int(request.options.get("parallel", 1))) * request.branching
     if request.early_exit is None or request.strategy not in WITHOUT_STEP_SCORES:
@@ -89,10 +78,8 @@ def count_paths_at_once(request: Request) -> int:
 
 
 def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
-    """Build the search. judges: what one score of the pair's verifier is about.
-
-    Raises NotFound, RequestError, ConfigError (a program can't be loaded).
-    """
+    """judges: what one score of the pair's verifier is about. Raises NotFound, RequestError,
+    ConfigError (a program can't be loaded)."""
     strategy = request.strategy
     if strategy == "probed_cot" and request.n != 1:
         raise RequestError(
@@ -130,11 +117,8 @@ def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
 
 @cache
 def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
-    """Find the programs that installed packages register under `flashedge.strategies`.
-
-    Looked up once per process; a program is loaded when a run uses it. See
-    `search.strategies.program`.
-    """
+    """The programs that installed packages register under `flashedge.strategies`. A program is
+    loaded when a run uses it. See `search.strategies.program`."""
     return {point.name: _build_loader(point) for point in entry_points(group=GROUP)}
 
 

@@ -1,9 +1,9 @@
 """Boosting in the daemon: how many rollouts each MCTS run that asks for it may have in flight.
 
 Rollouts are divided again when a run arrives or ends, when a rollout ends, and every `LOOK_S`
-seconds, since the load of the engines changes meanwhile. The engines are asked for it only where
-more rollouts would gain if there was room: asking took 2 % of a core. What a run gets is told to
-its driver as an `Allowance`; the run stores it, so that it can be replayed (`replay.py`).
+seconds. The engines are asked for their load only where more rollouts would gain if there was room:
+asking took 2 % of a core. What a run gets is told to its driver as an `Allowance`; the run stores
+it, so that it can be replayed (`replay.py`).
 
 Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a limit of our own
 (`scheduling/rollouts/limiter.py`).
@@ -43,17 +43,14 @@ from flashedge.scheduling.rollouts.limiter import (
 LOOK_S = 0.25
 """How often the engines are looked at while boosted runs go on."""
 OTHERS_LOOKS = 2
-"""Sequences of others count once they are there at so many looks in a row: for a moment an engine
-goes on with what a run has cancelled."""
+"""Looks in a row at which sequences of others must be there to count: for a moment an engine goes
+on with what a run has cancelled."""
 KEPT_SHARE = 0.1
-"""Share of an engine's KV and batch that boosting leaves free, for what comes before the next
-look."""
+"""Share of an engine's KV and batch that boosting leaves free until the next look."""
 OWN_CARDS = "own"
 """`Health.kv_memory` of engines that run on cards of their own."""
-LEAST_TOKENS = 500
-"""Tokens from which on the daemon's time for each is known."""
-MOST_TOKENS = 5_000
-"""Of what was measured before, so many tokens count."""
+LEAST_TOKENS, MOST_TOKENS = 500, 5_000
+"""Tokens by which the daemon's time for each is known, and the most of them that count."""
 
 Allow = Callable[[int, int], None]
 """Tells a run how many rollouts it may have in flight, and how many all runs may have."""
@@ -66,23 +63,15 @@ class BoostedEngines(Protocol):
     def name(self) -> str: ...
 
     @property
-    def rollout_cost(self) -> RolloutCost | None:
-        """None where the speed of the device was not measured."""
-        ...
+    def rollout_cost(self) -> RolloutCost | None: ...
 
     @property
-    def max_sequences(self) -> int:
-        """Most sequences in one step of the generator."""
-        ...
+    def max_sequences(self) -> int: ...
 
-    async def views(self) -> Mapping[str, EngineView]:
-        """The load of "generator" and "verifier" now. Raises EngineError."""
-        ...
+    async def views(self) -> Mapping[str, EngineView]: ...
 
 
 class Boosting:
-    """Divides rollouts among the runs that join."""
-
     def __init__(
         self,
         *,
@@ -96,7 +85,6 @@ class Boosting:
         self._clock = clock
         self._daemon = daemon or DaemonTime(lambda: 0)
         self._pairs: dict[str, _PairBoosting] = {}
-        """Those with boosted runs."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.running_s = self.open_s = 0.0
@@ -111,8 +99,8 @@ class Boosting:
 
     @contextmanager
     def join(self, run: RunState, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
-        """Boost a run for the length of the block. It begins with one rollout in flight. Does
-        nothing for a run that is not boosted."""
+        """Boost a run for the length of the block, from one rollout in flight on. Does nothing for
+        a run that is not boosted."""
         if run.rollouts is None:
             yield
             return
@@ -133,12 +121,10 @@ class Boosting:
             self._look_soon()
 
     def note_event(self, run: RunState) -> None:
-        """A run's ledger has another event. Does nothing for one that is not boosted."""
         if run.rollouts is not None and run.rollouts.has_changed:
             self._look_soon()
 
     def list_states(self) -> tuple[BoostState, ...]:
-        """How rollouts are divided now, for each pair with boosted runs."""
         return tuple(
             BoostState(
                 pair=name,
@@ -157,8 +143,7 @@ class Boosting:
             self._task = asyncio.get_running_loop().create_task(self._look(), name="boosting")
 
     async def _look(self) -> None:
-        """Divide at each change, and look at the engines at regular times in between, however
-        often something changes."""
+        """Divide at each change, and look at the engines at regular times."""
         due_s = self._clock() + LOOK_S
         while self._pairs:
             with suppress(TimeoutError):
@@ -176,8 +161,8 @@ class Boosting:
         self._daemon.pause()
 
     def _would_gain(self, pair: _PairBoosting) -> bool:
-        """Whether there would be more rollouts if the engines had room. Not without any run, as
-        when the last one ended during a look at another pair."""
+        """Whether there would be more rollouts if the engines had room. The last run may have ended
+        during a look at another pair."""
         return bool(pair.runs) and self._limit(pair, IDLE).budget > len(pair.runs)
 
     # ------------------------------------------------------------ dividing
@@ -230,12 +215,10 @@ class _PairBoosting:
         self.engines = engines
         self.runs: dict[str, _BoostedRun] = {}
         self.granted: Allocation = {}
-        """Rollouts that each run may have in flight."""
         self.limit = Limit(budget=0, reason="nothing runs")
         self.load: EngineLoad | None = None
         """At the last look. None where the engines did not answer."""
         self._looked_s: float | None = None
-        """When the last look was. None before the first one."""
         self._was_waiting = False
         """Whether a request waited for room in an engine at the last look. Only what waits at two
         looks in a row counts: room may come with the next step."""
@@ -251,7 +234,6 @@ class _PairBoosting:
         return self._looked_s is not None and now_s - self._looked_s <= 2 * LOOK_S
 
     async def look(self, clock: Callable[[], float]) -> None:
-        """Ask the engines for their load."""
         most = self.engines.max_sequences
         try:
             views = await self.engines.views()
@@ -274,10 +256,8 @@ class _PairBoosting:
         self._was_waiting, self._looked_s = waits, now_s
 
     def find_cost(self, daemon_s: float) -> RolloutCost | None:
-        """The cost of a rollout with the lengths of these runs.
-
-        daemon_s: seconds that the daemon computes for a token.
-        """
+        """The cost of a rollout with the lengths of these runs. daemon_s: seconds of the daemon for
+        a token."""
         cost = self.engines.rollout_cost
         if cost is None:
             return None
@@ -294,7 +274,6 @@ class _PairBoosting:
         )
 
     def _count_others(self, views: Mapping[str, EngineView]) -> int:
-        """Sequences of the generator that are not of the boosted runs."""
         generator = views.get("generator")
         running = generator.running + generator.waiting if generator is not None else 0
         return max(0, running - sum(run.rollouts.open_sequences for run in self.runs.values()))
@@ -318,16 +297,15 @@ def _has_no_room(view: EngineView, max_sequences: int) -> bool:
 class DaemonTime:
     """Measures how long the daemon itself computes for each token, while boosted runs go on.
 
-    Engines are profiled without it. With many sequences in flight its time counts: it is added to
-    theirs where they share processors, and may bound them where they do not (`RolloutCost`). Tokens
-    of rollouts that are cancelled do not count, so it is rather too long. Ours, not the paper's.
+    Its time is added to that of engines with which it shares processors, and may bound others
+    (`RolloutCost`). Tokens of cancelled rollouts do not count, so it is rather too long. Ours, not
+    the paper's.
     """
 
     def __init__(
         self, count_tokens: Callable[[], int], cpu_s: Callable[[], float] = time.process_time
     ) -> None:
-        """count_tokens: those of all runs and plain requests so far; cpu_s: the processor time of
-        this process so far."""
+        """count_tokens: of all runs and plain requests so far. cpu_s: of this process so far."""
         self._count_tokens = count_tokens
         self._cpu_s = cpu_s
         self._since: tuple[float, int] | None = None
@@ -339,8 +317,7 @@ class DaemonTime:
         return self._spent_s / self._tokens if self._tokens >= LEAST_TOKENS else 0.0
 
     def look(self) -> None:
-        """Count the processor time and the tokens since the last look. The first look, and the
-        first one after a pause, counts nothing."""
+        """Count the processor time and the tokens since the last look. The first counts nothing."""
         cpu_s, tokens = self._cpu_s(), self._count_tokens()
         if self._since is not None:
             self._spent_s += cpu_s - self._since[0]
@@ -352,7 +329,6 @@ class DaemonTime:
             self._tokens *= kept
 
     def pause(self) -> None:
-        """No boosted run goes on: what comes until the next look does not count."""
         self.look()
         self._since = None
 
@@ -360,11 +336,8 @@ class DaemonTime:
 def build_rollout_cost(
     curves: Curves, generator: Generator, verifier: Verifier, threads: int
 ) -> RolloutCost | None:
-    """What one more rollout costs on these engines. None unless both curves were measured: an
-    assumed speed must not make others wait.
-
-    threads: CPU threads of each engine.
-    """
+    """What one more rollout costs on engines of so many CPU threads each. None unless both curves
+    were measured: an assumed speed must not make others wait."""
     both = curves.generator, curves.verifier
     if not all(isinstance(curve, MeasuredCurve) for curve in both):
         return None

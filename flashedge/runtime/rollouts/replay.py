@@ -1,9 +1,8 @@
 """Replays a run whose rollouts were boosted: the same search with the allowances of its log.
 
 What such a run explores depends on the clock and on other runs, but only through its allowances.
-Its events hold them (`RolloutsAllowed`), with the turn of the search at which each came, and what
-the engines answered. So the search can be told all of it again, without engines, and must build the
-same tree.
+Its events hold them (`RolloutsAllowed`), with the turn of each, and what the engines answered. So
+the search can be told all of it again, without engines, and must build the same tree.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class RunLog:
 
     @classmethod
     def from_events(cls, run_id: str, run_events: Iterable[Event]) -> RunLog:
-        """Raises Conflict for a run that was not boosted, has not finished, or was cut by a
-        deadline, NotFound for a log without a start."""
+        """Raises Conflict for a run that no log repeats, NotFound for a log without a start."""
         log = tuple(run_events)
         config = next((e.config for e in log if isinstance(e, RunStarted)), None)
         if config is None:
@@ -94,13 +92,10 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What a replay built."""
-
     tree: Tree
     finish: Finish
 
     def find_difference(self, log: RunLog) -> str | None:
-        """The first thing that is not as the run stored it. None if all is the same."""
         stored = log.result["tree"]["nodes"]
         if len(stored) != len(self.tree.nodes):
             return f"{len(self.tree.nodes)} nodes were built, {len(stored)} are stored"
@@ -129,8 +124,7 @@ def build_replay_search(spec: Request, script: Script) -> Mcts:
 
 
 async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
-    """Build the tree of a run from its log. Raises Conflict where the log lacks a result that the
-    search asks for."""
+    """Raises Conflict where the log lacks a result that the search asks for."""
     search = build_replay_search(log.spec, log.script)
     state, new = search.start(log.spec.problem, log.spec.seed, log.spec.limits)
     commands: deque[Command] = deque(new)
@@ -157,7 +151,6 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
 
 
 def _list_segments(log: RunLog, tree: Tree, nodes: Iterable[NodeId]) -> list[Result]:
-    """Those that the run got: a node that was cancelled first has none."""
     found = ((node, log.known.find_segment(tree, node)) for node in nodes)
     return [Generated(node=node, segment=known) for node, known in found if known is not None]
 

@@ -1,8 +1,7 @@
 """How long an output will be, as a distribution.
 
-An output is one answer to one prompt, or one path of a search. Its length is uncertain, since the
-end of the sequence is sampled like any other token. Lengths are integers, but the distributions are
-continuous, as in the paper.
+An output is one answer to one prompt, or one path of a search. Its end is sampled like any other
+token. Lengths are integers, but the distributions are continuous, as in the paper.
 
 Ref: arXiv 2604.00499 §3.
 """
@@ -10,7 +9,6 @@ Ref: arXiv 2604.00499 §3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Protocol
 
 import numpy as np
@@ -23,11 +21,8 @@ NU = 3.5
 
 
 class LengthDistribution(Protocol):
-    """Tokens of one output before any limit cuts it. Immutable and hashable.
-
-    The survival function stands for the cdf because 1 − cdf is rounded to 0 far in the tail, and an
-    output that has already drawn many tokens lives there.
-    """
+    """Tokens of one output before any limit cuts it. Immutable and hashable. Far in the tail, where
+    outputs with many tokens are, 1 − cdf is rounded to 0, so it has the survival function."""
 
     def __hash__(self) -> int: ...
 
@@ -42,12 +37,8 @@ class LengthDistribution(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogT:
-    """ln X = mu + sigma·T, where T has Student's t-distribution: the paper's heavy-tailed choice.
-
-    Its mean is infinite, so it has an expectation only below a limit (`tail.py`).
-
-    Ref: arXiv 2604.00499 §3.1, eq. (3) and (4).
-    """
+    """ln X = mu + sigma·T, where T has Student's t-distribution. It has an expectation only below a
+    limit (`tail.py`). Ref: arXiv 2604.00499 §3.1, eq. (3) and (4)."""
 
     mu: float
     """Median of ln X."""
@@ -57,11 +48,6 @@ class LogT:
 
     nu: float = NU
     """Degrees of freedom. Fewer mean a heavier tail."""
-
-    def __post_init__(self) -> None:
-        """Raises ValueError."""
-        if not (isfinite(self.mu) and 0 < self.sigma < np.inf and 0 < self.nu < np.inf):
-            raise ValueError(f"{self} must be finite, its scale and nu positive")
 
     def log_survival(self, tokens: Floats) -> Floats:
         with np.errstate(divide="ignore"):  # ln 0 at both ends

@@ -2,9 +2,9 @@
 
 A run leaves the tokens of its prompt and the mean logarithm of its outputs. A new prompt gets the
 average over the last runs of its strategy, in which those with about as long a prompt count most (a
-kernel average). If the very last runs were longer or shorter than that, the difference is added, so
-that a change of the workload is followed within a dozen runs. A prompt that ran before gets the
-mean of its own outputs, shrunk towards the average.
+kernel average). The difference of the very last runs from it is added, so that a change of the
+workload is followed within a dozen runs. A prompt that ran before gets the mean of its own outputs,
+shrunk towards the average.
 
 Cut outputs are lower bounds. Each counts as the mean of what is longer (expectation maximization).
 
@@ -24,16 +24,15 @@ from flashedge.scheduling.lengths.distribution import Floats, LogT
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 
 KEPT_RUNS, KEPT_PROMPTS = 512, 4_096
-"""Runs of each strategy, and prompts of the pair, that are remembered."""
 ALIKE = 0.15
 """Standard deviation of the kernel: prompts whose tokens differ by 15 % count 0.6."""
 LATE_RUNS, LATE_PRIOR = 12.0, 8.0
-"""Half-life of what the last runs add, in runs, and how many runs without a change it assumes."""
+"""Half-life of what the last runs add, in runs, and the runs without a change that it assumes."""
 OWN_RUNS = 8.0
 """Half-life of the outputs of one prompt, in its own runs."""
 BETWEEN, WITHIN = 0.35**2, 0.2**2
 """Variances of the mean logarithm over prompts, and of the logarithm over outputs of one prompt,
-until runs tell. In the lab's 100 problems of MATH they are 0.36² and 0.08² to 0.26²."""
+until runs tell."""
 LEAST_VARIANCE = 0.05**2
 STEPS = 4
 """Steps of expectation maximization for the cut outputs of a run."""
@@ -86,12 +85,19 @@ class HistoryPredictor:
         self._within, self._num_within = WITHIN, 4
 
     def predict(self, request: LengthRequest) -> LogT | None:
-        """Predict the length of one output. None before the first run has ended."""
-        average = self._average(request)
-        return None if average is None else self._predict(request, average)
+        """The length of one output. None before the first run has ended."""
+        average, within = self._average(request), self._within
+        if average is None:
+            return None
+        own = self._prompts.get(request.prompt_key)
+        if own is None:
+            return LogT(average.mu, SCALE * sqrt(within + average.between + average.doubt))
+        trust = average.between / (average.between + within / own.number)
+        mu = average.mu + trust * (own.mean - average.mu)
+        within = (4 * within + own.squares) / (4 + own.number)
+        return LogT(mu, SCALE * sqrt(within + (1 - trust) * average.between))
 
     def learn(self, finished: FinishedOutputs) -> None:
-        """Remember a request that is over."""
         request = finished.request
         average = self._average(request)
         outputs = _summarize(finished.lengths, average or NOTHING_KNOWN, self._within)
@@ -121,15 +127,6 @@ class HistoryPredictor:
         added = float(fading @ late) / (float(fading.sum()) + LATE_PRIOR)
         return _Average(steady + added, steady, between, between / weight)
 
-    def _predict(self, request: LengthRequest, average: _Average) -> LogT:
-        own, within = self._prompts.get(request.prompt_key), self._within
-        if own is None:
-            return LogT(average.mu, SCALE * sqrt(within + average.between + average.doubt))
-        trust = average.between / (average.between + within / own.number)
-        mu = average.mu + trust * (own.mean - average.mu)
-        within = (4 * within + own.squares) / (4 + own.number)
-        return LogT(mu, SCALE * sqrt(within + (1 - trust) * average.between))
-
     def _remember_prompt(self, key: bytes, outputs: _Outputs) -> None:
         before = self._prompts.pop(key, _Outputs(0.0, 0.0, 0.0))
         kept = 0.5 ** (1 / OWN_RUNS)
@@ -149,11 +146,9 @@ def _log_prompt(request: LengthRequest) -> float:
 
 
 def _summarize(lengths: OutputLengths, average: _Average, within: float) -> _Outputs:
-    """Summarize the outputs of one run by a few steps of expectation maximization.
-
-    ln X is taken as normal. A cut output counts as E[ln X | ln X > ln tokens] at the run's mean,
-    which the average of other prompts holds where most outputs were cut.
-    """
+    """Summarize the outputs of one run by a few steps of expectation maximization, ln X taken as
+    normal. A cut output counts as E[ln X | ln X > ln tokens] at the run's mean, which the average
+    of other prompts holds where most outputs were cut."""
     logs, weights = np.log(np.array(lengths.tokens)), np.array(lengths.weights)
     cut, number = np.array(lengths.is_censored), lengths.num_outputs
     bounds, spread = logs[cut], np.zeros_like(logs)

@@ -16,22 +16,18 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthRequest:
-    """A search or a plain request, of which the length of one output is predicted."""
+    """A search or a plain request. Its prompt is known by its tokens, its text, or both."""
 
     pair: str
-    """The pair that generates."""
-
     kind: str = PLAIN
     """The name of a search's strategy, or PLAIN."""
 
     prompt_ids: TokenIds = ()
-    """The whole prompt in the generator's tokens. Empty where only the text is known."""
-
     prompt_tokens: int = 0
     """Tokens of the prompt where `prompt_ids` is empty. 0 where nobody knows them."""
 
     text: str = ""
-    """The conversation. Empty where only the tokens are known."""
+    """The conversation."""
 
     outputs: int = 1
     """Paths or choices that it asks for."""
@@ -63,7 +59,7 @@ class OutputLengths:
     """(num_points,) tokens of each output, at least 1."""
 
     is_censored: tuple[bool, ...]
-    """(num_points,) whether a limit, a pruning or a cancel ended it, and not the model."""
+    """(num_points,) whether it was cut, and not ended by the model."""
 
     weights: tuple[float, ...]
     """(num_points,) how often each of them counts. Only censored points may be negative."""
@@ -76,19 +72,10 @@ class OutputLengths:
 
     @property
     def num_outputs(self) -> float:
-        """Outputs, the censored ones included."""
         return sum(self.weights)
-
-    @property
-    def ended(self) -> tuple[int, ...]:
-        """Tokens of the outputs that the model ended, each as often as it counts."""
-        pairs = zip(self.tokens, self.is_censored, self.weights, strict=True)
-        return tuple(tokens for tokens, cut, w in pairs if not cut for _ in range(round(w)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedOutputs:
-    """A request that is over, and how long its outputs became."""
-
     request: LengthRequest
     lengths: OutputLengths

@@ -1,8 +1,7 @@
 """Expectation, value at risk and conditional value at risk of a length that a limit cuts.
 
-The length is X̃ = min(X, L), where L is `max_tokens`, given X > drawn: an output that goes on is
-longer than what it has drawn, so P(X > x | X > drawn) = P(X > x) / P(X > drawn). The paper predicts
-once, before the first token, and names this as future work (App. G).
+The length is X̃ = min(X, L), where L is `max_tokens`, given X > drawn, so that P(X > x | X > drawn)
+= P(X > x) / P(X > drawn). The paper predicts once, before the first token (App. G).
 
 The paper integrates x·f(x) (App. B) by Monte Carlo. The quadrature here uses that
 E[X̃] = ∫₀ᴸ P(X > x) dx, which is the same by parts, and needs neither the density nor a special
@@ -23,8 +22,7 @@ from flashedge.scheduling.lengths.distribution import LengthDistribution
 CONFIDENCE = 0.9
 """α: the value at risk is the tokens that this share of the outputs does not exceed."""
 LEAST_LOG_SURVIVAL = -600.0
-"""Below it double precision loses the tail of the distribution. A share of e^-600 of the outputs
-is none: the distribution is wrong about this one."""
+"""Below it double precision loses the tail: the distribution is wrong about this output."""
 
 _LISTED = [1 - 1e-4, 1 - 1e-3, 0.99, 0.9, 0.75, 0.6, 0.5, 0.4, 0.25, 1 - CONFIDENCE, 0.03, 0.01]
 _SHARES = np.array(_LISTED + [10.0**-power for power in range(3, 9)])
@@ -50,28 +48,22 @@ class TailFigures:
     """Mean of the longest share 1 − α of the outputs."""
 
 
-def make_unknown_figures(max_tokens: float) -> TailFigures:
-    """The figures of an output of which nothing is known: it counts as long as its limit, so that
-    requests with a prediction go first (§5)."""
-    return TailFigures(
-        expected=max_tokens,
-        median=max_tokens,
-        value_at_risk=max_tokens,
-        conditional_value_at_risk=max_tokens,
-    )
-
-
 def compute_figures(
     distribution: LengthDistribution, max_tokens: float, *, drawn: float = 0
 ) -> TailFigures:
-    """Compute the figures by quadrature: Gauss and Legendre's on pieces of ln x.
+    """Compute the figures by Gauss-Legendre quadrature on pieces of ln x.
 
-    max_tokens: the limit L, positive. drawn: tokens so far. Nothing is known of an output that has
-    outlived its distribution.
+    max_tokens: the limit L, positive. drawn: tokens so far. An output that has outlived its
+    distribution counts as long as its limit.
     """
     log_outlived = float(distribution.log_survival(np.asarray(float(drawn))))
     if drawn >= max_tokens or not log_outlived > LEAST_LOG_SURVIVAL:
-        return make_unknown_figures(max_tokens)
+        return TailFigures(
+            expected=max_tokens,
+            median=max_tokens,
+            value_at_risk=max_tokens,
+            conditional_value_at_risk=max_tokens,
+        )
     points = distribution.inverse_survival(_SHARES * np.exp(log_outlived))
     edges = np.append(np.clip(points, drawn, max_tokens), max_tokens)  # (num_pieces + 1,)
     logs = np.log(np.maximum(edges, _SHORTEST))

@@ -5,13 +5,11 @@ The order:
 1. programs that once got no token for `escalate_after_s`, by arrival
 2. chats, then searches, then batch work (`Kind`)
 3. within a kind: those that have started, where programs are scheduled as a gang
-4. by the policy's score, then by arrival, then by key; batch work by arrival alone, since whoever
-   reads its results reads them from the first one on
+4. by the policy's score, then by arrival, then by key; batch work by arrival alone, since its
+   results are read in that order
 
-Within 2 and 3 clients take turns, which goes before 4: the client that was served the fewest tokens
-goes next, so that an agent with a hundred problems does not keep a person with one problem waiting.
-
-By (1) no program starves: from then on only such programs that arrived before it go first.
+Within 2 and 3 clients take turns before 4 counts: the client that was served the fewest tokens goes
+next, so that an agent with a hundred problems does not keep a person with one problem waiting.
 
 Ref: arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4; the virtual token counter of arXiv
 2401.00588, on whole programs.
@@ -31,18 +29,15 @@ from flashedge.scheduling.programs.policies import Policy, Queued
 from flashedge.scheduling.programs.program import KIND_RANKS, Kind, Member, Program, Work
 
 RETURNS_S = 60.0
-"""If a member of a program comes so soon after its last one has left, as of an agent that asks one
-question after another, the program counts as under way."""
+"""A program whose next member comes so soon after its last one has left, as of an agent that asks
+one question after another, counts as under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How programs are ordered."""
-
     policy: Policy
     is_gang: bool = True
-    """Whether programs that have started go before those that have not, so that a program's
-    requests run together."""
+    """Whether programs that have started go first, so that a program's requests run together."""
 
     is_fair: bool = True
     """Whether clients take turns."""
@@ -51,15 +46,12 @@ class Rules:
     """Whether chats go before searches, and both before batch work."""
 
     escalate_after_s: float | None = 60.0
-    """A program that got no token for so long goes first until it is over. None: never."""
+    """A program that got no token for so long goes first until it is over."""
 
 
 class ActivePrograms:
-    """Keeps programs with their members, and orders them. Has no clock: times are arguments.
-
-    Members are named by their ids. One that is over has no program, and its late news change
-    nothing.
-    """
+    """Keeps programs with their members, and orders them. Has no clock: times are arguments. Late
+    news of a member that is over change nothing."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -85,23 +77,22 @@ class ActivePrograms:
         return None if program is None else program.members[member]
 
     def join(self, member: str, doing: Member, key: str, client: str, now_s: float) -> None:
-        """Add a member to a program, which begins with its first one. A client that comes back
-        begins at the least count of those that are here, so that nobody saves service up."""
+        """Add a member to its program, which begins with its first one. A client that comes back
+        begins at the least count of the others, so that nobody saves service up."""
         program = self._programs.get(key)
         if program is None:
             clients = {other.client for other in self._programs.values()}
             if client not in clients:
                 least = min((self._served_tokens[name] for name in clients), default=0.0)
                 self._served_tokens[client] = max(self._served_tokens.get(client, 0.0), least)
-            program = Program(
-                key=key, client=client, arrived_s=now_s, is_resumed=self._has_returned(key, now_s)
-            )
+            self._left_s = {k: s for k, s in self._left_s.items() if now_s - s <= RETURNS_S}
+            is_resumed = self._left_s.pop(key, None) is not None
+            program = Program(key=key, client=client, arrived_s=now_s, is_resumed=is_resumed)
             self._programs[key] = program
         program.add(member, doing)
         self._program_of[member] = program
 
     def leave(self, member: str, now_s: float) -> None:
-        """A member is over, and its program with its last one. Again, this does nothing."""
         program = self._program_of.pop(member, None)
         if program is None:
             return
@@ -114,18 +105,12 @@ class ActivePrograms:
         if not self._programs:  # nobody is here to be compared with
             self._served_tokens.clear()
 
-    def _has_returned(self, key: str, now_s: float) -> bool:
-        self._left_s = {k: s for k, s in self._left_s.items() if now_s - s <= RETURNS_S}
-        return self._left_s.pop(key, None) is not None
-
     def change(self, member: str, **changes: Any) -> None:
-        """Change fields of a member."""
         doing = self.find_member(member)
         if doing is not None:
             doing.change(**changes)
 
     def note_tokens(self, member: str, tokens: int, now_s: float) -> None:
-        """A member has drawn so many more tokens, which count as its client's service."""
         program = self._program_of.get(member)
         if program is not None:
             doing = program.members[member]
@@ -134,13 +119,13 @@ class ActivePrograms:
             self._served_tokens[program.client] += tokens
 
     def note_service(self, member: str, now_s: float) -> None:
-        """The engines go on with a member, whose tokens are counted later."""
+        """The engines go on with a member; its tokens are counted later."""
         program = self._program_of.get(member)
         if program is not None:
             program.served_s = now_s
 
     def note_start(self, key: str, now_s: float) -> float | None:
-        """A member of a program runs. Returns how long the program waited if it is the first."""
+        """A member runs. Returns how long its program waited if it is the first."""
         program = self._programs.get(key)
         if program is None or program.started_s is not None:
             return None
@@ -166,10 +151,10 @@ class ActivePrograms:
             waiting=sum(program.started_s is None for program in programs),
             max_batch=max_batch,
         )
-        scored = [
-            (self._find_class(program), 0.0 if self._is_batch(program) else score, program)
-            for program, score in zip(programs, self.rules.policy.score(queued), strict=True)
-        ]
+        scored = []
+        for program, score in zip(programs, self.rules.policy.score(queued), strict=True):
+            is_batch = self.rules.ranks_kinds and program.kind is Kind.BATCH
+            scored.append((self._find_class(program), 0.0 if is_batch else score, program))
         scored.sort(key=lambda each: (*each[:2], each[2].arrived_s, each[2].key))
         if not self.rules.is_fair:
             return [program for _, _, program in scored]
@@ -179,9 +164,6 @@ class ActivePrograms:
             for program in self._take_turns([program for _, _, program in group], works)
         ]
 
-    def _is_batch(self, program: Program) -> bool:
-        return self.rules.ranks_kinds and program.kind is Kind.BATCH
-
     def _find_class(self, program: Program) -> tuple[int, float, int]:
         """What goes before any score."""
         if program.is_escalated:
@@ -190,8 +172,8 @@ class ActivePrograms:
         return (1, KIND_RANKS[program.kind] if self.rules.ranks_kinds else 0, waits)
 
     def _take_turns(self, ordered: Sequence[Program], works: dict[str, Work]) -> Iterator[Program]:
-        """Interleave clients by their service, to which the expected work of what goes first is
-        added. The programs of one client keep their order."""
+        """Interleave clients by their service and the expected work of what goes first. The
+        programs of one client keep their order."""
         queues: dict[str, deque[Program]] = {}
         for program in ordered:
             queues.setdefault(program.client, deque()).append(program)

@@ -4,9 +4,8 @@ A run is admitted where all of these hold, and always where nothing else runs:
 
 - its predicted KV fits beside what the running ones are predicted to need
 - the engine's batch has places for its sequences
-- the batch gains from it: twice the batch must bring at least a tenth more tokens a second. Where
-  it does not, more runs at once only make each of them slower, and running them one after the
-  other is better for the mean and no worse for the last.
+- the batch gains from it: twice the batch must bring at least a tenth more tokens a second, or else
+  running one after the other is better for the mean and no worse for the last.
 
 Runs start in the order of their programs. One that does not fit holds the others back: letting
 smaller ones pass would starve it.
@@ -30,8 +29,6 @@ FADING = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What the engines have room for."""
-
     kv_tokens: int
     """Tokens whose KV both engines hold together."""
 
@@ -42,7 +39,7 @@ class Capacity:
     """Sequences up to which twice as many bring a tenth more tokens a second, at most its batch."""
 
     step_s: BatchTime | None = None
-    """Seconds of a decode step of the generator, by its batch. None where it is not known."""
+    """Seconds of a decode step of the generator, by its batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +51,7 @@ class Need:
 
 
 def predict_need(run: Member) -> Need:
-    """Predict what a run needs. Finished outputs need nothing: the cache may drop them."""
+    """Finished outputs need nothing: the cache may drop them."""
     if run.lengths is None:
         one = run.max_tokens * UNPREDICTED_SHARE
     else:
@@ -64,7 +61,6 @@ def predict_need(run: Member) -> Need:
 
 
 def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool:
-    """Whether a run may start beside those that run."""
     needs = need, *running
     return len(needs) <= capacity.max_running and (
         not running
@@ -76,10 +72,7 @@ def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool
 
 
 def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
-    """The batch up to which each doubling raises the sequences a second by `LEAST_GAIN`.
-
-    step_s: seconds of a decode step of a batch.
-    """
+    """The batch up to which each doubling raises the sequences a second by `LEAST_GAIN`."""
     batch = 1
     while batch < max_batch:
         larger = min(2 * batch, max_batch)
@@ -93,9 +86,8 @@ def find_useful_batch(step_s: BatchTime, max_batch: int) -> int:
 class KvShares:
     """What part of its paths' tokens a search of each strategy holds at its peak, in (0, 1].
 
-    The paths of a tree share what they have in common, and pruned ones are dropped. So a beam
-    search holds a third of what as many paths of full length would need. The part is measured on
-    runs that finish. Strategies that have not run have 1.
+    Paths share their beginnings, and pruned ones are dropped: a beam search holds a third of what
+    as many whole paths would. Measured on runs that finish; 1 before.
     """
 
     def __init__(self) -> None:
@@ -105,7 +97,6 @@ class KvShares:
         return self._shares.get(strategy, 1.0)
 
     def learn(self, strategy: str, share: float) -> None:
-        """A run has finished. A larger part than before counts in full, since too little room
-        costs more than too much."""
+        """A larger part than before counts in full: too little room costs more than too much."""
         before = self._shares.get(strategy, share)
         self._shares[strategy] = max(share, before + FADING * (share - before))

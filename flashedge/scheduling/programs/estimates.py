@@ -17,9 +17,9 @@ from flashedge.scheduling.programs.program import Member, Program
 from flashedge.scheduling.rollouts.allocation import BoostState
 
 MEMORY_S = 20.0
-"""Tokens count for about so many seconds. Only time in which searches run passes."""
+"""How long tokens count. Only time in which searches run passes."""
 LEAST_S = 0.5
-"""Time in which searches must have run before their speed is known."""
+"""How long searches must have run before their speed is known."""
 
 Speed = Callable[[int], float]
 """Tokens a second of a batch of so many sequences."""
@@ -27,16 +27,14 @@ Speed = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEstimate:
-    """One run at this moment. All is None for a run that is over."""
+    """One run at this moment. What is not known, or does not apply, is None."""
 
     position: int | None = None
-    """Runs that wait before it. None where it does not wait."""
+    """Runs that wait before it."""
 
     starts_in_s: float | None = None
-    """When it is expected to start. None where it does not wait, or where that is not known."""
-
     median_tokens: float | None = None
-    """Predicted length of one of its paths. None until it is predicted."""
+    """Predicted length of one of its paths."""
 
     tail_tokens: float | None = None
     """The length that a tenth of its paths exceeds, as predicted."""
@@ -47,14 +45,12 @@ class ProgramEstimate:
     """One program at this moment."""
 
     pair: str
-    """The pair whose engines it uses."""
-
     key: str
     client: str
     kind: str
     place: int | None
-    """Programs in the queue that go before it. None where it is not in the queue: it has started,
-    or is a plain request, which the engines take as soon as they have room."""
+    """Programs in the queue that go before it. None for one that has started, and for a plain
+    request, which the engines take as soon as they have room."""
 
     has_started: bool
     """Whether a search of it runs, or the first output of a request has come."""
@@ -63,7 +59,7 @@ class ProgramEstimate:
     """From its arrival to its start, or until now."""
 
     median_tokens: float | None
-    """Predicted length of one of its outputs. None until it is predicted."""
+    """Predicted length of one of its outputs."""
 
     tail_tokens: float | None
     """The length that a tenth of its outputs exceeds, as predicted (value at risk)."""
@@ -72,21 +68,16 @@ class ProgramEstimate:
     """What it is expected to generate yet, all outputs together."""
 
     starts_in_s: float | None
-    """When its first run is expected to start. None where it is not in the queue, or where that is
-    not known."""
+    """When its first run is expected to start. None where it is not in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """How programs are ordered, and what is known of each."""
-
     policy: str
     programs: tuple[ProgramEstimate, ...]
-    """In their order: the first goes first."""
+    """In their order."""
 
     boosts: tuple[BoostState, ...] = ()
-    """How the rollouts of boosted runs are divided, for each pair that has such runs."""
-
     boost_running_s: float = 0.0
     """Seconds in which boosted runs went on, since the daemon began."""
 
@@ -97,11 +88,8 @@ class Scheduling:
 def estimate_programs(
     pair: str, programs: Iterable[Program], now_s: float, queued: Mapping[str, float | None]
 ) -> list[ProgramEstimate]:
-    """Estimate a pair's programs, given in their order.
-
-    queued: by the keys of the programs that have a run in the queue, the seconds until it starts,
-    or None where that is not known.
-    """
+    """Estimate a pair's programs, given in their order. queued: seconds until the start, by the
+    keys of the programs that have a run in the queue."""
     found: list[ProgramEstimate] = []
     before = 0
     for program in programs:
@@ -130,11 +118,8 @@ def estimate_programs(
 def predict_starts(
     running: Iterable[Member], waiting: Sequence[Member], speed: Speed | None
 ) -> list[float | None]:
-    """Seconds until each waiting run starts. waiting: the next one first.
-
-    speed: None where it was not measured yet.
-    None where that is not known: without a speed, or behind a run whose length is not predicted.
-    """
+    """Seconds until each waiting run starts, the next one first. None where that is not known:
+    without a speed, or behind a run whose length is not predicted."""
     found: list[float | None] = [None] * len(waiting)
     running = list(running)
     if speed is None or any(run.lengths is None for run in running):
@@ -160,22 +145,19 @@ def predict_starts(
 class SearchSpeed:
     """How fast searches draw tokens, measured while they run.
 
-    A batch twice as large is rarely twice as fast. The cost curve of the generator says how the
-    speed grows with the batch; what is measured is how much of that speed the searches get. They
-    wait for stragglers and for the verifier, and share the engine with chats. Older tokens fade.
-    While nothing runs the speed is kept, as the first guess for what comes next.
+    The cost curve of the generator says how the speed grows with the batch. Measured is the share
+    of it that searches get, since they wait for stragglers and for the verifier, and share the
+    engine with chats. Older tokens fade. While nothing runs the speed is kept.
     """
 
     def __init__(self) -> None:
         self._step_s: BatchTime | None = None
         self._sequences = 0
-        """Of the searches that run."""
         self._seen_s = 0.0
         self._tokens = self._promised = self._busy_s = 0.0
 
     def set_curve(self, step_s: BatchTime | None) -> None:
-        """step_s: seconds of a decode step by its batch. None: not known, and every batch counts
-        as equally fast."""
+        """step_s: seconds of a decode step by its batch. None: every batch is equally fast."""
         if (step_s is None) != (self._step_s is None):  # what was measured is in another unit
             self._tokens = self._promised = self._busy_s = 0.0
         self._step_s = step_s
@@ -186,12 +168,11 @@ class SearchSpeed:
         self._sequences += sequences
 
     def add_tokens(self, tokens: int, now_s: float) -> None:
-        """A search has drawn so many tokens since its last ones."""
         self._pass_time(now_s)
         self._tokens += tokens
 
     def measure(self, now_s: float) -> Speed | None:
-        """The speed of searches. None where they have hardly run yet, or drew nothing."""
+        """None where searches have hardly run yet, or drew nothing."""
         self._pass_time(now_s)
         if self._busy_s < LEAST_S or not self._tokens:
             return None

@@ -19,7 +19,7 @@ from flashedge.scheduling.lengths.distribution import LengthDistribution
 from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
 
 ROUNDED_TOKENS = 16
-"""Drawn tokens are rounded down to a multiple of it, since figures are cached for each number."""
+"""Drawn tokens are rounded down to a multiple, since figures are cached for each number."""
 LEAST_LEFT = 0.02
 """Share of a program's work that counts as left until it is over."""
 
@@ -33,19 +33,16 @@ class Kind(StrEnum):
 
 
 KIND_RANKS = {kind: at for at, kind in enumerate(Kind)}
-"""0 for what goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, and how urgently."""
-
     client: str = ""
     program: str | None = None
     """The key of the program that the request is a part of. None: a program of its own."""
 
     priority: int = 0
-    """Smaller is more urgent. Above 0 it is batch work, which waits for everything else."""
+    """Above 0 it is batch work, which waits for everything else."""
 
     def choose_kind(self, usual: Kind) -> Kind:
         return Kind.BATCH if self.priority > 0 else usual
@@ -56,11 +53,9 @@ ANONYMOUS = Caller()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Tokens that are left to generate."""
-
     expected: float
     tail: float
-    """Their mean in the worst tenth of the cases (CVaR)."""
+    """The mean in the worst tenth of the cases (CVaR)."""
 
     def __add__(self, other: Work) -> Work:
         """Both together. Their tails are assumed to coincide."""
@@ -76,27 +71,25 @@ class Member:
     """Answers or paths that it draws in all, the finished ones included."""
 
     width: int | None = None
-    """Sequences that it draws at once. None: all outputs. MCTS may draw more than it has outputs:
-    several children for each rollout in flight."""
+    """Sequences that it draws at once. None: all outputs. MCTS draws several children for each
+    rollout in flight."""
 
     max_tokens: int
     """Limit of one output."""
 
     prompt_tokens: int = 0
-    """Tokens that all outputs share."""
-
     kv_share: float = 1.0
     """What part of the tokens of all its sequences it holds at its peak. See `KvShares`."""
 
     lengths: LengthDistribution | None = None
-    """The length of one output. None until it is predicted."""
+    """Of one output. None until it is predicted."""
 
     drawn_tokens: int = 0
     """Tokens of all outputs so far."""
 
     progress: float = 0.0
-    """Share of the work that is done, in [0, 1], where more than its tokens is known: the surer a
-    search that may exit early is, the sooner it ends, so its certainty stands here."""
+    """Share of the work that is done, in [0, 1], where more than its tokens is known: the certainty
+    of a search that may exit early."""
 
     work: Work = field(init=False)
     """What is left. Kept, since programs are ordered far more often than they change."""
@@ -105,18 +98,15 @@ class Member:
         self.work = estimate_work(self)
 
     def change(self, **changes: Any) -> None:
-        """Change fields, and what is left with them."""
         for name, value in changes.items():
             setattr(self, name, value)
         self.work = estimate_work(self)
 
     @property
     def sequences(self) -> int:
-        """The most sequences that it draws at once, at least one."""
         return max(1, self.outputs if self.width is None else self.width)
 
     def predict_output(self) -> tuple[float | None, float | None]:
-        """Median and upper tenth of the tokens of one output. None until they are predicted."""
         return predict_output(self.lengths, self.max_tokens)
 
 
@@ -125,29 +115,27 @@ class Program:
     """One program. Times are seconds of one clock."""
 
     key: str
-    """Names the program. Its engine requests carry it."""
+    """Its engine requests carry it."""
 
     client: str = ""
-    """Who asks. Clients share the engines evenly where fairness is on."""
-
     kind: Kind = Kind.SEARCH
     """That of its most urgent member."""
 
     arrived_s: float
     members: dict[str, Member] = field(default_factory=dict)
-    """By id, in the order of their arrival. Never empty. See `add` and `remove`."""
+    """By id, in the order of their arrival. Never empty."""
 
     started_s: float | None = None
     """When it first ran. None while it waits for admission."""
 
     served_s: float | None = None
-    """When it last got a token. None: never."""
+    """When it last got a token."""
 
     is_resumed: bool = False
     """Whether it had started before, and comes back after a short pause."""
 
     is_escalated: bool = False
-    """Whether it once got nothing for too long. It then goes first until it is over."""
+    """Whether it once got nothing for too long."""
 
     def add(self, name: str, member: Member) -> None:
         self.members[name] = member
@@ -163,13 +151,11 @@ class Program:
 
     @property
     def work(self) -> Work:
-        """What its members have left."""
         first, *others = (member.work for member in self.members.values())
         return sum(others, first)
 
     @property
     def waits_since_s(self) -> float:
-        """Since when it got nothing."""
         return self.arrived_s if self.served_s is None else self.served_s
 
     @property
@@ -187,7 +173,7 @@ class Program:
 def predict_output(
     lengths: LengthDistribution | None, max_tokens: int
 ) -> tuple[float | None, float | None]:
-    """Median and upper tenth of the tokens of an output. None where nothing is predicted."""
+    """Median and upper tenth of the tokens of an output, where they are predicted."""
     if lengths is None:
         return None, None
     one = find_figures(lengths, max_tokens, 0)
@@ -195,7 +181,7 @@ def predict_output(
 
 
 def estimate_work(member: Member) -> Work:
-    """Estimate the tokens that a member still generates. Unpredicted outputs count in full.
+    """The tokens that a member still generates. Unpredicted outputs count in full.
 
     Their sum is less uncertain than one output: the excess of its tail grows with the square root
     of their number, which is exact for many independent outputs. Remaining work stays positive: a
@@ -223,5 +209,4 @@ def estimate_work(member: Member) -> Work:
 
 @lru_cache(maxsize=1 << 14)
 def find_figures(lengths: LengthDistribution, limit: int, drawn: int) -> TailFigures:
-    """The figures of an output that has so many tokens already. Cached: they are asked often."""
     return compute_figures(lengths, limit, drawn=drawn)

@@ -4,8 +4,8 @@ The score of a run (degree of parallelism) is
 
     S = log(1 + Δt) + β · [best reward / acceptance threshold > 0.9]
 
-The first term favours what has been here for long, so that nothing starves; its logarithm keeps one
-old run from taking everything. The second favours runs that are about to end early.
+The first term favours old runs, so that nothing starves; its logarithm keeps one of them from
+taking everything. The second favours runs that are about to end early.
 
 Ref: arXiv 2604.00510 §4.4, Algorithm 1, phase 2. Departures: as printed the targets can sum to more
 than M, since each is at least 1; here the sum is at most M. No run gets more rollouts than it has a
@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from math import floor, log1p
 
 Allocation = dict[str, int]
-"""Rollouts that each run may have in flight, by its key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +32,16 @@ class RolloutCandidate:
     """Sequences that one rollout generates at once."""
 
     most: int
-    """Rollouts that it has a use for: those that it has left, at most what one run may have. At
-    least 1."""
+    """Rollouts that it has a use for, at least 1."""
 
     observed: int = 0
     """Rollouts that have ended."""
 
     nearness: float | None = None
-    """Its best reward over the reward at which it ends early. None where no reward ends it, or
-    nothing is scored yet."""
+    """Its best reward over the reward at which it ends early, if there are both."""
 
     path_tokens: int = 0
-    """Tokens of prompt and path whose KV one rollout holds at its longest."""
+    """Tokens of prompt and path that one rollout holds at its longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,6 @@ class BoostState:
     """Why there are no more."""
 
     runs: Mapping[str, int]
-    """Rollouts that each run may have in flight, by its id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,27 +63,24 @@ class Allocator:
     """Divides rollouts. Holds configuration only: times and the budget are arguments."""
 
     beta: float = 2.0
-    """What being near to its end is worth. A run near to its end goes before all that are younger
-    than e^β times its age. The paper gives no value."""
+    """A run near to its end goes before all that are younger than e^β times its age. The paper
+    gives no value."""
 
     near: float = 0.9
     """From this share of the acceptance threshold on, a run is near to its end."""
 
     least_observed: int = 1
-    """Rollouts that must have ended before a run may have several. It keeps runs that one rollout
-    decides from being boosted."""
+    """Rollouts that must have ended before a run may have several: one may decide it."""
 
     slack: int = 1
-    """A run may keep so many rollouts above its target while the budget allows it, so that a score
+    """Rollouts above its target that a run may keep while the budget allows it, so that a score
     that grows with time cancels nothing."""
 
     def rate(self, run: RolloutCandidate, now_s: float) -> float:
-        """S of a run, at least 0."""
         is_near = run.nearness is not None and run.nearness > self.near
         return log1p(max(0.0, now_s - run.arrived_s)) + (self.beta if is_near else 0.0)
 
     def find_most(self, run: RolloutCandidate) -> int:
-        """The most rollouts that the run may get, at least 1."""
         return run.most if run.observed >= self.least_observed else 1
 
     def plan(
@@ -98,7 +91,7 @@ class Allocator:
         now_s: float,
     ) -> Allocation:
         """Divide the budget among runs that have what is granted. Returns only what changes, runs
-        that shrink first: whoever tells the runs in this order never exceeds the budget."""
+        that shrink first, so that the budget is never exceeded."""
         found = self._settle(runs, granted, budget, now_s)
         changed = [key for key, rollouts in found.items() if rollouts != granted[key]]
         changed.sort(key=lambda key: found[key] > granted[key])
@@ -131,8 +124,7 @@ class Allocator:
         budget: int,
         now_s: float,
     ) -> Allocation:
-        """Let runs keep up to `slack` rollouts above their target, if all others can still have at
-        least what they have, and one."""
+        """Let runs keep up to `slack` rollouts above their target, if no other loses one by it."""
         target = self.divide(runs, budget, now_s)
         most = {run.key: run.most for run in runs}
         found: Allocation = {}

@@ -32,10 +32,8 @@ class RolloutCost:
     """What one more rollout costs everybody: the time between two tokens, by measured curves.
 
     A rollout adds its children to every decode step, and a pass of the verifier to every level.
-    Where both engines compute on one device, that pass holds up the decode steps. Otherwise both
-    work at the same time, and the slower one sets the pace. The same holds for the daemon, which
-    follows every token: it holds up engines with which it shares processors, and may be the slowest
-    of the three.
+    Where both engines compute on one device, that pass holds up the decode steps; otherwise the
+    slower one sets the pace. The same holds for the daemon, which follows every token.
     """
 
     generator: CostCurve
@@ -57,11 +55,8 @@ class RolloutCost:
     """Decode steps of a level."""
 
     def predict_token_s(self, branching: float) -> Callable[[int, int], float]:
-        """Seconds from one token of a sequence to its next one, with verification and the daemon,
-        by the sequences of the generator and the rollouts among them.
-
-        branching: sequences of one rollout.
-        """
+        """Seconds from one token of a sequence to its next one, by the sequences of the generator
+        and the rollouts among them. branching: sequences of one rollout."""
         decode_s = self.generator.decode_at(self.context)
         pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(round(branching))
 
@@ -75,14 +70,12 @@ class RolloutCost:
 
 
 def _join(one_s: float, other_s: float, shared: bool) -> float:
-    """Seconds of two that follow each other, on shared processors, or of the slower one."""
+    """On shared processors one follows the other; else the slower one counts."""
     return one_s + other_s if shared else max(one_s, other_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLoad:
-    """What the engines do now."""
-
     has_waiting: bool
     """Whether a request waits in an engine for room."""
 
@@ -90,10 +83,10 @@ class EngineLoad:
     """Sequences of the generator that belong to no candidate."""
 
     free_kv_tokens: float
-    """Tokens whose KV still fits into each engine beside what candidates with one rollout hold."""
+    """Tokens whose KV still fits into each engine if each candidate has one rollout."""
 
     max_sequences: int
-    """Most sequences of candidates and others in one step of the generator."""
+    """Most sequences in one step of the generator."""
 
 
 IDLE = EngineLoad(has_waiting=False, others=0, free_kv_tokens=inf, max_sequences=1 << 30)
@@ -102,8 +95,6 @@ IDLE = EngineLoad(has_waiting=False, others=0, free_kv_tokens=inf, max_sequences
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """How many rollouts may be in flight."""
-
     budget: int
     """M: rollouts of all candidates together."""
 
@@ -116,13 +107,11 @@ class RolloutLimiter:
     """Finds M."""
 
     margin: float = 0.2
-    """How much slower than without boosting a token of others may become: of chats, and of searches
-    that are not boosted."""
+    """How much slower boosting may make a token of others, as of chats and other searches."""
 
     least_gain: float = 1.3
-    """How many times as many rollouts a second there must be for any to be added. It pays for those
-    that are cancelled when their run ends, and for what no curve shows. On one core a predicted
-    gain of 1.25 was none, before the time of the daemon was counted."""
+    """Factor of rollouts a second from which on any are added. It pays for those that are cancelled
+    when their run ends, and for what no curve shows."""
 
     def limit(
         self,
@@ -131,11 +120,9 @@ class RolloutLimiter:
         load: EngineLoad,
         cost: RolloutCost | None,
     ) -> Limit:
-        """Find the number of rollouts. cost: None where the device was not measured, which allows
-        none but the first of each run.
+        """cost: None where the device was not measured, which allows one rollout for each run.
 
-        What gains does not depend on the load, which only limits it: where nothing gains with
-        `IDLE`, nothing does.
+        The gain does not depend on the load: where nothing gains with `IDLE`, nothing does.
         """
         least = len(runs)
         growing = [run for run in runs if allocator.find_most(run) > 1]
@@ -153,8 +140,8 @@ class RolloutLimiter:
         most = least + sum(allocator.find_most(run) - 1 for run in growing)
 
         gains = {least: self.least_gain}
-        """How many times as many rollouts a second there are with so many in flight. Who adds some
-        must gain more than the least gain."""
+        """Factor of rollouts a second, by the rollouts in flight. Any must gain more than the first
+        entry."""
         reason = "the runs have a use for no more"
         for budget in range(least + 1, most + 1):
             sequences = own + round((budget - least) * branching)

@@ -60,7 +60,7 @@ def measure(predict: Predict, finished: Sequence[FinishedOutputs]) -> Accuracy:
         if (true := find_median(lengths)) is not None
     ]
     errors = [abs(predicted - true) / true for predicted, true in medians]
-    ended = [(said, np.array(lengths.ended)) for said, lengths in known if lengths.ended]
+    ended = [(said, np.array(own)) for said, lengths in known if (own := list_ended(lengths))]
     return Accuracy(
         predicted=len(known),
         median_error=_mean(errors),
@@ -77,9 +77,15 @@ def measure(predict: Predict, finished: Sequence[FinishedOutputs]) -> Accuracy:
     )
 
 
+def list_ended(lengths: OutputLengths) -> tuple[int, ...]:
+    """Tokens of the outputs that the model ended, each as often as it counts."""
+    pairs = zip(lengths.tokens, lengths.is_censored, lengths.weights, strict=True)
+    return tuple(tokens for tokens, cut, w in pairs if not cut for _ in range(round(w)))
+
+
 def find_median(lengths: OutputLengths) -> float | None:
     """The median of the outputs. None where half of them or more were cut."""
-    ended = lengths.ended
+    ended = list_ended(lengths)
     return float(median(ended)) if 2 * len(ended) > lengths.num_outputs else None
 
 

@@ -23,8 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from flashedge.scheduling.lengths.tie import Decay
-from flashedge.scheduling.programs.policies import NO_DECAY
+from flashedge.scheduling.programs.policies import NO_DECAY, Decay
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.scheduling.policies import OUTPUT

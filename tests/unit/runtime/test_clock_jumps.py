@@ -14,16 +14,10 @@ from pathlib import Path
 import pytest
 
 from flashedge.runtime.records.retention import DAY_S
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig, ended, log_of
 
 JUMPS = (DAY_S, -DAY_S, 400 * DAY_S)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class Clock:

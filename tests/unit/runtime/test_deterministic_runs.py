@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.self_test_turns import UNTESTED, Turns
@@ -20,24 +19,10 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import pin_early_exit
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.kv.split import EngineRole
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import SELF_TEST, Rig, log_of
 
 SPEC = replace(BEAM, n=8, deterministic=True)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
-
-
-@pytest_asyncio.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.service.start()
-    yield made
-    await made.service.stop()
 
 
 async def record(rig: Rig, spec: Request) -> tuple[str, RecordedRun]:

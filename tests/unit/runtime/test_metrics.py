@@ -7,7 +7,16 @@ from dataclasses import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
+from flashedge.events import (
+    EarlyExit,
+    Event,
+    Probed,
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from flashedge.runtime.metrics import RECENT, Metrics, RecentLatency
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import UNLOADED, PairState
@@ -86,6 +95,8 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     metrics.see("a", Progress(tokens=((NodeId(1), 3),)), 10.5)
     metrics.see("a", build_step(1, "", tokens=5), 99.0)
     metrics.see("a", build_step(1, "", tokens=6), 99.0)
+    metrics.see("a", Probed(node=NodeId(1), text="7}", tokens=5), 99.0)
+    metrics.see("a", EarlyExit(reason="certainty", tokens=9), 99.0)
     metrics.see("a", RunFinished(result=build_result()), 99.0)
     metrics.observe_chat(
         prompt_tokens=2, completion_tokens=9, first_token_s=0.25, total_s=1.0, finish="stop"
@@ -99,6 +110,9 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     assert latency["run"]["first_token_s"] == {"p50": 0.5, "p90": 0.5, "p99": 0.5}
     assert latency["chat"]["token_s"] == dict.fromkeys(("p50", "p90", "p99"), 0.75 / 8)
     assert seen["flashedge:tree_tokens_total"] == 11
+    assert seen["flashedge:probe_tokens_total"] == 5
+    assert seen["flashedge:early_exits_total{certainty}"] == 1
+    assert seen["flashedge:early_exits_total{deadline}"] == 0
     assert seen["flashedge:chat_tokens_total"] == 9
     assert seen["flashedge:generation_tokens_total"] == 20
     assert seen["flashedge:prompt_tokens_total"] == 11 + 2
@@ -209,28 +223,15 @@ def test_each_pair_has_its_own_figures_while_it_is_loaded() -> None:
     assert seen["flashedge:num_preemptions_total{generator}{q}"] == 9
 
 
-def test_two_registries_do_not_share() -> None:
-    one, other = Metrics(), Metrics()
-    one.observe_wait(Kind.CHAT, 1.0)
-    assert values(other)["flashedge:program_queue_time_seconds_count{chat}"] == 0
-
-
-def test_nothing_is_known_before_the_first_request() -> None:
-    assert RecentLatency().describe() == {"requests": 0, "first_token_s": None, "token_s": None}
-
-
 def test_percentiles_are_times_of_requests() -> None:
     recent = RecentLatency()
+    assert recent.describe() == {"requests": 0, "first_token_s": None, "token_s": None}
     for number in range(100, 0, -1):
         recent.note(float(number), None if number == 1 else number / 1000)
     found = recent.describe()
     assert found["first_token_s"] == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
     assert found["token_s"] == {"p50": 0.051, "p90": 0.091, "p99": 0.1}
-
-
-def test_old_requests_are_forgotten() -> None:
-    recent = RecentLatency()
-    for first_s in (9.0, *[1.0] * RECENT):
-        recent.note(first_s, None)
+    for _ in range(RECENT):
+        recent.note(1.0, None)
     found = recent.describe()
     assert (found["requests"], found["first_token_s"]["p99"]) == (RECENT, 1.0)

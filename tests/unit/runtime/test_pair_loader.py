@@ -11,12 +11,6 @@ import pytest
 from flashedge.engine.http_requests import PlainRequests
 from flashedge.errors import ConfigError, DaemonStopping, EngineDead, EngineError, NotFound
 from flashedge.runtime.pair_loader import PairLoader
-from scripts.lab.sim.clock import VirtualTimePolicy
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class FakePair:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.self_test_turns import Turns
@@ -31,25 +29,10 @@ from flashedge.runtime.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run
 from flashedge.types import Problem
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, BEST
 from tests.support.service_rig import SLOW, Rig, ended, log_of
 from tests.unit.runtime.test_run import FailingStore
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
-
-
-@pytest_asyncio.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.service.start()
-    yield made
-    await made.service.stop()
-
 
 # ---------------------------------------------------------------- the record
 

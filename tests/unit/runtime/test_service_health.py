@@ -10,16 +10,9 @@ import pytest
 
 from flashedge.engine.base import Health
 from flashedge.errors import EngineDead, EngineError
-from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, both
 from tests.support.service_rig import SELF_TEST, Rig, ended
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
-
 
 # ---------------------------------------------------------------- health
 

@@ -16,17 +16,11 @@ from flashedge.runtime.run import Run, RunStatus
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.admission import Capacity
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, sim_engines
 from tests.support.service_rig import SLOW, Rig, SimPair, ended
 
 ROOM = Capacity(kv_tokens=1 << 20, max_running=8, useful_sequences=256)
 NARROW = replace(ROOM, useful_sequences=1)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class PairOfRoom(ServedPair):

@@ -30,8 +30,14 @@ from types import MappingProxyType
 import numpy as np
 
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
-from flashedge.scheduling.lengths.tie import Decay
-from flashedge.scheduling.programs.policies import NO_DECAY, FirstCome, LeastWork, Policy, Queued
+from flashedge.scheduling.programs.policies import (
+    NO_DECAY,
+    Decay,
+    FirstCome,
+    LeastWork,
+    Policy,
+    Queued,
+)
 from scripts.lab.benchmark.requests.event_driven import FixedOrder, Floats, Integers, WaitingOrder
 from scripts.lab.benchmark.requests.predictions import (
     LOG_NORMAL_SPREAD,

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from flashedge.scheduling.lengths.distribution import LogT
-from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.active import ActivePrograms, Rules
-from flashedge.scheduling.programs.policies import FirstCome, LeastWork
+from flashedge.scheduling.programs.policies import Decay, FirstCome, LeastWork
 from flashedge.scheduling.programs.program import Member
 from scripts.lab.benchmark.requests.event_driven import FixedOrder, sort_waiting
 from scripts.lab.benchmark.requests.predictions import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.events import Event, NodeScored, NodesExpanded, StepCompleted
+from flashedge.events import EarlyExit, Event, NodeScored, NodesExpanded, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.search.tree import ROOT, NodeStatus
@@ -25,6 +25,7 @@ from tests.support.runtime_rig import (
     nodes_of,
     sim_engines,
 )
+from tests.unit.runtime.drive.test_strategies import every_strategy, spec_of
 
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
 
@@ -43,21 +44,21 @@ def assert_cut(story: Story, spec: Request) -> None:
     assert finish.choice == ROOT or tree[finish.choice].segment is not None
 
 
-@SPECS
-async def test_a_deadline_cuts_the_run(spec: Request) -> None:
+@every_strategy
+async def test_a_deadline_cuts_the_run(strategy: str) -> None:
     """At any moment: the answer is made of what is there, and the engines are left at once."""
     cut = answered = 0
     for i in range(30):
         engines = sim_engines()
-        limited = replace(spec, deadline_s=0.004 * (i + 1))
-        story = await drive(engines, limited)
-        assert_cut(story, limited)
+        spec = spec_of(strategy, deadline_s=0.004 * (i + 1))
+        story = await drive(engines, spec)
+        assert_cut(story, spec)
+        assert bool(story.list_events(EarlyExit)) == (story.outcome.cut_by is not None)
         await assert_nothing_left(engines)
         cut += story.outcome.cut_by == "deadline"
         answered += (story.outcome.cut_by == "deadline") and story.outcome.finish.answer is not None
     assert cut > 5
-    if spec.strategy == "beam":
-        assert answered
+    assert answered or strategy != "beam"
 
 
 async def test_a_deadline_holds_while_the_engine_restarts() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +14,6 @@ from tests.support.service_rig import Rig
 from tests.unit.runtime.drive.test_strategies import every_strategy, spec_of
 
 NAME = "run-" + "ab-0" * 4
-
-
-@pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
-    await made.service.start()
-    yield made
-    await made.service.stop()
 
 
 def counted(engines: Any) -> dict[str, int]:

@@ -92,12 +92,6 @@ async def test_a_level_survives_the_death_of_an_engine(which: str) -> None:
     await assert_nothing_left(engines)
 
 
-async def test_a_failed_score_is_repeated() -> None:
-    expected = await drive(sim_engines(), BEAM)
-    engines = early(sim_engines(verifier=Faults(fail_requests=frozenset({0, 2, 10}))))
-    assert (await drive(engines, BEAM)).outcome == expected.outcome
-
-
 async def test_a_run_cut_at_any_moment_leaves_nothing() -> None:
     """By a cancel or by the clock; then one run is as it always was."""
     expected = await drive(sim_engines(), BEAM)

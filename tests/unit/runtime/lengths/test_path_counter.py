@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,9 @@ from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.types import FinishReason, NodeId
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, BEST, Story, drive, sim_engines
 
 SAMPLES = replace(BEST, strategy="self_consistency")
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def count(story: Story, *, sees_progress: bool = True) -> OutputLengths:
@@ -36,12 +29,18 @@ def count(story: Story, *, sees_progress: bool = True) -> OutputLengths:
     return lengths
 
 
+def count_ended(lengths: OutputLengths) -> Counter[int]:
+    """How many outputs of each length the model ended."""
+    points = zip(lengths.tokens, lengths.is_censored, lengths.weights, strict=True)
+    return Counter({tokens: round(weight) for tokens, is_cut, weight in points if not is_cut})
+
+
 async def test_sampled_paths_count_once_each() -> None:
     story = await drive(sim_engines(), SAMPLES)
     lengths = count(story)
     nodes = story.outcome.tree.nodes.values()
     true = Counter(n.path_tokens for n in nodes if n.segment and n.segment.finish.ends_path)
-    assert Counter(lengths.ended) == true
+    assert count_ended(lengths) == true
     assert not any(lengths.is_censored)
     assert lengths.num_outputs == SAMPLES.n
 
@@ -54,7 +53,7 @@ async def test_a_trees_weights_add_up_to_its_first_steps(strategy: str) -> None:
     first = [n for n in nodes if n.parent == 0 and n.segment]
     assert lengths.num_outputs == pytest.approx(len(first))
     ends = [n for n in nodes if n.segment and n.segment.finish is FinishReason.STOP]
-    assert Counter(lengths.ended) == Counter(n.path_tokens for n in ends)
+    assert count_ended(lengths) == Counter(n.path_tokens for n in ends)
 
 
 async def test_a_limit_cuts_paths() -> None:
@@ -79,12 +78,10 @@ def feed(*, sees_progress: bool) -> OutputLengths | None:
 
 
 def test_a_cancelled_path_is_a_lower_bound_where_its_progress_was_seen() -> None:
+    """Without it the quick siblings are left out, too."""
     assert feed(sees_progress=True) == OutputLengths(
         tokens=(40, 70), is_censored=(False, True), weights=(1.0, 1.0)
     )
-
-
-def test_without_progress_the_quick_siblings_of_a_cancelled_path_are_left_out() -> None:
     assert feed(sees_progress=False) is None
 
 
@@ -99,10 +96,6 @@ def test_later_steps_alone_are_no_outputs() -> None:
     assert counter.count() == OutputLengths(
         tokens=(30, 50), is_censored=(False, False), weights=(1.0, 1.0)
     )
-
-
-def test_a_run_without_a_path_has_no_lengths() -> None:
-    assert PathCounter(sees_progress=True).count() is None
 
 
 # ---------------------------------------------------------------- stored runs
@@ -128,7 +121,7 @@ async def test_a_stored_run_counts_as_a_live_one(tmp_path: Path, strategy: str) 
     assert outline.prompt_tokens == 8
     assert count_outline(outline) == count(story, sees_progress=False)
     steps = sum(isinstance(event, StepCompleted) for event in story.events)
-    assert sum(hasattr(part, "finish") for part in outline.parts) == steps
+    assert len(outline.steps) == steps
     (stored,) = iter_newest(store, 0.0)
     finished = read_run(store, stored)
     assert finished is not None
@@ -155,8 +148,9 @@ async def test_runs_that_are_over_are_read_newest_first(tmp_path: Path) -> None:
 
 def test_an_unknown_run_has_an_empty_outline(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs.sqlite")
-    assert store.outline("run-none").parts == ()
-    assert json.dumps(store.outline("run-none").prompt_tokens) == "null"
+    outline = store.outline("run-none")
+    assert (outline.levels, outline.steps, outline.prompt_tokens) == ((), (), None)
+    assert count_outline(outline) is None
     store.close()
 
 

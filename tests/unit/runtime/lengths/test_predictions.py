@@ -26,6 +26,12 @@ NEW = LengthRequest(
 
 
 @pytest.fixture
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    """Threads know nothing of virtual time."""
+    return asyncio.DefaultEventLoopPolicy()
+
+
+@pytest.fixture
 def config(tmp_path: Path) -> Config:
     return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 

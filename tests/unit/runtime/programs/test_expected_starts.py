@@ -17,14 +17,8 @@ from flashedge.runtime.service import Service
 from flashedge.scheduling.programs import estimates
 from flashedge.scheduling.programs.estimates import RunEstimate
 from scripts.lab.distributions import LogNormal
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, BEST
 from tests.support.service_rig import Rig, ended
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 @pytest.fixture(autouse=True)

@@ -24,14 +24,8 @@ from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.programs.estimates import ProgramEstimate, RunEstimate
 from flashedge.scheduling.programs.program import ANONYMOUS, Caller
 from flashedge.types import NodeId
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.rollout_rig import LinearCurve
 from tests.support.runtime_rig import BEAM, sim_engines
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class Rig(PairScheduler):
@@ -198,9 +192,9 @@ async def test_the_queue_starts_as_many_runs_as_the_memory_holds(build: Build) -
     rig.set_capacity(Capacity(kv_tokens=1700, max_running=8, useful_sequences=256))
     for name in "abc":
         rig.submit(name, 100)  # eight paths of 100 tokens behind 10 of the prompt
-    assert (rig.queue.num_running, rig.queue.num_waiting) == (2, 1)
+    assert rig.queue.sizes == (1, 2)
     rig.end("a")
-    assert (rig.queue.num_running, rig.queue.num_waiting) == (2, 0)
+    assert rig.queue.sizes == (0, 2)
 
 
 async def test_runs_that_may_exit_early_need_room_for_a_group(build: Build) -> None:
@@ -223,7 +217,7 @@ async def test_without_admission_by_memory_max_running_decides(build: Build) -> 
     rig.set_capacity(Capacity(kv_tokens=1, max_running=3, useful_sequences=1))
     for name in "abcd":
         rig.submit(name)
-    assert (rig.queue.num_running, rig.queue.num_waiting) == (3, 1)
+    assert rig.queue.sizes == (1, 3)
 
 
 async def test_the_shortest_waiting_run_starts_next(build: Build) -> None:

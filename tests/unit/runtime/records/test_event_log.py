@@ -13,14 +13,9 @@ from hypothesis import strategies as st
 from flashedge.events import TERMINAL, Event, NodesMarked, Progress, RunCancelled, RunFinished
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.types import NodeId
-from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual
+from scripts.lab.sim.clock import run_virtual
 
 END = RunFinished(result={})
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 def mark(number: int) -> NodesMarked:
@@ -59,39 +54,6 @@ async def test_nothing_follows_the_end() -> None:
             with pytest.raises(RuntimeError, match="after the run's terminal event"):
                 log.append(event)
         assert log.read() == [(1, end)]
-
-
-async def test_a_late_follower_gets_the_whole_log() -> None:
-    log = EventLog()
-    log.append(mark(1))
-    log.append(progress(5))
-    early = asyncio.create_task(collect(log))
-    await asyncio.sleep(1)
-    log.append(progress(6))
-    await asyncio.sleep(1)
-    log.append(mark(2))
-    late = asyncio.create_task(collect(log, after=1))
-    await asyncio.sleep(1)
-    log.append(END)
-    assert await early == [(1, mark(1)), (1, progress(6)), (2, mark(2)), (3, END)]
-    assert await late == [(2, mark(2)), (3, END)]
-    assert await collect(log) == log.read()
-    assert await collect(log, after=3) == []
-
-
-async def test_a_follower_ahead_of_the_log_waits_for_new_events() -> None:
-    """It resumes after an event of another life of the run: only what is above comes."""
-    log = EventLog()
-    log.append(mark(1))
-    ahead = asyncio.create_task(collect(log, after=2))
-    await asyncio.sleep(1)
-    log.append(mark(2))
-    log.append(progress(1))
-    log.append(mark(3))
-    log.append(END)
-    assert [number for number, event in await ahead if not isinstance(event, Progress)] == [3, 4]
-    over = asyncio.create_task(collect(log, after=50))
-    assert await over == []
 
 
 async def test_a_slow_follower_loses_old_progress_only() -> None:

@@ -14,14 +14,8 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.thinking import Thinking
 from flashedge.types import Timing, Usage
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, sim_engines
 from tests.unit.runtime.test_thinking import ThinkingCodec
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 async def solve(**fields: Any) -> dict[str, Any]:

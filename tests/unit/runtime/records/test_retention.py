@@ -20,6 +20,12 @@ SPEC = Request(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
 
 
 @pytest.fixture
+def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
+    """Threads know nothing of virtual time."""
+    return asyncio.DefaultEventLoopPolicy()
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> Iterator[RunStore]:
     opened = RunStore(tmp_path / "runs.db")
     yield opened

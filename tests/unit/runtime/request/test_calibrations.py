@@ -27,17 +27,11 @@ from flashedge.runtime.request.calibrations import (
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan, decide_exit
 from flashedge.runtime.request.request import Request
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig, log_of
 
 SC = replace(BEAM, strategy="self_consistency", selection="majority", early_exit=ExitOptions())
 RULE = Rule(policy="every_step", detect=2, thresholds=(("entropy", 0.0),))
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 @pytest.fixture

@@ -17,17 +17,11 @@ from flashedge.events import RolloutsAllowed
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.rollouts.boosting import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, replay
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.boost_rig import SPEC
 from tests.support.rollout_rig import make_cost
 from tests.support.service_rig import Rig, log_of
 
 LONG = replace(SPEC, n=40, max_step_tokens=4)
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 @pytest_asyncio.fixture

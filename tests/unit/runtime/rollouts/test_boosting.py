@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from flashedge.engine.base import EngineView
 from flashedge.errors import EngineDead
-from flashedge.events import (
-    Event,
-    NodeScored,
-    NodesExpanded,
-    NodesMarked,
-    RolloutsEnded,
-    StepCompleted,
-)
+from flashedge.events import Event, NodeScored, NodesExpanded, NodesMarked, RolloutsEnded
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.rollouts.boosting import (
     LEAST_TOKENS,
@@ -31,8 +25,8 @@ from flashedge.runtime.rollouts.boosting import (
 from flashedge.runtime.run_state import RunState
 from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.types import NodeId
-from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import SPEC
+from tests.support.made_run import build_step
 from tests.support.rollout_rig import make_cost
 
 IDLE = EngineView(
@@ -70,7 +64,7 @@ class Engines:
 class Rig:
     """Boosting, one pair of engines, and the allowances that its runs were told."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         self.engines = Engines()
         self.runs: dict[str, RunState] = {}
         self.told: dict[str, list[int]] = {}
@@ -78,7 +72,7 @@ class Rig:
         loop = asyncio.get_running_loop()
         self.cpu_s, self.tokens = 0.0, 0
         daemon = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
-        self.boosting = Boosting(clock=loop.time, daemon=daemon, **options)
+        self.boosting = Boosting(clock=loop.time, daemon=daemon)
 
     def join(self, key: str, spec: Request | None = None, n: int = 12) -> Any:
         told = self.told.setdefault(key, [])
@@ -100,198 +94,146 @@ class Rig:
         self.see(key, RolloutsEnded(nodes=(NodeId(1),)))
 
 
+@pytest_asyncio.fixture
+async def boost() -> AsyncIterator[Rig]:
+    made = Rig()
+    yield made
+    await made.boosting.stop()
+
+
 def build_spec(n: int, **options: Any) -> Request:
     exits = {"boost": True, "positive_exit": True, "accept": 0.9}
     return replace(SPEC, n=n, branching=4, options={**exits, **options})
 
 
-def make_step(node: NodeId, tokens: int) -> StepCompleted:
-    return StepCompleted(
-        node=node,
-        token_ids=tuple(range(tokens)),
-        logprobs=(0.0,) * tokens,
-        text="",
-        steps=("",),
-        finish="boundary",
-    )
+async def test_a_run_is_boosted_once_a_rollout_has_ended(boost: Rig) -> None:
+    with boost.join("a"):
+        await asyncio.sleep(1.0)
+        assert boost.told["a"] == [1]
+        boost.end_rollout("a")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert boost.told["a"] == [1, 8]
+        [state] = boost.boosting.list_states()
+        assert (state.budget, state.runs) == (8, {"a": 8})
+    assert boost.boosting.list_states() == ()
 
 
-def test_a_run_is_boosted_once_a_rollout_has_ended() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a"):
-            await asyncio.sleep(1.0)
-            assert rig.told["a"] == [1]
-            rig.end_rollout("a")
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            assert rig.told["a"] == [1, 8]
-            [state] = rig.boosting.list_states()
-            assert (state.budget, state.runs) == (8, {"a": 8})
-        assert rig.boosting.list_states() == ()
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_a_request_that_finds_no_room_closes_the_gate_until_it_has_some(boost: Rig) -> None:
+    with boost.join("a"):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.1 * LOOK_S)
+        assert boost.told["a"][-1] == 8
+        boost.engines.view = replace(IDLE, waiting=1, running=256)
+        await asyncio.sleep(2 * LOOK_S)
+        assert boost.told["a"][-1] == 1
+        boost.engines.view = IDLE
+        await asyncio.sleep(LOOK_S)
+        assert boost.told["a"][-1] == 8
 
 
-def test_a_request_that_finds_no_room_closes_the_gate_until_it_has_some() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a"):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.1 * LOOK_S)
-            assert rig.told["a"][-1] == 8
-            rig.engines.view = replace(IDLE, waiting=1, running=256)
-            await asyncio.sleep(2 * LOOK_S)
-            assert rig.told["a"][-1] == 1
-            rig.engines.view = IDLE
-            await asyncio.sleep(LOOK_S)
-            assert rig.told["a"][-1] == 8
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
-
-
-def test_engines_are_looked_at_however_often_rollouts_end() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a", n=200):
-            rig.end_rollout("a")
-            rig.engines.view = replace(IDLE, waiting=3, running=256)
-            for _ in range(20):
-                await asyncio.sleep(0.4 * LOOK_S)
-                rig.end_rollout("a")
-            [state] = rig.boosting.list_states()
-            assert state.reason == "requests wait in an engine"
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_engines_are_looked_at_however_often_rollouts_end(boost: Rig) -> None:
+    with boost.join("a", n=200):
+        boost.end_rollout("a")
+        boost.engines.view = replace(IDLE, waiting=3, running=256)
+        for _ in range(20):
+            await asyncio.sleep(0.4 * LOOK_S)
+            boost.end_rollout("a")
+        [state] = boost.boosting.list_states()
+        assert state.reason == "requests wait in an engine"
 
 
 @pytest.mark.parametrize(
     ("running", "used", "closes"), [(256, 10, True), (40, 9_500, True), (40, 10, False)]
 )
-def test_a_request_waits_where_it_finds_no_room_at_two_looks(
-    running: int, used: int, closes: bool
+async def test_a_request_waits_where_it_finds_no_room_at_two_looks(
+    boost: Rig, running: int, used: int, closes: bool
 ) -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.max_sequences = 256
-        with rig.join("a"):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.1 * LOOK_S)
-            busy = {"waiting": 3, "running": running, "blocks_used": used}
-            rig.engines.view = replace(IDLE, **busy)
-            await asyncio.sleep(2 * LOOK_S)
-            [state] = rig.boosting.list_states()
-            assert (state.reason == "requests wait in an engine") is closes
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+    boost.engines.max_sequences = 256
+    with boost.join("a"):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.1 * LOOK_S)
+        busy = {"waiting": 3, "running": running, "blocks_used": used}
+        boost.engines.view = replace(IDLE, **busy)
+        await asyncio.sleep(2 * LOOK_S)
+        [state] = boost.boosting.list_states()
+        assert (state.reason == "requests wait in an engine") is closes
 
 
-def test_what_an_engine_is_just_aborting_counts_for_nobody() -> None:
+async def test_what_an_engine_is_just_aborting_counts_for_nobody(boost: Rig) -> None:
     """It still runs at one look, and at the next it is gone. A chat is there at all of them."""
 
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.rollout_cost = make_cost(1e-3)
-        rig.engines.view = replace(IDLE, running=0)
-        with rig.join("a"):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.1 * LOOK_S)
-            boosted = rig.told["a"][-1]
-            assert boosted > 1
-            rig.engines.view = replace(IDLE, running=20)
-            await asyncio.sleep((OTHERS_LOOKS - 1) * LOOK_S)
-            assert rig.told["a"][-1] == boosted
-            await asyncio.sleep(LOOK_S)
-            assert rig.told["a"][-1] < boosted
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+    boost.engines.rollout_cost = make_cost(1e-3)
+    boost.engines.view = replace(IDLE, running=0)
+    with boost.join("a"):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.1 * LOOK_S)
+        boosted = boost.told["a"][-1]
+        assert boosted > 1
+        boost.engines.view = replace(IDLE, running=20)
+        await asyncio.sleep((OTHERS_LOOKS - 1) * LOOK_S)
+        assert boost.told["a"][-1] == boosted
+        await asyncio.sleep(LOOK_S)
+        assert boost.told["a"][-1] < boosted
 
 
-def test_a_newcomer_takes_from_those_that_are_boosted_first() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.view = replace(IDLE, running=0)
-        rig.engines.max_sequences = 16
-        with rig.join("a"):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.0)
-            assert rig.told["a"][-1] > 1
-            rig.order.clear()
-            with rig.join("b"):
-                assert rig.order[0][0] == "a"
-                assert rig.order[-1] == ("b", 1)
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_a_newcomer_takes_from_those_that_are_boosted_first(boost: Rig) -> None:
+    boost.engines.view = replace(IDLE, running=0)
+    boost.engines.max_sequences = 16
+    with boost.join("a"):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.0)
+        assert boost.told["a"][-1] > 1
+        boost.order.clear()
+        with boost.join("b"):
+            assert boost.order[0][0] == "a"
+            assert boost.order[-1] == ("b", 1)
 
 
 @pytest.mark.parametrize("fault", ["dead", "unmeasured", "full"])
-def test_what_is_not_known_or_full_keeps_it_closed(fault: str) -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        if fault == "dead":
-            rig.engines.is_dead = True
-        elif fault == "unmeasured":
-            rig.engines.rollout_cost = None
-        else:
-            rig.engines.view = replace(IDLE, blocks_used=9_500)
-        with rig.join("a"):
-            rig.end_rollout("a")
-            await asyncio.sleep(2.0)
-            assert set(rig.told["a"]) == {1}
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_what_is_not_known_or_full_keeps_it_closed(boost: Rig, fault: str) -> None:
+    if fault == "dead":
+        boost.engines.is_dead = True
+    elif fault == "unmeasured":
+        boost.engines.rollout_cost = None
+    else:
+        boost.engines.view = replace(IDLE, blocks_used=9_500)
+    with boost.join("a"):
+        boost.end_rollout("a")
+        await asyncio.sleep(2.0)
+        assert set(boost.told["a"]) == {1}
 
 
-def test_runs_that_are_not_boosted_get_nothing() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a", replace(SPEC, options={})):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.0)
-        assert rig.told["a"] == []
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_runs_that_are_not_boosted_get_nothing(boost: Rig) -> None:
+    with boost.join("a", replace(SPEC, options={})):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.0)
+    assert boost.told["a"] == []
 
 
-def test_the_open_time_is_counted() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a"):
-            await asyncio.sleep(10.0)
-            rig.end_rollout("a")
-            await asyncio.sleep(30.0)
-        assert rig.boosting.running_s == pytest.approx(40.0, abs=LOOK_S)
-        assert rig.boosting.open_s == pytest.approx(30.0, abs=LOOK_S)
-        await asyncio.sleep(60.0)
-        with rig.join("b"):
-            await asyncio.sleep(10.0)
-        assert rig.boosting.running_s == pytest.approx(50.0, abs=2 * LOOK_S)
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_the_open_time_is_counted(boost: Rig) -> None:
+    with boost.join("a"):
+        await asyncio.sleep(10.0)
+        boost.end_rollout("a")
+        await asyncio.sleep(30.0)
+    assert boost.boosting.running_s == pytest.approx(40.0, abs=LOOK_S)
+    assert boost.boosting.open_s == pytest.approx(30.0, abs=LOOK_S)
+    await asyncio.sleep(60.0)
+    with boost.join("b"):
+        await asyncio.sleep(10.0)
+    assert boost.boosting.running_s == pytest.approx(50.0, abs=2 * LOOK_S)
 
 
-def test_the_time_between_runs_does_not_count_though_a_look_outlives_its_run() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.answers_in_s = 0.05
-        with rig.join("a"):
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(3_600.0)
-        with rig.join("b"):
-            await asyncio.sleep(1.0)
-        assert rig.boosting.running_s == pytest.approx(1.02)
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_the_time_between_runs_does_not_count_though_a_look_outlives_its_run(
+    boost: Rig,
+) -> None:
+    boost.engines.answers_in_s = 0.05
+    with boost.join("a"):
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(3_600.0)
+    with boost.join("b"):
+        await asyncio.sleep(1.0)
+    assert boost.boosting.running_s == pytest.approx(1.02)
 
 
 def test_a_ledger_follows_rewards_paths_and_levels() -> None:
@@ -302,8 +244,8 @@ def test_a_ledger_follows_rewards_paths_and_levels() -> None:
 
     run.observe(NodesExpanded(parent=NodeId(0), depth=1, children=((one, 0, 5), (two, 1, 6))))
     assert run.open_sequences == 2
-    run.observe(make_step(one, 7))
-    run.observe(make_step(two, 12))
+    run.observe(build_step(1, "", tokens=7))
+    run.observe(build_step(2, "", tokens=12))
     assert run.open_sequences == 0
     assert (run.level_tokens, run.levels) == (12, 1)
     run.observe(NodesExpanded(parent=two, depth=2, children=((three, 0, 7),)))
@@ -321,125 +263,97 @@ def test_a_ledger_follows_rewards_paths_and_levels() -> None:
     assert (run.candidate.observed, run.candidate.most) == (1, 1)
 
 
-def test_a_daemon_that_is_busy_with_each_token_closes_the_gate() -> None:
+async def test_a_daemon_that_is_busy_with_each_token_closes_the_gate(boost: Rig) -> None:
     """A step takes 10 ms. The daemon has no processor of its own and takes 10 ms for a token, so
     eight rollouts take as long as eight times one."""
 
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.view = replace(IDLE, running=0)
-        rig.engines.rollout_cost = replace(make_cost(0.0), shares_daemon=True)
-        with rig.join("a", n=400):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.1 * LOOK_S)
-            assert rig.told["a"][-1] == 8
-            for _ in range(4):
-                rig.tokens += 200
-                rig.cpu_s += 200 * 0.01
-                await asyncio.sleep(LOOK_S)
-            assert rig.told["a"][-1] == 1
-            [state] = rig.boosting.list_states()
-            assert state.reason == "more would gain too little"
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
-
-
-def test_engines_are_not_asked_at_each_change() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a", n=400):
-            await asyncio.sleep(0.1 * LOOK_S)
-            asked = rig.engines.asked
-            for _ in range(20):
-                rig.end_rollout("a")
-                await asyncio.sleep(0.1 * LOOK_S)
-            assert 1 <= rig.engines.asked - asked <= 3
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
-
-
-def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.rollout_cost = make_cost(1.0)
-        with rig.join("a", n=400):
-            rig.end_rollout("a")
-            await asyncio.sleep(10 * LOOK_S)
-            assert rig.engines.asked == 0
-            [state] = rig.boosting.list_states()
-            assert (state.budget, state.reason) == (1, "more would gain too little")
-            rig.engines.rollout_cost = make_cost(0.0)
+    boost.engines.view = replace(IDLE, running=0)
+    boost.engines.rollout_cost = replace(make_cost(0.0), shares_daemon=True)
+    with boost.join("a", n=400):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.1 * LOOK_S)
+        assert boost.told["a"][-1] == 8
+        for _ in range(4):
+            boost.tokens += 200
+            boost.cpu_s += 200 * 0.01
             await asyncio.sleep(LOOK_S)
-            assert rig.engines.asked == 1
-            assert rig.told["a"] == [1, 8]
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+        assert boost.told["a"][-1] == 1
+        [state] = boost.boosting.list_states()
+        assert state.reason == "more would gain too little"
 
 
-def test_chats_that_were_there_count_at_the_first_opening() -> None:
+async def test_engines_are_not_asked_at_each_change(boost: Rig) -> None:
+    with boost.join("a", n=400):
+        await asyncio.sleep(0.1 * LOOK_S)
+        asked = boost.engines.asked
+        for _ in range(20):
+            boost.end_rollout("a")
+            await asyncio.sleep(0.1 * LOOK_S)
+        assert 1 <= boost.engines.asked - asked <= 3
+
+
+async def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing(boost: Rig) -> None:
+    boost.engines.rollout_cost = make_cost(1.0)
+    with boost.join("a", n=400):
+        boost.end_rollout("a")
+        await asyncio.sleep(10 * LOOK_S)
+        assert boost.engines.asked == 0
+        [state] = boost.boosting.list_states()
+        assert (state.budget, state.reason) == (1, "more would gain too little")
+        boost.engines.rollout_cost = make_cost(0.0)
+        await asyncio.sleep(LOOK_S)
+        assert boost.engines.asked == 1
+        assert boost.told["a"] == [1, 8]
+
+
+async def test_chats_that_were_there_count_at_the_first_opening(boost: Rig) -> None:
     """Beside 30 sequences of others the margin lets three rollouts through."""
 
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.view = replace(IDLE, running=30)
-        rig.engines.rollout_cost = make_cost(4e-4)
-        with rig.join("a", n=400):
-            await asyncio.sleep(10 * LOOK_S)
-            rig.end_rollout("a")
-            await asyncio.sleep(3 * LOOK_S)
-            assert rig.told["a"] == [1, 3]
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+    boost.engines.view = replace(IDLE, running=30)
+    boost.engines.rollout_cost = make_cost(4e-4)
+    with boost.join("a", n=400):
+        await asyncio.sleep(10 * LOOK_S)
+        boost.end_rollout("a")
+        await asyncio.sleep(3 * LOOK_S)
+        assert boost.told["a"] == [1, 3]
 
 
-def test_a_pair_whose_last_run_ends_while_another_one_is_asked_does_no_harm() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        rig.engines.answers_in_s = 0.1
-        slow = rig.engines
-        with rig.join("a", n=400):
-            rig.end_rollout("a")
-            rig.engines = Engines(name="other")
-            with rig.join("b", n=400):
-                rig.end_rollout("b")
-                await asyncio.sleep(LOOK_S + 0.05)
-            await asyncio.sleep(LOOK_S)
-            slow.view = replace(IDLE, waiting=1, running=256)
-            await asyncio.sleep(5 * LOOK_S)
-            assert rig.told["a"][-1] == 1
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_a_pair_whose_last_run_ends_while_another_one_is_asked_does_no_harm(
+    boost: Rig,
+) -> None:
+    boost.engines.answers_in_s = 0.1
+    slow = boost.engines
+    with boost.join("a", n=400):
+        boost.end_rollout("a")
+        boost.engines = Engines(name="other")
+        with boost.join("b", n=400):
+            boost.end_rollout("b")
+            await asyncio.sleep(LOOK_S + 0.05)
+        await asyncio.sleep(LOOK_S)
+        slow.view = replace(IDLE, waiting=1, running=256)
+        await asyncio.sleep(5 * LOOK_S)
+        assert boost.told["a"][-1] == 1
 
 
-def test_a_run_that_joins_while_the_engines_are_asked_takes_no_more_than_there_is() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a", n=400):
-            rig.end_rollout("a")
-            await asyncio.sleep(1.1 * LOOK_S)
-            rig.engines.answers_in_s = 100.0
-            await asyncio.sleep(5 * LOOK_S)
-            with rig.join("b", n=400):
-                [state] = rig.boosting.list_states()
-                assert state.reason == "the engines are being asked"
-                assert sum(state.runs.values()) == 8
-                assert state.runs["b"] == 1
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
+async def test_a_run_that_joins_while_the_engines_are_asked_takes_no_more_than_there_is(
+    boost: Rig,
+) -> None:
+    with boost.join("a", n=400):
+        boost.end_rollout("a")
+        await asyncio.sleep(1.1 * LOOK_S)
+        boost.engines.answers_in_s = 100.0
+        await asyncio.sleep(5 * LOOK_S)
+        with boost.join("b", n=400):
+            [state] = boost.boosting.list_states()
+            assert state.reason == "the engines are being asked"
+            assert sum(state.runs.values()) == 8
+            assert state.runs["b"] == 1
 
 
 # ---------------------------------------------------------------- the daemon's own time
 
 
 class Daemon:
-    """A daemon whose processor time and tokens are as the test says."""
-
     def __init__(self) -> None:
         self.cpu_s, self.tokens = 7.0, 300
         self.time = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from flashedge.scheduling.lengths.distribution import LogT
-from flashedge.scheduling.lengths.outputs import LengthRequest, OutputLengths
+from flashedge.scheduling.lengths.outputs import LengthRequest
 from tests.support.paths import ROOT
 
 TOKENS = np.array([0.5, 1.0, 20.0, 90.0, 150.0, 400.0, 3000.0, 32768.0])
@@ -26,19 +26,6 @@ def test_log_t_agrees_with_scipy(ours: LogT) -> None:
     assert ours.log_survival(np.array([-5.0, 0.0, np.inf])).tolist() == [0, 0, -np.inf]
     assert ours.log_survival(np.array(90.0)).shape == ()
     assert len({ours, eval(repr(ours))}) == 1
-
-
-@pytest.mark.parametrize("values", [(np.inf, 1.0), (1.0, 0.0), (1.0, np.nan), (1.0, 1.0, -1.0)])
-def test_impossible_parameters_are_refused(values: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        LogT(*values)
-
-
-def test_outputs_that_share_nothing_count_once_each() -> None:
-    lengths = OutputLengths.from_outputs([30, 40, 40], [False, False, True])
-    assert lengths.num_outputs == 3
-    assert lengths.ended == (30, 40)
-    assert OutputLengths.from_outputs([5]).is_censored == (False,)
 
 
 def test_equal_prompts_have_one_key() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from flashedge.scheduling.lengths.distribution import LogT
-from flashedge.scheduling.lengths.tail import compute_figures, make_unknown_figures
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
+from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
 from scripts.lab.distributions import LogNormal, Point
 
 
@@ -54,12 +54,21 @@ def test_a_condition_far_in_the_tail_keeps_its_digits() -> None:
     assert 400 < found.median < found.expected < found.conditional_value_at_risk < 430
 
 
-def test_an_output_that_outlives_its_prediction_counts_as_long_as_its_limit() -> None:
-    unknown = make_unknown_figures(1024)
-    assert compute_figures(Point(300), 1024, drawn=300) == unknown
-    assert compute_figures(LogNormal(5.0, 0.01), 1024, drawn=900) == unknown
-    assert compute_figures(Point(300), 1024, drawn=299).expected == pytest.approx(300)
-    assert unknown.expected == unknown.conditional_value_at_risk == 1024
+@pytest.mark.parametrize(
+    ("distribution", "limit", "drawn"),
+    [
+        (Point(300), 1024, 300),
+        (LogNormal(5.0, 0.01), 1024, 900),
+        (LogT(5.0, 0.4), 512, 512),
+        (LogT(5.0, 0.4), 512, 600),
+    ],
+)
+def test_an_output_that_outlives_its_prediction_or_its_limit_counts_as_long_as_that(
+    distribution: LengthDistribution, limit: int, drawn: int
+) -> None:
+    assert compute_figures(distribution, limit, drawn=drawn) == TailFigures(
+        expected=limit, median=limit, value_at_risk=limit, conditional_value_at_risk=limit
+    )
 
 
 def test_a_point_has_its_length_for_every_figure() -> None:
@@ -70,8 +79,3 @@ def test_a_point_has_its_length_for_every_figure() -> None:
         assert found.conditional_value_at_risk == pytest.approx(300)
     cut = compute_figures(Point(300), 200)
     assert (cut.expected, cut.conditional_value_at_risk) == (200, 200)
-
-
-@pytest.mark.parametrize("drawn", [512, 600])
-def test_all_that_is_drawn_is_the_whole(drawn: float) -> None:
-    assert compute_figures(LogT(5.0, 0.4), 512, drawn=drawn) == make_unknown_figures(512)

@@ -77,58 +77,43 @@ def test_the_names_of_the_policies_are_those_of_the_setting() -> None:
     assert set(POLICIES) == set(POLICY_NAMES)
 
 
-def test_first_come_goes_by_arrival_and_then_by_key() -> None:
-    late, b, a = make("c", arrived_s=0.5), make("b"), make("a")
-    assert place(PLAIN, late, b, a) == "abc"
+GREEDY = [make(key, size=100, client="agent") for key in "abcd"]
+PERSON = make("z", size=100, client="person", arrived_s=0.9)
+KINDS = [
+    make("a", size=10, kind=Kind.BATCH),
+    make("b", size=1000, kind=Kind.CHAT),
+    make("c", size=500, kind=Kind.SEARCH),
+]
+BEGUN = [make("a", size=10), make("b", size=900, started=True)]
+BATCH_WORK = [
+    make("a", size=900, kind=Kind.BATCH),
+    make("b", size=10, kind=Kind.BATCH, arrived_s=0.1),
+]
 
 
-def test_the_least_work_goes_first_and_an_unknown_program_last() -> None:
-    programs = make("a", size=400), make("b", size=100), make("c")
-    assert place(SHORTEST, *programs) == "bac"
-
-
-def test_work_counts_all_outputs() -> None:
-    one, many = make("a", size=300), make("b", size=100, outputs=8)
-    assert place(SHORTEST, one, many) == "ab"
-
-
-def test_progress_shortens_what_is_left() -> None:
-    half_done = make("a", size=100, outputs=8, drawn_tokens=500)
-    small = make("b", size=100, outputs=4)
-    assert place(SHORTEST, small, half_done) == "ab"
-
-
-def test_chats_go_before_searches_and_both_before_batch_work() -> None:
-    rules = replace(SHORTEST, ranks_kinds=True)
-    batch = make("a", size=10, kind=Kind.BATCH)
-    chat = make("b", size=1000, kind=Kind.CHAT)
-    search = make("c", size=500, kind=Kind.SEARCH)
-    assert place(rules, batch, chat, search) == "bca"
-    assert place(SHORTEST, batch, chat, search) == "acb", "without the rule"
-
-
-def test_batch_work_goes_by_arrival_whatever_its_size() -> None:
-    """Its results come in the order of the file."""
-    rules = replace(SHORTEST, ranks_kinds=True)
-    long = make("a", size=900, kind=Kind.BATCH)
-    short = make("b", size=10, kind=Kind.BATCH, arrived_s=0.1)
-    assert place(rules, short, long) == "ab"
-    assert place(SHORTEST, short, long) == "ba", "without kinds it is work like any other"
-
-
-def test_a_gang_that_has_started_goes_first() -> None:
-    begun = make("b", size=900, started=True)
-    short = make("a", size=10)
-    assert place(replace(SHORTEST, is_gang=True), short, begun) == "ba"
-    assert place(SHORTEST, short, begun) == "ab", "without the rule"
-
-
-def test_clients_take_turns_by_what_they_were_served() -> None:
-    greedy = [make(key, size=100, client="agent") for key in "abcd"]
-    person = make("z", size=100, client="person", arrived_s=0.9)
-    fair = replace(SHORTEST, is_fair=True)
-    assert place(fair, *greedy, person) == "azbcd"
-    assert place(SHORTEST, *greedy, person) == "abcdz", "without the rule"
+@pytest.mark.parametrize(
+    ("rules", "programs", "expected"),
+    [
+        (PLAIN, [make("c", arrived_s=0.5), make("b"), make("a")], "abc"),
+        (SHORTEST, [make("a", size=400), make("b", size=100), make("c")], "bac"),
+        (SHORTEST, [make("a", size=300), make("b", size=100, outputs=8)], "ab"),
+        (
+            SHORTEST,
+            [make("b", size=100, outputs=4), make("a", size=100, outputs=8, drawn_tokens=500)],
+            "ab",
+        ),
+        (replace(SHORTEST, ranks_kinds=True), KINDS, "bca"),
+        (SHORTEST, KINDS, "acb"),
+        (replace(SHORTEST, ranks_kinds=True), BATCH_WORK, "ab"),
+        (SHORTEST, BATCH_WORK, "ba"),
+        (replace(SHORTEST, is_gang=True), BEGUN, "ba"),
+        (SHORTEST, BEGUN, "ab"),
+        (replace(SHORTEST, is_fair=True), [*GREEDY, PERSON], "azbcd"),
+        (SHORTEST, [*GREEDY, PERSON], "abcdz"),
+    ],
+)
+def test_the_order_follows_the_rules(rules: Rules, programs: list[One], expected: str) -> None:
+    assert place(rules, *programs) == expected
 
 
 def test_served_tokens_count_against_a_client() -> None:

@@ -33,26 +33,24 @@ def work(left: float | None, outputs: int = 1) -> Member:
     return made
 
 
-def test_one_after_the_other() -> None:
-    starts = predict_starts([work(100)], [work(50), work(30), work(7)], steady(10.0))
-    assert starts == pytest.approx([10.0, 15.0, 18.0])
-
-
-def test_two_share_the_rate_until_the_shorter_one_is_over() -> None:
-    """100 and 300 at 5 tokens a second each: the first is over after 20 s, the second has 200
-    left, which it shares with the run that starts then."""
-    starts = predict_starts([work(100), work(300)], [work(400), work(1)], steady(10.0))
-    assert starts == pytest.approx([20.0, 60.0])
-
-
-def test_a_run_with_more_outputs_draws_more_of_the_rate() -> None:
-    """Eight outputs of ten tokens and one of ten are over at the same time."""
-    starts = predict_starts([work(80, 8), work(10, 1)], [work(1), work(1)], steady(9.0))
-    assert starts == pytest.approx([10.0, 10.0])
-
-
-def test_where_nothing_runs_the_next_run_starts_now() -> None:
-    assert predict_starts([], [work(20), work(1)], steady(10.0)) == pytest.approx([0.0, 2.0])
+@pytest.mark.parametrize(
+    ("running", "waiting", "starts"),
+    [
+        ([work(100)], [work(50), work(30), work(7)], [10.0, 15.0, 18.0]),
+        # the first of two is over after 20 s; the second has 200 left, which it shares from then on
+        ([work(100), work(300)], [work(400), work(1)], [20.0, 60.0]),
+        # eight outputs of ten tokens and two of ten are over at the same time
+        ([work(80, 8), work(20, 2)], [work(1), work(1)], [10.0, 10.0]),
+        ([], [work(20), work(1)], [0.0, 2.0]),
+        ([work(100), work(None)], [work(1)], [None]),
+        ([work(100)], [work(None), work(5)], [10.0, None]),
+    ],
+)
+def test_waiting_runs_start_as_running_ones_end(
+    running: list[Member], waiting: list[Member], starts: list[float | None]
+) -> None:
+    """At ten tokens a second, whatever the batch."""
+    assert predict_starts(running, waiting, steady(10.0)) == pytest.approx(starts)
 
 
 def test_a_larger_batch_may_be_faster() -> None:
@@ -60,16 +58,7 @@ def test_a_larger_batch_may_be_faster() -> None:
     sequences takes no longer than a run of one."""
     starts = predict_starts([work(30, 1)], [work(320, 16), work(1)], lambda batch: 10.0 * batch)
     assert starts == pytest.approx([3.0, 5.0])
-
-
-def test_nothing_is_expected_without_a_speed() -> None:
-    assert predict_starts([work(1)], [work(1)], None) == [None]
-
-
-def test_nothing_is_expected_behind_a_run_of_unknown_length() -> None:
-    assert predict_starts([work(100), work(None)], [work(1)], steady(10.0)) == [None]
-    starts = predict_starts([work(100)], [work(None), work(5)], steady(10.0))
-    assert starts == [pytest.approx(10.0), None]
+    assert predict_starts([work(1)], [work(1)], None) == [None], "no speed is known"
 
 
 lengths = st.tuples(st.floats(1, 1e5), st.integers(1, 64)).map(lambda pair: work(*pair))

@@ -19,20 +19,6 @@ RUNS = st.lists(
     ),
     max_size=10,
 )
-ALLOCATORS = st.sampled_from((Allocator(), Allocator(beta=0.0, least_observed=3)))
-
-
-@given(runs=RUNS, budget=st.integers(0, 60), allocator=ALLOCATORS)
-def test_the_budget_holds_and_everybody_has_one_while_it_allows(
-    runs: list[RolloutCandidate], budget: int, allocator: Allocator
-) -> None:
-    found = allocator.divide(runs, budget, 100.0)
-    assert set(found) == {run.key for run in runs}
-    assert sum(found.values()) <= budget
-    assert sum(rollouts >= 1 for rollouts in found.values()) == min(budget, len(runs))
-    for run in runs:
-        assert found[run.key] <= run.most
-        assert found[run.key] <= 1 or allocator.find_most(run) > 1
 
 
 @given(runs=RUNS, budget=st.integers(10, 60))
@@ -52,15 +38,6 @@ def test_shares_follow_the_scores() -> None:
     found = Allocator(beta=0.0).divide(runs, 13, 0.0)
     # ⌊13/6⌋, ⌊26/6⌋, ⌊39/6⌋, and the one that is left goes to the highest score
     assert found == {"c": 7, "b": 4, "a": 2}
-
-
-def test_as_printed_the_sum_would_exceed_the_budget() -> None:
-    """Nine new runs have one rollout each by max(1, ·), and the old one its share of ten."""
-    young = [make_candidate(f"young-{i}", arrived_s=99.9) for i in range(9)]
-    runs = [make_candidate("old"), *young]
-    scores = [Allocator().rate(run, 100.0) for run in runs]
-    assert sum(max(1, int(s / sum(scores) * 10)) for s in scores) > 10
-    assert set(Allocator().divide(runs, 10, 100.0).values()) == {1}
 
 
 def test_a_run_near_its_end_goes_before_an_older_one() -> None:

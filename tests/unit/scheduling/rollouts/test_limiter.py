@@ -25,12 +25,9 @@ def limit(
     return RolloutLimiter(margin=margin).limit(runs, Allocator(), make_load(**load), cost)
 
 
-def test_nobody_has_more_while_a_request_finds_no_room() -> None:
+def test_nobody_has_more_while_a_request_finds_no_room_or_nothing_is_measured() -> None:
     found = limit([make_candidate("a"), make_candidate("b")], has_waiting=True)
     assert (found.budget, found.reason) == (2, "requests wait in an engine")
-
-
-def test_nobody_has_more_on_an_unmeasured_device() -> None:
     assert limit([make_candidate("a")], None).budget == 1
 
 
@@ -94,12 +91,6 @@ def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
 
     assert find_budget(2.6) == 8
     assert find_budget(2.7) == 1
-
-
-def test_a_lone_run_takes_what_makes_it_faster() -> None:
-    """Where a step takes as long as its batch is large, rollouts side by side gain nothing."""
-    steep = make_cost(1.0)
-    assert limit([make_candidate("a")], steep).budget == 1
 
 
 def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
