@@ -1,4 +1,5 @@
-"""One run from its submission to its terminal event: its id, state, event log and result."""
+"""One run from its submission to its terminal event, and later as the store has it: its id, state,
+event log and result."""
 
 from __future__ import annotations
 
@@ -9,12 +10,19 @@ import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.errors import DaemonStopping, FlashEdgeError, RequestError, StoreError
+from flashedge.errors import (
+    DaemonStopping,
+    FlashEdgeError,
+    RequestError,
+    RunInterrupted,
+    StoreError,
+)
 from flashedge.events import (
     TERMINAL,
     Event,
@@ -26,7 +34,7 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.runtime.records.event_log import EventLog
-from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.records.store import RunStore, StoredRun
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.programs.estimates import RunEstimate
@@ -68,6 +76,9 @@ def check_run_id(run_id: str) -> None:
 
 WRITE_S = 0.02
 """The events of so many seconds are stored and sent together: a level ends with hundreds."""
+SUMMARY_CHARS = 200
+SHOWN_FIELDS = ("pair", "strategy", "n", "seed")
+"""Fields of the request that the object of a run without a result has."""
 STOPPED = "the daemon stopped"
 """The reason of a run that ended with its daemon."""
 
@@ -112,7 +123,7 @@ class Run:
         self._over = asyncio.Event()
         self._ended_at: float | None = None
         self._cancel_reason: str | None = None
-        self._write(partial(store.create, *self._describe()))
+        self._write(partial(store.create, *self._list_columns()))
 
     # ------------------------------------------------------------ for clients
 
@@ -153,10 +164,7 @@ class Run:
             "id": self.id,
             "status": str(self.status),
             **dataclasses.asdict(self.estimate),
-            "pair": self.request.pair,
-            "strategy": self.request.strategy,
-            "n": self.request.n,
-            "seed": self.request.seed,
+            **{name: getattr(self.request, name) for name in SHOWN_FIELDS},
             **so_far,
             "error": self._error_object(),
             "stored": self.stored,
@@ -217,7 +225,7 @@ class Run:
         finally:
             self._over.set()
 
-    def _describe(self) -> tuple[str, dict[str, Any], float, dict[str, Any]]:
+    def _list_columns(self) -> tuple[str, dict[str, Any], float, dict[str, Any]]:
         return self.id, self.request.to_json(), self.created_at, self.plan.list_decisions()
 
     def _store_end(self) -> None:
@@ -229,7 +237,7 @@ class Run:
         if self.stored or not self._over.is_set():
             return
         try:
-            self._store.complete(*self._describe(), self._log.read())
+            self._store.complete(*self._list_columns(), self._log.read())
             self._store_end()
         except StoreError:
             return  # its first failure was logged
@@ -270,3 +278,101 @@ class Run:
         except StoreError as error:
             self.stored = False
             log.error("run %s is not stored for now: %s", self.id, error.line)
+
+
+# ---------------------------------------------------------------- runs that are over
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """One line of a listing. Times are unix seconds. The last fields are of `RunEstimate`."""
+
+    id: str
+    status: str
+    created_at: float
+    finished_at: float | None
+    strategy: str
+    n: int
+    pair: str
+    problem: str
+    answer: str | None
+    tree_tokens: int | None
+    total_s: float | None
+    position: int | None = None
+    starts_in_s: float | None = None
+    median_tokens: float | None = None
+    tail_tokens: float | None = None
+
+
+def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
+    messages = stored.spec["problem"]["messages"]
+    return RunSummary(
+        id=stored.id,
+        status=str(live.status) if live else stored.status,
+        created_at=stored.created_at,
+        finished_at=stored.finished_at,
+        strategy=stored.spec["strategy"],
+        n=stored.spec["n"],
+        pair=stored.spec["pair"],
+        problem=messages[-1]["content"][:SUMMARY_CHARS],
+        answer=stored.answer,
+        tree_tokens=stored.tree_tokens,
+        total_s=stored.total_s,
+        **(dataclasses.asdict(live.estimate) if live else {}),
+    )
+
+
+class ArchivedRun:
+    """A stored run: finished, failed, cancelled, or interrupted by the daemon's death."""
+
+    estimate = RunEstimate()
+
+    def __init__(self, stored: StoredRun, store: RunStore) -> None:
+        self.id = stored.id
+        self.status = stored.status
+        self._stored = stored
+        self._store = store
+
+    @property
+    def request(self) -> Request:
+        return Request.from_json(self._stored.spec)
+
+    @property
+    def plan(self) -> Plan:
+        return Plan.from_json({**self._stored.spec, **self._stored.plan})
+
+    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+        """The stored events. The log of an interrupted run has no terminal event."""
+        for item in EventLog(self._store.events(self.id)).read(after):
+            yield item
+
+    async def result(self) -> dict[str, Any]:
+        """Raises the error that the run ended with."""
+        if self._stored.result is not None:
+            return dict(self._stored.result)
+        stored = self._stored.error or {}
+        ends: dict[str, type[FlashEdgeError]] = {
+            "cancelled": Cancelled,
+            "interrupted": RunInterrupted,
+        }
+        kind = ends.get(self.status, FlashEdgeError)
+        message = stored.get("message", f"run {self.id} was {self.status}")
+        error = kind(message, hint=stored.get("hint"))
+        if kind is FlashEdgeError:
+            error.code = stored.get("code", kind.code)
+        raise error
+
+    def cancel(self, reason: str) -> None:
+        """Does nothing: the run is over."""
+
+    def object(self) -> dict[str, Any]:
+        if self._stored.result is not None:
+            return {**self._stored.result, "stored": True}
+        return {
+            "id": self.id,
+            "status": self.status,
+            **dataclasses.asdict(self.estimate),
+            **{name: self._stored.spec[name] for name in SHOWN_FIELDS},
+            "error": dict(self._stored.error) if self._stored.error else None,
+            "stored": True,
+        }

@@ -17,7 +17,6 @@ from flashedge.engine.base import EngineView
 from flashedge.engine.http_requests import PlainRequests
 from flashedge.errors import Conflict, DaemonStopping, FlashEdgeError, NotFound
 from flashedge.events import Event, StepCompleted
-from flashedge.runtime.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.execution import Job, Tools, execute
 from flashedge.runtime.lengths.predictions import Predictions
@@ -37,7 +36,16 @@ from flashedge.runtime.request.plan import (
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting, DaemonTime
-from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
+from flashedge.runtime.run import (
+    STOPPED,
+    ArchivedRun,
+    Run,
+    RunStatus,
+    RunSummary,
+    build_summary,
+    check_run_id,
+    create_run_id,
+)
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState, ServedPair, ServiceHealth
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions

@@ -50,7 +50,6 @@ def sample(distribution: LengthDistribution, limit: int, drawn: int, seed: int) 
 def test_quadrature_and_monte_carlo_agree(
     distribution: LengthDistribution, limit: int, drawn: int
 ) -> None:
-    """16 estimates of 10,000 samples each tell how far off their mean may be."""
     assume(drawn < limit and survive(distribution, drawn) > -600)
     exact = compute_figures(distribution, limit, drawn=drawn)
     samples = [sample(distribution, limit, drawn, seed) for seed in range(SEEDS)]

@@ -64,7 +64,6 @@ def test_no_swap_helps(paths: list[tuple[int, ...]]) -> None:
 @settings(deadline=None)
 @given(MANY)
 def test_each_block_is_computed_once_by_a_cache_of_one_path(paths: list[tuple[int, ...]]) -> None:
-    """No order can do better: everything that can be shared is shared."""
     one = max(max(map(len, paths)), 1)
     tree = RadixTree()
     for path in paths:

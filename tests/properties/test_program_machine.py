@@ -109,8 +109,6 @@ class ProgramMachine(RuleBasedStateMachine):
 
     @rule(room=ROOMS)
     def change_room(self, room: Capacity) -> None:
-        """The memory of the engines moved, or another pair runs."""
-
         def do() -> None:
             self.room = room
             self.scheduler.set_capacity(room)
@@ -172,7 +170,6 @@ class ProgramMachine(RuleBasedStateMachine):
             assert not passed, f"{run} passed {passed}"
 
     def _find(self, run: str) -> Program:
-        """The program of a run."""
         program = self.scheduler.programs.find_program(run)
         assert program is not None
         return program

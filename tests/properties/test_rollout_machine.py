@@ -17,8 +17,6 @@ ALLOCATORS = st.builds(Allocator, least_observed=st.sampled_from((1, 3)), slack=
 
 
 class RolloutMachine(RuleBasedStateMachine):
-    """Runs that do as an allocator says."""
-
     @initialize(allocator=ALLOCATORS, budget=st.integers(1, 20))
     def start(self, allocator: Allocator, budget: int) -> None:
         self.allocator = allocator
@@ -63,7 +61,6 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @rule()
     def plan(self) -> None:
-        """Tell the runs what changes, one after the other."""
         before = sum(self.in_flight.values())
         self.planned_s = self.now_s
         runs, granted = list(self.runs.values()), dict(self.in_flight)
@@ -99,7 +96,6 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_who_is_near_its_end_passes_an_older_run(self) -> None:
-        """And nobody passes one that is e^β times as old, so each has its turn."""
         if not hasattr(self, "runs"):
             return
         granted = self.in_flight

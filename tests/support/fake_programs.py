@@ -14,7 +14,6 @@ NO_DRIVER = (
 
 
 def fake(folder: Path, name: str, body: str) -> None:
-    """Write a program `name` whose shell script is `body`."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(f"#!/bin/sh\n{body}\n")
     (folder / name).chmod(0o755)
@@ -46,7 +45,6 @@ def fake_nvidia_smi(
 
 
 def link_programs(folder: Path, *, without: tuple[str, ...]) -> None:
-    """Fill `folder` with every program of this machine's PATH but those in `without`."""
     folder.mkdir(exist_ok=True)
     for place in os.environ["PATH"].split(":"):
         for program in Path(place).glob("*") if place else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
@@ -17,20 +17,13 @@ from typing import Any
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.errors import Conflict, FlashEdgeError, NotFound, QueueFull, RequestError
-from flashedge.events import (
-    TERMINAL,
-    Event,
-    Progress,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-)
+from flashedge.events import TERMINAL, Event, RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.profiler.card_watch import CardUser
-from flashedge.runtime.archive import RunSummary
 from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.request import Request
+from flashedge.runtime.run import RunSummary
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
@@ -67,7 +60,6 @@ def build_run_result(run_id: str, request: Request) -> dict[str, Any]:
 
 
 def script(request: Request, run_id: str) -> list[Event]:
-    """A small search, from its start to its end."""
     steps = (("1 + 1 = 3.\n\n", 0.125), ("1 + 1 = 2.\n\n", 0.875))
     finished = RunFinished(result=build_run_result(run_id, request))
     return [*build_start(Plan(request=request).to_json(), steps), finished]
@@ -83,11 +75,9 @@ class FakeHandle:
         self.status = "queued"
         self.position: int | None = None
         self.starts_in_s: float | None = None
-        self.log: list[tuple[int, Event]] = []
         self.cancelled: list[str] = []
-        self.followers = 0
         self.error: FlashEdgeError | None = None
-        self._live: set[asyncio.Queue[tuple[int, Event]]] = set()
+        self._log = EventLog()
         self._over = asyncio.Event()
         self._metrics = metrics
         self._ledger = RunState(run_id, request)
@@ -98,13 +88,9 @@ class FakeHandle:
 
     def emit(self, *events: Event) -> None:
         for event in events:
-            kept = [e for e in self.log if not isinstance(e[1], Progress)]
-            number = len(kept) + (not isinstance(event, Progress))
-            self.log.append((number, event))
+            self._log.append(event)
             self._ledger.observe(event, time.monotonic())
             self._metrics.observe(self._ledger, event)
-            for queue in self._live:
-                queue.put_nowait((number, event))
             match event:
                 case RunStarted():
                     self.status, self.position = "running", None
@@ -122,24 +108,12 @@ class FakeHandle:
     def play(self) -> None:
         self.emit(*script(self.request, self.id))
 
-    async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
-        self.followers += 1
-        queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._live.add(queue)
-        try:
-            for number, event in list(self.log):
-                if number > after and not isinstance(event, Progress):
-                    yield number, event
-            if self._over.is_set() and queue.empty():
-                return
-            while True:
-                number, event = await queue.get()
-                yield number, event
-                if isinstance(event, TERMINAL):
-                    return
-        finally:
-            self._live.discard(queue)
-            self.followers -= 1
+    def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+        return self._log.follow(after)
+
+    @property
+    def followers(self) -> int:
+        return len(self._log._followers)
 
     async def result(self) -> dict[str, Any]:
         await self._over.wait()

@@ -43,7 +43,6 @@ def make_run(number: int, *, outputs: int = 6, max_tokens: int = 4_096) -> Finis
 
 
 def make_runs(numbers: Sequence[int], **fields: int) -> list[FinishedOutputs]:
-    """Make several runs."""
     return [make_run(number, **fields) for number in numbers]
 
 

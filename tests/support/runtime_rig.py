@@ -100,8 +100,6 @@ def driver_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """A run that was driven to its end."""
-
     outcome: Outcome
     events: list[Event]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ from flashedge.engine.http_requests import PlainRequests
 from flashedge.engine.self_test_turns import Turns
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
-from flashedge.runtime.archive import ArchivedRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.run import Run
+from flashedge.runtime.run import ArchivedRun, Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from scripts.lab.sim.pair import Faults
@@ -110,6 +110,10 @@ class Rig:
         if looking is not None:  # in a thread, for which virtual time does not wait
             await looking
         await assert_nothing_left(self.engines)
+
+
+Serve = Callable[..., Awaitable[Rig]]
+"""Starts a service with the given settings: a fixture of the runtime's tests."""
 
 
 async def log_of(run: Run | ArchivedRun, after: int = 0) -> list[tuple[int, Event]]:

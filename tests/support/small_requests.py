@@ -72,7 +72,6 @@ class SmallRequests:
         return sum(await asyncio.gather(*sent))
 
     async def settle(self) -> None:
-        """Wait until nothing is left of any request."""
         async with asyncio.timeout(30):
             while True:
                 views = [await engine.view() for engine in self.engines]
@@ -83,7 +82,6 @@ class SmallRequests:
 
     @property
     def engines(self) -> tuple[Any, Any]:
-        """Generator and verifier."""
         served = self.service._loader.shown
         assert served is not None, "it is loaded at the start"
         return served._engines.generator, served._engines.verifier

@@ -46,8 +46,6 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> BatchDaemon:
 
 
 class Folder:
-    """problems.jsonl, results.jsonl and the command over them."""
-
     def __init__(self, path: Path, cli: Cli) -> None:
         self.source, self.target, self._cli = path / "p.jsonl", path / "r.jsonl", cli
         self.give(*THREE)

@@ -29,7 +29,6 @@ def config(tmp_path: Path) -> Iterator[Config]:
 
 @pytest.fixture
 def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The root logger as it was, afterwards."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

@@ -25,7 +25,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fake_systemctl(home: Path, *, code: int = 0) -> Path:
-    """A systemctl that keeps what it is asked."""
     program, asked = home / "bin" / "systemctl", home / "asked"
     program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho "no bus" >&2\nexit {code}\n')
     program.chmod(0o755)

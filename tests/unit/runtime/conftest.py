@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from scripts.lab.sim.clock import VirtualTimePolicy
-from tests.support.service_rig import Rig
+from tests.support.service_rig import Rig, Serve
 
 
 @pytest.fixture
@@ -18,9 +18,21 @@ def event_loop_policy() -> VirtualTimePolicy:
 
 
 @pytest_asyncio.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    """A service that has started, and stops after the test."""
-    made = Rig(tmp_path)
-    await made.service.start()
-    yield made
-    await made.service.stop()
+async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
+    """Starts a service with the given settings, which stops after the test."""
+    started: list[Rig] = []
+
+    async def start(**settings: object) -> Rig:
+        rig = Rig(tmp_path, **settings)  # type: ignore[arg-type]
+        started.append(rig)
+        await rig.service.start()
+        return rig
+
+    yield start
+    for rig in started:
+        await rig.service.stop()
+
+
+@pytest_asyncio.fixture
+async def rig(serve: Serve) -> Rig:
+    return await serve()

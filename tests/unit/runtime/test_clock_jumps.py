@@ -21,8 +21,6 @@ JUMPS = (DAY_S, -DAY_S, 400 * DAY_S)
 
 
 class Clock:
-    """Stands for `time.time`."""
-
     def __init__(self) -> None:
         self.ahead_s = 0.0
         self._real = time.time
@@ -81,7 +79,6 @@ async def test_runs_go_on(
 
 
 async def test_a_daemon_that_starts_later_trusts_the_clock(tmp_path: Path, clock: Clock) -> None:
-    """A store of last week's runs is cleared when the daemon starts a week later."""
     rig = Rig(tmp_path, keep_runs_days=2)
     await rig.service.start()
     run = rig.service.submit(BEAM)

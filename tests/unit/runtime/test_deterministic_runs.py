@@ -20,7 +20,7 @@ from flashedge.runtime.request.plan import pin_early_exit
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.kv.split import EngineRole
 from tests.support.runtime_rig import BEAM
-from tests.support.service_rig import SELF_TEST, Rig, log_of
+from tests.support.service_rig import SELF_TEST, Rig, Serve, log_of
 
 SPEC = replace(BEAM, n=8, deterministic=True)
 
@@ -163,9 +163,8 @@ async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) 
     await again.service.stop()
 
 
-async def test_users_come_before_the_self_test_until_somebody_waits_for_it(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    await rig.service.start()
+async def test_users_come_before_the_self_test_until_somebody_waits_for_it(serve: Serve) -> None:
+    rig = await serve()
     busy = True
 
     async def read_views() -> dict[str, Any]:
@@ -181,7 +180,6 @@ async def test_users_come_before_the_self_test_until_somebody_waits_for_it(tmp_p
     assert await rig.served._is_free(), "somebody waits"
     await waiting
     assert not await rig.served._is_free()
-    await rig.service.stop()
 
 
 async def test_a_stop_ends_a_self_test_that_waits_for_its_turn(tmp_path: Path) -> None:

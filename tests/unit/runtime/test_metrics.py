@@ -49,8 +49,6 @@ def values(metrics: Metrics) -> dict[str, float]:
 
 
 class Observed(Metrics):
-    """Metrics of runs with their ledgers, at the test's times."""
-
     def __init__(self) -> None:
         super().__init__()
         self.runs = {name: RunState(name, BEAM) for name in "abc"}

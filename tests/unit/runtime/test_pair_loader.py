@@ -14,8 +14,6 @@ from flashedge.runtime.pair_loader import PairLoader
 
 
 class FakePair:
-    """A pair that takes a second to load, on virtual time."""
-
     def __init__(self, name: str, log: list[str], error: Exception | None) -> None:
         self.name, self._log, self._error = name, log, error
 
@@ -72,7 +70,6 @@ async def test_a_pair_is_loaded_once_for_all_who_ask_for_it() -> None:
 
 
 async def test_another_pair_waits_until_nobody_uses_the_first() -> None:
-    """And those that ask for the first one meanwhile wait behind it, all together."""
     rig = Rig()
     first = rig.begin("a", "a1")
     await asyncio.sleep(1.5)

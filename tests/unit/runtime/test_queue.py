@@ -12,7 +12,6 @@ from flashedge.runtime.queue import RunQueue
 
 
 def first_come(max_running: int, limit: int) -> RunQueue:
-    """A queue by arrival, with a fixed number at once."""
     return RunQueue(lambda waiting: waiting, lambda run, running: len(running) < max_running, limit)
 
 
@@ -90,7 +89,6 @@ async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
-    """Never more than max_running at once, in order, every ticket given back."""
     draw = random.Random(seed)
     queue, began, at_once = first_come(3, 100), list[int](), 0
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.self_test_turns import Turns
 from flashedge.errors import (
     Conflict,
     ContextOverflow,
@@ -25,41 +24,13 @@ from flashedge.errors import (
     RunInterrupted,
 )
 from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.run import Cancelled, Run
+from flashedge.runtime.run import ArchivedRun, Cancelled, Run
 from flashedge.types import Problem
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, BEST
-from tests.support.service_rig import SLOW, Rig, ended, log_of
+from tests.support.service_rig import SLOW, Rig, Serve, ended, log_of
 from tests.unit.runtime.test_run import FailingStore
-
-# ---------------------------------------------------------------- the record
-
-
-@pytest.mark.parametrize(
-    ("found", "deterministic"),
-    [
-        ({"batch_invariant": True, "invariant_tokens": 256}, True),
-        ({"batch_invariant": True, "invariant_tokens": 0}, False),
-        ({"batch_invariant": False, "invariant_tokens": 256}, False),
-        ({}, None),
-    ],
-)
-async def test_a_record_says_what_the_self_test_found(
-    tmp_path: Path, found: dict[str, Any], deterministic: bool | None
-) -> None:
-    rig = Rig(tmp_path)
-
-    async def self_test(_: Turns) -> dict[str, Any]:
-        return found
-
-    rig.pair.self_test = self_test  # type: ignore[method-assign]
-    await rig.service.start()
-    result = await rig.service.submit(BEAM).result()
-    assert result["deterministic"] is deterministic
-    await rig.service.stop()
-
 
 # ---------------------------------------------------------------- submit, queue
 
@@ -177,22 +148,8 @@ async def test_a_path_gets_the_room_that_the_problem_leaves(rig: Rig) -> None:
 # ---------------------------------------------------------------- cancel
 
 
-async def test_a_run_is_cancelled_in_the_queue(rig: Rig) -> None:
-    service = rig.service
-    first, second, third = (service.submit(replace(SLOW, seed=s)) for s in (1, 2, 3))
-    await asyncio.sleep(0.01)
-    second.cancel("not needed")
-    with pytest.raises(Cancelled, match="not needed"):
-        await second.result()
-    assert (first.status, third.status, third.estimate.position) == ("running", "queued", 0)
-    assert [event for _, event in await log_of(second)] == [RunCancelled(reason="not needed")]
-    assert [await ended(run) for run in (first, third)] == ["finished"] * 2
-    await rig.assert_idle()
-
-
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_a_run_is_cancelled_in_the_tick_of_its_submission(rig: Rig, which: int) -> None:
-    """Before the run's task took a step."""
     runs = [rig.service.submit(replace(BEAM, seed=seed)) for seed in range(3)]
     runs[which].cancel("at once")
     runs[which].cancel("again")
@@ -205,7 +162,6 @@ async def test_a_run_is_cancelled_in_the_tick_of_its_submission(rig: Rig, which:
 
 
 async def test_a_run_can_be_cancelled_at_any_moment(rig: Rig) -> None:
-    """60 runs: each ends once, the engines and the queue are empty after each."""
     draw, found = random.Random(2), []
     for seed in range(60):
         runs = [rig.service.submit(replace(BEAM, seed=seed)) for _ in range(2)]
@@ -243,11 +199,9 @@ async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the archive
 
 
-async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
-    """Finished, failed by a dead engine, cancelled: object, events and outcome."""
+async def test_an_archived_run_equals_the_live_one(serve: Serve) -> None:
     faults = Faults(die_after_steps=frozenset({70}), restart_s=None)
-    rig = Rig(tmp_path, generator=faults)
-    await rig.service.start()
+    rig = await serve(generator=faults)
     runs = [rig.service.submit(BEAM), rig.service.submit(SLOW), rig.service.submit(SLOW)]
     assert await ended(runs[0]) == "finished"
     runs[2].cancel("enough")
@@ -273,7 +227,6 @@ async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
         assert str(kept.value) == str(live.value)
         assert kept.value.code == live.value.code
         assert kept.value.hint == live.value.hint
-    await rig.service.stop()
 
 
 async def test_a_run_that_a_crash_cut_is_interrupted(tmp_path: Path) -> None:
@@ -335,7 +288,6 @@ async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
 async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) -> None:
-    """The run goes on and can be looked up; once deleted, nothing of it is left."""
     store = FailingStore(tmp_path / "runs.sqlite", fails_at)
     rig = Rig(tmp_path, store=store)
     await rig.service.start()

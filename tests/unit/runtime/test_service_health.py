@@ -108,17 +108,6 @@ async def test_a_failed_start_is_reported(tmp_path: Path, error: Exception, told
     assert rig.pair.stopped
 
 
-async def test_views_show_the_load_of_both_engines(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    await rig.service.start()
-    views = await rig.service.pairs()["bundled"].read_views()
-    assert {name: view.blocks_used for name, view in views.items()} == {
-        "generator": 0,
-        "verifier": 0,
-    }
-    await rig.service.stop()
-
-
 # ---------------------------------------------------------------- requests outside any run
 
 

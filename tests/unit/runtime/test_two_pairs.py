@@ -24,8 +24,6 @@ NARROW = replace(ROOM, useful_sequences=1)
 
 
 class PairOfRoom(ServedPair):
-    """A pair whose engines have the room that a test says."""
-
     room = ROOM
 
     async def _tune(self) -> None:

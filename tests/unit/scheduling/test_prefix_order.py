@@ -27,7 +27,6 @@ def test_children_of_a_parent_stand_together() -> None:
 
 
 def test_parents_keep_their_order_whatever_the_ids_of_their_children() -> None:
-    """The second parent's children were created first, but it stays second."""
     assert prefix_order([(2, 3), (2, 4), (1, 5), (1, 6)]) == (2, 3, 0, 1)
 
 

@@ -34,7 +34,6 @@ SPECS = pytest.mark.parametrize("spec", [BY_VOTE, BY_SCORE], ids=lambda spec: sp
 
 @SPECS
 async def test_a_batch_of_any_size_gives_the_same_tree(spec: Request) -> None:
-    """Of one path at a time, too, and with little memory, where paths are preempted."""
     saved = 0
     for seed in range(12):
         asked = replace(spec, seed=seed)

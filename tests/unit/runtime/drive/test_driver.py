@@ -76,7 +76,6 @@ async def test_a_beam_decides_level_by_level() -> None:
 
 
 async def test_a_run_tells_what_its_first_request_found_in_the_cache() -> None:
-    """Once, and not what the paths beside it found."""
     engines = sim_engines(config=replace(CONFIG, block_tokens=4))
     tokens = len(prompt_of(engines, BEAM))
     stories = [await drive(engines, BEAM) for _ in range(2)]
@@ -90,7 +89,6 @@ async def test_a_run_tells_what_its_first_request_found_in_the_cache() -> None:
 
 
 async def test_progress_counts_up_to_the_step() -> None:
-    """Progress of a node grows, and never beyond the tokens of its finished step."""
     spec = replace(BEST, n=2)
     slow = replace(CONFIG, device=replace(RTX_4090, overhead_s=0.03))
     story = await drive(sim_engines(config=slow), spec)
@@ -105,7 +103,6 @@ async def test_progress_counts_up_to_the_step() -> None:
 
 
 async def test_two_runs_at_once_build_the_trees_of_two_in_turn() -> None:
-    """In KV that does not hold both: they preempt each other, and the trees are the same."""
     specs = [BEAM, replace(BEST, n=16), replace(BEAM, seed=99, n=16)]
     alone = [await drive(sim_engines(), spec) for spec in specs]
     engines = sim_engines(config=TIGHT)

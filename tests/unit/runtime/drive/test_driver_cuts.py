@@ -113,7 +113,6 @@ async def cancel_after(engines: Engines, spec: Request, delay_s: float) -> bool:
 
 @SPECS
 async def test_a_cancelled_run_leaves_nothing(spec: Request) -> None:
-    """At 60 random moments, in engines that keep serving; then one run is as it always was."""
     expected = await drive(sim_engines(), spec)
     engines = sim_engines()
     began = asyncio.get_running_loop().time()

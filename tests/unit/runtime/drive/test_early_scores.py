@@ -61,7 +61,6 @@ async def test_a_level_waits_for_its_last_scores_only() -> None:
 
 
 async def test_scores_begin_while_others_generate() -> None:
-    """A score is open when a level still lacks segments."""
     engines, together = early(sim_engines()), 0
 
     def note(event: Event) -> None:
@@ -93,7 +92,6 @@ async def test_a_level_survives_the_death_of_an_engine(which: str) -> None:
 
 
 async def test_a_run_cut_at_any_moment_leaves_nothing() -> None:
-    """By a cancel or by the clock; then one run is as it always was."""
     expected = await drive(sim_engines(), BEAM)
     engines, draw, cut = early(sim_engines()), random.Random(3), 0
     began = asyncio.get_running_loop().time()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -23,15 +22,13 @@ from flashedge.types import TokenIds
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
 from scripts.lab.sim.clock import run_virtual
 from tests.support.runtime_rig import BEAM, TIGHT, TINY, drive, driver_of, sim_engines
-from tests.support.service_rig import Rig, ended
+from tests.support.service_rig import Serve, ended
 from tests.unit.runtime.drive.test_strategies import spec_of
 
 WIDE = replace(BEAM, n=32, branching=2)
 
 
 class RecordingGenerator:
-    """A generator that records its requests in order, and the tokens it found cached."""
-
     def __init__(self, inner: Generator) -> None:
         self._inner = inner
         self.requested: list[TokenIds] = []
@@ -131,11 +128,9 @@ def test_a_sweep_reuses_more_of_a_tight_kv(kv_tokens: int) -> None:
     [(True, False, sweep_order), (False, False, arrival_order), (True, True, arrival_order)],
 )
 async def test_the_order_can_be_switched_off_and_baselines_have_none(
-    tmp_path: Path, on: bool, baseline: bool, order: Ordering
+    serve: Serve, on: bool, baseline: bool, order: Ordering
 ) -> None:
-    rig = Rig(tmp_path, features={"prefix_order": on})
-    await rig.service.start()
+    rig = await serve(features={"prefix_order": on})
     run = rig.service.submit(replace(BEAM, baseline=baseline))
     assert rig.engines_for(run).ordering is order
     assert await ended(run) == "finished"
-    await rig.service.stop()

@@ -47,8 +47,6 @@ def with_p(parallel: int, spec: Request = MCTS, **options: Any) -> Request:
 
 
 class Watch:
-    """The search of a run, with the states that it had."""
-
     def __init__(self, **changes: Any) -> None:
         self._changes = changes
         self.states: list[MctsState] = []
@@ -97,7 +95,6 @@ async def test_drafts_are_used(parallel: int) -> None:
 
 @each_p
 async def test_moving_memory_changes_no_tree(parallel: int) -> None:
-    """The engines own the memory in turn, though some rollouts generate while others are scored."""
     spec = with_p(parallel)
     expected = (await drive(sim_engines(), spec)).outcome
     async with managed_engines(forced=alternate) as here:
@@ -150,7 +147,6 @@ async def test_a_cut_run_continues_to_the_tree_of_a_whole_one(parallel: int) -> 
 async def drive_with_allowances(
     engines: Engines, spec: Request, random: Random, watch: Watch
 ) -> tuple[Outcome, list[Event], int]:
-    """Change the allowance now and then while the run goes on."""
     told: list[Event] = []
     driver = driver_of(engines, spec, told.append, watch=watch)
     run = asyncio.ensure_future(driver.run())

@@ -32,7 +32,6 @@ class Engine:
 
 
 def failing(*errors: Exception) -> Callable[[], Any]:
-    """Work that raises these in turn, then returns how often it was done."""
     left = list(errors)
 
     async def work() -> int:

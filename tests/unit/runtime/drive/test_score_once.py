@@ -32,8 +32,6 @@ TWINS = SimModel(TRACE, common=0.7)  # half of all sibling pairs are the same wo
 
 
 class Counting(EngineProxy[Verifier]):
-    """Notes what the verifier is asked."""
-
     def __init__(self, verifier: Verifier) -> None:
         super().__init__(verifier)
         self.asked: list[ScoreRequest] = []
@@ -120,8 +118,6 @@ def watched(engines: Engines, verifier: Counting, score_once: bool) -> Engines:
 
 
 class ShortVerifier(EngineProxy[Any]):
-    """Its context holds `steps` steps of a path."""
-
     steps = 2
     kind: type[ContextOverflow] = PathOverflow
 

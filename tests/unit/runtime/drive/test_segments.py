@@ -17,8 +17,6 @@ PIECES = ["So 1.", "\n\n", " Wait", ", 2", "\n", " Hmm", "."]
 
 
 class PieceCodec(ByteCodec):
-    """A token is one of PIECES."""
-
     rules = build_rules(enumerate(PIECES))
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -75,7 +73,6 @@ def test_text_is_whole_however_it_is_cut(text: str, data: st.DataObject) -> None
 
 @given(st.binary(max_size=24).filter(lambda b: EOS not in b), st.data())
 def test_bytes_that_are_no_text_come_out_as_decoded(ids: bytes, data: st.DataObject) -> None:
-    """Whatever the bytes, what comes out in pieces is what the whole decodes to."""
     decoder, told, left = IncrementalText(ByteCodec()), "", ids
     while left:
         size = data.draw(st.integers(1, len(left)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.pair import Faults
 from tests.support.engine_rig import ask, generate, generate_all, settle
 from tests.support.runtime_rig import assert_nothing_left, both
-from tests.support.service_rig import Rig, ended
+from tests.support.service_rig import Serve, ended
 from tests.support.speculation_rig import (
     AMPLE,
     TRACE,
@@ -86,7 +85,6 @@ def test_other_step_rules_give_the_same_tree_too(rule: str) -> None:
 
 
 async def test_the_batch_stays_full_and_never_grows() -> None:
-    """Drafts fill the slots that finished beams leave, and no more than those."""
     engines = engines_with()
     await drive_run(engines, spec_for(0, **WIDE))
     batches = get_generator(engines).batches
@@ -128,8 +126,6 @@ async def test_every_drafted_token_is_kept_or_wasted() -> None:
 
 
 class CountingVerifier:
-    """A verifier that counts its calls and the steps that it scores."""
-
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.calls = self.steps = 0
@@ -162,8 +158,6 @@ async def test_steps_scored_ahead_need_no_call_of_their_own() -> None:
 
 
 class ShortVerifier(CountingVerifier):
-    """Its context has no room for a drafted step."""
-
     async def score(self, request: ScoreRequest) -> StepScores:
         if len(request.steps) - request.num_scored > 1:
             self.calls += 1
@@ -189,7 +183,6 @@ async def test_a_drafted_step_that_does_not_fit_the_verifier_is_left_out() -> No
 
 
 async def test_a_draft_that_ends_its_path_is_not_lost() -> None:
-    """Paths whose last step was a complete draft are among the completed ones."""
     ended_by_draft = 0
     for problem in PROBLEMS:
         engines = engines_with()
@@ -210,7 +203,6 @@ async def test_a_draft_that_ends_its_path_is_not_lost() -> None:
 
 
 async def test_standard_work_never_waits_for_speculation() -> None:
-    """Runs share a batch that is too small for them: no draft runs while a request waits."""
     config = replace(AMPLE, max_num_seqs=12)
     specs = [spec_for(problem) for problem in (0, 1, 2)]
     alone = [(await drive_run(engines_with(speculation=False), s)).outcome for s in specs]
@@ -259,7 +251,6 @@ async def test_the_engine_dies_with_drafts_in_it() -> None:
 
 
 def draft_behind(request: ExtendRequest, level: int, granularity: Granularity) -> ExtendRequest:
-    """The same request, which names a continuation by its own seed."""
     continuation = Continuation(
         run="r", level=level, seeds=(request.seed,), granularity=granularity, max_drafts=1
     )
@@ -311,8 +302,6 @@ async def test_nothing_is_drafted_behind_a_boundary_that_fills_the_context() -> 
 
 
 class Plain:
-    """A generator that does not speculate."""
-
     speculator = None
 
     def __init__(self, inner: Any) -> None:
@@ -346,10 +335,9 @@ async def test_requests_name_continuations_where_the_generator_speculates(specul
     ],
 )
 async def test_the_switches_and_the_baseline(
-    tmp_path: Path, settings: dict[str, Any], baseline: bool, on: tuple[bool, bool]
+    serve: Serve, settings: dict[str, Any], baseline: bool, on: tuple[bool, bool]
 ) -> None:
-    rig = Rig(tmp_path, config=AMPLE, **settings)
-    await rig.service.start()
+    rig = await serve(config=AMPLE, **settings)
     run = rig.service.submit(replace(spec_for(0), pair="bundled", baseline=baseline))
     engines = rig.engines_for(run)
     assert (engines.optimizations.speculation, engines.optimizations.lookahead) == on
@@ -359,4 +347,3 @@ async def test_the_switches_and_the_baseline(
     assert usage["speculated_tokens"] == (
         usage["speculation"]["drawn_tokens"] - usage["speculation"]["kept_tokens"]
     )
-    await rig.service.stop()

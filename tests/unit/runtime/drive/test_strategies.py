@@ -155,7 +155,6 @@ async def test_open_ended_answers_are_grouped_by_wording() -> None:
 
 @pytest.mark.parametrize("beside", [True, False])
 async def test_probes_never_touch_the_chain(beside: bool) -> None:
-    """Token ids of the chain are those of a chain without probes; probes are counted apart."""
     for seed in range(10):
         options = {**PROBES, "beside": beside}
         probed = await drive(sim_engines(), spec_of("probed_cot", seed=seed, options=options))

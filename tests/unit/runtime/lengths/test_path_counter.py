@@ -102,7 +102,6 @@ def test_later_steps_alone_are_no_outputs() -> None:
 
 
 def keep(store: RunStore, run_id: str, spec: Request, story: Story, at: float) -> None:
-    """Store a run as the daemon does."""
     store.create(run_id, spec.to_json(), at)
     events = [RunStarted(config=spec.to_json(), queue_s=0.0), *story.events]
     kept = [event for event in events if not isinstance(event, Progress)]

@@ -44,8 +44,6 @@ def store(config: Config) -> Any:
 
 
 class Inbox:
-    """Asks, and receives predictions on the event loop."""
-
     def __init__(self, predictions: Predictions) -> None:
         self.predictions = predictions
         self.arrived: asyncio.Queue[LogT] = asyncio.Queue()
@@ -68,7 +66,6 @@ def finish(tokens: int) -> FinishedOutputs:
 
 
 async def open_empty(predictions: Predictions) -> None:
-    """Let the pair's stored runs be read, of which there are none."""
     predictions.submit(NEW, lambda found: None)
     async with asyncio.timeout(20):
         await asyncio.gather(*predictions._tasks)

@@ -18,7 +18,7 @@ from flashedge.scheduling.programs import estimates
 from flashedge.scheduling.programs.estimates import RunEstimate
 from scripts.lab.distributions import LogNormal
 from tests.support.runtime_rig import BEAM, BEST
-from tests.support.service_rig import Rig, ended
+from tests.support.service_rig import Rig, Serve, ended
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,6 @@ def _quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def measure_lengths(service: Service) -> LogNormal:
-    """The lengths of paths, from a search that ends before the others begin."""
     run = service.submit(replace(BEST, n=32, seed=99))
     assert isinstance(run, Run)
     result = await run.result()
@@ -69,9 +68,8 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     await rig.service.stop()
 
 
-async def test_an_estimate_is_at_most_a_moment_old(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, queue_limit=9)
-    await rig.service.start()
+async def test_an_estimate_is_at_most_a_moment_old(serve: Serve) -> None:
+    rig = await serve(queue_limit=9)
     lengths = await measure_lengths(rig.service)
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
     assert (first.estimate.position, second.estimate.position, third.estimate.position) == (
@@ -89,4 +87,3 @@ async def test_an_estimate_is_at_most_a_moment_old(tmp_path: Path) -> None:
     assert isinstance(first, Run)
     await ended(first)
     assert first.estimate == RunEstimate()
-    await rig.service.stop()

@@ -58,7 +58,6 @@ class Rig(PairScheduler):
         self.predict(run_id, LogT(mu=log(median), sigma=0.05))
 
     def submit(self, run_id: str, median: float | None = None, caller: Caller = ANONYMOUS) -> None:
-        """A run that starts once there is room."""
         self.add(run_id, median, caller)
         self.queue.reserve(run_id)
         if run_id in self.queue.running:
@@ -82,7 +81,6 @@ class Rig(PairScheduler):
 
     @property
     def only(self) -> ProgramEstimate:
-        """The one program that is active."""
         (found,) = self.estimate_programs()
         return found
 
@@ -92,7 +90,6 @@ Build = Callable[..., Rig]
 
 @pytest_asyncio.fixture
 async def build() -> AsyncIterator[Build]:
-    """Builds rigs with the given settings, and stops them."""
     rigs: list[Rig] = []
 
     def build_one(**settings: Any) -> Rig:
@@ -116,21 +113,15 @@ async def test_the_engines_get_the_order_whenever_it_changes(build: Build) -> No
     rig.end_run("b")
     rig.end_run("b")
     rig.end_run("a")
+    await asyncio.sleep(0.01)
+    assert rig.sent[-1] == ()
+    rig.add("c")
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("c",), "right after the last one"
+    rig.end_run("c")
     await asyncio.sleep(2 * LOOK_S)
     assert rig.sent[-1] == ()
     assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left to send"
-
-
-async def test_a_program_that_comes_right_after_the_last_one_is_sent_too(build: Build) -> None:
-    rig = build()
-    rig.add("a")
-    await asyncio.sleep(0.1)
-    rig.end_run("a")
-    await asyncio.sleep(0.01)
-    assert rig.sent[-1] == ()
-    rig.add("b")
-    await asyncio.sleep(0.1)
-    assert rig.sent[-1] == ("b",)
 
 
 async def test_waiting_alone_changes_the_order(build: Build) -> None:
@@ -163,14 +154,6 @@ async def test_requests_with_one_key_are_one_program(build: Build) -> None:
     assert rig.only.key == "job", "its second member is still here"
     rig.end_run("run-2")
     assert rig.estimate_programs() == []
-
-
-async def test_batch_work_waits_for_everything_else(build: Build) -> None:
-    rig = build()
-    rig.add("batch", caller=Caller(priority=1))
-    rig.add("search")
-    rig.set_length("batch", 1)
-    assert rig.sort_waiting(["batch", "search"]) == ["search", "batch"]
 
 
 async def test_tokens_and_certainty_shorten_what_is_left(build: Build) -> None:
@@ -248,15 +231,6 @@ async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> Non
     assert [s.key for s in programs] == ["a", "b", "c"]
     assert [s.place for s in programs] == [None, 0, 1]
     assert [s.starts_in_s for s in programs] == [s.starts_in_s for s in runs.values()]
-
-
-async def test_no_start_is_expected_behind_what_nothing_predicts(build: Build) -> None:
-    rig = build(max_running=1)
-    rig.submit("a", None)
-    rig.submit("b", 200)
-    await rig.draw("a", 20, 5)
-    run = rig.estimate_runs()["b"]
-    assert (run.position, run.starts_in_s) == (0, None)
 
 
 async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> None:

@@ -18,11 +18,11 @@ from flashedge.cli.solve.html_page import page
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
 from flashedge.events import CertaintyUpdated, RunFailed
-from flashedge.runtime.archive import ArchivedRun, build_summary
 from flashedge.runtime.records.schema import SCHEMA_VERSION
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
+from flashedge.runtime.run import ArchivedRun, build_summary
 from tests.support.paths import DATA
 
 

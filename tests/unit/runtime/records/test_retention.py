@@ -33,7 +33,6 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 
 def fill(store: RunStore, count: int, *, size: int = 0) -> None:
-    """Runs that ended on days 0, 1, …, and one that is open since day 0."""
     store.create("open", SPEC, 0.0)
     for day in range(count):
         store.create(f"run-{day}", SPEC, day * DAY_S)

@@ -28,7 +28,7 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan, decide_exit
 from flashedge.runtime.request.request import Request
 from tests.support.runtime_rig import BEAM
-from tests.support.service_rig import Rig, log_of
+from tests.support.service_rig import Serve, log_of
 
 SC = replace(BEAM, strategy="self_consistency", selection="majority", early_exit=ExitOptions())
 RULE = Rule(policy="every_step", detect=2, thresholds=(("entropy", 0.0),))
@@ -127,9 +127,8 @@ def test_a_calibration_may_say_never(config: Config) -> None:
     assert "no early exit that pays" in (found.early_exit_note or "")
 
 
-async def test_a_run_tells_whose_early_exit_it_has(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, queue_limit=8)
-    await rig.service.start()
+async def test_a_run_tells_whose_early_exit_it_has(serve: Serve) -> None:
+    rig = await serve(queue_limit=8)
     fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
     save_calibration(calibration(fingerprint=fits), rig.config)
     run = rig.service.submit(SC)
@@ -148,12 +147,10 @@ async def test_a_run_tells_whose_early_exit_it_has(tmp_path: Path) -> None:
     assert "has changed" in result["early_exit_note"]
     whole = await rig.service.submit(replace(SC, early_exit=None)).result()
     assert (whole["early_exit_source"], whole["early_exit_note"]) == (None, None)
-    await rig.service.stop()
 
 
-async def test_a_named_run_stays_the_same_run_when_calibrated_since(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, queue_limit=8)
-    await rig.service.start()
+async def test_a_named_run_stays_the_same_run_when_calibrated_since(serve: Serve) -> None:
+    rig = await serve(queue_limit=8)
     first = rig.service.submit(SC, run_id="run-mine-0123456789")
     await first.result()
     fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
@@ -161,7 +158,6 @@ async def test_a_named_run_stays_the_same_run_when_calibrated_since(tmp_path: Pa
     assert rig.service.submit(SC, run_id="run-mine-0123456789").id == first.id
     with pytest.raises(Conflict):
         rig.service.submit(replace(SC, early_exit=None), run_id="run-mine-0123456789")
-    await rig.service.stop()
 
 
 def test_a_fingerprint_is_of_the_files(config: Config, tmp_path: Path) -> None:

@@ -43,8 +43,6 @@ IDLE = EngineView(
 
 @dataclass
 class Engines:
-    """Implements `BoostedEngines`, and does as the test says."""
-
     name: str = "bundled"
     rollout_cost: RolloutCost | None = field(default_factory=lambda: make_cost(0.0))
     max_sequences: int = 256
@@ -62,8 +60,6 @@ class Engines:
 
 
 class Rig:
-    """Boosting, one pair of engines, and the allowances that its runs were told."""
-
     def __init__(self) -> None:
         self.engines = Engines()
         self.runs: dict[str, RunState] = {}
@@ -119,19 +115,6 @@ async def test_a_run_is_boosted_once_a_rollout_has_ended(boost: Rig) -> None:
     assert boost.boosting.list_states() == ()
 
 
-async def test_a_request_that_finds_no_room_closes_the_gate_until_it_has_some(boost: Rig) -> None:
-    with boost.join("a"):
-        boost.end_rollout("a")
-        await asyncio.sleep(1.1 * LOOK_S)
-        assert boost.told["a"][-1] == 8
-        boost.engines.view = replace(IDLE, waiting=1, running=256)
-        await asyncio.sleep(2 * LOOK_S)
-        assert boost.told["a"][-1] == 1
-        boost.engines.view = IDLE
-        await asyncio.sleep(LOOK_S)
-        assert boost.told["a"][-1] == 8
-
-
 async def test_engines_are_looked_at_however_often_rollouts_end(boost: Rig) -> None:
     with boost.join("a", n=200):
         boost.end_rollout("a")
@@ -158,6 +141,10 @@ async def test_a_request_waits_where_it_finds_no_room_at_two_looks(
         await asyncio.sleep(2 * LOOK_S)
         [state] = boost.boosting.list_states()
         assert (state.reason == "requests wait in an engine") is closes
+        assert (boost.told["a"][-1] == 1) is closes
+        boost.engines.view = IDLE
+        await asyncio.sleep(LOOK_S)
+        assert boost.told["a"][-1] == 8
 
 
 async def test_what_an_engine_is_just_aborting_counts_for_nobody(boost: Rig) -> None:

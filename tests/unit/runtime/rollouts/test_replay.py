@@ -23,8 +23,6 @@ from tests.support.runtime_rig import CONFIG, prompt_of, sim_engines
 
 
 def replay_log(log: RunLog) -> str | None:
-    """The first difference between a log and its replay."""
-
     async def scenario() -> str | None:
         grader = MathGrader()
         found = await replay(log, grader, WordGroups())
@@ -67,7 +65,6 @@ def test_boosted_runs_with_other_clocks_build_other_trees() -> None:
 
 
 def test_slower_engines_build_the_tree_of_the_log() -> None:
-    """With the allowances at their turns, all is generated and scored again, at other times."""
     ran = run_boosted(SPEC, 1)
     log = RunLog.from_events("run-a", ran.events)
 

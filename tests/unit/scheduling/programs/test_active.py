@@ -22,8 +22,6 @@ BATCH = 8
 
 @dataclass(frozen=True)
 class One:
-    """A program of one member."""
-
     key: str
     arrived_s: float
     client: str
@@ -51,8 +49,6 @@ def make_lengths(median: float) -> LengthDistribution:
 
 
 class Active(ActivePrograms):
-    """Programs of one member each, whose ids are their keys."""
-
     def put(self, *programs: One) -> None:
         for one in programs:
             self.join(one.key, Member(**one.member), one.key, one.client, one.arrived_s)

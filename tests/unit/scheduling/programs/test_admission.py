@@ -67,7 +67,6 @@ def test_admission_never_exceeds_the_room(
 
 @pytest.mark.parametrize("width", [None, 5, 32])
 def test_a_need_is_predicted_from_the_lengths(width: int | None) -> None:
-    """A search in groups needs room for one group, MCTS for the children of all its rollouts."""
     run = Member(
         outputs=16,
         width=width,

@@ -164,7 +164,6 @@ def test_a_steady_speed_is_measured(every_s: float) -> None:
 
 
 def test_the_first_level_is_no_rush() -> None:
-    """Sixteen steps that end within a moment were drawn since the run started."""
     speed = SearchSpeed()
     speed.add_sequences(8, 0.0)
     for i in range(16):

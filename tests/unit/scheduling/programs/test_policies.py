@@ -35,7 +35,6 @@ def test_a_clock_that_is_behind_does_not_raise_a_score() -> None:
 
 
 def test_every_request_goes_first_in_the_end() -> None:
-    """A long one decays below each short one that is new: no starvation."""
     long, short = np.array([4096.0 * 1.5]), np.array([1.0])
     waits = np.arange(0, 2000, MEASURED_DECAY.interval_s)
     scores = compute_scores(

@@ -66,7 +66,6 @@ class CrowdedCurve(LinearCurve):
 @pytest.mark.parametrize("crowd_s", [0.0, 1e-6, 1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_no_other_number_finishes_more_rollouts(crowd_s: float, count: int) -> None:
-    """Compared with each number in turn, by hand."""
     runs = [make_candidate(str(i)) for i in range(count)]
     cost = replace(FLAT, generator=CrowdedCurve(crowd_s=crowd_s))
 
