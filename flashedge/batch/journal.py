@@ -61,7 +61,9 @@ class SheetJournal(Journal[ProblemId, R]):
                     raise _build_foreign_error(output, sheet_path)
                 if sheet is None or not output.exists():  # a removed output begins a new batch
                     sheet = {"key": secrets.token_hex(6), "input": digest, "settings": settings}
-                    _write_sheet(self._sheet, sheet_path, sheet)
+                    self._sheet.truncate(0)
+                    write_at_end(self._sheet, format_json(sheet, indent=1).encode())
+                    sync_folder(sheet_path)
             if sheet.get("input") != digest:
                 raise Conflict(
                     f"{output} was made from another input",
@@ -101,12 +103,6 @@ def _read_sheet(file: FileIO) -> dict[str, Any] | None:
     except ValueError:
         return None
     return fields if isinstance(fields, dict) and "key" in fields else None
-
-
-def _write_sheet(file: FileIO, path: Path, fields: Mapping[str, Any]) -> None:
-    file.truncate(0)
-    write_at_end(file, format_json(fields, indent=1).encode())
-    sync_folder(path)
 
 
 def _build_foreign_error(output: Path, sheet_path: Path) -> ConfigError:

@@ -37,17 +37,17 @@ _POLL_S = 0.1
 _SEE_LOG = "see its log: flashedge logs"
 
 
-def connect(config: Config, *, name: str = CLI, program: str | None = None) -> Client:
-    """name, program: see `client.protocol`. Raises DaemonError without a daemon, RequestError for a
-    bad name."""
+def connect(config: Config, *, program: str | None = None) -> Client:
+    """program: see `client.protocol`. Raises DaemonError without a daemon, RequestError for a bad
+    name."""
     url = _find_running(config).url
-    return Client(url, api_key=config.api_key, name=name, program=program)
+    return Client(url, api_key=config.api_key, name=CLI, program=program)
 
 
 def connect_async(
     config: Config, *, name: str = CLI, program: str | None = None, max_streams: int = MAX_STREAMS
 ) -> AsyncClient:
-    """See `connect`. max_streams: most requests at once."""
+    """name: see `client.protocol`. max_streams: most requests at once. Raises like `connect`."""
     return AsyncClient(
         _find_running(config).url,
         api_key=config.api_key,
@@ -94,12 +94,12 @@ def list_options(config: Config, values: Mapping[str, object]) -> list[str]:
     return [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
 
 
-def wait_held(config: Config, timeout_s: float = 10.0) -> None:
+def wait_held(config: Config) -> None:
     """Wait until a daemon that another program starts holds the lock. Raises DaemonError."""
-    until = time.monotonic() + timeout_s
+    until = time.monotonic() + 10
     while find_holder(config) is None:
         if time.monotonic() > until:
-            raise DaemonError(f"no daemon started within {timeout_s:.0f} s", hint=_SEE_LOG)
+            raise DaemonError("no daemon started within 10 s", hint=_SEE_LOG)
         time.sleep(_POLL_S)
 
 

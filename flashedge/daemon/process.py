@@ -232,7 +232,7 @@ def reap_orphans(config: Config) -> None:
                 process.kill()
 
 
-def kill_children(grace_s: float = 0.5) -> None:
+def kill_children() -> None:
     """Terminate every process that this one started, and kill those that stay."""
     import psutil
 
@@ -240,11 +240,11 @@ def kill_children(grace_s: float = 0.5) -> None:
     for child in children:
         with contextlib.suppress(psutil.Error):
             child.terminate()
-    _, alive = psutil.wait_procs(children, timeout=grace_s)
+    _, alive = psutil.wait_procs(children, timeout=0.5)
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()
-    psutil.wait_procs(alive, timeout=grace_s)  # no zombies for a process that replaces this one
+    psutil.wait_procs(alive, timeout=0.5)  # no zombies for a process that replaces this one
 
 
 def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any:

@@ -32,8 +32,8 @@ _KEPT = ("PATH", "CUDA_VISIBLE_DEVICES", "CUDA_HOME", "LD_LIBRARY_PATH")
 """Variables, in addition to our own, that the engines need as they are in this shell."""
 
 
-def find_unit_path(environ: Mapping[str, str] = os.environ) -> Path:
-    base = environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+def find_unit_path() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
     return Path(base) / "systemd" / "user" / NAME
 
 

@@ -56,26 +56,13 @@ class RunState:
         if self._started_s is None:
             return
         running_s = now_s - self._started_s
-        self.brought_first_token = self.first_token_s is None and _has_tokens(event)
+        has_tokens = isinstance(event, StepCompleted) or (
+            isinstance(event, Progress) and any(count for _, count in event.tokens)
+        )
+        self.brought_first_token = self.first_token_s is None and has_tokens
         if self.brought_first_token:
             self.first_token_s = running_s
         self.drawing_s = running_s - (self.first_token_s or 0.0)
-
-
-def _has_tokens(event: Event) -> bool:
-    match event:
-        case StepCompleted():
-            return True
-        case Progress(tokens=tokens):
-            return any(count for _, count in tokens)
-    return False
-
-
-def find_accept(spec: Request) -> float | None:
-    """The reward at which a run ends early. None where no reward ends it."""
-    if not spec.options.get("positive_exit"):
-        return None
-    return float(spec.options.get("accept", Exits().accept))
 
 
 @dataclass(slots=True)
@@ -98,7 +85,8 @@ class Rollouts:
         most: int = MOST_ROLLOUTS,
     ) -> None:
         self._n = spec.n
-        self._accept = find_accept(spec)
+        ends_by_reward = bool(spec.options.get("positive_exit"))
+        self._accept = float(spec.options.get("accept", Exits().accept)) if ends_by_reward else None
         self._most = most
         self._prompt_tokens = prompt_tokens
         self._best: float | None = None

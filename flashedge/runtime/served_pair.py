@@ -90,20 +90,15 @@ class PairState:
     read_views: ReadViews
 
 
-UNLOADED = ServiceHealth(
-    state="unloaded",
-    detail="the next request loads a pair",
-    generator=Health(state="unloaded"),
-    verifier=Health(state="unloaded"),
-    self_test=None,
-)
-LOADING = ServiceHealth(
-    state="starting",
-    detail="reading the checkpoints",
-    generator=Health(state="starting"),
-    verifier=Health(state="starting"),
-    self_test=None,
-)
+def _describe_absent(state: str, detail: str) -> ServiceHealth:
+    health = Health(state=state)
+    return ServiceHealth(
+        state=state, detail=detail, generator=health, verifier=health, self_test=None
+    )
+
+
+UNLOADED = _describe_absent("unloaded", "the next request loads a pair")
+LOADING = _describe_absent("starting", "reading the checkpoints")
 
 WATCH_S = 5.0
 """From one look at the card to the next."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +26,6 @@ from tests.unit.runtime.test_run import FailingStore
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 
 
-@dataclass(frozen=True)
-class Submit:
-    spec: Request
-
-
-@dataclass(frozen=True)
-class Cancel:
-    run: int
-
-
-@dataclass(frozen=True)
-class Kill:
-    engine: int
-
-
-@dataclass(frozen=True)
-class Budget:
-    engine: int
-    share: float
-
-
-@dataclass(frozen=True)
-class Wait:
-    seconds: float
-
-
 SPECS = st.builds(
     Request,
     problem=st.just(Problem.from_text("How many?")),
@@ -69,13 +42,12 @@ SPECS = st.builds(
     token_budget=st.sampled_from([None, None, 1, 50]),
     deadline_s=st.sampled_from([None, None, 0.001, 0.03, 1.0]),
 )
-WAITS = st.builds(Wait, st.sampled_from([0.0, 0.002, 0.011, 0.03, 0.4]))
 STEPS = st.one_of(
-    st.builds(Submit, SPECS),
-    WAITS,
-    st.builds(Cancel, st.integers(0, 9)),
-    st.builds(Kill, st.integers(0, 1)),
-    st.builds(Budget, st.integers(0, 1), st.floats(0, 1)),
+    st.tuples(st.just("submit"), SPECS),
+    st.tuples(st.just("wait"), st.sampled_from([0.0, 0.002, 0.011, 0.03, 0.4])),
+    st.tuples(st.just("cancel"), st.integers(0, 9)),
+    st.tuples(st.just("kill"), st.integers(0, 1)),
+    st.tuples(st.just("budget"), st.integers(0, 1), st.floats(0, 1)),
 )
 FAULTS = st.builds(
     Faults,
@@ -102,7 +74,7 @@ def make_rig(home: Path, data: st.DataObject) -> Rig:
 
 async def do(rig: Rig, runs: list[Run], step: Any) -> None:
     match step:
-        case Submit(spec):
+        case "submit", spec:
             try:
                 runs.append(rig.service.submit(spec))
             except QueueFull:
@@ -113,14 +85,14 @@ async def do(rig: Rig, runs: list[Run], step: Any) -> None:
                 assert counts["running"] >= 1
             except EngineDead:
                 assert rig.service.health().state == "failed"
-        case Cancel(number) if runs:
+        case "cancel", number if runs:
             runs[number % len(runs)].cancel("as the test says")
-        case Kill(number):
+        case "kill", number:
             both(rig.engines)[number].kill("as the test says")
-        case Budget(number, share):
+        case "budget", number, share:
             engine = both(rig.engines)[number]
             await engine.budget(round(share * engine.config.kv_bytes))
-        case Wait(seconds):
+        case "wait", seconds:
             await asyncio.sleep(seconds)
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.events import (
+    EXIT_REASONS,
     CertaintyUpdated,
     EarlyExit,
     EngineRestarted,
@@ -142,20 +143,11 @@ class Seen:
     scores: tuple[float, ...] = ()
     score: float | None = None
 
-    def empty(self) -> Seen:
-        """The node without what was generated: a search drops that when it cancels the node."""
-        return Seen(parent=self.parent, depth=self.depth, index=self.index, seed=self.seed)
 
-
-@dataclass
-class Fold:
+def folded(events: Iterable[Event]) -> dict[NodeId, Seen]:
     """A follower's tree. Asserts that each event may come when it comes."""
-
-    nodes: dict[NodeId, Seen] = field(default_factory=dict)
-    certainty: float | None = None
-
-    def take(self, event: Event) -> None:
-        nodes = self.nodes
+    nodes: dict[NodeId, Seen] = {}
+    for event in events:
         match event:
             case NodesExpanded(parent=parent, depth=depth, children=children):
                 if parent != ROOT:
@@ -179,22 +171,18 @@ class Fold:
                 nodes[node].scores, nodes[node].score = scores, score
             case NodesMarked(status=status, nodes=marked):
                 for node in set(marked) - {ROOT}:
-                    assert nodes[node].status != status
-                    if status == "cancelled":
-                        nodes[node] = nodes[node].empty()
-                    nodes[node].status = status
+                    seen = nodes[node]
+                    assert seen.status != status
+                    if status == "cancelled":  # a search drops what was generated
+                        seen = nodes[node] = Seen(seen.parent, seen.depth, seen.index, seen.seed)
+                    seen.status = status
             case RolloutsEnded(nodes=ends):
                 assert set(ends) <= nodes.keys()
-            case CertaintyUpdated(certainty=certainty):
-                self.certainty = certainty
             case Probed(node=node, tokens=tokens):
                 assert nodes[node].status == "active"
                 assert tokens >= 0
             case EarlyExit(reason=reason):
-                assert reason in {
-                    *("certainty", "non_convergence", "budget", "deadline"),
-                    *("reward", "futility"),
-                }
+                assert reason in EXIT_REASONS
             case RolloutsAllowed(rollouts=rollouts, of=of):
                 assert rollouts >= 1
                 assert not of or rollouts <= of
@@ -202,19 +190,13 @@ class Fold:
                 assert {node for _, node in flights} <= {ROOT, *nodes}
             case PromptRead(tokens=tokens, cached_tokens=cached):
                 assert 0 <= cached <= tokens
-            case KvSplitChanged() | Offloaded() | Restored():
-                pass  # of the engines
+            case CertaintyUpdated() | KvSplitChanged() | Offloaded() | Restored():
+                pass
             case EngineRestarted(waited_s=waited_s):
                 assert waited_s >= 0
             case _:
                 raise AssertionError(f"a driver tells no {type(event).__name__}")
-
-
-def folded(events: Iterable[Event]) -> dict[NodeId, Seen]:
-    fold = Fold()
-    for event in events:
-        fold.take(event)
-    return fold.nodes
+    return nodes
 
 
 def nodes_of(tree: Tree, spec: Request) -> dict[NodeId, Seen]:
@@ -245,3 +227,14 @@ def kinds(events: Sequence[Event]) -> list[str]:
     """Names of the events that are stored, repeats in a row told once."""
     names = [type(event).__name__ for event in events if not isinstance(event, Progress)]
     return [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]
+
+
+async def drive_alike(engines: Engines, spec: Request) -> Story:
+    """A run whose outcome is that of undisturbed engines, whose events tell its tree, and which
+    leaves nothing behind."""
+    expected = await drive(sim_engines(), spec)
+    story = await drive(engines, spec)
+    assert story.outcome == expected.outcome
+    assert folded(story.events) == nodes_of(story.outcome.tree, spec)
+    await assert_nothing_left(engines)
+    return story

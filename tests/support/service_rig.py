@@ -36,11 +36,16 @@ SELF_TEST = {
 }
 
 
+SelfTest = Callable[[Turns], Awaitable[dict[str, Any]]]
+
+
 class SimPair:
     """runtime.served_pair.EnginePair. The twins are the engines; `error` fails the start."""
 
-    def __init__(self, engines: Engines, error: Exception | None = None) -> None:
-        self.engines, self.error = engines, error
+    def __init__(
+        self, engines: Engines, error: Exception | None = None, self_test: SelfTest | None = None
+    ) -> None:
+        self.engines, self.error, self._self_test = engines, error, self_test
         self.generator: Any = engines.generator
         self.verifier: Any = engines.verifier
         self.stock_generator, self.stock_verifier = self.generator, self.verifier
@@ -58,7 +63,7 @@ class SimPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self, turns: Turns) -> dict[str, Any]:
-        return SELF_TEST
+        return SELF_TEST if self._self_test is None else await self._self_test(turns)
 
     async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:
         return FakeProtocols(plain)
@@ -78,6 +83,7 @@ class Rig:
         generator: Faults | None = None,
         verifier: Faults | None = None,
         load: bool = True,
+        self_test: SelfTest | None = None,
         **settings: object,
     ) -> None:
         """family: of the served pair's verifier, instead of the bundled one's. load: whether the
@@ -88,7 +94,7 @@ class Rig:
         self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
         self.store = store or RunStore(self.config.state_dir / "runs.sqlite")
         self.engines = sim_engines(config=config, generator=generator, verifier=verifier)
-        self.pair = SimPair(self.engines, error)
+        self.pair = SimPair(self.engines, error, self_test)
         pair = find_pair("bundled", self.config)
         if family is not None:
             pair = replace(pair, verifier=replace(pair.verifier, family=family))

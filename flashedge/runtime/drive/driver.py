@@ -206,7 +206,11 @@ class Driver:
                         self._start(self._probe(command, tree))
                 case Cancel(nodes=nodes):
                     self._emitter.emit_cancelled(command)
-                    self._cancel(nodes)
+                    gone = frozenset(nodes)
+                    self._cancelled |= gone
+                    for task, at in self._tasks.items():
+                        if at in gone:
+                            task.cancel()
                     self.cancelled_tokens += self._growth.drop(nodes)
                 case Watch(tokens=tokens):
                     for node in self._growth.watch(tokens):
@@ -222,13 +226,6 @@ class Driver:
         self._tasks[task] = node
         task.add_done_callback(self._tasks.pop)
         return task
-
-    def _cancel(self, nodes: Sequence[NodeId]) -> None:
-        gone = frozenset(nodes)
-        self._cancelled |= gone
-        for task, node in self._tasks.items():
-            if node in gone:
-                task.cancel()
 
     def _cancel_work(self) -> None:
         for task in self._tasks:

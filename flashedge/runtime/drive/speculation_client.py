@@ -90,7 +90,12 @@ class SpeculationClient:
         stops = any(isinstance(command, Cancel) for command in commands)
         if self._speculator is None or not (expansions or stops):
             return None
-        decided = [n for n, nodes in self._levels.items() if _is_decided(state.tree, nodes)]
+        open_statuses = NodeStatus.GENERATING, NodeStatus.GENERATED
+        decided = [  # levels whose results the search has taken
+            number
+            for number, nodes in self._levels.items()
+            if not any(state.tree[node].status in open_statuses for node in nodes)
+        ]
         for number in decided:
             for node in self._levels.pop(number):
                 self._continuations.pop(node, None)
@@ -185,10 +190,3 @@ class SpeculationClient:
             used = self.usage.scored_steps + len(found)
             self.usage = replace(self.usage, scored_steps=used)
         return found
-
-
-def _is_decided(tree: Tree, nodes: Sequence[NodeId]) -> bool:
-    """Whether the search has taken the results of a level."""
-    return not any(
-        tree[node].status in (NodeStatus.GENERATING, NodeStatus.GENERATED) for node in nodes
-    )

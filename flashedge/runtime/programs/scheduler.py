@@ -78,7 +78,15 @@ class PairScheduler:
         note_wait: NoteWait = lambda kind, waited_s: None,
     ) -> None:
         self.queue = RunQueue(self.sort_waiting, self.may_start, config.queue_limit)
-        self.programs = ActivePrograms(_build_rules(config))
+        is_ordered = config.scheduling_policy != ARRIVAL_ORDER
+        rules = Rules(
+            policy=POLICIES[config.scheduling_policy],
+            is_gang=config.features.gang and is_ordered,
+            is_fair=config.features.fair_clients and is_ordered,
+            ranks_kinds=is_ordered,
+            escalate_after_s=config.scheduling_escalate_s if is_ordered else None,
+        )
+        self.programs = ActivePrograms(rules)
         self.drawn_tokens = 0
         self._pair = pair
         self._config = config
@@ -331,17 +339,6 @@ class PairScheduler:
     def _list_members(self, runs: Sequence[str]) -> list[Member]:
         found = (self.programs.find_member(run_id) for run_id in runs)
         return [member for member in found if member is not None]
-
-
-def _build_rules(config: Config) -> Rules:
-    is_ordered = config.scheduling_policy != ARRIVAL_ORDER
-    return Rules(
-        policy=POLICIES[config.scheduling_policy],
-        is_gang=config.features.gang and is_ordered,
-        is_fair=config.features.fair_clients and is_ordered,
-        ranks_kinds=is_ordered,
-        escalate_after_s=config.scheduling_escalate_s if is_ordered else None,
-    )
 
 
 async def measure_capacity(

@@ -199,9 +199,9 @@ class RunStore:
         if missed:
             self.append(run_id, missed[0][0], *(event for _, event in missed))
 
-    def interrupt_unfinished(self, now: float | None = None) -> RunIds:
+    def interrupt_unfinished(self) -> RunIds:
         """End the runs that a crash left open, by their stored terminal event or else as
-        "interrupted". Returns their ids. now: the finish time to record."""
+        "interrupted". Returns their ids."""
         rows = self._read(
             "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
             " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY rowid",
@@ -209,7 +209,7 @@ class RunStore:
         )
         for run_id, last in rows:
             status, result, error = _read_ending(from_json(json.loads(last)) if last else None)
-            self.finish(run_id, status, result, error, now)
+            self.finish(run_id, status, result, error, None)
         return [run_id for run_id, _ in rows]
 
     def delete(self, run_id: str) -> None:

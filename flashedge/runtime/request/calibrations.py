@@ -79,7 +79,7 @@ class Calibration:
             rule = Rule(policy=rule["policy"], detect=rule["detect"], thresholds=thresholds)
             if not thresholds:
                 raise ValueError("a rule without thresholds")
-            ExitOptions.from_rule(rule)
+            ExitOptions().take_rule(rule)
         return cls(**{**fields, "rule": rule})
 
 

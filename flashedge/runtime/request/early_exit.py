@@ -55,10 +55,6 @@ class ExitOptions:
                 "early_exit.policy lead takes the threshold of lead only", param="early_exit"
             )
 
-    @classmethod
-    def from_rule(cls, rule: Rule) -> ExitOptions:
-        return cls().take_rule(rule)
-
     def take_rule(self, rule: Rule) -> ExitOptions:
         """A rule's policy, with what these options say of giving up."""
         return replace(

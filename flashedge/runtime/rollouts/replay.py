@@ -133,9 +133,14 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
         while commands:
             match commands.popleft():
                 case Expand(children=children):
-                    results += _list_segments(log, state.tree, [child.node for child in children])
+                    for node in (child.node for child in children):
+                        # a node that was cancelled before its result came has none
+                        if (segment := log.known.find_segment(state.tree, node)) is not None:
+                            results.append(Generated(node=node, segment=segment))
                 case Score(nodes=nodes):
-                    results += _list_scores(log, state.tree, nodes)
+                    for node in nodes:
+                        if (scores := log.known.find_scores(state.tree, node)) is not None:
+                            results.append(Scored(node=node, scores=scores))
                 case Cluster(nodes=nodes):
                     results.append(await _group(log, state.tree, nodes, grader, texts))
                 case Finish() as finish:
@@ -148,16 +153,6 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
             raise Conflict("the log ends before the search does: it lacks results of the engines")
         state, new = search.tell(state, results.popleft())
         commands.extend(new)
-
-
-def _list_segments(log: RunLog, tree: Tree, nodes: Iterable[NodeId]) -> list[Result]:
-    found = ((node, log.known.find_segment(tree, node)) for node in nodes)
-    return [Generated(node=node, segment=known) for node, known in found if known is not None]
-
-
-def _list_scores(log: RunLog, tree: Tree, nodes: Iterable[NodeId]) -> list[Result]:
-    found = ((node, log.known.find_scores(tree, node)) for node in nodes)
-    return [Scored(node=node, scores=known) for node, known in found if known is not None]
 
 
 async def _group(

@@ -94,7 +94,9 @@ async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
         spec = spec_of(strategy, seed=seed)
         whole = await recorded(spec)
         for rule in rules(strategy):
-            real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.from_rule(rule)))
+            real = await drive(
+                sim_engines(), replace(spec, early_exit=ExitOptions().take_rule(rule))
+            )
             at = find_stop(whole.checkpoints, rule, whole.cap)
             answer = whole.answer if at is None else whole.checkpoints[at].answer
             assert answer == real.outcome.finish.answer, (seed, rule)
@@ -115,7 +117,7 @@ async def test_probes_beside_and_before(beside: bool) -> None:
     for seed in range(20):
         whole = await recorded(replace(spec, seed=seed))
         real = await drive(
-            sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions.from_rule(rule))
+            sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions().take_rule(rule))
         )
         spent = replay(whole.build_trace(whole.answers), rule)
         assert spent.tokens == real.outcome.tree.committed_tokens

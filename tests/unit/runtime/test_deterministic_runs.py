@@ -95,16 +95,15 @@ async def test_a_time_limit_of_the_grader_is_told(
     assert rig.service.run(name).object()["deterministic"] is False
 
 
-async def test_it_waits_for_the_self_test_that_goes_on_behind(tmp_path: Path) -> None:
-    rig, may_end = Rig(tmp_path, max_running=2), asyncio.Event()
+async def test_it_waits_for_the_self_test_that_goes_on_behind(serve: Serve) -> None:
+    may_end = asyncio.Event()
 
     async def self_test(turns: Turns) -> dict[str, Any]:
         async with turns.take(EngineRole.GENERATOR):
             await may_end.wait()
         return SELF_TEST
 
-    rig.pair.self_test = self_test  # type: ignore[method-assign]
-    await rig.service.start()
+    rig = await serve(max_running=2, self_test=self_test)
     assert rig.service.health().state == "ready"
     waiting = rig.service.submit(SPEC)
     other = await rig.service.submit(replace(SPEC, deterministic=False)).result()
@@ -112,18 +111,16 @@ async def test_it_waits_for_the_self_test_that_goes_on_behind(tmp_path: Path) ->
     assert waiting.status == "queued"
     may_end.set()
     assert (await waiting.result())["deterministic"] is True
-    await rig.service.stop()
 
 
-async def test_without_a_verdict_of_the_self_test_it_fails(tmp_path: Path) -> None:
-    rig, may_end = Rig(tmp_path), asyncio.Event()
+async def test_without_a_verdict_of_the_self_test_it_fails(serve: Serve) -> None:
+    may_end = asyncio.Event()
 
     async def self_test(turns: Turns) -> dict[str, Any]:
         await may_end.wait()
         return {**UNTESTED, "failure": "it takes too long on this machine"}
 
-    rig.pair.self_test = self_test  # type: ignore[method-assign]
-    await rig.service.start()
+    rig = await serve(self_test=self_test)
     waiting = rig.service.submit(SPEC)
     await asyncio.sleep(1)
     may_end.set()
@@ -131,11 +128,10 @@ async def test_without_a_verdict_of_the_self_test_it_fails(tmp_path: Path) -> No
         await waiting.result()
     with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
         rig.service.submit(SPEC)
-    await rig.service.stop()
 
 
 async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) -> None:
-    rig, begun = Rig(tmp_path), 0
+    begun = 0
 
     async def self_test(turns: Turns) -> dict[str, Any]:
         nonlocal begun
@@ -145,7 +141,7 @@ async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) 
                 raise EngineDead("the generator engine is dead")
         return SELF_TEST
 
-    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    rig = Rig(tmp_path, self_test=self_test)
     await rig.service.start()
     await rig.served.wait_tested()
     assert rig.service.health().self_test == SELF_TEST
@@ -153,8 +149,7 @@ async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) 
     async def kill(turns: Turns) -> dict[str, Any]:
         raise EngineDead("the verifier engine is dead")
 
-    again = Rig(tmp_path / "again")
-    again.pair.self_test = kill  # type: ignore[method-assign]
+    again = Rig(tmp_path / "again", self_test=kill)
     await again.service.start()
     await again.served.wait_tested()
     found = again.service.health().self_test
@@ -183,8 +178,6 @@ async def test_users_come_before_the_self_test_until_somebody_waits_for_it(serve
 
 
 async def test_a_stop_ends_a_self_test_that_waits_for_its_turn(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-
     async def self_test(turns: Turns) -> dict[str, Any]:
         turns.is_free = never_free
         async with turns.take(EngineRole.GENERATOR):
@@ -193,7 +186,7 @@ async def test_a_stop_ends_a_self_test_that_waits_for_its_turn(tmp_path: Path) -
     async def never_free() -> bool:
         return False
 
-    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    rig = Rig(tmp_path, self_test=self_test)
     await rig.service.start()
     await rig.service.stop()
     assert rig.pair.stopped

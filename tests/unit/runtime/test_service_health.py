@@ -12,7 +12,7 @@ from flashedge.engine.base import Health
 from flashedge.errors import EngineDead, EngineError
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, both
-from tests.support.service_rig import SELF_TEST, Rig, ended
+from tests.support.service_rig import SELF_TEST, Rig, Serve, ended
 
 # ---------------------------------------------------------------- health
 
@@ -70,10 +70,8 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
     await service.stop()
 
 
-async def test_health_says_what_is_wrong_and_what_comes_next(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+async def test_health_says_what_is_wrong_and_what_comes_next(rig: Rig) -> None:
     service, (generator, verifier) = rig.service, both(rig.engines)
-    await service.start()
     rig.served._device.faults = ("the card reported Xid 31",)
     assert service.health().detail == "the card reported Xid 31"
     generator._health = Health(state="dead", detail="it hung", attempt=3, retry_in_s=11.6)
@@ -85,7 +83,6 @@ async def test_health_says_what_is_wrong_and_what_comes_next(tmp_path: Path) -> 
     )
     generator._health = replace(generator._health, retry_in_s=None)
     assert "it hung; restart 3 is under way" in (service.health().detail or "")
-    await service.stop()
 
 
 @pytest.mark.parametrize(
@@ -124,9 +121,7 @@ async def test_protocols_are_served_once_the_engines_are_ready(tmp_path: Path) -
     await rig.service.stop()
 
 
-async def test_an_open_request_keeps_the_daemon_busy(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    await rig.service.start()
+async def test_an_open_request_keeps_the_daemon_busy(rig: Rig) -> None:
     rig.service.idle.busy_at -= 60
     assert rig.service.idle.idle_s >= 60
     async with rig.service.use_pair("bundled"):
@@ -135,10 +130,8 @@ async def test_an_open_request_keeps_the_daemon_busy(tmp_path: Path) -> None:
     assert rig.service.idle.idle_s < 60
 
 
-async def test_the_engines_are_due_after_what_the_last_request_asked_for(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, keep_alive_s=100)
-    service = rig.service
-    await service.start()
+async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: Serve) -> None:
+    service = (await serve(keep_alive_s=100)).service
     for asked, idle_s, due in (
         (None, 99, False),
         (None, 101, True),
@@ -153,10 +146,8 @@ async def test_the_engines_are_due_after_what_the_last_request_asked_for(tmp_pat
         assert service.is_due is due, (asked, idle_s)
 
 
-async def test_without_a_loaded_pair_the_next_request_loads_one(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, load=False)
-    service = rig.service
-    await service.start()
+async def test_without_a_loaded_pair_the_next_request_loads_one(serve: Serve) -> None:
+    service = (await serve(load=False)).service
     service.idle.busy_at -= 1e9
     assert (service.health().state, service.loaded, service.is_due) == ("unloaded", (), False)
     (state,) = service.pairs().values()
@@ -170,4 +161,3 @@ async def test_without_a_loaded_pair_the_next_request_loads_one(tmp_path: Path) 
     await asyncio.sleep(0.1)
     service.idle.busy_at -= 1
     assert service.is_due
-    await rig.service.stop()

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from flashedge.engine.base import ExtendRequest, ScoreRequest, StepScores
+from flashedge.engine.base import EngineProxy, ExtendRequest, ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.drafts import Continuation
@@ -125,19 +125,13 @@ async def test_every_drafted_token_is_kept_or_wasted() -> None:
 # ---------------------------------------------------------------- lookahead
 
 
-class CountingVerifier:
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.calls = self.steps = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+class CountingVerifier(EngineProxy[Any]):
+    calls = steps = 0
 
     async def score(self, request: ScoreRequest) -> StepScores:
         self.calls += 1
         self.steps += len(request.steps) - request.num_scored
-        found: StepScores = await self._inner.score(request)
-        return found
+        return cast(StepScores, await self._engine.score(request))
 
 
 async def test_steps_scored_ahead_need_no_call_of_their_own() -> None:
@@ -162,8 +156,7 @@ class ShortVerifier(CountingVerifier):
         if len(request.steps) - request.num_scored > 1:
             self.calls += 1
             raise ContextOverflow("the path to score is too long")
-        found: StepScores = await self._inner.score(request)
-        return found
+        return cast(StepScores, await self._engine.score(request))
 
 
 async def test_a_drafted_step_that_does_not_fit_the_verifier_is_left_out() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from math import exp, log
-from pathlib import Path
 from random import Random
 from statistics import mean, median, pstdev
 
@@ -18,7 +17,7 @@ from flashedge.scheduling.programs import estimates
 from flashedge.scheduling.programs.estimates import RunEstimate
 from scripts.lab.distributions import LogNormal
 from tests.support.runtime_rig import BEAM, BEST
-from tests.support.service_rig import Rig, Serve, ended
+from tests.support.service_rig import Serve, ended
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +36,11 @@ async def measure_lengths(service: Service) -> LogNormal:
 
 
 @pytest.mark.parametrize("max_running", [1, 4])
-async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_running: int) -> None:
+async def test_runs_start_about_when_they_are_expected_to(serve: Serve, max_running: int) -> None:
     """Half of the estimates are within a quarter of the time that is left."""
-    rig = Rig(tmp_path, max_running=max_running, queue_limit=100)
+    rig = await serve(max_running=max_running, queue_limit=100)
     clock = asyncio.get_running_loop().time
     rig.service.scheduler("bundled")._clock = clock  # virtual, like the searches
-    await rig.service.start()
     lengths = await measure_lengths(rig.service)
     draw = Random(3)
     specs = [
@@ -65,7 +63,6 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     errors = [abs(start_s - real_s) / real_s for start_s, real_s in left if real_s > 0.05]
     assert len(errors) > 100
     assert median(errors) < 0.25
-    await rig.service.stop()
 
 
 async def test_an_estimate_is_at_most_a_moment_old(serve: Serve) -> None:

@@ -292,19 +292,6 @@ async def test_an_agents_next_question_goes_on_where_its_program_was(
     assert rig.sort_waiting(["other", "next"]) == expected
 
 
-async def test_a_program_that_returns_waits_in_the_queue_like_any_other(build: Build) -> None:
-    rig = build(max_running=1)
-    job = Caller(program="job")
-    rig.submit("first", 100, job)
-    rig.end("first")
-    await asyncio.sleep(5)
-    rig.submit("other", 100)
-    rig.submit("next", 100, job)
-    (job_estimate,) = (found for found in rig.estimate_programs() if found.key == "job")
-    assert (job_estimate.has_started, job_estimate.place) == (False, 0)
-    assert job_estimate.waited_s == 0.0
-
-
 async def test_a_search_that_draws_a_long_step_does_not_wait(build: Build) -> None:
     rig = build(scheduling_escalate_s=30.0)
     rig.add("batch", caller=Caller(priority=1))

@@ -100,12 +100,12 @@ def test_request_then_calibration_then_defaults(config: Config) -> None:
     assert settled(SC, config).early_exit_source == "defaults"
     save_calibration(calibration(), config)
     found = settled(SC, config)
-    assert found.request.early_exit == ExitOptions.from_rule(RULE)
+    assert found.request.early_exit == ExitOptions().take_rule(RULE)
     assert (found.early_exit_source, found.early_exit_note) == ("calibration", None)
     asked = replace(SC, early_exit=ExitOptions(detect=4))
     assert settled(asked, config) == Plan(request=asked, early_exit_source="request")
     patient = settled(replace(SC, early_exit=ExitOptions(give_up_after=9)), config)
-    assert patient.request.early_exit == replace(ExitOptions.from_rule(RULE), give_up_after=9)
+    assert patient.request.early_exit == replace(ExitOptions().take_rule(RULE), give_up_after=9)
     for other in (replace(SC, strategy="best_of_n"), replace(SC, pair="other")):
         assert settled(other, config).early_exit_source == "defaults"
 

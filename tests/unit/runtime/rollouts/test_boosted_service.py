@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -19,20 +17,18 @@ from flashedge.runtime.rollouts.boosting import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, replay
 from tests.support.boost_rig import SPEC
 from tests.support.rollout_rig import make_cost
-from tests.support.service_rig import Rig, log_of
+from tests.support.service_rig import Rig, Serve, log_of
 
 LONG = replace(SPEC, n=40, max_step_tokens=4)
 
 
 @pytest_asyncio.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path, max_running=2)
-    await made.service.start()
+async def rig(serve: Serve) -> Rig:
+    made = await serve(max_running=2)
     made.served.rollout_cost = make_cost(0.0)
     # The engines' time is virtual. The daemon's own, which is not, would decide beside it.
     made.service._boosting._daemon = DaemonTime(lambda: 0)
-    yield made
-    await made.service.stop()
+    return made
 
 
 async def count_boosts(rig: Rig, spec: Request) -> int:
