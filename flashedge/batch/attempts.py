@@ -47,7 +47,7 @@ class Attempt:
     """Committed tokens of the whole tree."""
 
     seconds: float | None = None
-    """Of the run and of the runs that it continues."""
+    """Includes the runs that it continues."""
 
     certainty: float | None = None
     cut_by: str | None = None

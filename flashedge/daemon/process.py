@@ -101,7 +101,7 @@ def serve(
     """Serve until SIGTERM or SIGINT, or until the engines are due to be unloaded.
 
     inherited: of the process that this one replaces, and then no pair is loaded before a request.
-    Returns what the next process inherits, if there is to be one. Raises FlashEdgeError.
+    Returns what a process that replaces this one inherits. Raises FlashEdgeError.
     """
     check_exposure(config)
     prepare_state_dir(config)

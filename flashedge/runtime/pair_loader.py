@@ -189,7 +189,7 @@ class PairLoader:
         return pair
 
     async def _open_fitting(self, name: str) -> ServedPair:
-        """Build a pair. While it does not fit beside the loaded ones, unload one of them."""
+        """Build a pair. While it does not fit together with the loaded ones, unload one."""
         while True:
             try:
                 return await asyncio.to_thread(self._open, name)

@@ -57,7 +57,7 @@ class SolutionScores:
 
     score: float
     tokens: int
-    """Of the verifier's prompt."""
+    """In the verifier's prompt."""
 
     cached_tokens: int
 

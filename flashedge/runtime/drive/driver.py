@@ -115,7 +115,7 @@ class Driver:
         self._speculation_client = SpeculationClient(search, asked, engines, self._texts)
         self._on_restart = note_restarts(generator, "generator", emit)
         self._reads_prompt: NodeId | None = None
-        """The node whose request is the run's first. Those beside it find the prompt's KV."""
+        """The node whose request is the run's first. The others find the prompt's KV."""
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,

@@ -34,7 +34,7 @@ async def retry_after_restart(
     """Do `work`, and repeat it after an engine's restart or a failed request.
 
     Work loses an attempt when its request failed, or was in the step that ended the engine. If the
-    engine died of something else, the work is done again however often that happens.
+    engine died of something else, the work is done again without a limit.
 
     `on_restart` receives the seconds that the restart took. Raises EngineDead when the engine does
     not come back or dies in the work's steps, and GenerationFailed when the request keeps failing.
@@ -73,7 +73,7 @@ def _raise_if_cancelled() -> None:
 def note_restarts(
     engine: Generator | Verifier, name: str, emit: Callable[[Event], None]
 ) -> Callable[[float], None]:
-    """Build an `on_restart` that emits each restart once, however many requests waited for it."""
+    """Build an `on_restart` that emits each restart once for all requests that waited for it."""
     known = engine.health().restarts
 
     def note(waited_s: float) -> None:

@@ -72,7 +72,7 @@ class SpeculationClient:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """The run is over, however it ended: drop its drafts in the generator."""
+        """Drop the run's drafts in the generator."""
         if self._speculator is not None:
             drawn = await self._speculator.end_run(self._run)
             self.usage = replace(self.usage, drawn_tokens=drawn)

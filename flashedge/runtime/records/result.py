@@ -78,7 +78,7 @@ def _is_deterministic(
     self_test: Mapping[str, Any] | None,
     doubts: int,
 ) -> bool | None:
-    """Whether the same request gives the same tree again, whatever runs beside it.
+    """Whether the same request gives the same tree again under any load.
 
     True for a run that asked for it, unless a time limit decided whether two answers are equal.
     True for another one if the self-test found the generator's kernels batch-invariant up to the

@@ -49,7 +49,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         _rename("event", "events", "mend", "hint"),
         _rename("event", "events", "knob", "progress"),
     ),
-    (  # the request as it came, and beside it what was decided about it
+    (  # the request as it came, and in a column of its own what was decided about it
         "ALTER TABLE runs ADD COLUMN plan TEXT NOT NULL DEFAULT '{}'",
         "UPDATE runs SET plan = json_object('early_exit', spec -> '$.early_exit',"
         " 'early_exit_source', spec ->> '$.early_exit_source',"

@@ -1,7 +1,7 @@
-"""Calibrations on disk.
+"""Calibrations on disk: `calibrations.json` in the folder of the user's config.toml.
 
-`calibrations.json` lies beside the user's config.toml. `flashedge calibrate` writes it. The daemon
-reads it whenever a request turns on early exit without naming a policy.
+`flashedge calibrate` writes it. The daemon reads it when a request turns on early exit without
+naming a policy.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Calibration:
     pair: str
     strategy: str
     fingerprint: str
-    """Of the pair at the time (`models.folders`)."""
+    """The pair's, at the time (`models.folders`)."""
     settings: Mapping[str, Any]
-    """Of the runs (`collect_settings`)."""
+    """What the runs had (`collect_settings`)."""
     rule: Rule | None
     """None in files of older versions means that no early exit paid."""
     provenance: Mapping[str, Any]

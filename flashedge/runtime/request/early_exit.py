@@ -78,7 +78,7 @@ class ExitOptions:
 
 VOTES = ("self_consistency", "best_of_n")
 _BY_COUNTS = Rule(policy=LEAD, detect=4, thresholds=((LEAD, 0.955),))
-"""Of votes, whatever the models: see docs/results/certainty.md."""
+"""The rule for votes of any models: see docs/results/certainty.md."""
 
 _PAPER_VOTES = Rule(policy="static", detect=5, thresholds=((ENTROPY, 0.7),))
 _PAPER_TREES = Rule(policy="static", detect=16, thresholds=((ENTROPY, 0.85), (REWARD, 0.99)))
@@ -91,9 +91,9 @@ _PAPER: Mapping[str, Rule] = MappingProxyType(
     }
 )
 """The rules of Table 3 of arXiv 2412.20993 for GSM8K. `give_up_below` uses the first measure. The
-threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper, whatever the
-run's aggregate is (see `certainty.measures`). It suits the paper's reward model; other verifiers
-need calibration."""
+threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper, for every
+aggregate (see `certainty.measures`). It suits the paper's reward model; other verifiers need
+calibration."""
 
 
 def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:

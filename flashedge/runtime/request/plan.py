@@ -28,7 +28,7 @@ SHAPES = {"generator": "replay_shape", "verifier": "score_shape"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decisions about a request. The store keeps them beside it."""
+    """The decisions about a request. The store keeps them with it."""
 
     request: Request
     """The request as it came, but with the early exit and the boosting that were decided."""

@@ -279,7 +279,7 @@ class _PairBoosting:
         return max(0, running - sum(run.rollouts.open_sequences for run in self.runs.values()))
 
     def _count_free_tokens(self, views: Mapping[str, EngineView]) -> float:
-        """Tokens that fit beside one rollout of each run: what is free, and what boosts hold."""
+        """Tokens that fit if each run has one rollout: what is free, and what boosts hold."""
         free = min(
             (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
             for view in views.values()

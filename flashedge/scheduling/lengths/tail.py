@@ -27,7 +27,7 @@ LEAST_LOG_SURVIVAL = -600.0
 _LISTED = [1 - 1e-4, 1 - 1e-3, 0.99, 0.9, 0.75, 0.6, 0.5, 0.4, 0.25, 1 - CONFIDENCE, 0.03, 0.01]
 _SHARES = np.array(_LISTED + [10.0**-power for power in range(3, 9)])
 """Shares of outputs that are longer, at which the integral is split. Between two of them P(X > x)
-is smooth whatever the scale of the distribution."""
+is smooth for any scale of the distribution."""
 _MEDIAN, _RISK = _LISTED.index(0.5), _LISTED.index(1 - CONFIDENCE)
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2  # on [0, 1]

@@ -2,7 +2,7 @@
 
 A run is admitted where all of these hold, and always where nothing else runs:
 
-- its predicted KV fits beside what the running ones are predicted to need
+- its predicted KV fits together with what the running ones are predicted to need
 - the engine's batch has places for its sequences
 - the batch gains from it: twice the batch must bring at least a tenth more tokens a second, or else
   running one after the other is better for the mean and no worse for the last.

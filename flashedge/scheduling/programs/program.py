@@ -82,7 +82,7 @@ class Member:
     """What part of the tokens of all its sequences it holds at its peak. See `KvShares`."""
 
     lengths: LengthDistribution | None = None
-    """Of one output. None until it is predicted."""
+    """The length of one output. None until it is predicted."""
 
     drawn_tokens: int = 0
     """Tokens of all outputs so far."""

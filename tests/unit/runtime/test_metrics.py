@@ -23,20 +23,12 @@ from flashedge.runtime.served_pair import UNLOADED, PairState
 from flashedge.scheduling.programs.estimates import Scheduling, estimate_programs
 from flashedge.scheduling.programs.program import Kind, Member, Program
 from flashedge.types import NodeId
+from tests.support import fake_service
 from tests.support.made_run import build_result, build_step
 from tests.support.runtime_rig import BEAM
 
 READY = Health(state="ready")
-VIEW = EngineView(
-    running=1,
-    waiting=2,
-    blocks_used=3,
-    blocks_total=40,
-    quota_blocks=20,
-    block_tokens=32,
-    block_bytes=4096,
-    preemptions=5,
-)
+VIEW = replace(fake_service.VIEW, blocks_used=3, blocks_total=40, preemptions=5)
 
 
 def values(metrics: Metrics) -> dict[str, float]:

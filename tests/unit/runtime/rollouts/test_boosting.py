@@ -25,19 +25,18 @@ from flashedge.runtime.rollouts.boosting import (
 from flashedge.runtime.run_state import RunState
 from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.types import NodeId
+from tests.support import fake_service
 from tests.support.boost_rig import SPEC
 from tests.support.made_run import build_step
 from tests.support.rollout_rig import make_cost
 
-IDLE = EngineView(
+IDLE = replace(
+    fake_service.VIEW,
     running=4,
-    waiting=0,
     blocks_used=10,
     blocks_total=10_000,
     quota_blocks=10_000,
     block_tokens=16,
-    block_bytes=1,
-    preemptions=0,
 )
 
 
