@@ -29,15 +29,6 @@ def test_no_permutation_shares_more(paths: list[tuple[int, ...]]) -> None:
     assert sum_shared(paths, sweep_order(paths)) == max(sums)
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=6))
-def test_the_scattered_order_shares_less_than_the_mean_permutation(
-    paths: list[tuple[int, ...]],
-) -> None:
-    sums = [sum_shared(paths, order) for order in permutations(range(len(paths)))]
-    assert sum_shared(paths, scattered_order(paths)) <= sum(sums) / len(sums)
-
-
 @settings(deadline=None)
 @given(MANY)
 def test_each_path_is_followed_by_one_that_shares_most(paths: list[tuple[int, ...]]) -> None:
