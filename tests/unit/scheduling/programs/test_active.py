@@ -3,7 +3,8 @@ clients, and the bound on the wait."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -20,13 +21,8 @@ from flashedge.types import POLICY_NAMES
 BATCH = 8
 
 
-@dataclass(frozen=True)
-class One:
-    key: str
-    arrived_s: float
-    client: str
-    started: bool
-    member: dict[str, Any]
+Put = Callable[[ActivePrograms], None]
+"""Adds a program of one member to the active ones. The member's id is the program's key."""
 
 
 def make(
@@ -37,11 +33,17 @@ def make(
     client: str = "",
     started: bool = False,
     **fields: Any,
-) -> One:
+) -> Put:
     """size: the median of its output, which hardly varies. None: not predicted."""
-    lengths = None if size is None else make_lengths(size)
-    member = {"max_tokens": 4096, "lengths": lengths, **fields}
-    return One(key=key, arrived_s=arrived_s, client=client, started=started, member=member)
+
+    def put(active: ActivePrograms) -> None:
+        lengths = None if size is None else make_lengths(size)
+        member = Member(**{"max_tokens": 4096, "lengths": lengths, **fields})
+        active.join(key, member, key, client, arrived_s)
+        if started:
+            active.note_start(key, arrived_s)
+
+    return put
 
 
 def make_lengths(median: float) -> LengthDistribution:
@@ -49,17 +51,15 @@ def make_lengths(median: float) -> LengthDistribution:
 
 
 class Active(ActivePrograms):
-    def put(self, *programs: One) -> None:
-        for one in programs:
-            self.join(one.key, Member(**one.member), one.key, one.client, one.arrived_s)
-            if one.started:
-                self.note_start(one.key, one.arrived_s)
+    def put(self, *programs: Put) -> None:
+        for put in programs:
+            put(self)
 
     def place(self, now_s: float = 1.0) -> str:
         return "".join(program.key for program in self.order(now_s, BATCH))
 
 
-def place(rules: Rules, *programs: One) -> str:
+def place(rules: Rules, *programs: Put) -> str:
     active = Active(rules)
     active.put(*programs)
     return active.place()
@@ -108,7 +108,7 @@ BATCH_WORK = [
         (SHORTEST, [*GREEDY, PERSON], "abcdz"),
     ],
 )
-def test_the_order_follows_the_rules(rules: Rules, programs: list[One], expected: str) -> None:
+def test_the_order_follows_the_rules(rules: Rules, programs: list[Put], expected: str) -> None:
     assert place(rules, *programs) == expected
 
 
