@@ -8,8 +8,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from flashedge.profiler.bench import measure_device
 from flashedge.profiler.errors import ProfileError
@@ -57,16 +56,11 @@ class ModelProbe(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GridPoint:
+class GridPoint(NamedTuple):
     phase: str
     sequences: int
     tokens: int
     """Prefilled tokens, or the context of a decode."""
-
-    @property
-    def label(self) -> str:
-        return f"{self.phase} {self.sequences} x {self.tokens}"
 
 
 def build_grid(probe: ModelProbe, quick: bool) -> tuple[GridPoint, ...]:
@@ -76,14 +70,14 @@ def build_grid(probe: ModelProbe, quick: bool) -> tuple[GridPoint, ...]:
     decode_batches = (1, 8, 32, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 256)
     contexts = (32, 256, 768) if quick else (32, 128, 384, 768, 2048, 8192)
     points = [
-        GridPoint(phase=PREFILL, sequences=batch, tokens=length)
+        GridPoint(PREFILL, batch, length)
         for batch in prefill_batches
         for length in lengths
         if batch * length <= min(probe.max_step_tokens, probe.kv_tokens // 2)
     ]
     if probe.decodes:
         points += [
-            GridPoint(phase=DECODE, sequences=batch, tokens=context)
+            GridPoint(DECODE, batch, context)
             for batch in decode_batches
             for context in contexts
             if batch * (context + 4 * DECODE_STEPS) <= probe.kv_tokens // 2
@@ -114,7 +108,8 @@ async def measure_steps(
             if spent > limit_s:
                 break
             share = (turn * len(points) + index) / (rounds * len(points))
-            on_progress(max(share, spent / limit_s), f"{probe.name}: {point.label}")
+            what = f"{probe.name}: {point.phase} {point.sequences} x {point.tokens}"
+            on_progress(max(share, spent / limit_s), what)
             sample: Sample | None
             if point.phase == PREFILL:
                 sample = await probe.prefill(point.sequences, point.tokens)

@@ -62,12 +62,12 @@ async def measure(pair: str, requests: int, batch_invariant: bool) -> list[dict[
         for flag in (False, True) if self_test["replay_shape"] else (False,):
             some = build_requests(generator, requests, deterministic=flag)
             alone = [await draw(generator, request) for request in some]
-            before = await generator.count_replays()
+            before = (await generator.view()).replays
             others = build_requests(generator, OTHERS, deterministic=False, first_seed=10_000)
             start = time.perf_counter()
             beside = await asyncio.gather(*(draw(generator, r) for r in (*some, *others)))
             seconds = time.perf_counter() - start
-            counters = {k: n - before[k] for k, n in (await generator.count_replays()).items()}
+            counters = {k: n - before[k] for k, n in (await generator.view()).replays.items()}
             tokens = sum(len(ids) for ids, _ in beside)
             cases.append(
                 {

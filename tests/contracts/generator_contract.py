@@ -29,8 +29,6 @@ from tests.support.engine_rig import (
 class GeneratorContract:
     """engine.base.Generator."""
 
-    # ------------------------------------------------------------ exactness
-
     async def test_the_same_request_has_the_same_answer(
         self, generator: Generator, problem: Problem
     ) -> None:
@@ -90,8 +88,6 @@ class GeneratorContract:
         assert len(outcome.logprobs) == len(outcome.token_ids)
         assert all(logprob <= 0.0 for logprob in outcome.logprobs)
         assert any(logprob < 0.0 for logprob in outcome.logprobs)
-
-    # ------------------------------------------------------------ ends
 
     async def test_stops_at_the_first_boundary(
         self, generator: Generator, problem: Problem
@@ -153,8 +149,6 @@ class GeneratorContract:
         assert full
         assert all(len(o.token_ids) == room for o in full)
 
-    # ------------------------------------------------------------ bad requests
-
     async def test_a_path_longer_than_the_context_is_refused(
         self, generator: Generator, problem: Problem
     ) -> None:
@@ -168,8 +162,6 @@ class GeneratorContract:
         with pytest.raises(RequestError):
             await generate(generator, replace(ask(generator, problem), token_ids=()))
         await settle(generator)
-
-    # ------------------------------------------------------------ cancel, memory
 
     async def test_closing_the_stream_frees_the_blocks(
         self, generator: Generator, problem: Problem
@@ -261,7 +253,3 @@ class GeneratorContract:
         granted = await generator.budget(0)
         assert granted // view.block_bytes * view.block_tokens >= generator.max_model_len
         await generator.budget(asked)
-
-    async def test_a_ready_engine_says_so(self, generator: Generator) -> None:
-        await generator.wait_ready(1.0)
-        assert generator.health().state == "ready"

@@ -33,7 +33,7 @@ from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
-from flashedge.types import STRATEGIES, FinishReason, Limits, NodeId, Segment
+from flashedge.types import FinishReason, Limits, NodeId, Segment
 from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive
 
 
@@ -122,12 +122,6 @@ with_counted = pytest.mark.parametrize("search", _ALL.values(), ids=_ALL.keys())
 
 def complete(tree: Tree) -> list[NodeId]:
     return [n.id for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
-
-
-@with_counted
-def test_is_a_search(search: Search[Any]) -> None:
-    assert isinstance(search, Search)
-    assert search.name in {*STRATEGIES, "halves"}
 
 
 def check_complete(search: Search[Any], run: Run) -> None:

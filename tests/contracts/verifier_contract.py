@@ -114,7 +114,3 @@ class VerifierContract:
     async def test_a_scored_path_needs_no_work(self, verifier: Verifier, problem: Problem) -> None:
         request = ScoreRequest(problem=problem, steps=("Step.\n\n",), num_scored=1)
         assert (await verifier.score(request)).scores == ()
-
-    async def test_a_ready_engine_says_so(self, verifier: Verifier) -> None:
-        await verifier.wait_ready(1.0)
-        assert verifier.health().state == "ready"

@@ -96,7 +96,7 @@ async def test_the_self_test_finds_a_shape(generator: VllmGenerator) -> None:
     found = await choose_shape(generator, Turns(never_wait), on_cpu=True)
     assert found["position_invariant"]
     assert found["replay_shape"] == {"window": 32, "group": 4, "prefill_windows": 4}
-    counters = await generator.count_replays()
+    counters = (await generator.view()).replays
     assert counters["verify_passes"] > 0
 
 
@@ -105,7 +105,7 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
 ) -> None:
     """Steps that adopt drafts have the tokens that they have without, and nothing leaks."""
     whole = Granularity(max_tokens=90, to_end=True)
-    before = await generator.speculator.counters()
+    before = await generator.process.call("speculation")
     path: tuple[int, ...] = ()
     for level, limit in enumerate((20, 33, 31, 6, 40)):
         child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
@@ -130,7 +130,7 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
         assert (found.token_ids, found.finish) == (expected.token_ids, expected.finish)
         path += found.token_ids
         await generator.speculator.drop_unused("d", (level + 1,), (1,))
-    after = await generator.speculator.counters()
+    after = await generator.process.call("speculation")
     assert after["drawn_tokens"] > before["drawn_tokens"]
     assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
     await generator.speculator.end_run("d")

@@ -90,4 +90,4 @@ async def test_a_small_budget_and_offload_change_no_score(
 async def test_the_self_test_finds_a_shape(verifier: VllmVerifier) -> None:
     found = await choose_score_shape(verifier, Turns(never_wait), on_cpu=True)
     assert found == {"score_shape": {"window": 32, "group": 4, "prefill_windows": 4}}
-    assert (await verifier.count_replays())["prefill_passes"] > 0
+    assert (await verifier.view()).replays["prefill_passes"] > 0

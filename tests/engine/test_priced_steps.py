@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.vllm import compat
-from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.card import (
     build_engine,
@@ -21,6 +20,7 @@ from scripts.bench.determinism.card import (
     write_checkpoint,
 )
 from scripts.bench.determinism.priced_engine import EAGER_S, PricedEngine
+from scripts.lab.sim.shapes import QWEN25_7B
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 
 

@@ -58,9 +58,9 @@ async def plain(engines: Engines, spec: Request) -> Outcome:
 async def count_growth(generator: VllmGenerator) -> AsyncIterator[dict[str, int]]:
     """By how much the engine's counters grow within the block."""
     grown: dict[str, int] = {}
-    before = await generator.speculator.counters()
+    before = await generator.process.call("speculation")
     yield grown
-    after = await generator.speculator.counters()
+    after = await generator.process.call("speculation")
     grown.update({name: after[name] - before[name] for name in after})
 
 
@@ -311,7 +311,7 @@ async def test_the_engine_dies_with_drafts_in_it(
     driver = driver_of(engines, spec, emit)
     assert await driver.run() == expected
     assert generator.health().restarts == before.restarts + 1
-    did, now = driver.speculation, await generator.speculator.counters()
+    did, now = driver.speculation, await generator.process.call("speculation")
     assert did.drawn_tokens > now["drawn_tokens"], "tokens of the dead process count too"
     assert did.kept_tokens > 0
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
+from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, BatchTime, RooflineCurve
 from flashedge.scheduling.kv.split import KvSplit, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
+from scripts.lab.sim.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
 
 MIB = 1 << 20
 

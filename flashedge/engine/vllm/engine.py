@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from flashedge.engine.base import EngineView, Health
@@ -92,12 +92,6 @@ class VllmEngine:
         EngineDead."""
         self._replay_shape = shape
         await self.process.call("set_replay_shape", shape.to_json())
-
-    async def count_replays(self) -> Mapping[str, int]:
-        """What deterministic requests cost since the process started
-        (`inside.determinism.passes.COUNTERS`). Raises EngineDead."""
-        counters: Mapping[str, int] = await self.process.call("count_replays")
-        return counters
 
     async def _configure_restarted(self) -> None:
         """Bring a restarted process to the state of its predecessor. An engine that is offloaded

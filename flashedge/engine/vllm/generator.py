@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -176,11 +176,6 @@ class VllmSpeculator:
         began."""
         await self._call_and_count(run, "end_run", run)
         return sum(self._drawn.pop(run, {}).values())
-
-    async def counters(self) -> Mapping[str, int]:
-        """Of the current process: `inside.speculation.COUNTERS`. Raises EngineDead."""
-        counters: Mapping[str, int] = await self._process.call("speculation")
-        return counters
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
         """Keep the count of the run's draft tokens, which the method returns."""

@@ -69,13 +69,9 @@ class PairNeed:
         return least[0], least[1]
 
     @property
-    def fixed_bytes(self) -> int:
-        return sum(engine.total for engine in self.engines)
-
-    @property
     def least_bytes(self) -> int:
         """Free bytes of one device on which both engines just start."""
-        return self.fixed_bytes + sum(self.least_kv_bytes)
+        return sum(engine.total for engine in self.engines) + sum(self.least_kv_bytes)
 
     def find_rooms(self, place: Place) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The bytes that each card has left for KV, with the engines on it. Negative where the rest
@@ -218,9 +214,6 @@ class MemoryPlan:
     kv_bytes: tuple[int, int]
     """Sizes for generator and verifier, on each card of an engine."""
     need: PairNeed
-    card: Place
-    is_explicit: bool
-    """Whether the KV sizes were set, in config.toml or models.toml, and not planned."""
 
 
 def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Config:
@@ -244,7 +237,6 @@ def plan_memory(
     """
     need = find_need(pair, config, card, find_measured)
     sizes = list(find_explicit(pair, config))
-    is_explicit = None not in sizes
     least, missing = need.least_kv_bytes, 0
     for room, on_it in need.find_rooms(card):
         unset = [i for i in on_it if sizes[i] is None]
@@ -258,7 +250,7 @@ def plan_memory(
             hint=suggest(pair, load_pairs(config).values(), card, config),
         )
     kv_bytes = sizes[0] or 0, sizes[1] or 0
-    return MemoryPlan(kv_bytes=kv_bytes, need=need, card=card, is_explicit=is_explicit)
+    return MemoryPlan(kv_bytes=kv_bytes, need=need)
 
 
 def divide(room: int, least: Sequence[int]) -> list[int]:

@@ -31,7 +31,7 @@ from typing import Any
 
 from flashedge.cli.progress import show_bar
 from flashedge.models.memory.engine_memory import MAX_STEP_TOKENS
-from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B, ModelShape
+from flashedge.models.shape import ModelShape
 from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.daemon import report
 from scripts.bench.determinism.core import BUNDLED
@@ -40,6 +40,7 @@ from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.token_runner import VOCABULARY
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
+from scripts.lab.sim.shapes import QWEN25_1_5B, QWEN25_7B
 
 MODELS: Mapping[str, ModelShape] = {"1.5B": QWEN25_1_5B, "7B": QWEN25_7B}
 RATES: Mapping[str, float] = {"rarely": 1e-4, "often": 4e-3}

@@ -21,7 +21,6 @@ from random import Random
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.request.request import Request
@@ -37,6 +36,7 @@ from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
+from scripts.lab.sim.shapes import QWEN25_1_5B
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16

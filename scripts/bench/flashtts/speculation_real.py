@@ -119,7 +119,10 @@ class Bench:
 
     async def _counters(self) -> Mapping[str, int]:
         preemptions = (await self._pair.generator.view()).preemptions
-        return {**await self._pair.generator.speculator.counters(), "preemptions": preemptions}
+        return {
+            **await self._pair.generator.process.call("speculation"),
+            "preemptions": preemptions,
+        }
 
 
 def summarize(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[str, object]:

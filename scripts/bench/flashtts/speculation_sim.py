@@ -33,7 +33,6 @@ from statistics import mean
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.events import Event, NodesMarked
-from flashedge.models.shape import QWEN25_1_5B
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
@@ -49,6 +48,7 @@ from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
+from scripts.lab.sim.shapes import QWEN25_1_5B
 
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}

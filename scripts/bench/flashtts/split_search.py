@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator
 from itertools import product
 
-from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
+from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, CostCurve, RooflineCurve, interpolate_measurements
 from flashedge.scheduling.kv.split import HostLink, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
+from scripts.lab.sim.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
 
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 PAIRS = ((QWEN25_1_5B, QWEN25_1_5B), (QWEN25_1_5B, MISTRAL_7B), (QWEN25_7B, QWEN25_1_5B))

@@ -8,10 +8,10 @@ from statistics import mean
 
 import pytest
 
-from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.generator import truncate_draft
 from scripts.lab.sim.model import BLANK_LINE, EOS, NEXT, SimCodec, SimModel, StepTrace
+from scripts.lab.sim.shapes import QWEN25_7B
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 from tests.support.paths import DATA
 

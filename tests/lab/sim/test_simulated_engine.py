@@ -10,7 +10,6 @@ import pytest
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
-from flashedge.models.shape import QWEN25_1_5B
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.types import FinishReason, Problem
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -22,6 +21,7 @@ from scripts.lab.sim.pair import (
     SimulatedVerifier,
     simulated_pair,
 )
+from scripts.lab.sim.shapes import QWEN25_1_5B
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.support.engine_rig import (

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flashedge.engine import card_needs
-from flashedge.engine.card_needs import DriverReport, check_card, check_compiler, query_driver
+from flashedge.engine.card_needs import (
+    DriverReport,
+    UnmetNeed,
+    check_card,
+    check_compiler,
+    query_driver,
+)
 from tests.support.fake_programs import NO_DRIVER, NO_HEADERS, fake, fake_nvidia_smi
 from tests.support.paths import ROOT
 
@@ -25,7 +32,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def find(programs: Path) -> list[str]:
-    """What is wrong with the driver and the card of this machine."""
     found = query_driver()
     assert found is not None
     return [need.what for need in check_card(found, CUDA)]
@@ -40,10 +46,12 @@ def test_the_list_for_cuda_says_which_cuda_it_installs() -> None:
 def test_a_good_card_is_described(programs: Path) -> None:
     fake_nvidia_smi(programs)
     found = query_driver()
+    assert isinstance(found, DriverReport)
     assert found == DriverReport(
         driver="580.95.05", names=("NVIDIA GeForce RTX 4090",), capability=(8, 9)
     )
     assert list(check_card(found, CUDA)) == []
+    assert list(check_card(replace(found, driver="535.183.01"), 12)) == []
     assert list(card_needs.describe_cards(found)) == [
         "card: NVIDIA GeForce RTX 4090, driver 580.95.05"
     ]
@@ -51,13 +59,6 @@ def test_a_good_card_is_described(programs: Path) -> None:
 
 def test_no_nvidia_smi_is_no_answer(programs: Path) -> None:
     assert query_driver() is None
-
-
-@pytest.mark.parametrize("driver", ["535.183.01", "570.195.03", "579.99"])
-def test_an_old_driver_is_named_with_the_one_that_is_needed(programs: Path, driver: str) -> None:
-    fake_nvidia_smi(programs, driver=driver)
-    assert find(programs) == [f"the NVIDIA driver is {driver}, but CUDA 13 needs 580 or later"]
-    assert not list(card_needs.check_card(DriverReport(driver=driver, names=("a card",)), 12))
 
 
 OLD_SMI = """case "$*" in
@@ -70,6 +71,7 @@ esac"""
     ("body", "answers", "problem"),
     [
         (OLD_SMI, {}, "the NVIDIA driver is 470.256.02, but CUDA 13 needs 580 or later"),
+        (None, {"driver": "579.99"}, "the NVIDIA driver is 579.99, but CUDA 13 needs 580 or later"),
         (
             f'echo "{NO_DRIVER}"; exit 9',
             {},
@@ -86,7 +88,7 @@ esac"""
             "MIG is on for A100, but it has no MIG device",
         ),
     ],
-    ids=["an smi without the newer fields", "no answer", "an old card", "MIG without a device"],
+    ids=["an old smi", "an old driver", "no answer", "an old card", "MIG without a device"],
 )
 def test_what_is_wrong_with_a_driver_or_card_is_named(
     programs: Path, body: str | None, answers: dict[str, Any], problem: str
@@ -112,22 +114,25 @@ def test_two_cards_and_mig_are_mentioned(programs: Path) -> None:
 # ---------------------------------------------------------------- compiler and headers
 
 
-def test_no_compiler(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def find_need() -> UnmetNeed:
     need = check_compiler()
     assert need is not None
+    return need
+
+
+def test_no_compiler(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need = find_need()
     assert "there is no C compiler" in need.what
     assert "apt install build-essential" in need.hints[0]
     assert "dnf install gcc" in need.hints[0]
     monkeypatch.setenv("CC", str(programs / "gone"))
-    need = check_compiler()
-    assert need is not None
+    need = find_need()
     assert "the C compiler can't be run" in need.what
 
 
 def test_triton_does_not_look_for_cc(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(programs, "cc", "exit 0")
-    need = check_compiler()
-    assert need is not None
+    need = find_need()
     assert need.hints[0] == f"export CC={programs}/cc, or:"
     monkeypatch.setenv("CC", f"{programs}/cc")
     assert check_compiler() is None
@@ -135,8 +140,7 @@ def test_triton_does_not_look_for_cc(programs: Path, monkeypatch: pytest.MonkeyP
 
 def test_no_headers(programs: Path) -> None:
     fake(programs, "gcc", NO_HEADERS)
-    need = check_compiler()
-    assert need is not None
+    need = find_need()
     version = "{}.{}".format(*sys.version_info)
     assert f"the headers of {sys.executable} are missing (Python.h in " in need.what
     assert f"apt install python{version}-dev" in need.hints[0]
@@ -145,8 +149,7 @@ def test_no_headers(programs: Path) -> None:
 
 def test_a_compiler_without_a_c_library(programs: Path) -> None:
     fake(programs, "gcc", "echo 'x.h:12: fatal error: stdio.h: No such file' >&2; exit 1")
-    need = check_compiler()
-    assert need is not None
+    need = find_need()
     assert f"{programs}/gcc can't compile a Python extension: x.h:12: fatal error" in need.what
 
 

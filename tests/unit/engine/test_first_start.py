@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from flashedge.config import Config, load_config
 from flashedge.engine import memory_plan, platform
 from flashedge.engine.layout import find_layout
-from flashedge.engine.memory_plan import find_measured, keep_measured, resolve_memory
+from flashedge.engine.memory_plan import find_measured, resolve_memory
 from flashedge.engine.vllm import pair as pair_module
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
@@ -114,8 +114,18 @@ def start(tmp_path: Path, card: Card, overheads: tuple[int, int]) -> MeasuredPai
     return MeasuredPair(pair, config, card, overheads)
 
 
-async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, card: Card) -> None:
+async def test_the_first_start_measures_and_the_second_does_not(
+    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What another program takes meanwhile is not the engines'."""
     pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
+    start_engine = Engine.start
+
+    async def start_beside_another(engine: Engine, **options: Any) -> None:
+        await start_engine(engine, **options)
+        card.free -= 2 * GIB
+
+    monkeypatch.setattr(Engine, "start", start_beside_another)
     await pair.start()
     assert pair.log == [
         "start generator",
@@ -134,23 +144,6 @@ async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, 
     kv = (again._config.kv_bytes.generator or 0) + (again._config.kv_bytes.verifier or 0)
     room = 23 * GIB - 256 * MIB - 7 * GIB - 700 * MIB
     assert room - 128 * MIB <= kv <= room, "the second start plans with what was measured"
-
-
-async def test_what_another_program_takes_meanwhile_is_not_the_engines(
-    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
-    start_engine = Engine.start
-
-    async def start_beside_another(engine: Engine, **options: Any) -> None:
-        await start_engine(engine, **options)
-        card.free -= 2 * GIB
-
-    monkeypatch.setattr(Engine, "start", start_beside_another)
-    await pair.start()
-    found = find_measured(pair._pair, pair._config, 128)
-    assert found is not None
-    assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
 
 
 async def test_engines_a_little_larger_than_estimated_use_the_reserve(
@@ -238,11 +231,3 @@ async def test_an_engine_that_cant_be_measured_serves(
     await pair.start()
     assert pair.log == ["start generator", "start verifier"]
     assert find_measured(pair._pair, pair._config, 128) is None
-
-
-def test_a_kept_measurement_of_other_limits_does_not_count(tmp_path: Path, card: Card) -> None:
-    pair = start(tmp_path, card, (0, 0))
-    engine = memory_plan.build_memory({**PARTS, "resident": 5 * GIB})
-    keep_measured(pair._pair, pair._config, 64, (engine, engine))
-    assert find_measured(pair._pair, pair._config, 128) is None
-    assert replace(engine, is_estimate=True).overhead > engine.overhead

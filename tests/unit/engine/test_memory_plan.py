@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -88,7 +89,7 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit(
     assert find_measured(pair, config, 32) is None
     plan = plan_memory_here(pair, config, fake_card("4090"))
     assert not plan.need.is_estimate
-    assert plan.need.fixed_bytes == 10 * GIB
+    assert sum(engine.total for engine in plan.need.engines) == 10 * GIB
     device["device"] = "another"
     assert find_measured(pair, config, 128) is None
 
@@ -113,3 +114,4 @@ def test_what_the_parts_dont_explain_is_the_context() -> None:
     assert found.step == 480 * MIB
     assert found.context == 5 * GIB - 3 * GIB - 480 * MIB
     assert build_memory({**PARTS, "resident": 0}).context == 0
+    assert replace(found, is_estimate=True).overhead > found.overhead

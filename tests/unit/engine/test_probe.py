@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
-from flashedge.errors import CheckpointError
-from flashedge.models.checkpoint_shape import read_shape
-from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
 from flashedge.models.specs import ModelSpec
 from flashedge.profiler.measure import DECODE, PREFILL, profile_models
 from flashedge.profiler.profile import ModelProfile
@@ -17,7 +12,7 @@ from flashedge.scheduling.costs import RTX_4090
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import simulated_pair
-from tests.support.paths import ROOT
+from scripts.lab.sim.shapes import QWEN25_1_5B, QWEN25_7B
 
 KV_BYTES = 16 << 30
 SPEC = ModelSpec(source="a/b", dtype="float32", max_model_len=512)
@@ -59,14 +54,3 @@ def test_no_measured_kv_comes_from_the_cache() -> None:
     _, verifier = profile_engines()
     assert all(s.context < 0.1 * (s.context + s.new) for s in verifier.samples if s.new > 100)
     assert len({s.new for s in verifier.samples}) > 3
-
-
-def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
-    bundled = ROOT / "flashedge" / "bundled" / "generator"
-    shape = read_shape(bundled, SPEC)
-    weights = bundled / "model.safetensors"
-    assert shape.weights_bytes == pytest.approx(weights.stat().st_size, rel=0.05)
-    assert (shape.layers, shape.heads, shape.head_dim) == (5, 4, 32)
-    (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
-    with pytest.raises(CheckpointError, match="does not tell the model's shape"):
-        read_shape(tmp_path, SPEC)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve, interpolate_measurements
+from scripts.lab.sim.shapes import QWEN25_7B
 from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 
 POINTS: dict[str, Any] = {

@@ -71,8 +71,3 @@ def set_replay_shape(self: EngineCore, shape: dict[str, Any]) -> int:
     chosen = ReplayShape.from_json(shape)
     self.scheduler.passes.windows.set_shape(chosen)
     return chosen.rows
-
-
-def count_replays(self: EngineCore) -> dict[str, int]:
-    """See `passes.COUNTERS`."""
-    return self.scheduler.passes.counters

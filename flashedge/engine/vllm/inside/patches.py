@@ -137,8 +137,6 @@ PATCHES = (
     _add_utility("set_replay_shape", "calls:set_replay_shape",
                  "The self-test chooses the shape of passes by what the device's kernels keep"
                  " equal."),
-    _add_utility("count_replays", "calls:count_replays",
-                 "Metrics report what deterministic requests cost."),
     _add_utility("speculation", "calls:get_counters", "Metrics report what drafts saved."),
 )  # fmt: skip
 

@@ -107,10 +107,6 @@ class LiveProcess:
         return pid
 
     @property
-    def has_ended(self) -> bool:
-        return self._ended is not None and self._ended.done()
-
-    @property
     def _process(self) -> Any:
         assert self.llm is not None, "it was started"
         return self.llm.engine_core.resources.engine_manager.processes[0]
@@ -240,7 +236,7 @@ class LiveProcess:
 
         was_starting = await self._give_up_start()
         # The client of a dead process may fail in any way. One that lives may end meanwhile.
-        is_dead = self.has_ended or was_starting
+        is_dead = was_starting or (self._ended is not None and self._ended.done())
         expected = Exception if is_dead else psutil.NoSuchProcess
         self.note_end()
         if self.llm is not None:

@@ -270,8 +270,13 @@ class EngineProcess:
         while True:
             await asyncio.sleep(wait_s)
             self._restart_at = None
+            options, limit = self.options, self.start_limit_bytes
+            if options.kv_start_bytes is not None and limit is not None:
+                # It claims no memory that may be the other engine's by now.
+                start_bytes = max(1, min(options.kv_start_bytes, limit))
+                options = replace(options, kv_start_bytes=start_bytes)
             try:
-                await self._start_process(self._choose_options(), self._on_restart)
+                await self._start_process(options, self._on_restart)
             except EngineError as error:
                 self._detail = str(error)
                 wait_s = self._plan_restart()
@@ -292,14 +297,6 @@ class EngineProcess:
                 smaller.max_batched_tokens,
             )
             self.options = smaller
-
-    def _choose_options(self) -> EngineOptions:
-        """The options of a restart, which claims no memory that may be the other engine's by
-        now."""
-        start, limit = self.options.kv_start_bytes, self.start_limit_bytes
-        if start is None or limit is None:
-            return self.options
-        return replace(self.options, kv_start_bytes=max(1, min(start, limit)))
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method that `inside.patches` adds to the engine core. Raises EngineDead."""

@@ -170,11 +170,8 @@ class TaggedClient:
                         if not whole or output.finished:
                             yield output
         except FlashEdgeError as error:
-            raise fail_request(error, streams=streams(params)) from error
-
-
-def streams(params: SamplingParams) -> bool:
-    return params.output_kind is RequestOutputKind.DELTA
+            streams = params.output_kind is RequestOutputKind.DELTA
+            raise fail_request(error, streams=streams) from error
 
 
 def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:

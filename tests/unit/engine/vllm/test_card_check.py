@@ -43,31 +43,26 @@ def test_a_build_that_works() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "hint"),
+    ("part", "reason", "hint"),
     [
-        (
-            "The NVIDIA driver on your system is too old (found version 12020).",
-            "ubuntu-drivers install",
-        ),
-        ("No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '' and hides every card"),
-        ("CUDA unknown error - this may be due to an incorrectly set up environment", "reboot"),
+        ("multiply_on_card", "The NVIDIA driver is too old (found 12020).", "ubuntu-drivers"),
+        ("multiply_on_card", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '' and hides"),
+        ("multiply_on_card", "CUDA unknown error - this may be due to", "reboot"),
+        ("load_kernels", "libcudart.so.13: cannot open shared object", "setup.sh --cuda again"),
+        ("build_launcher", "Failed to find C compiler.", "build-essential"),
     ],
 )
-def test_cudas_own_reason_is_told_with_what_to_do(
-    works: pytest.MonkeyPatch, reason: str, hint: str
+def test_the_first_part_that_fails_ends_the_check_with_what_to_do(
+    works: pytest.MonkeyPatch, part: str, reason: str, hint: str
 ) -> None:
     works.setenv("CUDA_VISIBLE_DEVICES", "")
-    works.setattr(card_check, "multiply_on_card", lambda: fail(reason))
-    (verdict,) = check_build()
+    works.setattr(card_check, part, lambda: fail(reason))
+    *good, verdict = check_build()
+    assert good == GOOD[: len(good)]
+    names = {"multiply_on_card": "cuda", "load_kernels": "kernels", "build_launcher": "triton"}
+    assert verdict.name == names[part]
     assert verdict.error == f"RuntimeError: {reason}"
     assert hint in str(verdict.hint)
-
-
-def test_the_first_part_that_fails_ends_the_check(works: pytest.MonkeyPatch) -> None:
-    reason = "libcudart.so.13: cannot open shared object file"
-    works.setattr(card_check, "load_kernels", lambda: fail(reason))
-    found = [(verdict.name, verdict.error) for verdict in check_build()]
-    assert found == [("cuda", None), ("kernels", f"RuntimeError: {reason}")]
 
 
 def test_the_kernels_are_found_in_both_builds(tmp_path: Path) -> None:
@@ -77,13 +72,6 @@ def test_the_kernels_are_found_in_both_builds(tmp_path: Path) -> None:
     for name in ("_C_stable_libtorch.abi3.so", "_moe_C_stable_libtorch.abi3.so"):
         (tmp_path / name).touch()
     assert card_check.list_kernels(tmp_path) == ["vllm._C_stable_libtorch"]
-
-
-def test_triton_without_a_compiler(works: pytest.MonkeyPatch) -> None:
-    works.setattr(card_check, "build_launcher", lambda: fail("Failed to find C compiler."))
-    *_, verdict = check_build()
-    assert verdict.name == "triton"
-    assert "build-essential" in str(verdict.hint)
 
 
 @pytest.mark.parametrize("arguments", [["--json"], []])

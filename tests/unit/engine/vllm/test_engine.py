@@ -84,14 +84,10 @@ async def test_an_offloaded_engine_restarts_offloaded_before_it_claims_anything(
     assert engine.process.start_limit_bytes == 12 * MIB
 
 
-async def test_a_restarted_engine_gets_the_order_of_programs_again(engine: VllmEngine) -> None:
-    await engine.rank_programs(["b", "a"])
-    assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]
-
-
-async def test_an_order_for_an_engine_that_is_down_is_for_the_next_process(
-    engine: VllmEngine,
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_the_next_process_gets_the_order_of_programs(
+    engine: VllmEngine, is_dead: bool
 ) -> None:
-    engine.process.is_dead = True  # type: ignore[attr-defined]
+    engine.process.is_dead = is_dead  # type: ignore[attr-defined]
     await engine.rank_programs(["b", "a"])
     assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]

@@ -338,27 +338,26 @@ async def test_a_restart_claims_no_memory_that_the_other_engine_may_have() -> No
     assert engine.options.kv_start_bytes == 8 << 20
 
 
-WIDE = EngineOptions(
-    name="generator",
-    model=Path("model"),
-    dtype="float32",
-    max_model_len=4096,
-    kv_bytes=1 << 30,
-    max_num_seqs=128,
-    max_batched_tokens=4096,
-    graph_sizes=choose_graph_sizes(128, samples=True, on_card=True),
+WIDE = replace(
+    OPTIONS, max_num_seqs=128, graph_sizes=choose_graph_sizes(128, samples=True, on_card=True)
 )
 
 
-def test_both_limits_are_halved_down_to_a_floor() -> None:
+def test_only_both_limits_are_halved_down_to_a_floor() -> None:
     seen, now = [], halve_batch(WIDE)
     while now is not None:
-        seen.append((now.max_num_seqs, now.max_batched_tokens))
-        sequences = now.max_num_seqs
-        assert now.graph_sizes[-1] == sequences
-        assert now.graph_sizes == choose_graph_sizes(sequences, samples=True, on_card=True)
+        sequences, tokens = now.max_num_seqs, now.max_batched_tokens
+        seen.append((sequences, tokens))
+        graphs = choose_graph_sizes(sequences, samples=True, on_card=True)
+        assert now == replace(
+            WIDE, max_num_seqs=sequences, max_batched_tokens=tokens, graph_sizes=graphs
+        )
         now = halve_batch(now)
     assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
+    assert halve_batch(replace(WIDE, max_num_seqs=4, max_batched_tokens=256)) is None
+    eager = halve_batch(replace(WIDE, graph_sizes=()))
+    assert eager is not None
+    assert eager.graph_sizes == ()
 
 
 def test_a_verifiers_graphs_are_of_passes_that_still_fit() -> None:
@@ -366,13 +365,3 @@ def test_a_verifiers_graphs_are_of_passes_that_still_fit() -> None:
     smaller = halve_batch(verifier)
     assert smaller is not None
     assert smaller.graph_sizes == (32, 64, 128, 192, 256, 384, 512)
-
-
-def test_nothing_else_changes() -> None:
-    eager = replace(WIDE, graph_sizes=())
-    smaller = halve_batch(eager)
-    assert smaller == replace(eager, max_num_seqs=64, max_batched_tokens=2048)
-
-
-def test_a_batch_that_is_configured_below_the_floor_stays() -> None:
-    assert halve_batch(replace(WIDE, max_num_seqs=4, max_batched_tokens=256)) is None
