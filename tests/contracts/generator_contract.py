@@ -27,8 +27,6 @@ from tests.support.engine_rig import (
 
 
 class GeneratorContract:
-    """engine.base.Generator."""
-
     async def test_the_same_request_has_the_same_answer(
         self, generator: Generator, problem: Problem
     ) -> None:
@@ -61,7 +59,6 @@ class GeneratorContract:
     async def test_child_zero_continues_the_stream_of_its_parent(
         self, generator: Generator, problem: Problem
     ) -> None:
-        """A path that is not cut at its boundary has the tokens that child 0 would have."""
         through = await generate(generator, ask(generator, problem, max_tokens=STEP_TOKENS + SHORT))
         step = ask(generator, problem, max_tokens=STEP_TOKENS, to_boundary=True)
         parent = await generate(generator, step)
@@ -137,7 +134,6 @@ class GeneratorContract:
     async def test_a_full_context_ends_the_path(
         self, generator: Generator, problem: Problem
     ) -> None:
-        """A path that fills the context ends in LENGTH, not in an error."""
         path = (await generate(generator, ask(generator, problem, max_tokens=8))).token_ids
         room = 3
         filler = generator.max_model_len - len(ask(generator, problem).token_ids) - room
@@ -212,7 +208,6 @@ class GeneratorContract:
     async def test_the_quota_may_move_during_a_run(
         self, generator: Generator, problem: Problem
     ) -> None:
-        """Lowered, then raised again: all requests finish with the same tokens."""
         requests = await long_requests(generator, problem)
         free = await generate_all(generator, requests)
         async with quota_watched(generator):
@@ -247,7 +242,6 @@ class GeneratorContract:
         await generator.budget(asked)
 
     async def test_a_budget_leaves_room_for_one_request(self, generator: Generator) -> None:
-        """However small the budget, one request of full length fits, so that no run hangs."""
         view = await generator.view()
         asked = view.quota_blocks * view.block_bytes
         granted = await generator.budget(0)

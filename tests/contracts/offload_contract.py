@@ -80,7 +80,6 @@ class OffloadContract:
     async def test_scores_are_the_same_across_an_offload(
         self, verifier: Verifier, problem: Problem, keep: bool
     ) -> None:
-        """The path's earlier steps are reused if their KV was kept, and computed again if not."""
         name = "Kept" if keep else "Dropped"
         steps = some_steps((await verifier.view()).block_tokens, name)
         whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))

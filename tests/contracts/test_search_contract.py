@@ -125,7 +125,6 @@ def complete(tree: Tree) -> list[NodeId]:
 
 
 def check_complete(search: Search[Any], run: Run) -> None:
-    """Exactly n paths; with MCTS n rollouts, or all that the tree had room for."""
     done = complete(run.tree)
     if isinstance(search, Mcts):
         state = run.states[-1]
@@ -148,7 +147,6 @@ def test_completes_exactly_n_paths(search: Search[Any]) -> None:
 
 @every_search
 def test_every_node_ends_in_a_sensible_status(search: Search[Any]) -> None:
-    """Leaves ended, pruned or duplicate; inner nodes active."""
     for world in WORLDS:
         tree = drive(search, world=world).tree
         for node in tree.nodes.values():

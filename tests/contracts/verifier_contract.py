@@ -24,8 +24,6 @@ from tests.support.engine_rig import (
 
 
 class VerifierContract:
-    """engine.base.Verifier."""
-
     async def test_step_by_step_scores_equal_those_of_the_whole_path(
         self, verifier: Verifier, problem: Problem
     ) -> None:

@@ -157,7 +157,6 @@ def fake_card(key: str, *, display: bool = False, **answers: Any) -> FakeNvml:
 
 
 def fake_cards(*keys: str, **answers: Any) -> FakeNvml:
-    """Several idle cards of `CARDS` in one machine."""
     return FakeNvml(each=[_answer(key) for key in keys], **answers)
 
 

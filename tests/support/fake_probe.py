@@ -33,8 +33,6 @@ def sample(phase: str, sequences: int, context: float, new: float, *, truth: Fit
 
 
 class FakeProbe:
-    """Its clock moves by the time of every step, times `pace`."""
-
     max_context = 4096
     max_sequences = 64
     max_step_tokens = 4096

@@ -209,7 +209,6 @@ def _add_value_head(state: State) -> State:
 
 
 def _replace_by_two_classes(state: State) -> State:
-    """Qwen2.5-Math-PRM: no lm_head, a two-layer head of two classes."""
     width = SHAPE["hidden_size"]
     state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
     for layer, rows in ((0, width), (2, 2)):
@@ -219,7 +218,6 @@ def _replace_by_two_classes(state: State) -> State:
 
 
 def _replace_by_score(state: State) -> State:
-    """A sequence classifier of one label: no lm_head, one linear score."""
     width = SHAPE["hidden_size"]
     state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
     state["score.weight"] = torch.randn(1, width) * 2 / width**0.5
@@ -228,8 +226,6 @@ def _replace_by_score(state: State) -> State:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a checkpoint is made of."""
-
     tokenizer: Callable[[], PreTrainedTokenizerFast]
     config: Callable[..., PreTrainedConfig]
     """The config class of the body."""
@@ -240,7 +236,6 @@ class Kind:
     tied: bool = False
     """Whether the checkpoint has no lm_head of its own."""
     shape: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of config.json beside those of SHAPE."""
 
 
 QWEN3 = {"head_dim": 32}  # Qwen 3 does not derive it from the hidden size

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
 from flashedge.engine.base import NO_VARIABLES
-from flashedge.engine.vllm.prompts.encoder import PromptEncoder
+from flashedge.engine.vllm.prompts.encoder import PromptEncoder, load_tokenizer
 from flashedge.errors import CheckpointError
 from flashedge.models.specs import find_unknown
 from flashedge.search.steps import BoundaryRule, build_rules
@@ -22,19 +22,9 @@ class HFCodec:
     when its chat template does not know one of the `variables` of every conversation."""
 
     def __init__(
-        self,
-        path: Path,
-        variables: Mapping[str, Any] = NO_VARIABLES,
-        *,
-        thinks: bool = False,
-        own: Iterable[str] = (),
-        words: Iterable[str] = (),
+        self, path: Path, variables: Mapping[str, Any] = NO_VARIABLES, *, thinks: bool = False
     ) -> None:
-        """own, words: see `prompts.encoder.PromptEncoder`."""
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
+        self.tokenizer = load_tokenizer(path)
         if self.tokenizer.chat_template is None:
             raise CheckpointError(f"{path}: the tokenizer has no chat template")
         unknown = find_unknown(variables, str(self.tokenizer.chat_template))
@@ -43,7 +33,7 @@ class HFCodec:
                 f"{path}: the chat template has no variable {unknown!r}",
                 hint="correct chat_template_kwargs in models.toml",
             )
-        self._prompts = PromptEncoder(self.tokenizer, own=own, words=words)
+        self._prompts = PromptEncoder(self.tokenizer)
         self._variables = variables
         self.thinks = thinks
         self.eos_ids = _read_eos_ids(path, self.tokenizer.eos_token_id)
@@ -58,10 +48,6 @@ class HFCodec:
         turns = [{"role": m.role, "content": m.content} for m in messages]
         given = {**self._variables, **variables}
         return self._prompts.encode_chat(turns, add_generation_prompt=True, **given)
-
-    def encode_text(self, text: str) -> TokenIds:
-        """Encode a text that others wrote: none of it is a control token."""
-        return self._prompts.encode(text)
 
     def encode(self, text: str) -> TokenIds:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))

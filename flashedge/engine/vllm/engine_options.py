@@ -104,7 +104,10 @@ class EngineOptions:
         return AsyncEngineArgs(**self.list_args())
 
     def list_args(self) -> dict[str, Any]:
-        return {
+        # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's variables.
+        # Ours are set before any process starts, and one process is faster than two.
+        uniproc = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+        args: dict[str, Any] = {
             "model": str(self.model),
             "dtype": self.dtype,
             "max_model_len": self.max_model_len,
@@ -118,41 +121,23 @@ class EngineOptions:
             "cudagraph_capture_sizes": list(self.graph_sizes) or None,
             "async_scheduling": self.async_scheduling,
             "tensor_parallel_size": self.cards,
-            "distributed_executor_backend": self._choose_executor(),
+            "distributed_executor_backend": "mp" if self.cards > 1 else uniproc,
             "scheduler_cls": "flashedge.engine.vllm.inside.scheduler.EdgeScheduler",
             "worker_extension_cls": "flashedge.engine.vllm.inside.kv.worker.KvMemory",
             "disable_log_stats": True,
             "enable_log_requests": False,
             "additional_config": {ARGS_KEY: self._build_additional_config()},
-            **self._build_quantization(),
-            **self._build_guided_decoding(),
-            **self.extra,
         }
-
-    def _choose_executor(self) -> str:
-        if self.cards > 1:
-            return "mp"
-        # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's variables.
-        # Ours are set before any process starts, and one process is faster than two.
-        return "vllm.v1.executor.uniproc_executor.UniProcExecutor"
-
-    def _build_quantization(self) -> dict[str, Any]:
-        """vLLM's shorthands would also quantize the float32 head of a reward model."""
-        if self.quantization is None:
-            return {}
-        return {
-            "quantization": "online",
-            "quantization_config": {"targets": {"*.layers.*": self.quantization}},
-        }
-
-    def _build_guided_decoding(self) -> dict[str, Any]:
-        args: dict[str, Any] = {}
+        if self.quantization is not None:
+            # vLLM's shorthands would also quantize the float32 head of a reward model.
+            targets = {"*.layers.*": self.quantization}
+            args |= {"quantization": "online", "quantization_config": {"targets": targets}}
         if self.compact_json:
             options = {"backend": "xgrammar", "disable_any_whitespace": True}
             args["structured_outputs_config"] = options
         if self.reasoning_parser:  # also what budgets of thinking are counted by
             args["reasoning_parser"] = self.reasoning_parser
-        return args
+        return {**args, **self.extra}
 
     def _build_additional_config(self) -> dict[str, Any]:
         """What our code inside vLLM reads. It is part of the key of vLLM's compile cache."""

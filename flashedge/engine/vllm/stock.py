@@ -20,7 +20,7 @@ from flashedge.search.entropy import TOP, EntropyRule
 from flashedge.types import BLANK_LINE, MARKERS, FinishReason
 
 if TYPE_CHECKING:
-    from vllm import SamplingParams
+    pass
 
 
 class StockGenerator(EngineProxy[VllmGenerator]):
@@ -34,10 +34,22 @@ class StockGenerator(EngineProxy[VllmGenerator]):
         return self._engine.codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        params = build_stock_params(request, self.codec, self.max_model_len)
+        """With a stop string, or with the marker words as stop tokens."""
+        rule = request.step_rule if request.to_boundary else None
+        markers = self.codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
+        params = build_params(
+            replace(request, to_boundary=False, entropy_rule=None, each_token=True),
+            self.codec,
+            self.max_model_len,
+            stop=[STEP_STOP] if rule == BLANK_LINE else None,
+            stop_token_ids=sorted(self.codec.eos_ids | markers),
+            include_stop_str_in_output=True,
+            detokenize=True,
+            logprobs=TOP if request.entropy_rule else 0,
+        )
         stream = self._engine.stream(request, params)
-        rule = request.entropy_rule
-        return stream if rule is None else cut_before_uncertain(stream, rule)
+        uncertain = request.entropy_rule
+        return stream if uncertain is None else cut_before_uncertain(stream, uncertain)
 
 
 class StockVerifier(EngineProxy[VllmVerifier]):
@@ -45,24 +57,6 @@ class StockVerifier(EngineProxy[VllmVerifier]):
 
     async def score(self, request: ScoreRequest) -> StepScores:
         return await self._engine.score_whole(request)
-
-
-def build_stock_params(
-    request: ExtendRequest, codec: HFCodec, max_model_len: int
-) -> SamplingParams:
-    """With a stop string, or with the marker words as stop tokens."""
-    rule = request.step_rule if request.to_boundary else None
-    markers = codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
-    return build_params(
-        replace(request, to_boundary=False, entropy_rule=None, each_token=True),
-        codec,
-        max_model_len,
-        stop=[STEP_STOP] if rule == BLANK_LINE else None,
-        stop_token_ids=sorted(codec.eos_ids | markers),
-        include_stop_str_in_output=True,
-        detokenize=True,
-        logprobs=TOP if request.entropy_rule else 0,
-    )
 
 
 async def cut_before_uncertain(

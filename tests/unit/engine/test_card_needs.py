@@ -154,7 +154,6 @@ def test_a_compiler_without_a_c_library(programs: Path) -> None:
 
 
 def test_the_compiler_is_given_what_triton_gives_it(programs: Path) -> None:
-    """The same source folder of headers, and an extension that is linked."""
     fake(programs, "gcc", f'echo "$@" >{programs}/asked')
     assert check_compiler() is None
     asked = (programs / "asked").read_text().split()

@@ -65,7 +65,6 @@ def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
 
 
 def test_an_instruction_behind_the_beginning_is_the_users_text() -> None:
-    """Claude Code sends one behind the user's message; the last message is still the user's."""
     assert read(
         {"role": "system", "content": "Be brief."},
         {"role": "developer", "content": "Use tools."},
@@ -93,15 +92,13 @@ def test_parts_that_can_be_read_once_become_lists() -> None:
 
 
 def test_what_the_assistant_said_last_belongs_to_the_question() -> None:
-    """Some clients put the beginning of the answer there. The last message is the user's."""
     turns = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": "It is"}]
     assert read(*turns) == [("user", "3 + 4?\n\nIt is")]
     assert read(turns[1]) == [("assistant", "It is")]
 
 
 def test_later_instructions_keep_their_place() -> None:
-    """For a template that knows one message of them, at the beginning. In front they would change
-    the head of the prompt in each turn."""
+    """In front they would change the head of the prompt in each turn."""
     user, assistant = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
     rules: dict[str, Any] = {"role": "system", "content": "rules"}
     late = {"role": "system", "content": "late", "name": "n"}

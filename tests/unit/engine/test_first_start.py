@@ -74,8 +74,6 @@ class Engine:
 
 
 class MeasuredPair(VllmPair):
-    """A pair of such engines in place of vLLM's."""
-
     def __init__(self, pair: Pair, config: Config, card: Card, overheads: tuple[int, int]) -> None:
         self._pair, self._built, self._is_planned = pair, False, True
         self._config, self._card, self._overheads = config, card, overheads
@@ -149,7 +147,6 @@ async def test_the_first_start_measures_and_the_second_does_not(
 async def test_engines_a_little_larger_than_estimated_use_the_reserve(
     tmp_path: Path, card: Card
 ) -> None:
-    """The next start plans with what they take."""
     pair = start(tmp_path, card, (0, 0))
     kv = (pair._config.kv_bytes.generator or 0) + (pair._config.kv_bytes.verifier or 0)
     pair._overheads = (card.free - kv - 4 * GIB, 4 * GIB)  # nothing of the card is left
@@ -165,7 +162,6 @@ async def test_engines_a_little_larger_than_estimated_use_the_reserve(
 async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifier(
     tmp_path: Path, card: Card, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The verifier has no room beside it."""
     pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
     planned = pair._config.kv_bytes.verifier or 0
     await pair.start()
@@ -178,7 +174,6 @@ async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifi
 async def test_what_a_smaller_batch_takes_is_not_kept(
     tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later starts would plan for it, and run short again."""
     pair = start(tmp_path, card, (4 * GIB, 3 * GIB))
     pair._build()
     monkeypatch.setattr(pair.verifier, "has_smaller_batch", True)
@@ -199,7 +194,6 @@ async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Ca
 async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
     tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each engine is measured on its own card."""
     pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
     given = {"devices": "0,1"}
     pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))

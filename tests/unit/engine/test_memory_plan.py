@@ -65,7 +65,6 @@ def test_a_pair_that_does_not_fit_the_free_memory_is_refused(config: Config) -> 
 
 
 def test_the_configuration_is_resolved_once(config: Config) -> None:
-    """Later callers divide what was planned, though the engines hold the memory by then."""
     pair = find_pair(SMALL, config)
     found = resolve_memory(pair, config, fake_card("4090"))
     assert found.max_num_seqs == 128

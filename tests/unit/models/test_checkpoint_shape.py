@@ -32,7 +32,6 @@ FIGURES = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_head
 def write_checkpoint(
     folder: Path, tensors: dict[str, tuple[str, list[int]]], quantized: dict[str, Any] | None = None
 ) -> Path:
-    """Write config.json and the headers of the tensors, followed by zeros."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {**FIGURES, "hidden_size": WIDTH, "vocab_size": ROWS}
     if quantized is not None:
@@ -94,8 +93,7 @@ def test_weights_and_their_bytes(
     quantized: dict[str, Any] | None,
     matrix_bytes: int,
 ) -> None:
-    """All of these hold the same matrix. Packed integers count as the weights in them, and in the
-    bytes that they take."""
+    """All of these hold the same matrix."""
     shape = read_shape(write_checkpoint(tmp_path, {**PLAIN, **tensors}, quantized), SPEC)
     assert shape.params == REST + MATRIX
     assert shape.weights_bytes == 2 * REST + matrix_bytes

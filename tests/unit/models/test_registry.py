@@ -178,7 +178,6 @@ def test_quantized_checkpoints_have_the_size_that_their_format_implies(config: C
 
 
 def test_the_cards_that_the_pairs_fit(config: Config) -> None:
-    """Each of its pairs fits a card that is sold, but for a few of two 7B models."""
     pairs = papers_pairs(config)
     fitting = [
         {p.name for p in pairs if find_need(p, config, card).fits(card)}
@@ -209,7 +208,6 @@ def test_a_verifier_says_what_it_judges(config: Config) -> None:
 
 
 def test_pairs_that_think_have_room_for_it(config: Config) -> None:
-    """16k tokens of thinking do not fit a verifier, so it sees the answer alone."""
     thinking = [p for p in papers_pairs(config) if p.judge == "answer"]
     assert len(thinking) == 5
     for pair in thinking:

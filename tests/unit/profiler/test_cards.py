@@ -53,7 +53,6 @@ def list_visible(value: str | None, nvml: FakeNvml = THREE) -> list[tuple[int, s
 def test_cards_come_in_the_order_of_the_variable(
     value: str | None, expected: list[tuple[int, str]]
 ) -> None:
-    """CUDA stops at the first entry that names no card."""
     assert list_visible(value) == expected
 
 
@@ -94,7 +93,6 @@ def process(pid: int, size: int | None) -> SimpleNamespace:
 
 
 def make_nvml(**answers: Any) -> FakeNvml:
-    """A card with a game, a desktop, and an engine of ours."""
     found: dict[str, Any] = {
         "ComputeRunningProcesses": [process(70, 18 * GIB), process(80, 4 * GIB)],
         "GraphicsRunningProcesses": [process(90, GIB // 2), process(80, 4 * GIB)],
@@ -202,7 +200,6 @@ def test_a_lost_card_is_named() -> None:
 
 
 def test_heat_is_named_and_the_power_limit_is_not() -> None:
-    """Every card reaches its power limit under load."""
     assert CardWatch(FakeNvml(CurrentClocksEventReasons=0x04)).poll() == ()
     (line,) = CardWatch(FakeNvml(CurrentClocksEventReasons=0x44)).poll()
     assert line == f"{CARD} is slowed by heat (hardware slowdown)"

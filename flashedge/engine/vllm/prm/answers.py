@@ -14,6 +14,7 @@ from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
     build_token_pooler,
+    choose_variant,
     render_chat_turns,
     render_plain_text,
 )
@@ -115,11 +116,7 @@ class YesNoVerifier(LogitScore):
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = PrmTokenizer(path)
         self._system: str | None = options.get("system_prompt")
-        name = options.get("variant", "question")
-        if name not in VARIANTS:
-            known = ", ".join(VARIANTS)
-            raise ConfigError(f"unknown variant {name!r} of family yes_no", hint=f"known: {known}")
-        self._variant = VARIANTS[name]
+        self._variant = choose_variant(VARIANTS, options, "question", "yes_no")
         self._prompt: str = options.get("prompt", self._variant.prompt)
         if {m[1] for m in _FIELD.finditer(self._prompt)} != {"problem", "answer"}:
             raise ConfigError(

@@ -6,16 +6,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
-from transformers import AutoTokenizer
 from vllm.config import PoolerConfig
 
-from flashedge.engine.vllm.prompts.encoder import PromptEncoder
-from flashedge.errors import CheckpointError
+from flashedge.engine.vllm.prompts.encoder import PromptEncoder, load_tokenizer
+from flashedge.errors import CheckpointError, ConfigError
 from flashedge.types import Problem, TokenIds
 
+Variant = TypeVar("Variant")
 _LETTER = "a"  # no tokenizer joins it with white space that follows
 THINKING_TAGS = ("<think>", "</think>")
 """Verifiers read a generator's thinking with its tags, as they were trained to."""
@@ -70,10 +70,7 @@ class PrmTokenizer:
     def __init__(self, path: Path, own: Iterable[str] = ()) -> None:
         """own: see `prompts.encoder.PromptEncoder`."""
         self._path = path
-        try:
-            self.hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
+        self.hf = load_tokenizer(path)
         self._prompts = PromptEncoder(self.hf, own=own, words=THINKING_TAGS)
         self._letter = self.encode_plain(_LETTER)
 
@@ -122,6 +119,12 @@ class PrmTokenizer:
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
         return self._prompts.render_chat(messages, refuses=False, **opening) + (reply or "")
 
+    def encode_chat(self, turns: Sequence[tuple[str, str]]) -> TokenIds:
+        """Encode (role, content) turns by the checkpoint's template, the assistant's turn opened.
+        Raises RequestError as `PromptEncoder.encode_chat`."""
+        messages = [{"role": role, "content": content} for role, content in turns]
+        return self._prompts.encode_chat(messages, add_generation_prompt=True)
+
     def encode_rendered(self, text: str) -> TokenIds:
         """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once;
         an end token of the template stays, since a reward model may be read there."""
@@ -139,6 +142,17 @@ class PrmTokenizer:
                 hint="the checkpoint is of another family, or its tokenizer is another model's",
             )
         return ids[0]
+
+
+def choose_variant(
+    variants: Mapping[str, Variant], options: Mapping[str, Any], usual: str, family: str
+) -> Variant:
+    """The published form that `options` name. Raises ConfigError for an unknown one."""
+    name = options.get("variant", usual)
+    if name not in variants:
+        known = ", ".join(variants)
+        raise ConfigError(f"unknown variant {name!r} of family {family}", hint=f"known: {known}")
+    return variants[name]
 
 
 def render_chat_turns(problem: Problem, system: str | None) -> list[tuple[str, str]]:

@@ -11,17 +11,15 @@ from typing import Any
 import torch
 from vllm.config import PoolerConfig
 
-from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.inside.plugin import SKYWORK
 from flashedge.engine.vllm.prm.base import (
-    THINKING_TAGS,
     LogitScore,
     PrmTokenizer,
     build_token_pooler,
+    render_chat_turns,
     render_plain_text,
 )
-from flashedge.errors import CheckpointError
-from flashedge.types import Message, Problem, TokenIds
+from flashedge.types import Problem, TokenIds
 
 
 class QwenPrm:
@@ -34,28 +32,21 @@ class QwenPrm:
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         token = options.get("step_token", "<extra_0>")
-        self._codec = HFCodec(path, own=(token,), words=THINKING_TAGS)
+        self._tokenizer = tokenizer = PrmTokenizer(path, own=(token,))
+        tokenizer.require_chat_template()
         self._system: str | None = options.get("system_prompt")
-        ids = self._codec.encode(token)
-        if len(ids) != 1:
-            raise CheckpointError(
-                f"{path}: the step token {token!r} is not one token of the verifier's vocabulary",
-                hint="the checkpoint is of another family, or its tokenizer is another model's",
-            )
-        self._separator = ids[0]
+        ids = tokenizer.encode_plain(tokenizer.spell(token))
+        self._separator = tokenizer.require_single_id(ids, token)
         self.engine_extra: Mapping[str, Any] = {
             "runner": "pooling",
             "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
         }
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        messages = problem.messages
-        if self._system and messages[0].role != "system":
-            messages = (Message(role="system", content=self._system), *messages)
-        return self._codec.encode_chat(messages)
+        return self._tokenizer.encode_chat(render_chat_turns(problem, self._system))
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        ids = (*self._codec.encode_text(text.strip()), self._separator)
+        ids = (*self._tokenizer.encode_plain(text.strip()), self._separator)
         return ids, len(ids)
 
     def read_score(self, row: torch.Tensor) -> float:

@@ -14,9 +14,10 @@ from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
     build_token_pooler,
+    choose_variant,
     render_plain_text,
 )
-from flashedge.errors import CheckpointError, ConfigError
+from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
 _NUMBERED = re.compile(r"Step \d+\s*:")
@@ -78,13 +79,7 @@ class StepTagPrm(LogitScore):
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = PrmTokenizer(path, own=(options.get("step_token", "").strip(),))
-        name = options.get("variant", "math_shepherd")
-        if name not in VARIANTS:
-            known = ", ".join(VARIANTS)
-            raise ConfigError(
-                f"unknown variant {name!r} of family step_tag", hint=f"known: {known}"
-            )
-        self._variant = variant = VARIANTS[name]
+        self._variant = variant = choose_variant(VARIANTS, options, "math_shepherd", "step_tag")
         self._reads_tag = options.get("score_at", _AT_TAG) == _AT_TAG
         self._tag = self._find_token(options.get("step_token"), variant.tag)
         good = self._find_token(options.get("good_token"), variant.good)

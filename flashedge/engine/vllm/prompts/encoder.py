@@ -11,17 +11,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jinja2
+from transformers import AutoTokenizer
 
 from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 from flashedge.engine.vllm.prompts.templates import ROLES, find_written, join_roles, rewrite
-from flashedge.errors import RequestError
+from flashedge.errors import CheckpointError, RequestError
 from flashedge.types import TokenIds
 
 MOST_TEMPLATES = 16
 log = logging.getLogger(__name__)
+
+
+def load_tokenizer(path: Path) -> Any:
+    """The tokenizer of a checkpoint. Raises CheckpointError when it can't be loaded."""
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

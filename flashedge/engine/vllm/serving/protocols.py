@@ -172,14 +172,10 @@ def refuse_unreadable(app: FastAPI) -> None:
 
 async def answer_unreadable(request: Request, error: Exception) -> Response:
     """400 for an error of a request's reading. Raises every other error again: it is a bug."""
-    if not is_raised_by_reading(error):
+    frames = traceback.walk_tb(error.__traceback__)
+    if not any(frame.f_globals.get("__name__") == READS for frame, _ in frames):
         raise error
     what = f"{type(error).__name__}: {error}"
     message = f"a part of the request is missing or of a wrong type ({what})"
     told = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
     return JSONResponse({"error": told}, status_code=400)
-
-
-def is_raised_by_reading(error: BaseException) -> bool:
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__") == READS for frame, _ in frames)

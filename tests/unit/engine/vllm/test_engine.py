@@ -48,7 +48,6 @@ def engine() -> VllmEngine:
 
 
 async def restart(engine: VllmEngine) -> FakeProcess:
-    """A new process in the engine's place, prepared as after a death."""
     fresh = FakeProcess(free=64 * MIB)
     engine.process = fresh  # type: ignore[assignment]
     await engine._configure_restarted()

@@ -42,8 +42,7 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 @pytest.mark.usefixtures("build")
 def test_two_engines_start_on_one_card() -> None:
-    """Each engine gets the size of its KV pool. vLLM's own check of free memory would refuse the
-    second engine."""
+    """vLLM's own check of free memory would refuse the second engine."""
     args = OPTIONS.build_args()
     assert args.kv_cache_memory_bytes == OPTIONS.kv_bytes
     assert args.gpu_memory_utilization < 0.05
@@ -51,7 +50,6 @@ def test_two_engines_start_on_one_card() -> None:
 
 
 def test_only_a_generator_on_a_card_captures_graphs() -> None:
-    """For the batch sizes that a decode step can have, and no larger ones."""
     graphs = {
         (samples, on_card): choose_graph_sizes(100, samples=samples, on_card=on_card)
         for samples in (True, False)
@@ -66,7 +64,6 @@ def test_only_a_generator_on_a_card_captures_graphs() -> None:
 
 @pytest.mark.parametrize("method", ONLINE_METHODS)
 def test_online_quantization_leaves_the_heads_alone(method: str) -> None:
-    """A reward model's head is in float32, and its layers have no name."""
     args = replace(OPTIONS, quantization=method).build_args()
     assert args.quantization == "online"
     found = OnlineQuantizationConfig(
@@ -108,7 +105,6 @@ def test_the_generators_steps_are_scheduled_ahead_on_a_card(
 
 
 def test_the_kernel_draws_tokens_unless_it_is_switched_off() -> None:
-    """The default leaves no trace in the key of vLLM's compile cache."""
     plain = replace(OPTIONS, plain_sampling=True).build_args()
     assert plain.additional_config[ARGS_KEY][PLAIN_SAMPLING] is True
     assert PLAIN_SAMPLING not in OPTIONS.build_args().additional_config[ARGS_KEY]
@@ -130,8 +126,7 @@ def test_kv_blocks_are_the_smallest_that_attention_accepts(build: str) -> None:
 def test_the_variables_that_vllm_reads_are_ours(
     build: str, monkeypatch: pytest.MonkeyPatch, invariant: bool
 ) -> None:
-    """Its second model runner does not know our noise, its sampler is compiled when the engine
-    starts, and batch-invariant kernels would break the engines of a CPU."""
+    """Batch-invariant kernels would break the engines of a CPU."""
     given = {"VLLM_USE_FLASHINFER_SAMPLER": "1", "VLLM_BATCH_INVARIANT": "1"}
     monkeypatch.setattr(os, "environ", {**os.environ, **given})
     for name in ("TORCHINDUCTOR_COMPILE_THREADS", "CUDA_DEVICE_ORDER"):

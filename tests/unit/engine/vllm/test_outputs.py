@@ -48,7 +48,6 @@ def test_entropies_are_those_of_the_likeliest_tokens() -> None:
 
 
 def test_an_output_without_tokens_has_no_entropies() -> None:
-    """A step that ends before the drawn token."""
     none = np.empty((0, TOP + 1), dtype=np.float32)
     rows = LogprobsLists(np.zeros((0, TOP + 1), dtype=np.int64), none, np.array([]))
     output = EngineCoreOutput("a", [], new_logprobs=rows)
@@ -117,7 +116,6 @@ class Engine:
         )
 
     def read(self, name: str) -> list[int]:
-        """The tokens that were sent of a request."""
         return [token for output in self.sent[name] for token in output.new_token_ids]
 
 
@@ -153,7 +151,6 @@ def test_who_asks_for_each_token_gets_it_and_vllm_its_own_form() -> None:
 
 
 def test_the_tokens_of_a_draft_join_those_behind_them_under_the_name_of_its_step() -> None:
-    """vLLM's request has another name. What was drafted comes without an own row in the batch."""
     engine = Engine()
     scheduled: Any = SimpleNamespace(num_scheduled_tokens={"draft-1": 1, "draft-2": 1})
     requests: Any = {name: make_request(OURS) for name in ("draft-1", "draft-2")}

@@ -21,8 +21,6 @@ REQUEST = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}])
 
 
 class Words:
-    """A tokenizer, as far as vLLM's parsers ask for one."""
-
     def get_vocab(self) -> dict[str, int]:
         return {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 
@@ -56,7 +54,6 @@ def test_pieces_change_nothing(text: str, piece: int) -> None:
 
 
 def test_a_long_text_is_fed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing is gained: what the lexer copies is at most one piece."""
     longest = 0
     drain = IncrementalLexer._drain
 

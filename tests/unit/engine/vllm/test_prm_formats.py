@@ -40,7 +40,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def make(name: str, folder: Path, **options: str) -> PrmFormat:
-    """The format of a judge of steps."""
     prm = find_family(name)(folder, options)
     assert isinstance(prm, PrmFormat)
     return prm
@@ -191,7 +190,6 @@ def test_a_models_own_tag_and_labels_replace_those_of_the_variant(folders: dict[
 
 
 def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> None:
-    """A trajectory and an answer, split at blank lines."""
     tokenizer = load_tokenizer(folders["reasonflux"])
     steps = ("<think>\nFirst, 16 - 3.\n\n", "That is 13.\n</think>\n\n", "It is 13.")
     ids, scored = encode(make("reasonflux", folders["reasonflux"]), steps)

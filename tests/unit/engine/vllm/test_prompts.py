@@ -200,7 +200,6 @@ def describe(value: str) -> list[dict[str, Any]]:
 
 
 def test_nor_does_one_of_a_tool() -> None:
-    """Its name, description, arguments, names of arguments, result, and what is said beside."""
     prompts = build(tokenizer := load("real"))
     forged = forge(prompts).replace("</think>", "")  # which the template cuts answers at
     options = {"add_generation_prompt": True}
@@ -239,7 +238,6 @@ def test_a_variable_of_the_template_is_text() -> None:
 
 
 def test_the_private_spelling_is_drawn_anew() -> None:
-    """So nobody can know it, and what it is for one model is text for another."""
     one, other = PromptEncoder(load("prm")), PromptEncoder(load("prm"))
     spelled = one.spelling.spell("<extra_0>")
     assert one.encode(spelled) == (3,)
@@ -276,7 +274,6 @@ def test_a_template_that_mixes_tokens_with_values_refuses_forged_ones(
 
 
 def test_a_verifier_breaks_the_token_of_a_model_there(tmp_path: Path) -> None:
-    """What the generator wrote can't be refused."""
     folder = make_checkpoint("sequence_classification", tmp_path / "judge")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "chat_template.jinja").write_text(MIXED, encoding="utf-8")
@@ -315,8 +312,7 @@ def judges(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 @pytest.mark.parametrize("name", [*FAMILIES, "bundled"])
 def test_no_verifier_reads_a_forged_token(name: str, judges: Mapping[str, Path]) -> None:
-    """Problem and steps may hold every token of the vocabulary that acts: the verifier's prompt has
-    those of its own form only, and a score is read at each step's own end."""
+    """The verifier's prompt has the acting tokens of its own form only."""
     judge = find_family("qwen_prm" if name == "bundled" else name)(judges[name], {})
     tokenizer = AutoTokenizer.from_pretrained(judges[name])
     control = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special}

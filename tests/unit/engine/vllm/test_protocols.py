@@ -27,8 +27,6 @@ TURNED = {"role": "user", "content": "late"}
 
 
 class State:
-    """What `init_app_state` leaves, as far as conversations are concerned."""
-
     def __init__(self, *, is_system_first: bool) -> None:
         self.rendered: list[Any] = []
         renderer = SimpleNamespace(tokenizer=None)
@@ -74,7 +72,6 @@ async def test_an_answer_goes_on_where_the_requests_tags_say_so() -> None:
 
 
 def log(error: Exception, message: str = "Error in create_messages: %s") -> str:
-    """What a handler with the filter writes of an exception that vLLM logs."""
     logger = logging.getLogger("tests.refusals")
     try:
         raise error

@@ -57,7 +57,6 @@ def log_of_errors(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
-    """The daemon's end of the pipe that this process would have as an engine."""
     reader, writer = multiprocessing.Pipe(duplex=False)
     os.set_blocking(writer.fileno(), False)
     monkeypatch.setattr(multiprocessing.current_process(), STAGES_PIPE, writer, raising=False)
@@ -107,7 +106,6 @@ def test_the_lines_of_a_start_on_a_card_become_stages_and_vllms_log_stays_as_it_
 
 
 def test_an_engine_never_waits_for_the_daemon(pipe: Connection) -> None:
-    """Not for one that reads nothing, nor for one that is gone."""
     start_stages.begin()
     for _ in range(400):
         log_start()

@@ -98,7 +98,6 @@ def test_the_stop_may_stay_in_the_text(tokenizer: Any) -> None:
 
 
 def test_text_of_the_thinking_is_not_held_back(tokenizer: Any) -> None:
-    """Else its marks come later than their tokens, and parsers of thinking miss them."""
     params = SamplingParams(stop=["Q" * 30], extra_args={ARGS_KEY: {THINKS: True}})
     request: Any = SimpleNamespace(
         request_id="r", sampling_params=params, prompt_token_ids=[], prompt_embeds=None

@@ -30,8 +30,6 @@ Said = tuple[str, str, list[tuple[str, str]]]
 
 
 class Characters:
-    """A tokenizer whose tokens are characters and marks."""
-
     def get_vocab(self) -> dict[str, int]:
         return MARKS
 
@@ -145,7 +143,6 @@ def split_marks(text: str) -> list[str]:
 
 @pytest.mark.parametrize("names", PARSERS[:3], ids=lambda n: "+".join(filter(None, n)))
 def test_a_request_without_tools_has_no_calls(names: tuple[str, str]) -> None:
-    """Anthropic's protocol leaves the choice open then."""
     parts = ["<tool_call>", CALL, "</tool_call>"]
     prompt = CLOSED if names[1] else ""
     for choice in (None, "none"):
@@ -158,7 +155,6 @@ def test_a_request_without_tools_has_no_calls(names: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("names", PARSERS[1:], ids=lambda n: "+".join(filter(None, n)))
 def test_an_answer_that_goes_on_is_no_thinking(names: tuple[str | None, str]) -> None:
-    """Unless what it goes on with is."""
     for prompt, found in (
         ("It is", ("", " 7", [])),
         (f"{CLOSED}It is", ("", " 7", [])),

@@ -32,7 +32,6 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 
 
 def card_of(memory_bytes: int) -> CardMemory:
-    """A card that is all free."""
     return CardMemory(
         name="card", memory_bytes=memory_bytes, held_bytes=0, reserve_bytes=0, is_measured=True
     )

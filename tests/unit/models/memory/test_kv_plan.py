@@ -50,7 +50,6 @@ def test_everything_planned_fits_the_free_memory(config: Config, mib: int) -> No
 
 
 def test_an_engine_never_gets_less_than_one_path(config: Config) -> None:
-    """The generator of this pair has paths of 16,384 tokens, the verifier of 4,096."""
     pair = find_pair("qwen-7b+skywork-1.5b", config)
     need = plan_memory(pair, config, CARD).need
     tight = replace(CARD, memory_bytes=need.least_bytes, held_bytes=0, reserve_bytes=0)
@@ -94,7 +93,6 @@ def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
 
 
 def test_the_parts_of_an_estimate() -> None:
-    """A generator of 7B: more than the 1.2 GiB that used to be assumed for any engine."""
     for sequences in (128, 256):
         found = estimate_engine(SHAPE, sequences, samples=True, on_card=True)
         assert found.logits == sequences * 152_064 * 6
@@ -109,7 +107,6 @@ def test_the_parts_of_an_estimate() -> None:
 
 
 def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
-    """Qwen2.5-7B has 28 attention heads and 4 KV heads."""
     whole = SHAPE.kv_bytes_per_token
     assert [count_kv_bytes(SHAPE, n) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]
     wide = replace(SHAPE, heads=32, kv_heads=4)

@@ -16,8 +16,6 @@ from tests.unit.engine.vllm.process.test_restarts import OPTIONS
 
 
 class FakeClient:
-    """An AsyncLLM that finds no process any more."""
-
     def __init__(self, error: Exception) -> None:
         self._error = error
         self.output_handler: Any = None
@@ -125,7 +123,6 @@ async def test_a_process_that_refuses_gives_no_sign() -> None:
 async def test_time_in_which_the_daemon_did_not_run_does_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The daemon was stopped for an hour: the process gets its chance to answer."""
     loop = asyncio.get_running_loop()
     clock: Callable[[], float] = loop.time
     away = 0.0
