@@ -12,9 +12,7 @@ from flashedge.errors import CheckpointError
 from flashedge.models.checkpoints import read_config, read_tensors
 from flashedge.models.folders import locate_model, resolve_model
 from flashedge.models.shape import ModelShape
-from flashedge.models.specs import ModelSpec, Pair
-
-_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+from flashedge.models.specs import STORED_BYTES, ModelSpec, Pair
 
 
 def find_pair_shapes(pair: Pair, config: Config) -> tuple[ModelShape, ModelShape]:
@@ -36,7 +34,7 @@ def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
             f"the shape of {spec.source} is not known",
             hint="give weights_bytes and architecture in models.toml, or pull the model",
         )
-    size = _DTYPE_BYTES.get(spec.dtype, 2)
+    size = STORED_BYTES.get(spec.dtype, 2)
     return ModelShape(
         name=spec.source.rpartition("/")[2],
         params=spec.parameters or spec.weights_bytes // size,
@@ -62,7 +60,7 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
 
     The entry's `weights_bytes` replaces the headers of weights that have none (pytorch_model.bin).
     """
-    config, size = read_config(folder), _DTYPE_BYTES.get(spec.dtype, 2)
+    config, size = read_config(folder), STORED_BYTES.get(spec.dtype, 2)
     quantized = config.get("quantization_config")
     params, stored = count_weights(
         read_tensors(folder), quantized, dtype_bytes=size, is_fp8=spec.quantization is not None

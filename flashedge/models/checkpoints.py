@@ -189,18 +189,13 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
             hint="the tokenizer belongs to another model; pull the model again",
         )
     for token in tokens:
-        if vocabulary.keys().isdisjoint(_list_spellings(token)):
+        by_bytes = token.replace(" ", "Ġ").replace("\n", "Ċ")
+        spellings = {token, token.replace(" ", "▁"), by_bytes, f"▁{token}", f"Ġ{by_bytes}"}
+        if vocabulary.keys().isdisjoint(spellings):
             raise CheckpointError(
                 f"{path}: the verifier's vocabulary has no token {token!r}",
                 hint="the checkpoint belongs to another family, or its tokenizer to another model",
             )
-
-
-def _list_spellings(token: str) -> set[str]:
-    """As it is, by SentencePiece's ▁, or by bytes (Ġ, Ċ)."""
-    by_bytes = token.replace(" ", "Ġ").replace("\n", "Ċ")
-    spellings = {token, token.replace(" ", "▁"), by_bytes}
-    return spellings | {f"▁{token}", f"Ġ{by_bytes}"}
 
 
 def _json(file: Path) -> dict[str, Any]:

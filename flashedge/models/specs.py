@@ -233,8 +233,3 @@ def find_fault(variables: object) -> str | None:
         if not isinstance(value, str | int | float):
             return f"sets {name} to {value!r}; it must be a text, a number, true or false"
     return None
-
-
-def find_unknown(variables: Mapping[str, Any], template: str) -> str | None:
-    """The first variable that the template does not speak of."""
-    return next((name for name in variables if name not in template), None)

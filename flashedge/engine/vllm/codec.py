@@ -12,7 +12,6 @@ from transformers import GenerationConfig
 from flashedge.engine.base import NO_VARIABLES
 from flashedge.engine.vllm.prompts.encoder import PromptEncoder, load_tokenizer
 from flashedge.errors import CheckpointError
-from flashedge.models.specs import find_unknown
 from flashedge.search.steps import BoundaryRule, build_rules
 from flashedge.types import Message, TokenIds
 
@@ -27,12 +26,12 @@ class HFCodec:
         self.tokenizer = load_tokenizer(path)
         if self.tokenizer.chat_template is None:
             raise CheckpointError(f"{path}: the tokenizer has no chat template")
-        unknown = find_unknown(variables, str(self.tokenizer.chat_template))
-        if unknown is not None:
-            raise CheckpointError(
-                f"{path}: the chat template has no variable {unknown!r}",
-                hint="correct chat_template_kwargs in models.toml",
-            )
+        for name in variables:
+            if name not in str(self.tokenizer.chat_template):
+                raise CheckpointError(
+                    f"{path}: the chat template has no variable {name!r}",
+                    hint="correct chat_template_kwargs in models.toml",
+                )
         self._prompts = PromptEncoder(self.tokenizer)
         self._variables = variables
         self.thinks = thinks

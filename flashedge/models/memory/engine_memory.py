@@ -58,14 +58,12 @@ def choose_graph_sizes(sequences: int, *, samples: bool, on_card: bool) -> tuple
 VOCAB_PADDING = 64
 """vLLM pads the vocabulary to a multiple of this before it divides it."""
 
-MOST_CARDS = 16
-
 
 def check_spread(shape: ModelShape, cards: int, role: str) -> None:
     """Raises ConfigError where vLLM can't divide the model of the `role` by `cards`."""
     if can_spread(shape, cards):
         return
-    possible = [str(n) for n in range(1, MOST_CARDS + 1) if can_spread(shape, n)]
+    possible = [str(n) for n in range(1, 17) if can_spread(shape, n)]
     raise ConfigError(
         f"{shape.name} can't be spread over {cards} cards: they have to share its {shape.heads}"
         f" attention heads, {shape.kv_heads} KV heads and the width of its layers evenly",

@@ -37,81 +37,34 @@ def users_file(config: Config, text: str) -> None:
 # ---------------------------------------------------------------- as shipped
 
 
-def count(
-    hidden: int,
-    layers: int,
-    kv: int,
-    ffn: int,
-    vocab: int,
-    *,
-    heads: int = 0,
-    biased: bool = False,
-    normed: bool = False,
-    embeddings: int = 2,
-) -> int:
-    """Parameters of a transformer with heads of 128 and two norms a layer.
-
-    heads: if they are not hidden / 128. biased: q, k and v have one. normed: each head of q and k
-    is. embeddings: 1 where the head is tied to them, or another one takes its place.
-    """
-    return layers * (linear(hidden, 1, kv, ffn, heads) + 2 * hidden + 256 * normed) + (
-        biased * layers * (hidden + 2 * kv * 128) + hidden + embeddings * vocab * hidden
-    )
+NO_HEAD = ("Reward-V2", "PRM-7B")
+TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Phi-4-mini", *NO_HEAD)
 
 
-def linear(hidden: int, layers: int, kv: int, ffn: int, heads: int = 0) -> int:
-    """Weights in the matrices of the layers, which quantization makes smaller."""
-    width = heads * 128 or hidden
-    return layers * (2 * hidden * width + 2 * hidden * kv * 128 + 3 * hidden * ffn)
-
-
-SMALL = count(1536, 28, 2, 8960, 151936, biased=True, embeddings=1)
-LARGE = count(3584, 28, 4, 18944, 152064, biased=True)
-MISTRAL = count(4096, 32, 8, 14336, 32000)
-QWEN3_4B = count(2560, 36, 8, 9728, 151936, heads=32, normed=True, embeddings=1)
-QWEN3_8B = count(4096, 36, 8, 12288, 151936, normed=True)
-PHI4_MINI = count(3072, 32, 8, 8192, 200064, embeddings=1)
-LINEAR = {
-    "1.5B": linear(1536, 28, 2, 8960),
-    "7B": linear(3584, 28, 4, 18944),
-    "4B": linear(2560, 36, 8, 9728, heads=32),
-    "8B": linear(4096, 36, 8, 12288),
-    "mini": linear(3072, 32, 8, 8192),
-}
-
-
-def qwen3_reward(hidden: int, heads: int, layers: int, ffn: int) -> int:
-    """Parameters of a Qwen3 classifier: no lm_head, one score."""
-    body = count(hidden, layers, 8, ffn, 151936, heads=heads, normed=True, embeddings=1)
-    return body + hidden
-
-
-PARAMETERS = {
-    "Qwen/Qwen2.5-Math-1.5B-Instruct": SMALL,
-    "Qwen/Qwen2.5-1.5B-Instruct": SMALL,
-    "Qwen/Qwen2.5-Math-7B-Instruct": LARGE,
-    "Qwen/Qwen2.5-7B-Instruct": LARGE,
-    "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B": SMALL + 1536 + 1,  # + value head
-    "peiyi9979/math-shepherd-mistral-7b-prm": MISTRAL,
-    "Qwen/Qwen2.5-7B-Instruct-AWQ": LARGE,
-    "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": LARGE,
-    "Qwen/Qwen3-4B": QWEN3_4B,
-    "Qwen/Qwen3-8B": QWEN3_8B,
-    "Qwen/Qwen3-8B-AWQ": QWEN3_8B,
-    "Qwen/Qwen3-8B-FP8": QWEN3_8B,
-    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": QWEN3_8B,
-    "microsoft/Phi-4-mini-reasoning": PHI4_MINI,
-    "UW-Madison-Lee-Lab/Llama-PRM800K": count(4096, 32, 8, 14336, 128256),
-    "Skywork/Skywork-Reward-V2-Qwen3-0.6B": qwen3_reward(1024, 16, 28, 3072),
-    "Skywork/Skywork-Reward-V2-Qwen3-1.7B": qwen3_reward(2048, 16, 28, 6144),
-    "Skywork/Skywork-Reward-V2-Qwen3-4B": qwen3_reward(2560, 32, 36, 9728),
-    # no lm_head; a score head of two layers instead
-    "Gen-Verse/ReasonFlux-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
-    "Qwen/Qwen2.5-Math-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
-}
-KV_HEADS = {"1.5B": (28, 2), "7B": (28, 4), "mistral": (32, 8), "Llama": (32, 8), "mini": (32, 8)}
-KV_HEADS |= {"0.6B": (28, 8), "1.7B": (28, 8), "4B": (36, 8), "8B": (36, 8)}
-"""Layers, and their heads of keys and values."""
+def count(spec: ModelSpec) -> tuple[int, int]:
+    """Parameters of a model by its architecture, and those in the matrices of its layers, which
+    quantization makes smaller."""
+    shape, name = spec.architecture, spec.source
+    assert shape is not None, name
+    assert shape.hidden, "without the widths the estimate takes those of a larger model"
+    assert shape.intermediate
+    assert shape.vocab
+    hidden, kv = shape.hidden, shape.kv_heads * shape.head_dim
+    width = shape.heads * shape.head_dim
+    matrices = shape.layers * (2 * hidden * (width + kv) + 3 * hidden * shape.intermediate)
+    total = matrices + shape.layers * 2 * hidden + hidden
+    if "Qwen3" in name:
+        total += shape.layers * 2 * shape.head_dim  # norms of q and k
+    elif "Qwen" in name or "ReasonFlux" in name:
+        total += shape.layers * (width + 2 * kv)  # biases of q, k and v
+    total += (1 if any(part in name for part in TIED) else 2) * shape.vocab * hidden
+    if "PRM-7B" in name:  # a head of two layers
+        total += (hidden + 1) * (hidden + 2)
+    elif "Reward-V2" in name:
+        total += hidden
+    elif "Open-PRM" in name:
+        total += hidden + 1
+    return total, matrices
 
 
 def papers_pairs(config: Config) -> list[Pair]:
@@ -122,18 +75,13 @@ def list_specs(config: Config) -> list[ModelSpec]:
     return [spec for p in papers_pairs(config) for spec in (p.generator, p.verifier)]
 
 
-def name_size(source: str) -> str:
-    sizes = ("mistral", "Llama", "0.6B", "1.5B", "1.7B", "mini", "4B", "8B", "7B")
-    return next(s for s in sizes if s in source)
-
-
 def count_bytes(spec: ModelSpec) -> int:
     """Bytes of a model's weights by its architecture and the format of its checkpoint.
 
     AWQ and GPTQ: for 128 weights of a matrix a scale of 16 bits and a zero point. FP8 checkpoints:
     a scale of 4 bytes for each block of 128 x 128. The rest has 2 bytes a number.
     """
-    total, linear = PARAMETERS[spec.source], LINEAR.get(name_size(spec.source), 0)
+    total, linear = count(spec)
     for name, bits in (("-AWQ", 4), ("-GPTQ-Int8", 8)):
         if name in spec.source:
             return 2 * (total - linear) + linear * (128 * bits + 16 + bits) // (8 * 128)
@@ -143,38 +91,38 @@ def count_bytes(spec: ModelSpec) -> int:
 
 
 def test_shipped_models_weigh_what_their_architectures_imply(config: Config) -> None:
-    specs = list_specs(config)
-    assert {spec.source for spec in specs} == PARAMETERS.keys()
-    for spec in specs:
+    for spec in list_specs(config):
         is_packed = "AWQ" in spec.source or "GPTQ" in spec.source
         assert spec.dtype == ("float16" if is_packed else "bfloat16")
         assert spec.weights_bytes == count_bytes(spec), spec.source
         is_quantized = is_packed or "FP8" in spec.source or spec.quantization is not None
-        assert spec.parameters == (PARAMETERS[spec.source] if is_quantized else None), spec.source
+        assert spec.parameters == (count(spec)[0] if is_quantized else None), spec.source
         assert spec.revision
 
 
-def test_shipped_architectures_have_the_figures_that_the_plans_need(config: Config) -> None:
-    for spec in list_specs(config):
-        shape = spec.architecture
-        assert shape is not None, spec.source
-        assert (shape.layers, shape.kv_heads) == KV_HEADS[name_size(spec.source)], spec.source
-        assert shape.head_dim == 128
-        assert shape.hidden, "without the widths the estimate takes those of a larger model"
-        assert shape.intermediate
-        assert shape.vocab
+def test_the_formulas_give_the_counts_of_the_model_cards(config: Config) -> None:
+    counts = {spec.source: count(spec)[0] for spec in list_specs(config)}
+    for source, expected in (
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304),
+        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),
+        ("Qwen/Qwen3-4B", 4_022_468_096),
+        ("Qwen/Qwen3-8B", 8_190_735_360),
+        ("microsoft/Phi-4-mini-reasoning", 3_836_021_760),
+        ("peiyi9979/math-shepherd-mistral-7b-prm", 7_241_732_096),
+    ):
+        assert counts[source] == expected
 
 
 def test_quantized_checkpoints_have_the_size_that_their_format_implies(config: Config) -> None:
-    listed = {spec.source: spec.quantized for spec in list_specs(config) if spec.quantized}
+    listed = {spec.source: spec for spec in list_specs(config) if spec.quantized}
     assert set(listed) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in ("1.5B", "7B")}
-    for source, found in listed.items():
-        weights = LINEAR[name_size(source)]
-        rest = 2 * (PARAMETERS[source] - weights)
-        assert [q.source.rpartition("Instruct-")[2] for q in found] == ["GPTQ-Int8", "AWQ"]
-        for bits, q in zip((8, 4), found, strict=True):
+    for spec in listed.values():
+        total, matrices = count(spec)
+        assert [q.source.rpartition("Instruct-")[2] for q in spec.quantized] == ["GPTQ-Int8", "AWQ"]
+        for bits, q in zip((8, 4), spec.quantized, strict=True):
             group = 128 * bits + 16 + bits
-            assert q.weights_bytes == rest + weights * group // (8 * 128), q.source
+            expected = 2 * (total - matrices) + matrices * group // (8 * 128)
+            assert q.weights_bytes == expected, q.source
 
 
 def test_the_cards_that_the_pairs_fit(config: Config) -> None:

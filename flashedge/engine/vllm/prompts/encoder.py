@@ -8,6 +8,7 @@ refused.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,8 +65,9 @@ class PromptEncoder:
         self._private = None if backend is None else self.spelling.respell(backend)
         roles = tokenizer.special_tokens_map.items()
         self.variables = {n: self.spelling.spell(t) for n, t in roles if isinstance(t, str)}
-        """The named tokens, such as bos_token, as the template is to write them."""
-        self._templates: dict[str, GuardedTemplate] = {}
+        """The named tokens, such as bos_token, as the template has to write them."""
+        self.guard = functools.lru_cache(MOST_TEMPLATES)(self._build_template)
+        """Rewrites a template. A tokenizer has one or two; a system prompt makes another."""
 
     def encode(self, text: str, *, begins: bool = False) -> TokenIds:
         """Encode a text in which only privately spelled tokens are tokens.
@@ -117,13 +119,6 @@ class PromptEncoder:
         if template.is_exact:
             return join_roles(text, self.spelling)
         return self.spelling.spell(text)
-
-    def guard(self, source: str) -> GuardedTemplate:
-        if source not in self._templates:
-            if len(self._templates) >= MOST_TEMPLATES:
-                self._templates.clear()
-            self._templates[source] = self._build_template(source)
-        return self._templates[source]
 
     def _build_template(self, source: str) -> GuardedTemplate:
         try:
