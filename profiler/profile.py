@@ -133,9 +133,6 @@ def save_profile(profile: Profile, path: Path) -> None:
     _write(profile.to_json(), path)
 
 
-# ---------------------------------------------------------------- what engines took
-
-
 Parts = Mapping[str, int]
 
 

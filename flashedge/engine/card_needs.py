@@ -70,9 +70,6 @@ def read_cuda_major(requirements: Path) -> int:
     return int(found[1])
 
 
-# ---------------------------------------------------------------- driver and card
-
-
 def query_driver() -> DriverReport | str | None:
     """Ask `nvidia-smi`. Returns why it failed if it did, None if there is no such program."""
     if shutil.which("nvidia-smi") is None:
@@ -150,9 +147,6 @@ def describe_cards(found: DriverReport) -> Iterator[str]:
         )
 
 
-# ---------------------------------------------------------------- compiler and headers
-
-
 def find_compiler() -> str | None:
     """The C compiler that Triton would take."""
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
@@ -198,9 +192,6 @@ def check_compiler() -> UnmetNeed | None:
     return UnmetNeed(
         what=f"{compiler} can't compile a Python extension: {reason.strip()}", hints=COMPILER_HINTS
     )
-
-
-# ---------------------------------------------------------------- for scripts/setup.sh
 
 
 def main(requirements: str) -> int:

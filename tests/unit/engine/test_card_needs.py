@@ -111,9 +111,6 @@ def test_two_cards_and_mig_are_mentioned(programs: Path) -> None:
     assert "set kv_bytes yourself" in mig
 
 
-# ---------------------------------------------------------------- compiler and headers
-
-
 def find_need() -> UnmetNeed:
     need = check_compiler()
     assert need is not None

@@ -109,9 +109,6 @@ def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:
     assert (shape.params, shape.weights_bytes) == (REST + MATRIX, 2 * REST + MATRIX)
 
 
-# ---------------------------------------------------------------- files or models.toml
-
-
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))

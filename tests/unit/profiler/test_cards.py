@@ -29,9 +29,6 @@ GIB = 1 << 30
 THREE = fake_cards("4090", "3090", "3060")
 
 
-# ---------------------------------------------------------------- which cards CUDA shows
-
-
 def list_visible(value: str | None, nvml: FakeNvml = THREE) -> list[tuple[int, str]]:
     environ = {} if value is None else {VARIABLE: value}
     return [(card.index, card.device) for card in read_cards(nvml, environ)]
@@ -83,9 +80,6 @@ def test_the_memory_of_a_divided_card_is_that_of_the_part(
     assert card.free_bytes == free
     assert card.name.endswith("MIG")
     assert card.capability == (8, 9)
-
-
-# ---------------------------------------------------------------- who holds their memory
 
 
 def process(pid: int, size: int | None) -> SimpleNamespace:
@@ -156,9 +150,6 @@ def test_doctor_names_them() -> None:
     (alone,) = check_card_users({70, 80, 90}, make_nvml())
     assert alone.detail == "no other program holds any"
     assert list(check_card_users((), FakeNvml(driver=False))) == []
-
-
-# ---------------------------------------------------------------- while engines run on them
 
 
 def test_a_card_in_order_is_not_mentioned() -> None:

@@ -151,9 +151,6 @@ def _run_with_variables(
     return target(*args, **kwargs)
 
 
-# ---------------------------------------------------------------- fork or spawn
-
-
 def start_fork_server() -> None:
     """Start the process that imports vLLM once and from which engines are forked.
 

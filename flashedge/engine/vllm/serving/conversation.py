@@ -126,9 +126,6 @@ def list_parts(messages: Iterable[Any]) -> list[Any]:
     return listed
 
 
-# ---------------------------------------------------------------- in the handlers
-
-
 def prepare_conversations(state: Any) -> None:
     """Change how the handlers in `state` read conversations.
 

@@ -41,9 +41,6 @@ def checks_of(name: str, gpu: str | None, config: Config, nvml: object = NONE) -
     return {check.name: check for check in check_fit(name, gpu, config, nvml)}
 
 
-# ---------------------------------------------------------------- the estimate
-
-
 def test_the_parts_add_up(config: Config) -> None:
     place = card_of(24 * GIB)
     need = find_need(find_pair("math-7b+skywork-1.5b", config), config, place)
@@ -100,9 +97,6 @@ def test_a_model_of_unknown_shape(config: Config) -> None:
     assert "architecture" in str(e.value.hint)
     place = build_idle_card("c", 24 * GIB)
     assert SMALL in set(list_fitting(load_pairs(config).values(), place, config))
-
-
-# ---------------------------------------------------------------- the checks
 
 
 def test_a_pair_that_fits_an_idle_card(config: Config) -> None:
@@ -199,9 +193,6 @@ def test_the_simulation_has_the_same_kv_memory(config: Config) -> None:
     place = build_idle_card("card", 24_564 << 20)
     expected = find_need(find_pair(pair, config), config, place).kv_bytes(place)
     assert build_bench(question, config).setup.kv_bytes == expected
-
-
-# ---------------------------------------------------------------- the command
 
 
 def test_the_command(

@@ -103,9 +103,6 @@ def test_the_parts_of_an_estimate() -> None:
     assert estimate_engine(SHAPE, 128, samples=False, on_card=True).sampler == 0
 
 
-# ---------------------------------------------------------------- a model on several cards
-
-
 def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
     whole = SHAPE.kv_bytes_per_token
     assert [count_kv_bytes(SHAPE, n) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]

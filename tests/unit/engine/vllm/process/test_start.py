@@ -40,9 +40,6 @@ def start_process(
     return process
 
 
-# ---------------------------------------------------------------- setup, with real processes
-
-
 def send_stages() -> None:
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE)
     for stage in ("loading", "compiling"):
@@ -119,9 +116,6 @@ def test_the_daemons_own_variable_comes_back(
     with set_up(ProcessSetup(cards="1")), show_cards():
         assert os.environ[VARIABLE] == "1"
     assert os.environ.get(VARIABLE) == before
-
-
-# ---------------------------------------------------------------- fork or spawn
 
 
 @pytest.fixture
