@@ -118,21 +118,14 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
     }
 
 
-def list_contexts(max_model_len: int) -> tuple[int, ...]:
-    """The lengths to test, ascending by doubling, up to `MOST_CONTEXT` or the longest that leaves
-    room for a token."""
-    length, lengths = min(MOST_CONTEXT, max_model_len - 2), []
-    while length >= LEAST_CONTEXT:
-        lengths.append(length)
-        length //= 2
-    return tuple(reversed(lengths))
-
-
 async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> int:
     """Find the longest tested context whose logits do not depend on the chunks of its prefill."""
     draw, longest = random.Random(0), 0
     vocabulary = generator.codec.encode("0123456789+-=. ")
-    for length in list_contexts(generator.max_model_len):
+    most = min(MOST_CONTEXT, generator.max_model_len - 2)  # with room for a token
+    for length in (most >> halvings for halvings in range(most.bit_length(), -1, -1)):
+        if length < LEAST_CONTEXT:
+            continue
         for part in PREFIX_PARTS:
             tokens = tuple(draw.choice(vocabulary) for _ in range(length))  # none is cached
             prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)

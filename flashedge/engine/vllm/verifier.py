@@ -109,17 +109,10 @@ class VllmVerifier(VllmEngine):
         self._score_cache.clear()
 
     def _build_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
-        prompt = (
-            self._build_answer_prompt(self._prm, request)
-            if isinstance(self._prm, AnswerFormat)
-            else self._build_step_prompt(request)
-        )
+        prompt = self._encode_path(request)
         if len(prompt.token_ids) > self.max_model_len:
-            if isinstance(self._prm, AnswerFormat):
-                problem = self._prm.encode_answer(request.problem, "")[0]
-            else:
-                problem = self._encode_problem(request.problem)
-            is_path = len(problem) < self.max_model_len
+            problem = self._encode_path(replace(request, steps=()))
+            is_path = len(problem.token_ids) < self.max_model_len
             raise (PathOverflow if is_path else ContextOverflow)(
                 f"a path of {len(prompt.token_ids)} tokens does not fit the verifier's context of "
                 f"{self.max_model_len} tokens",
@@ -128,7 +121,11 @@ class VllmVerifier(VllmEngine):
             )
         return prompt
 
-    def _build_step_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
+    def _encode_path(self, request: ScoreRequest) -> _VerifierPrompt:
+        if isinstance(self._prm, AnswerFormat):
+            answer, upto = self._prm.encode_answer(request.problem, "".join(request.steps))
+            key = _begin_key(answer, request).digest()
+            return _VerifierPrompt(token_ids=list(answer), scored=[upto - 1], keys=[key])
         ids = list(self._encode_problem(request.problem))
         scored: list[int] = []
         keys: list[bytes] = []
@@ -140,11 +137,6 @@ class VllmVerifier(VllmEngine):
             digest.update(_to_bytes(step))
             keys.append(digest.digest())
         return _VerifierPrompt(token_ids=ids, scored=scored, keys=keys)
-
-    def _build_answer_prompt(self, judge: AnswerFormat, request: ScoreRequest) -> _VerifierPrompt:
-        ids, upto = judge.encode_answer(request.problem, "".join(request.steps))
-        key = _begin_key(ids, request).digest()
-        return _VerifierPrompt(token_ids=list(ids), scored=[upto - 1], keys=[key])
 
     async def compute_rows(
         self, token_ids: list[int], request: ScoreRequest, *, reuse: bool

@@ -20,7 +20,6 @@ from flashedge.models.memory.engine_memory import (
     estimate_engine,
 )
 from flashedge.models.registry import load_pairs
-from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair, Quantized
 from flashedge.sizes import format_size
 
@@ -115,9 +114,12 @@ def find_need(
     limits, cards = (pair.generator.max_model_len, pair.verifier.max_model_len), count_cards(card)
     kv = [count_kv_bytes(s, n) * limit for s, n, limit in zip(shapes, cards, limits, strict=True)]
     for sequences in list_sequences(config, on_card=card.is_card):
-        estimate = estimate_pair(shapes, sequences, on_card=card.is_card, cards=cards)
+        generator, verifier = (
+            estimate_engine(shape, sequences, samples=samples, on_card=card.is_card, cards=count)
+            for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
+        )
         need = PairNeed(
-            engines=find_measured(sequences) or estimate,
+            engines=find_measured(sequences) or (generator, verifier),
             sequences=sequences,
             path_bytes=(kv[0], kv[1]),
             limits=limits,
@@ -175,20 +177,6 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
     rest = ", ".join(p.name for p in fitting[1:4])
     also = f" (these fit too: {rest})" if rest else ""
     return f"the nearest pair that fits: flashedge up --pair {fitting[0].name}{also}"
-
-
-def estimate_pair(
-    shapes: tuple[ModelShape, ModelShape],
-    sequences: int,
-    *,
-    on_card: bool,
-    cards: tuple[int, int] = (1, 1),
-) -> EnginePairMemory:
-    generator, verifier = (
-        estimate_engine(shape, sequences, samples=samples, on_card=on_card, cards=count)
-        for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
-    )
-    return generator, verifier
 
 
 def _list_choices(pair: Pair, need: PairNeed) -> Iterator[PairNeed]:

@@ -21,16 +21,9 @@ from flashedge.errors import EngineError, GenerationFailed
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from tests.support.fake_nvml import FakeNvml, fake_card, fake_cards
+from tests.unit.engine.test_memory_plan import PARTS
 
 MIB, GIB = 1 << 20, 1 << 30
-PARTS = {
-    "weights": 3 * GIB,
-    "forward": 270 * MIB,
-    "logits": 110 * MIB,
-    "logprobs": 70 * MIB,
-    "noise": 300 * MIB,
-    "resident": 0,
-}
 
 
 @dataclass
@@ -135,6 +128,7 @@ async def test_the_first_start_measures_and_the_second_does_not(
     assert found is not None
     assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
     assert not any(engine.is_estimate for engine in found)
+    monkeypatch.setattr(Engine, "start", start_engine)
     card.free = 23 * GIB
     again = start(tmp_path, card, (4 * GIB, 4 * GIB))
     await again.start()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.config import Config, load_config
+from flashedge.config import Config
 from flashedge.models.checkpoint_shape import find_shape, read_shape
 from flashedge.models.specs import Architecture, ModelSpec
 from tests.support.tiny_models import write_hub_model
@@ -107,13 +107,6 @@ def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:
     )
     shape = read_shape(folder, spec)
     assert (shape.params, shape.weights_bytes) == (REST + MATRIX, 2 * REST + MATRIX)
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    return load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
 
 
 def described(source: str) -> ModelSpec:

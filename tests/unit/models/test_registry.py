@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from flashedge.config import Config, load_config
+from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.folders import hub_folder, locate_model, resolve_model
 from flashedge.models.memory.card_memory import build_idle_card
@@ -20,13 +20,6 @@ from tests.support.tiny_models import write_hub_model, write_model
 
 CARDS_MIB = (16_376, 24_564, 32_607)
 """What a 4080, a 4090 and a 5090 report."""
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
-    return load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
 
 
 def users_file(config: Config, text: str) -> None:

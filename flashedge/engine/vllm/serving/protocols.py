@@ -91,8 +91,13 @@ class VllmProtocols:
         if entry.chat_template_kwargs:
             given["default_chat_template_kwargs"] = json.dumps(dict(entry.chat_template_kwargs))
         template = getattr(llm.renderer.tokenizer, "chat_template", None)
-        if self._pair.system_prompt is not None and isinstance(template, str):
-            given["chat_template"] = begin_with_system_prompt(template, self._pair.system_prompt)
+        if (prompt := self._pair.system_prompt) is not None and isinstance(template, str):
+            # It begins a conversation that begins without one.
+            text = json.dumps(prompt, ensure_ascii=False)
+            message = "[{'role': 'system', 'content': " + text + "}]"
+            has_none = "not messages or messages[0].role not in ('system', 'developer')"
+            begin = f"{{% if {has_none} %}}{{% set messages = {message} + messages %}}{{% endif %}}"
+            given["chat_template"] = begin + template
         return given
 
 
@@ -124,15 +129,6 @@ def build_args(process: EngineProcess, name: str, **more: Any) -> Namespace:
     args: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
     args.structured_outputs_config.reasoning_parser = process.options.reasoning_parser or ""
     return args
-
-
-def begin_with_system_prompt(template: str, prompt: str) -> str:
-    """The chat template, with a system message where a conversation begins without one."""
-    message = "[{'role': 'system', 'content': " + json.dumps(prompt, ensure_ascii=False) + "}]"
-    has_none = "not messages or messages[0].role not in ('system', 'developer')"
-    return (
-        f"{{% if {has_none} %}}{{% set messages = {message} + messages %}}{{% endif %}}{template}"
-    )
 
 
 class RefusalFilter(logging.Filter):

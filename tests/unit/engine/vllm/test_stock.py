@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
+import pytest
+
 from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.stock import cut_before_uncertain
 from flashedge.search.entropy import EntropyRule
@@ -35,30 +37,21 @@ class Stream:
             self.is_closed = True
 
 
-async def cut(stream: Stream) -> list[Chunk]:
-    return [chunk async for chunk in cut_before_uncertain(stream.read(), RULE)]
-
-
-async def test_a_stream_ends_before_its_first_uncertain_token() -> None:
-    stream = Stream([2.0, 0.1], [0.2, 1.5, 0.1], [0.3], finish=FinishReason.STOP)
-    first, last = await cut(stream)
-    assert first.finish is None
-    assert (last.token_ids, last.logprobs, last.entropies) == ((7,), (-0.5,), (0.2,))
-    assert last.finish is FinishReason.BOUNDARY
+@pytest.mark.parametrize(
+    ("chunks", "kept", "finish"),
+    [
+        ([[2.0, 0.1], [0.2, 1.5, 0.1], [0.3]], [[2.0, 0.1], [0.2]], FinishReason.BOUNDARY),
+        ([[0.1, 0.1], [1.5]], [[0.1, 0.1], []], FinishReason.BOUNDARY),
+        ([[0.1, 0.1], [0.9]], [[0.1, 0.1], [0.9]], FinishReason.STOP),
+        ([[0.1, 0.1, 1.2]], [[0.1, 0.1]], FinishReason.BOUNDARY),
+    ],
+    ids=["within a chunk", "between two chunks", "certain", "at the end of the answer"],
+)
+async def test_a_stream_ends_before_its_first_uncertain_token(
+    chunks: list[list[float]], kept: list[list[float]], finish: FinishReason
+) -> None:
+    stream = Stream(*chunks, finish=FinishReason.STOP)
+    found = [chunk async for chunk in cut_before_uncertain(stream.read(), RULE)]
+    expected = [chunk async for chunk in Stream(*kept, finish=finish).read()]
+    assert found == expected
     assert stream.is_closed, "the request is cancelled"
-
-
-async def test_a_step_may_end_between_two_chunks() -> None:
-    first, last = await cut(Stream([0.1, 0.1], [1.5], finish=FinishReason.STEP_LIMIT))
-    assert (first.finish, last.finish) == (None, FinishReason.BOUNDARY)
-    assert last.token_ids == last.entropies == ()
-
-
-async def test_a_certain_stream_is_left_alone() -> None:
-    stream = Stream([0.1, 0.1], [0.9], finish=FinishReason.STOP)
-    assert await cut(stream) == [chunk async for chunk in stream.read()]
-
-
-async def test_an_uncertain_end_of_the_answer_is_drawn_again() -> None:
-    (only,) = await cut(Stream([0.1, 0.1, 1.2], finish=FinishReason.STOP))
-    assert (len(only.token_ids), only.finish) == (2, FinishReason.BOUNDARY)

@@ -25,12 +25,6 @@ NONE = FakeNvml(driver=False)
 SMALL = "math-1.5b+skywork-1.5b"
 
 
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    return load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
-
-
 def card_of(memory_bytes: int) -> CardMemory:
     return CardMemory(
         name="card", memory_bytes=memory_bytes, held_bytes=0, reserve_bytes=0, is_measured=True

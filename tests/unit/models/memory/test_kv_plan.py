@@ -29,12 +29,6 @@ SHAPE = replace(QWEN25_7B, hidden_size=3584, intermediate_size=18_944, vocab_siz
 SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+prm-7b"
 
 
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    return configure(tmp_path)
-
-
 def configure(home: Path, **settings: object) -> Config:
     return load_config(settings, {"FLASHEDGE_HOME": str(home / "home")})
 
