@@ -8,8 +8,6 @@ from contextlib import asynccontextmanager
 
 from flashedge.errors import QueueFull
 
-RETRY_AFTER_S = 5.0
-
 
 class RunQueue:
     """Up to `limit` runs wait; further ones are refused."""
@@ -50,7 +48,6 @@ class RunQueue:
         if waiting >= self._limit and (waiting or not self._may_start("", self._running)):
             raise QueueFull(
                 f"{len(self._running)} runs are running and {waiting} are waiting",
-                retry_after_s=RETRY_AFTER_S,
                 hint="try again later, or raise queue_limit",
             )
 

@@ -30,10 +30,11 @@ from flashedge.engine.platform import detect_device_kind, find_vllm, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.engine.vllm import compat
-from flashedge.engine.vllm.batch_invariance import check_batch_invariance
+from flashedge.engine.vllm.batch_invariance import check_batch_invariance, check_invariance
 from flashedge.engine.vllm.card_check import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions, build_options, place_engine
 from flashedge.engine.vllm.process.start import start_fork_server
+from flashedge.engine.vllm.translate import NO_PASSES
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import model_digest, resolve_model
@@ -213,9 +214,7 @@ class VllmPair:
         choose the shapes in which both engines compute what is deterministic (`shape_probe`).
 
         A test that uses up its time says so as its `failure`. Raises EngineDead."""
-        from flashedge.engine.vllm.batch_invariance import check_invariance
         from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
-        from flashedge.engine.vllm.translate import NO_PASSES
 
         found = dict(UNTESTED)
         try:
