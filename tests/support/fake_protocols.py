@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -60,22 +61,21 @@ class FakeProtocols:
             error |= {"param": None, "code": 400}
             await JSONResponse({"error": error}, status_code=400)(scope, receive, send)
             return
+        stream, complete = partial(self._stream, body), partial(self._complete, body)
         if (searcher := find_searcher()) is not None:
-            await self._answer_search(searcher, request, body, scope, receive, send)
-            return
+            found = self._start_search(searcher, body)
+            stream, complete = partial(self._stream_search, found), partial(self._search, found)
         response: Response
         if body.get("stream"):
-            response = StreamingResponse(self._stream(body), media_type="text/event-stream")
+            response = StreamingResponse(stream(), media_type="text/event-stream")
         else:
             try:
-                response = JSONResponse(await run_while_connected(request, self._complete(body)))
+                response = JSONResponse(await run_while_connected(request, complete()))
             except ClientGone:
                 return
         await response(scope, receive, send)
 
-    async def _answer_search(
-        self, searcher: Searcher, request: Request, body: dict[str, Any], *asgi: Any
-    ) -> None:
+    def _start_search(self, searcher: Searcher, body: dict[str, Any]) -> AsyncGenerator[SearchItem]:
         searcher.check_admission()
         turns = body.get("messages") or [{"role": "user", "content": "hi"}]
         messages = tuple(Message(role=turn["role"], content=turn["content"]) for turn in turns)
@@ -85,16 +85,7 @@ class FakeProtocols:
         prompt = SearchPrompt(
             token_ids=(1, 2, 3), sampling=sampling, max_tokens=limit, choices=body.get("n") or 1
         )
-        found = end_with_request(searcher.start(prompt))
-        response: Response
-        if body.get("stream"):
-            response = StreamingResponse(self._stream_search(found), media_type="text/event-stream")
-        else:
-            try:
-                response = JSONResponse(await run_while_connected(request, self._search(found)))
-            except ClientGone:
-                return
-        await response(*asgi)
+        return end_with_request(searcher.start(prompt))
 
     async def _search(self, found: AsyncGenerator[SearchItem]) -> dict[str, Any]:
         choices: list[Any] = []
