@@ -58,7 +58,7 @@ def measure_device(
     return dict(figures)
 
 
-def bench(kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
+def bench(torch: Any, kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
     """Measure all figures in about `limit_s` after the import of torch. Plain JSON values:
 
     gemm          {dtype, n, seconds, flops_per_s} of n x n x n products
@@ -78,36 +78,37 @@ def bench(kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
             for pinned in (True, False)
         ]
     share_s = limit_s / (len(work) + 1)
-    figures: dict[str, Any] = {"gemm": [], "copies": [], "transfers": [], **_measure_launch(kind)}
+    figures: dict[str, Any] = {
+        "gemm": [],
+        "copies": [],
+        "transfers": [],
+        **_measure_launch(torch, kind),
+    }
     measures: dict[str, Callable[..., dict[str, Any]]]
     measures = {"gemm": _measure_gemm, "copies": _measure_copy, "transfers": _measure_transfer}
     for done, (what, section, arguments) in enumerate(work):
         on_progress(done / len(work), what)
-        figures[section].append(measures[section](kind, share_s, *arguments))
+        figures[section].append(measures[section](torch, kind, share_s, *arguments))
     return figures
 
 
-def _measure_gemm(kind: str, share_s: float, dtype: str, n: int) -> dict[str, Any]:
-    import torch
-
+def _measure_gemm(torch: Any, kind: str, share_s: float, dtype: str, n: int) -> dict[str, Any]:
     a = torch.randn(n, n, device=kind).to(getattr(torch, dtype))
     out = torch.empty_like(a)
     seconds = _time_best(lambda: torch.mm(a, a, out=out), kind, share_s)
     return {"dtype": dtype, "n": n, "seconds": seconds, "flops_per_s": 2 * n**3 / seconds}
 
 
-def _measure_copy(kind: str, share_s: float, size: int) -> dict[str, Any]:
-    import torch
-
+def _measure_copy(torch: Any, kind: str, share_s: float, size: int) -> dict[str, Any]:
     source = torch.zeros(size, dtype=torch.uint8, device=kind)
     target = torch.zeros_like(source)
     seconds = _time_best(lambda: target.copy_(source), kind, share_s)
     return {"bytes": size, "bytes_per_s": 2 * size / seconds}
 
 
-def _measure_transfer(kind: str, share_s: float, way: str, pinned: bool) -> dict[str, Any]:
-    import torch
-
+def _measure_transfer(
+    torch: Any, kind: str, share_s: float, way: str, pinned: bool
+) -> dict[str, Any]:
     host = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
     device = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, device=kind)
     source, target = (host, device) if way == "host to device" else (device, host)
@@ -115,9 +116,7 @@ def _measure_transfer(kind: str, share_s: float, way: str, pinned: bool) -> dict
     return {"direction": way, "pinned": pinned, "bytes_per_s": TRANSFER_BYTES / seconds}
 
 
-def _measure_launch(kind: str) -> dict[str, float]:
-    import torch
-
+def _measure_launch(torch: Any, kind: str) -> dict[str, float]:
     one = torch.zeros(1, device=kind)
     _time_best(lambda: one.add_(1), kind, 0.1)
     enqueued = []
@@ -161,7 +160,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(int(threads))
-    print(json.dumps({"figures": bench(kind, float(limit_s), report)}), flush=True)
+    print(json.dumps({"figures": bench(torch, kind, float(limit_s), report)}), flush=True)
 
 
 if __name__ == "__main__":

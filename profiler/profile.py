@@ -16,6 +16,7 @@ step, for generator and verifier:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -155,12 +156,10 @@ def save_memory(
 
 
 def _read(path: Path, fingerprint: Mapping[str, str]) -> dict[str, list[Parts]]:
-    try:
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] == VERSION and data["fingerprint"] == dict(fingerprint):
             return dict(data["engines"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
     return {}
 
 
