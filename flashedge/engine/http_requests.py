@@ -135,13 +135,6 @@ class SearchPrompt:
     """What every path must match. See `ExtendRequest.guidance`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What the search does, for people who watch it."""
-
-    text: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPath:
     """One path of a finished search, from the end of the prompt on."""
@@ -152,15 +145,9 @@ class FoundPath:
     finish: FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The end of a search: its answer's path, then further ones that the client wants to see."""
-
-    paths: tuple[FoundPath, ...]
-
-
-SearchItem = PromptRead | Note | Found
-"""What a search says of itself: first of its prompt, then notes, and what it found last."""
+SearchItem = PromptRead | str | tuple[FoundPath, ...]
+"""What a search says of itself: first of its prompt, then notes for people who watch it, and last
+its answer's path, followed by further ones that the client wants to see."""
 
 
 class Searcher(Protocol):

@@ -18,9 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.engine.http_requests import (
-    Found,
     FoundPath,
-    Note,
     PlainAsk,
     PlainRequests,
     RequestTags,
@@ -90,8 +88,8 @@ class FakeProtocols:
     async def _search(self, found: AsyncGenerator[SearchItem]) -> dict[str, Any]:
         choices: list[Any] = []
         async for item in found:
-            if isinstance(item, Found):
-                for index, path in enumerate(item.paths):
+            if isinstance(item, tuple):
+                for index, path in enumerate(item):
                     message = {"role": "assistant", "content": _read(path), "reasoning": None}
                     choices.append({"index": index, "message": message, "finish_reason": "stop"})
         return {"id": "chatcmpl-1", "object": "chat.completion", "choices": choices}
@@ -100,10 +98,10 @@ class FakeProtocols:
         try:
             yield self._frame({"role": "assistant", "content": ""})
             async for item in found:
-                if isinstance(item, Note):
-                    yield self._frame({"reasoning": item.text})
-                elif isinstance(item, Found):
-                    yield self._frame({"content": _read(item.paths[0])})
+                if isinstance(item, str):
+                    yield self._frame({"reasoning": item})
+                elif isinstance(item, tuple):
+                    yield self._frame({"content": _read(item[0])})
             yield self._frame({}, finish="stop")
         except FlashEdgeError as error:
             fault = {"message": error.line, "code": error.code}

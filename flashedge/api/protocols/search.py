@@ -19,14 +19,7 @@ from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED, begins_stream, drop_length
-from flashedge.engine.http_requests import (
-    Found,
-    FoundPath,
-    Note,
-    RequestTags,
-    SearchItem,
-    SearchPrompt,
-)
+from flashedge.engine.http_requests import FoundPath, RequestTags, SearchItem, SearchPrompt
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import (
     NodeScored,
@@ -175,13 +168,13 @@ class ProtocolSearch:
                         parents |= {child: parent for child, *_ in children}
                     case StepCompleted(node=node, text=text):
                         steps[node] = event
-                        yield Note(f"[{node}] {text.strip()}\n")
+                        yield f"[{node}] {text.strip()}\n"
                     case NodeScored(node=node, score=score):
-                        yield Note(f"[{node}] score {score:.3f}\n")
+                        yield f"[{node}] score {score:.3f}\n"
                     case RunFinished(result=result):
                         self.result = result
                         nodes = rank_paths(result)[:choices]
-                        yield Found(tuple(_join_path(node, parents, steps) for node in nodes))
+                        yield tuple(_join_path(node, parents, steps) for node in nodes)
                         return
                     case RunFailed() | RunCancelled():
                         await handle.result()  # raises what ended the run

@@ -23,7 +23,6 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from flashedge.engine.http_requests import (
-    Found,
     FoundPath,
     SearchItem,
     SearchPrompt,
@@ -93,15 +92,15 @@ async def _follow(
             async for item in stream:
                 if isinstance(item, PromptRead):
                     outputs.cached_tokens = item.cached_tokens
-                elif isinstance(item, Found):
+                elif isinstance(item, tuple):
                     if has_notes:
                         yield outputs.build_note(NOTES_END)
-                    for output in outputs.build_answer(item.paths):
+                    for output in outputs.build_answer(item):
                         yield output
                 elif outputs.streams:
                     begin = "" if has_notes else NOTES_BEGIN
                     has_notes = True
-                    yield outputs.build_note(begin + item.text)
+                    yield outputs.build_note(begin + item)
     except FlashEdgeError as error:
         raise fail_request(error, streams=outputs.streams) from error
 
