@@ -57,7 +57,3 @@ def has_own_processor(threads: int) -> bool:
 def detect_device_kind() -> str:
     """cpu or cuda. Raises ConfigError without vLLM."""
     return "cpu" if runs_on_cpu() else "cuda"
-
-
-def choose_block_tokens() -> int:
-    return BLOCK_TOKENS[detect_device_kind()]

@@ -12,7 +12,7 @@ from flashedge.config import Config
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import count_sequences, resolve_memory
-from flashedge.engine.platform import choose_block_tokens
+from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.memory.engine_memory import count_kv_bytes
@@ -64,7 +64,7 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
 
 def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost:
     """Describe an engine before its start. Its memory is counted on one of its cards."""
-    tokens, cards = choose_block_tokens(), find_layout(config).generator.count
+    tokens, cards = BLOCK_TOKENS[detect_device_kind()], find_layout(config).generator.count
     block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
     return build_engine_cost(
         curve, block_bytes, tokens, spec.max_model_len, count_sequences(config)

@@ -29,7 +29,7 @@ from typing import Any
 
 from flashedge.config import Config, load_config
 from flashedge.engine.memory_plan import count_sequences
-from flashedge.engine.platform import choose_block_tokens
+from flashedge.engine.platform import BLOCK_TOKENS, detect_device_kind
 from flashedge.engine.profiles import find_profile
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
@@ -122,7 +122,7 @@ def build_setup(config: Config) -> Setup:
         generator=generator,
         verifier=verifier,
         kv_bytes=0,
-        block_tokens=choose_block_tokens(),
+        block_tokens=BLOCK_TOKENS[detect_device_kind()],
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=sequences,
         flat_batch=find_measured_flat_batch(load_curves(pair, config).generator, sequences),
