@@ -200,7 +200,7 @@ class TaggedRequest:
     """Why it got no answer, if a handler was told so: some lose the reason within a stream."""
 
 
-_scope: ContextVar[TaggedRequest] = ContextVar("request_scope")
+_request: ContextVar[TaggedRequest] = ContextVar("_request")
 
 
 @asynccontextmanager
@@ -212,45 +212,30 @@ async def tag_requests(
     searcher: answers in place of the engine. None: the engine answers.
     A handler whose client is gone may leave its stream to the garbage collector.
     """
-    scope = TaggedRequest(tags, searcher)
-    token = _scope.set(scope)
+    request = TaggedRequest(tags, searcher)
+    token = _request.set(request)
     try:
-        yield scope
+        yield request
     finally:
-        _scope.reset(token)
-        for stream in scope.streams:
+        _request.reset(token)
+        for stream in request.streams:
             with suppress(RuntimeError):  # it is running: its handler is being cancelled
                 await stream.aclose()
 
 
-def get_tags() -> RequestTags:
-    """The tags of the request that is being answered. Raises LookupError outside any."""
-    return _scope.get().tags
-
-
-def find_searcher() -> Searcher | None:
-    """The search that the request asks for. Raises LookupError outside any request."""
-    return _scope.get().searcher
+def get_request() -> TaggedRequest:
+    """The request that is being answered. Raises LookupError outside any."""
+    return _request.get()
 
 
 def get_searcher() -> Searcher:
-    searcher = find_searcher()
+    """The search of a request that is known to ask for one."""
+    searcher = get_request().searcher
     assert searcher is not None, "only requests for a search come here"
     return searcher
 
 
-def note_failure(error: FlashEdgeError) -> None:
-    """Keep why the request gets no answer."""
-    _scope.get().failure = error
-
-
-def find_failure() -> FlashEdgeError | None:
-    """Why the request gets no answer. None if it does, and outside any request."""
-    scope = _scope.get(None)
-    return None if scope is None else scope.failure
-
-
 def end_with_request(stream: AsyncGenerator[T]) -> AsyncGenerator[T]:
     """Close the stream with the request that is being answered, if not before. Returns it."""
-    _scope.get().streams.append(stream)
+    get_request().streams.append(stream)
     return stream

@@ -26,8 +26,7 @@ from flashedge.engine.http_requests import (
     SearchItem,
     SearchPrompt,
     end_with_request,
-    find_searcher,
-    get_tags,
+    get_request,
 )
 from flashedge.errors import DaemonStopping, FlashEdgeError
 from flashedge.types import Message, Problem, Sampling
@@ -51,7 +50,7 @@ class FakeProtocols:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         body = await request.json()
-        self.asked.append((scope["path"], body, get_tags()))
+        self.asked.append((scope["path"], body, get_request().tags))
         if self.failure is not None:
             raise self.failure
         if not {"messages", "prompt", "input", "tokens"} & body.keys():
@@ -60,7 +59,7 @@ class FakeProtocols:
             await JSONResponse({"error": error}, status_code=400)(scope, receive, send)
             return
         stream, complete = partial(self._stream, body), partial(self._complete, body)
-        if (searcher := find_searcher()) is not None:
+        if (searcher := get_request().searcher) is not None:
             found = self._start_search(searcher, body)
             stream, complete = partial(self._stream_search, found), partial(self._search, found)
         response: Response

@@ -13,7 +13,7 @@ from typing import Any
 
 from vllm.exceptions import VLLMValidationError
 
-from flashedge.engine.http_requests import get_searcher, get_tags
+from flashedge.engine.http_requests import get_request, get_searcher
 from flashedge.engine.vllm.serving.outside_text import guard_renderer, is_guardable, render_media
 from flashedge.engine.vllm.serving.twin_parser import build_search_parser, build_twin_parser
 from flashedge.types import Message, Problem
@@ -145,7 +145,7 @@ def prepare_conversations(state: Any) -> None:
         messages = list_parts(messages)
         if is_system_first:
             messages = gather_instructions(messages)
-        if get_tags().continues:
+        if get_request().tags.continues:
             request.add_generation_prompt, request.continue_final_message = False, True
         medium = find_medium(message for message in messages if isinstance(message, Mapping))
         if medium is not None and not renderer.model_config.is_multimodal_model:

@@ -11,6 +11,7 @@ import json
 import logging
 import traceback
 from argparse import Namespace
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -23,7 +24,7 @@ from vllm.entrypoints.serve.tokenize.api_router import router as tokenize_router
 from vllm.exceptions import GracefulHTTPError, RetryableRequestError, VLLMClientError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-from flashedge.engine.http_requests import PlainRequests, find_failure, find_searcher
+from flashedge.engine.http_requests import PlainRequests, get_request
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.conversation import (
     adapt_handlers,
@@ -63,7 +64,7 @@ class VllmProtocols:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request. Raises EngineDead, before anything is sent, when the engine is down."""
         await self.prepare()
-        app = self._plain_app if find_searcher() is None else self._search_app
+        app = self._plain_app if get_request().searcher is None else self._search_app
         await app(scope, receive, send)
 
     async def prepare(self) -> None:
@@ -139,7 +140,9 @@ class RefusalFilter(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if error is None:
             return True
-        reason: BaseException | None = error if isinstance(error, REFUSALS) else find_failure()
+        reason: BaseException | None = error if isinstance(error, REFUSALS) else None
+        with suppress(LookupError):  # outside any request
+            reason = reason or get_request().failure
         if reason is not None:
             said = record.getMessage()
             text = said if str(reason) in said else f"{said} {reason}"

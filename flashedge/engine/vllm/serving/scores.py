@@ -20,7 +20,7 @@ from vllm import PoolingParams
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.pooling.scoring.api_router import router
 
-from flashedge.engine.http_requests import PlainAsk, PlainRequests, end_with_request, get_tags
+from flashedge.engine.http_requests import PlainAsk, PlainRequests, end_with_request, get_request
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.serving.protocols import build_app, build_args
@@ -52,7 +52,7 @@ class ScoringClient(TaggedClient):
     ) -> AsyncGenerator[PoolingRequestOutput]:
         """Stream the output of one pair of texts, tagged. Raises, while it streams, what
         `convert_error` returns."""
-        tags = get_tags()
+        tags = get_request().tags
         program = tags.program or request_id
         params = pooling_params.clone()
         params.extra_kwargs = {**(params.extra_kwargs or {}), ARGS_KEY: {PROGRAM: program}}

@@ -27,8 +27,8 @@ from flashedge.engine.http_requests import (
     SearchItem,
     SearchPrompt,
     end_with_request,
+    get_request,
     get_searcher,
-    note_failure,
 )
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
 from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
@@ -62,7 +62,7 @@ class SearchClient(TaggedClient):
                 request_id, prompt, params, supported_tasks=("generate",)
             )
         except VLLMClientError as error:
-            note_failure(RequestError(str(error)))
+            get_request().failure = RequestError(str(error))
             raise
         except FlashEdgeError as error:
             raise fail_request(error) from error

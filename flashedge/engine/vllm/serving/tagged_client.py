@@ -30,8 +30,7 @@ from flashedge.engine.http_requests import (
     PlainRequests,
     RequestTags,
     end_with_request,
-    get_tags,
-    note_failure,
+    get_request,
 )
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM, THINKS
 from flashedge.engine.vllm.process.restarts import EngineProcess
@@ -110,7 +109,7 @@ class TaggedClient:
     ) -> AsyncGenerator[RequestOutput]:
         """Stream the outputs of a request, tagged. Raises, while it streams, what `convert_error`
         returns."""
-        tags = get_tags()  # here: the stream may be read in another context
+        tags = get_request().tags  # here: the stream may be read in another context
         tags = replace(tags, program=tags.program or request_id)
         try:
             params = tag_params(sampling_params, tags, thinks=self._thinks)
@@ -188,7 +187,7 @@ def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:
 def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
     """Keep why the request fails, for the end of its stream, and convert the error. Within a
     stream, all handlers put a GenerationError into their protocol's form, and it alone."""
-    note_failure(error)
+    get_request().failure = error
     converted = convert_error(error)
     if streams and not isinstance(converted, GenerationError):
         converted = GenerationError(error.line)

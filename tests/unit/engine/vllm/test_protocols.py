@@ -12,7 +12,7 @@ from pydantic import BaseModel, model_validator
 from starlette.testclient import TestClient
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
-from flashedge.engine.http_requests import RequestTags, note_failure, tag_requests
+from flashedge.engine.http_requests import RequestTags, get_request, tag_requests
 from flashedge.engine.vllm.serving.conversation import prepare_conversations
 from flashedge.engine.vllm.serving.protocols import (
     RefusalFilter,
@@ -95,7 +95,7 @@ def test_a_refusal_is_one_line(error: Exception) -> None:
 
 async def test_an_error_that_follows_from_a_refusal_is_one_line() -> None:
     async with tag_requests(RequestTags(client="c", seed=1)):
-        note_failure(RequestError("no such schema"))
+        get_request().failure = RequestError("no such schema")
         assert log(ValueError("2 validation errors"), "Error.") == "Error. no such schema"
 
 
