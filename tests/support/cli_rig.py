@@ -19,6 +19,8 @@ from flashedge.models import registry
 from flashedge.models.specs import Pair
 from tests.support.fake_daemon import FakeDaemon
 
+Patch = pytest.MonkeyPatch
+
 
 class Done(NamedTuple):
     code: int

@@ -31,7 +31,7 @@ from flashedge.runtime.request.calibrations import (
 )
 from flashedge.runtime.request.request import Request
 from flashedge.types import Problem
-from tests.support.cli_rig import with_daemon
+from tests.support.cli_rig import Patch, with_daemon
 from tests.support.fake_daemon import BatchDaemon, encode_events
 
 N = 8
@@ -62,7 +62,7 @@ def recorded(problem: LabelledProblem, *, sure: bool) -> Recording:
     )
 
 
-def make_up_runs(monkeypatch: pytest.MonkeyPatch, *, hard: int) -> None:
+def make_up_runs(monkeypatch: Patch, *, hard: int) -> None:
     """A daemon whose runs are made up: the first of so many problems is hard, none if 0."""
 
     def collect(problems: Sequence[LabelledProblem], *_: Any) -> Any:
@@ -73,7 +73,7 @@ def make_up_runs(monkeypatch: pytest.MonkeyPatch, *, hard: int) -> None:
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+def home(tmp_path: Path, monkeypatch: Patch) -> Config:
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
     make_up_runs(monkeypatch, hard=4)
     return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
@@ -156,7 +156,7 @@ def test_a_calibration_without_a_bound_is_replaced(home: Config, tmp_path: Path)
 
 
 def test_without_a_rule_nothing_is_written(
-    home: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Config, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Every run is right from the start: a smaller n saves as much as any rule."""
     assert calibrate(problem_file(tmp_path, 300), "--policy", "every_step").exit_code == 0
@@ -196,7 +196,7 @@ class LeavingDaemon(BatchDaemon):
         return httpx.Response(200, content=encode_events(list(enumerate(STORY, 1))[after:]))
 
 
-def test_a_stream_that_breaks_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_breaks_is_read_again(monkeypatch: Patch) -> None:
     daemon = LeavingDaemon()
     with_daemon(monkeypatch, daemon)
     problem = LabelledProblem(index=0, id="p", text=TEXT, answer="12")

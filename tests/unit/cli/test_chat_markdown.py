@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flashedge.cli import output
 from flashedge.cli.chat.markdown import render_markdown
+from tests.support.cli_rig import Patch
 from tests.support.hostile import HOSTILE, acting_texts, find_acting, strip_sequences
 from tests.support.screen import open_screen
 
@@ -17,7 +18,7 @@ ACTING = r"\x1b\[(?:(?:1|2|4|3[0-7]|40)[;m])+|\x1b\[0m"
 """Bold, dim, underlined, coloured, and the end of it: the only sequences that Markdown prints."""
 
 
-def print_on(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+def print_on(monkeypatch: Patch, text: str) -> str:
     screen = open_screen(monkeypatch, columns=200)
     output.stdout().print(render_markdown(text))
     return screen.printed
@@ -85,7 +86,7 @@ def test_a_formula_stays_as_it_was_written(formula: str) -> None:
         "https://evil.example",
     ],
 )
-def test_links_and_html_are_text(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_links_and_html_are_text(monkeypatch: Patch, text: str) -> None:
     printed = print_on(monkeypatch, text)
     assert "\x1b]8" not in printed
     assert printed.split() == text.split()
@@ -95,7 +96,7 @@ def test_links_and_html_are_text(monkeypatch: pytest.MonkeyPatch, text: str) -> 
 @pytest.mark.parametrize(
     "frame", ["{}", "# {}", "- {}", "`{}`", "**{}**", "```{0}\n{0}\n```", "|{0}|b|\n|-|-|\n|{0}|c|"]
 )
-def test_nothing_acts_in_any_place(text: str, frame: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_acts_in_any_place(text: str, frame: str, monkeypatch: Patch) -> None:
     check_harmless(print_on(monkeypatch, frame.replace("{0}", "{}").replace("{}", text)))
 
 

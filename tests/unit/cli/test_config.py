@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.config import list_settings, load_config
-from tests.support.cli_rig import Cli
+from tests.support.cli_rig import Cli, Patch
 
 
 @pytest.fixture
@@ -16,9 +16,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "home" / "config" / "config.toml"
 
 
-def test_show_lists_every_setting_with_its_source(
-    cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_lists_every_setting_with_its_source(cli: Cli, file: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FLASHEDGE_MAX_RUNNING", "3")
     cli("config", "set", "port", "9001")
     found = {s["name"]: s for s in json.loads(cli("config", "show", "--json").out)}
@@ -147,9 +145,7 @@ def test_a_key_is_never_printed_and_its_file_is_private(cli: Cli, file: Path) ->
     assert file.stat().st_mode & 0o077 == 0
 
 
-def test_a_variable_that_overrides_the_file_is_named(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_variable_that_overrides_the_file_is_named(cli: Cli, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FLASHEDGE_PORT", "7")
     done = cli("config", "set", "port", "9001")
     assert done.code == 0
@@ -183,7 +179,7 @@ def test_an_empty_value_names_unset(cli: Cli) -> None:
     assert "unset" not in cli("config", "set", "idle_timeout_s", "x").err
 
 
-def test_the_names_complete_after_set_and_unset(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_complete_after_set_and_unset(cli: Cli, monkeypatch: Patch) -> None:
     for command in ("set", "unset"):
         monkeypatch.setenv("_FLASHEDGE_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", f"flashedge config {command} idle")

@@ -11,13 +11,14 @@ from flashedge.config import load_config
 from flashedge.engine import platform
 from flashedge.engine.card_needs import DriverReport, UnmetNeed
 from flashedge.engine.vllm.card_check import CardVerdict
+from tests.support.cli_rig import Patch
 
 WORKS = [CardVerdict(name=name, error=None) for name in ("cuda", "kernels", "triton")]
 REASON = "RuntimeError: CUDA driver initialization failed"
 
 
 @pytest.fixture(autouse=True)
-def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def cuda_build(monkeypatch: Patch) -> None:
     """The CUDA build is installed, and a C compiler with the headers of Python."""
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(doctor, "find_vllm", lambda: ("vllm", "0.32.0"))
@@ -55,7 +56,7 @@ def test_a_driver_that_is_old_or_does_not_answer_ends_the_checks() -> None:
     assert "ubuntu-drivers install" in str(checks["driver"].hint)
 
 
-def test_a_missing_compiler_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_ends_the_checks(monkeypatch: Patch) -> None:
     need = UnmetNeed(what="there is no C compiler", hints=("apt install it", "or do without"))
     monkeypatch.setattr(device_checks, "check_compiler", lambda: need)
     checks = check(*WORKS)
@@ -64,7 +65,7 @@ def test_a_missing_compiler_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> 
     assert checks["compiler"].hint == "apt install it; or do without"
 
 
-def list_checks(monkeypatch: pytest.MonkeyPatch, cards: object) -> dict[str, Check]:
+def list_checks(monkeypatch: Patch, cards: object) -> dict[str, Check]:
     """All of `doctor` up to the configuration, which is wrong."""
     monkeypatch.setattr(doctor, "find_gpus", lambda: cards)
     monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
@@ -73,7 +74,7 @@ def list_checks(monkeypatch: pytest.MonkeyPatch, cards: object) -> dict[str, Che
     return {c.name: c for c in doctor.run_checks()}
 
 
-def test_the_cuda_build_without_a_card_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cuda_build_without_a_card_is_wrong(monkeypatch: Patch) -> None:
     checks = list_checks(monkeypatch, "no NVIDIA card (Driver Not Loaded)")
     assert checks["gpu"].verdict == BAD
     assert "Driver Not Loaded" in checks["gpu"].detail
@@ -82,7 +83,7 @@ def test_the_cuda_build_without_a_card_is_wrong(monkeypatch: pytest.MonkeyPatch)
     assert "cuda" not in checks
 
 
-def test_doctor_runs_the_checks_of_the_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_runs_the_checks_of_the_cuda_build(monkeypatch: Patch) -> None:
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "2.13.0")
     checks = list_checks(monkeypatch, [("RTX 4090", 20 << 30, 24 << 30)])
     assert checks["gpu"].verdict == GOOD

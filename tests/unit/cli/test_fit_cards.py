@@ -17,6 +17,7 @@ from flashedge.models.memory.card_memory import CardMemory, SeparateCards, build
 from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.profiler.gpu import read_cards
+from tests.support.cli_rig import Patch
 from tests.support.fake_nvml import FakeNvml, fake_cards
 
 LARGE = "math-7b+prm-7b"
@@ -25,7 +26,7 @@ NONE = FakeNvml(driver=False)
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, monkeypatch: Patch) -> Path:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     return tmp_path
 
@@ -97,7 +98,7 @@ def test_this_machines_cards_are_those_of_the_settings(home: Path) -> None:
     assert (each.generator.name, each.is_measured) == ("NVIDIA GeForce RTX 4090", True)
 
 
-def test_doctor_says_that_no_memory_moves(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_that_no_memory_moves(home: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     cards = read_cards(fake_cards("4090", "4090"))
     monkeypatch.setattr(layout, "read_cards", lambda *_: cards)

@@ -21,7 +21,7 @@ from flashedge.errors import RequestError
 from flashedge.events import Event, from_json, to_json
 from flashedge.literal import join_surrogates
 from tests.support import screen as screens
-from tests.support.cli_rig import Cli, Terminal, with_daemon
+from tests.support.cli_rig import Cli, Patch, Terminal, with_daemon
 from tests.support.fake_daemon import CutStream, FakeDaemon
 from tests.support.hostile import (
     HARMLESS,
@@ -73,7 +73,7 @@ def name_models(text: str) -> str:
     )
 
 
-def prepare(patch: pytest.MonkeyPatch, home: Path, text: str) -> HostileDaemon:
+def prepare(patch: Patch, home: Path, text: str) -> HostileDaemon:
     """A daemon that sends `text`, and a state folder, a log, settings and pairs that hold it."""
     named = "".join(c for c in text if c not in "\x00/\n" and not "\ud800" <= c < "\ue000")[:60]
     folder = home / named.strip(" .")
@@ -98,10 +98,7 @@ def print_with(text: str, arguments: list[str], home: Path, typed: str = "") -> 
 
 
 OWN = {"\x1b[0m", "\x1b[1;31m", "\x1b[2m", "\x1b[33m", "\x1b[1A", "\x1b[2K"}
-"""Of errors, notes and warnings, since a text may be refused where others are not; and of a tree or
-a bar that takes more lines. No hostile text has them."""
-
-
+"""Sequences of errors, notes and warnings, and of trees and bars. No hostile text has them."""
 MARKDOWN = re.compile(r"\r?\x1b\[(?:(?:1|2|4|3[0-7]|40)[;m])+")
 """Bold, dim, underlined and coloured: what Markdown may look like in `chat`."""
 
@@ -206,7 +203,7 @@ def test_an_argument_that_nobody_knows_is_shown_as_text(
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, text: str
+    cli: Cli, monkeypatch: Patch, text: str
 ) -> None:
     with_daemon(monkeypatch, HostileDaemon(text))
     for arguments in (["runs", "ls"], ["ps"], ["runs", "show", "run-1", "--tree"]):
@@ -221,7 +218,7 @@ def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
     ("text", "shown"), [("\x1b[1m\u202e", "\x1b[1m\u202e"), (" \ud83d", " �")], ids=ascii
 )
 def test_in_a_pipe_the_answer_is_raw_but_for_half_a_surrogate(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, text: str, shown: str
+    cli: Cli, monkeypatch: Patch, text: str, shown: str
 ) -> None:
     with_daemon(monkeypatch, HostileDaemon(text))
     done = cli("solve", "12 + 7")
@@ -229,16 +226,13 @@ def test_in_a_pipe_the_answer_is_raw_but_for_half_a_surrogate(
     assert not find_acting(done.err)
 
 
-def test_a_conversation_goes_on_after_half_a_surrogate(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_goes_on_after_half_a_surrogate(cli: Cli, monkeypatch: Patch) -> None:
     daemon = HostileDaemon("")
     with_daemon(monkeypatch, daemon)
 
     def answer(request: httpx.Request) -> httpx.Response:
         body = 'data: {"choices": [{"delta": {"content": "ok \\ud83d"}}]}\n\n'
         body += 'data: {"choices": [{"delta": {"content": "\\ude00 \\ud83d"}}]}\n\ndata: [DONE]\n\n'
-        daemon.requests.append(request)
         return httpx.Response(200, content=body.encode())
 
     monkeypatch.setattr(daemon, "handler", answer)
@@ -252,7 +246,7 @@ def test_a_conversation_goes_on_after_half_a_surrogate(
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_messages_and_bars(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_messages_and_bars(monkeypatch: Patch, text: str) -> None:
     from flashedge.cli.progress import show_bar
 
     def show(text: str) -> str:
@@ -276,7 +270,7 @@ def test_messages_and_bars(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     check_screen(show(text), show(HARMLESS))
 
 
-def test_an_error_of_our_own_is_reported_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_our_own_is_reported_as_text(monkeypatch: Patch) -> None:
     screen = screens.open_screen(monkeypatch)
     monkeypatch.setattr(main, "app", lambda *_, **__: (_ for _ in ()).throw(ValueError("\x1b[2J")))
     with pytest.raises(ValueError, match="2J") as caught:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from flashedge.cli import lab
-from tests.support.cli_rig import Cli
+from tests.support.cli_rig import Cli, Patch
 from tests.support.paths import ROOT
 
 
 @pytest.fixture
-def without_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_checkout(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(lab, "CHECKOUT", tmp_path)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from flashedge.cli.launch.agents import AGENTS, NO_KEY, Endpoint
 from flashedge.daemon import control as daemon_control
-from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Patch, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 
 URL = "http://127.0.0.1:8642"
@@ -36,7 +36,7 @@ exit 7
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]) -> Cli:
     """Commands that find no agent, and wait for one that they would become."""
 
     def run(path: str, command: list[str], variables: dict[str, str]) -> NoReturn:
@@ -50,7 +50,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+def daemon(monkeypatch: Patch) -> FakeDaemon:
     served = [{"id": name} for name in ("bundled", "bundled:beam", "bundled:best_of_n")]
     reply = httpx.Response(200, json={"data": served})
     return with_daemon(monkeypatch, FakeDaemon(errors={"GET /v1/models": reply}))
@@ -82,7 +82,7 @@ def test_an_agent_is_started_with_its_variables_and_options(
 
 @pytest.mark.parametrize("name", AGENTS)
 def test_what_is_printed_can_be_pasted_and_starts_nothing(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
+    cli: Cli, monkeypatch: Patch, name: str
 ) -> None:
     monkeypatch.setattr(daemon_control, "start", None)
     done = cli("launch", name, "--model", "bundled:beam-4", "--print", "--", "it's")
@@ -191,7 +191,7 @@ def test_what_can_not_answer_is_refused(
 
 
 def test_a_program_that_can_not_be_run_is_told(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     install(tmp_path, "aider")
 

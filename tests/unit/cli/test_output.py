@@ -13,6 +13,7 @@ from rich.console import Console
 from flashedge.cli import output
 from flashedge.cli.main import app
 from flashedge.errors import RequestError
+from tests.support.cli_rig import Patch
 
 LONG = " ".join(["no strategy 'foo'; known: beam,"] + [f"another_strategy_{i}" for i in range(8)])
 WIDTH = 40
@@ -27,7 +28,7 @@ def print_long_error() -> None:
 )
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_terminal_breaks_lines_at_blanks_and_a_pipe_does_not(
-    monkeypatch: pytest.MonkeyPatch, say: Callable[[], None], is_terminal: bool
+    monkeypatch: Patch, say: Callable[[], None], is_terminal: bool
 ) -> None:
     file = io.StringIO()
     console = Console(file=file, width=WIDTH, force_terminal=is_terminal, color_system=None)

@@ -23,7 +23,7 @@ from flashedge.models.specs import Pair
 from flashedge.profiler import measure
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.profile import Profile
-from tests.support.cli_rig import Cli, cli_for
+from tests.support.cli_rig import Cli, Patch, cli_for
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_probe import FakeProbe
 
@@ -42,9 +42,7 @@ FIGURES: dict[str, Any] = {
 class FakePair:
     """Engines that are formulas. fails: what `start` raises."""
 
-    alive = 0
-    started = 0
-    measured = 0
+    alive = started = measured = 0
     fails: Exception | None = None
 
     def __init__(self, pair: Pair, config: Config) -> None:
@@ -69,7 +67,7 @@ class FakePair:
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]) -> Cli:
     """Commands whose device and engines are made up."""
 
     def device(kind: str, threads: int, limit_s: float, on_progress: Any) -> dict[str, Any]:
@@ -144,7 +142,7 @@ def test_bad_input_is_refused_before_anything_starts(
     assert FakePair.started == 0
 
 
-def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: Patch) -> None:
     from flashedge.daemon import files as daemon_files
 
     monkeypatch.setattr(daemon_files, "find_holder", lambda config: 4242)
@@ -155,9 +153,7 @@ def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: pytest.MonkeyP
     assert FakePair.started == 0
 
 
-def test_what_fails_is_one_error_and_nothing_is_kept(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fails_is_one_error_and_nothing_is_kept(cli: Cli, monkeypatch: Patch) -> None:
     FakePair.fails = EngineError("the generator engine did not start: no memory")
     done = cli("profile")
     assert (done.code, FakePair.alive) == (3, 0)
@@ -187,7 +183,7 @@ def test_a_folder_that_takes_no_file_is_named(cli: Cli) -> None:
 # ---------------------------------------------------------------- before a daemon starts
 
 
-def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: Patch) -> None:
     def start(*arguments: object) -> None:
         raise EngineError("stop here")
 
@@ -208,7 +204,7 @@ def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: pytest.Monke
 
 
 def test_a_renewal_that_fails_stops_no_daemon(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    cli: Cli, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cli("profile", "--quick")
     spoil()
@@ -225,9 +221,7 @@ def check(cli: Cli) -> dict[str, Any]:
     return next(c for c in checks if c["name"] == "profile")
 
 
-def test_doctor_tells_the_figures_or_what_changed(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_tells_the_figures_or_what_changed(cli: Cli, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FLASHEDGE_PORT", "0")
     assert check(cli)["detail"] == "there is none yet"
     assert check(cli)["verdict"] == "ok"
@@ -237,8 +231,7 @@ def test_doctor_tells_the_figures_or_what_changed(
     assert (good["verdict"], good["hint"]) == ("ok", None)
     spoil()
     stale = check(cli)
-    assert stale["verdict"] == "warning"
-    assert stale["hint"] == "flashedge profile --quick"
+    assert (stale["verdict"], stale["hint"]) == ("warning", "flashedge profile --quick")
     assert "driver was older" in stale["detail"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import stat
@@ -18,23 +17,13 @@ from flashedge.cli.chat.saved import SavedChat, SavedChats
 from flashedge.config import load_config
 from flashedge.errors import NotFound, RequestError
 from flashedge.files import journal
-from tests.support.cli_rig import Cli, Done, Terminal, serve_many_turns
+from tests.support.cli_rig import Cli, Done, Patch, Terminal, serve_many_turns
 from tests.support.fake_daemon import CutStream, FakeDaemon
 from tests.support.hostile import HOSTILE, find_acting
 from tests.support.story import CHAT, RESULT
 
 REPLY = "Hello\u2028 there"
-
-
-@pytest.fixture
-def talk(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Types the lines of a text into `chat`, with options."""
-
-    def talk(typed: str, *options: str) -> Done:
-        monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        return cli("chat", *options)
-
-    return talk
+Talk = Callable[..., Done]
 
 
 def folder() -> Path:
@@ -50,13 +39,17 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def read_messages(path: Path) -> list[str]:
+    return [turn["message"] for turn in read_lines(path)[1:]]
+
+
 def test_a_turn_is_on_the_disk_before_the_next_message_is_read(
-    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, daemon: FakeDaemon, monkeypatch: Patch
 ) -> None:
     seen: list[list[str]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        seen.append([line["message"] for line in read_lines(only_file())[1:]] if seen else [])
+        seen.append(read_messages(only_file()) if seen else [])
         return httpx.Response(200, stream=CutStream(CHAT, None))
 
     monkeypatch.setattr(daemon, "handler", answer)
@@ -64,12 +57,11 @@ def test_a_turn_is_on_the_disk_before_the_next_message_is_read(
     assert seen == [[], ["one"], ["one", "two"]]
     opening, *turns = read_lines(only_file())
     assert opening == {"pair": "bundled", "system": "s"}
-    assert [(turn["message"], turn["reply"]) for turn in turns] == [
-        (message, REPLY) for message in ("one", "two", "three")
-    ]
+    said = [(turn["message"], turn["reply"]) for turn in turns]
+    assert said == [(message, REPLY) for message in ("one", "two", "three")]
 
 
-def test_a_file_begins_with_a_turn_and_only_its_owner_reads_it(talk: Callable[..., Done]) -> None:
+def test_a_file_begins_with_a_turn_and_only_its_owner_reads_it(talk: Talk) -> None:
     assert talk("/search beam-2\n/help\n").code == 0
     assert not folder().exists()
     talk("one\n")
@@ -78,7 +70,7 @@ def test_a_file_begins_with_a_turn_and_only_its_owner_reads_it(talk: Callable[..
 
 
 def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
-    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, daemon: FakeDaemon
 ) -> None:
     talk("one\n/search beam-2\ntwo\n", "--system", "s")
     assert read_lines(only_file())[2]["run"] == RESULT["id"]
@@ -88,12 +80,12 @@ def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
     assert (body["strategy"], body["n"]) == ("beam", 2)
     sent = [message["content"] for message in body["messages"]]
     assert sent == ["s", "three"], "the bundled pair knows single turns only"
-    assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
+    assert read_messages(only_file()) == ["one", "two", "three"]
     assert "earlier messages are not sent" in done.err
 
 
 def test_a_pair_that_knows_conversations_gets_the_earlier_turns(
-    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, daemon: FakeDaemon, monkeypatch: Patch
 ) -> None:
     serve_many_turns(monkeypatch)
     talk("one\n")
@@ -103,7 +95,7 @@ def test_a_pair_that_knows_conversations_gets_the_earlier_turns(
 
 
 def test_the_last_turn_is_shown_where_a_conversation_goes_on(
-    talk: Callable[..., Done], cli: Cli, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, cli: Cli, monkeypatch: Patch
 ) -> None:
     talk("one\ntwo\n")
     monkeypatch.setattr(sys, "stdin", Terminal("/exit\n"))
@@ -113,13 +105,12 @@ def test_the_last_turn_is_shown_where_a_conversation_goes_on(
     assert REPLY in done.out
 
 
-def test_new_begins_another_one(talk: Callable[..., Done]) -> None:
+def test_new_begins_another_one(talk: Talk) -> None:
     talk("one\n/new\ntwo\n")
-    messages = [[turn["message"] for turn in read_lines(p)[1:]] for p in folder().iterdir()]
-    assert sorted(messages) == [["one"], ["two"]]
+    assert sorted(map(read_messages, folder().iterdir())) == [["one"], ["two"]]
 
 
-def test_the_one_used_last_goes_on_and_is_listed_first(talk: Callable[..., Done], cli: Cli) -> None:
+def test_the_one_used_last_goes_on_and_is_listed_first(talk: Talk, cli: Cli) -> None:
     done = cli("chat", "--list")
     assert (done.code, done.out, done.err) == (0, "", "no conversations yet\n")
     talk("one\n")
@@ -128,7 +119,7 @@ def test_the_one_used_last_goes_on_and_is_listed_first(talk: Callable[..., Done]
     for path in folder().iterdir():
         os.utime(path, (2, 2) if path == older else (1, 1))
     talk("three\n", "--continue")
-    assert [turn["message"] for turn in read_lines(older)[1:]] == ["one", "three"]
+    assert read_messages(older) == ["one", "three"]
     done = cli("chat", "--list")
     _, first, second = done.out.splitlines()
     assert first.split()[0] == older.stem
@@ -138,7 +129,7 @@ def test_the_one_used_last_goes_on_and_is_listed_first(talk: Callable[..., Done]
 
 
 def test_nothing_is_kept_where_nothing_is_to_be_kept(
-    talk: Callable[..., Done], daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    talk: Talk, daemon: FakeDaemon, monkeypatch: Patch
 ) -> None:
     talk("one\n/search beam-2\ntwo\n", "--no-save")
     assert not folder().exists()
@@ -148,16 +139,14 @@ def test_nothing_is_kept_where_nothing_is_to_be_kept(
     assert not folder().exists()
 
 
-def test_a_kept_conversation_goes_on_without_being_kept(talk: Callable[..., Done]) -> None:
+def test_a_kept_conversation_goes_on_without_being_kept(talk: Talk) -> None:
     talk("one\n")
     before = only_file().read_bytes()
     assert talk("two\n", "--continue", "--no-save").code == 0
     assert only_file().read_bytes() == before
 
 
-def test_the_oldest_make_room(
-    talk: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon
-) -> None:
+def test_the_oldest_make_room(talk: Talk, monkeypatch: Patch, daemon: FakeDaemon) -> None:
     monkeypatch.setenv("FLASHEDGE_KEEP_CHATS", "2")
     for number, message in enumerate(("one", "two", "three")):
         talk(f"{message}\n")
@@ -175,12 +164,12 @@ def test_the_oldest_make_room(
 # ---------------------------------------------------------------- what can go wrong
 
 
-def test_a_line_that_a_crash_tore_is_no_turn(talk: Callable[..., Done]) -> None:
+def test_a_line_that_a_crash_tore_is_no_turn(talk: Talk) -> None:
     talk("one\ntwo\n")
     path = only_file()
     path.write_bytes(path.read_bytes()[:-9])
     assert talk("three\n", "--continue").code == 0
-    assert [turn["message"] for turn in read_lines(path)[1:]] == ["one", "three"]
+    assert read_messages(path) == ["one", "three"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +186,7 @@ def test_a_line_that_a_crash_tore_is_no_turn(talk: Callable[..., Done]) -> None:
         b'{"message": "m", "reply": "r", "at": 1, "search": 3}',
     ],
 )
-def test_a_damaged_line_is_named(talk: Callable[..., Done], cli: Cli, damage: bytes) -> None:
+def test_a_damaged_line_is_named(talk: Talk, cli: Cli, damage: bytes) -> None:
     talk("one\ntwo\n")
     path = only_file()
     opening, first, second = path.read_bytes().splitlines(keepends=True)
@@ -213,7 +202,7 @@ def test_a_damaged_line_is_named(talk: Callable[..., Done], cli: Cli, damage: by
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_conversation_is_text(talk: Callable[..., Done], cli: Cli, text: str) -> None:
+def test_a_hostile_conversation_is_text(talk: Talk, cli: Cli, text: str) -> None:
     talk("one\n")
     opening = {"pair": f"bundled{text}", "system": text}
     turn = {"message": text, "reply": text, "at": 1.0}
@@ -223,7 +212,7 @@ def test_a_hostile_conversation_is_text(talk: Callable[..., Done], cli: Cli, tex
 
 
 def test_what_cannot_be_written_is_said_once_and_written_later(
-    talk: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+    talk: Talk, monkeypatch: Patch
 ) -> None:
     write, calls = journal.write_at_end, 0
 
@@ -239,11 +228,11 @@ def test_what_cannot_be_written_is_said_once_and_written_later(
     assert done.code == 0
     assert done.out.count(REPLY) == 3
     assert done.err.count("No space left on device. The chat goes on") == 1
-    assert [turn["message"] for turn in read_lines(only_file())[1:]] == ["one", "two", "three"]
+    assert read_messages(only_file()) == ["one", "two", "three"]
 
 
 def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, daemon: FakeDaemon, monkeypatch: Patch
 ) -> None:
     folder().parent.mkdir(parents=True)
     folder().write_text("a file")
@@ -254,7 +243,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(
     assert "to go on: flashedge chat" not in done.err
 
 
-def test_a_conversation_is_open_in_one_terminal(talk: Callable[..., Done]) -> None:
+def test_a_conversation_is_open_in_one_terminal(talk: Talk) -> None:
     talk("one\n")
     held = SavedChat.resume(only_file())
     done = talk("two\n", "--continue")
@@ -263,7 +252,7 @@ def test_a_conversation_is_open_in_one_terminal(talk: Callable[..., Done]) -> No
     assert f"conversation {only_file().stem} is open in another terminal" in done.err
 
 
-def test_ids(talk: Callable[..., Done], tmp_path: Path) -> None:
+def test_ids(talk: Talk, tmp_path: Path) -> None:
     chats = SavedChats(load_config())
     with pytest.raises(NotFound, match="there is no conversation yet"):
         chats.find(None)
@@ -285,7 +274,7 @@ def test_ids(talk: Callable[..., Done], tmp_path: Path) -> None:
         (["--continue", "--system", "other"], "a conversation keeps its system message"),
     ],
 )
-def test_what_is_refused(talk: Callable[..., Done], options: list[str], said: str) -> None:
+def test_what_is_refused(talk: Talk, options: list[str], said: str) -> None:
     talk("one\n", "--system", "s")
     done = talk("two\n", *options)
     assert done.code == 2

@@ -85,10 +85,8 @@ def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones() -> None:
 
 
 def test_a_page_of_a_run_that_failed() -> None:
-    view = RunView(id="r")
     found = {"id": "r", "status": "failed", "error": {"message": "no <room>"}}
-    made = Page(page(view, found, ""))
-    assert "no <room>" in made.words
+    assert "no <room>" in Page(page(RunView(id="r"), found, "")).words
 
 
 def test_export_html(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:

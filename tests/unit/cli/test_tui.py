@@ -11,6 +11,7 @@ from flashedge.cli import tui
 from flashedge.daemon import control
 from flashedge.errors import ConfigError
 from flashedge.tui.app import DashboardApp
+from tests.support.cli_rig import Patch
 from tests.support.screen import open_screen
 
 
@@ -19,12 +20,12 @@ class _Found:
 
 
 @pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _terminal(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
     monkeypatch.setattr(tui, "check_terminal", lambda: None)
 
 
-def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: Patch) -> None:
     def stop(config: object) -> None:
         raise ConfigError("no daemon for this test")
 
@@ -35,9 +36,7 @@ def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: pytest.Mo
     assert "opening the dashboard" in re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", screen.printed)
 
 
-def test_the_theme_is_remembered_in_the_state_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_theme_is_remembered_in_the_state_folder(monkeypatch: Patch, tmp_path: Path) -> None:
     opened: list[DashboardApp] = []
     monkeypatch.setattr(control, "find", lambda config: _Found())
     monkeypatch.setattr(DashboardApp, "run", lambda self: opened.append(self))

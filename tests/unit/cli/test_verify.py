@@ -10,7 +10,7 @@ import pytest
 
 from flashedge.cli.solve.result import print_result
 from flashedge.events import Event, RunFailed, RunFinished
-from tests.support.cli_rig import Cli, with_daemon
+from tests.support.cli_rig import Cli, Patch, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.made_run import build_result, build_start
 
@@ -60,7 +60,7 @@ class TwiceDaemon(FakeDaemon):
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> TwiceDaemon:
+def daemon(monkeypatch: Patch) -> TwiceDaemon:
     made = TwiceDaemon()
     with_daemon(monkeypatch, made)
     return made
