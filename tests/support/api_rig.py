@@ -38,6 +38,15 @@ def client_of(service: FakeService, judges: str = "steps", **settings: object) -
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
+async def ask(
+    path: str, body: Any, service: FakeService | None = None, **options: Any
+) -> tuple[FakeService, httpx.Response]:
+    """The answer to one POST, and the service that was asked."""
+    service = service or FakeService()
+    async with client_of(service) as client:
+        return service, await client.post(path, json=body, **options)
+
+
 def frames(text: str) -> list[dict[str, Any]]:
     """SSE text as [{"id", "event", "data"}], without comments."""
     found = []

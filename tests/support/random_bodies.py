@@ -31,134 +31,85 @@ _SAY = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"
 _CALL = {"id": "c-1", "type": "function", "function": {"name": "add", "arguments": '{"a":3}'}}
 
 _SCORE: tuple[dict[str, Any], ...] = (
-    {
-        "problem": "How many are left?",
-        "solution": ["First three.\n\nSo three.", "None."],
-        "aggregate": "min",
-        "deterministic": False,
-        "keep_alive": -1,
-    },
+    {"problem": "How many are left?", "solution": ["First three.\n\nSo three.", "None."]}
+    | {"aggregate": "min", "deterministic": False, "keep_alive": -1},
     {"problem": "How many are left?", "steps": ["First three.", "So three."], "priority": 1},
     {"text_1": "How many are left?", "text_2": ["Three.", "None."]},
 )
 
+_TEXT = {"type": "text", "text": "3 + 4?"}
+_TOOLS = [{"type": "function", "function": _FUNCTION}]
+_PICK = {"type": "function", "function": {"name": "add"}}
+_FORMAT = {"type": "json_schema", "json_schema": {"name": "sum", "schema": _SCHEMA, "strict": True}}
+_CHAT: tuple[dict[str, Any], ...] = (
+    {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [_TEXT], "name": "Bo"},
+            {"role": "assistant", "content": None, "tool_calls": [_CALL]},
+            {"role": "tool", "tool_call_id": "c-1", "content": "7"},
+        ],
+        **{"tools": _TOOLS, "tool_choice": "auto", "parallel_tool_calls": False},
+        **{"max_tokens": 6, "temperature": 0.5},
+    },
+    {
+        **{"messages": _SAY, "max_completion_tokens": 6, "stop": ["x"], "n": 2, "seed": 4},
+        **{"stream": True, "stream_options": {"include_usage": True}, "reasoning_effort": "low"},
+        **{"logprobs": True, "top_logprobs": 1},
+    },
+    {
+        **{"messages": _SAY, "max_tokens": 6, "response_format": _FORMAT, "tools": _TOOLS},
+        **{"tool_choice": _PICK, "chat_template_kwargs": {"enable_thinking": False}},
+        **{"logit_bias": {"5": 1}, "keep_alive": "10m"},
+    },
+)
+_THOUGHT = {"content": [{"type": "reasoning_text", "text": "I add."}], "encrypted_content": None}
+_RESPONSES: tuple[dict[str, Any], ...] = (
+    {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "3?"}]},
+            {"type": "reasoning", "id": "rs_1", "summary": [], **_THOUGHT},
+            {"type": "function_call", "name": "add", "arguments": '{"a":3}', "call_id": "c-1"},
+            {"type": "function_call_output", "call_id": "c-1", "output": "7"},
+        ],
+        "tools": [{"type": "function", **_FUNCTION, "strict": False}],
+        **{"instructions": "Be brief.", "tool_choice": "auto", "max_output_tokens": 6},
+        **{"store": False, "include": ["reasoning.encrypted_content"]},
+        "reasoning": {"effort": "low", "summary": "auto"},
+    },
+    {
+        "text": {"format": {"type": "json_schema", "name": "sum", "schema": _SCHEMA}},
+        **{"input": "3 + 4?", "max_output_tokens": 6, "stream": True, "top_logprobs": 1},
+        "metadata": {"a": "b"},
+    },
+)
+_USED = [
+    {"type": "thinking", "thinking": "I add.", "signature": "x"},
+    {"type": "tool_use", "id": "t-1", "name": "add", "input": {"a": 3}},
+]
+_RESULT = {"tool_use_id": "t-1", "content": [{"type": "text", "text": "7"}], "is_error": False}
+_MESSAGES: tuple[dict[str, Any], ...] = (
+    {
+        "system": [{**_TEXT, "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            *_SAY,
+            {"role": "assistant", "content": _USED},
+            {"role": "user", "content": [{"type": "tool_result", **_RESULT}]},
+        ],
+        "tools": [{"name": "add", "description": "Adds.", "input_schema": _SCHEMA}],
+        **{"tool_choice": {"type": "auto"}, "max_tokens": 6, "metadata": {"user_id": "me"}},
+    },
+    {
+        **{"messages": _SAY, "max_tokens": 6, "stream": True, "stop_sequences": ["x"]},
+        **{"temperature": 1, "top_k": 5},
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    },
+)
+_SOLVE: dict[str, Any] = {"problem": "How many are left?", "n": 2}
 BODIES: Mapping[str, tuple[dict[str, Any], ...]] = {
-    CHAT: (
-        {
-            "messages": [
-                {"role": "system", "content": "Be brief."},
-                {"role": "user", "content": [{"type": "text", "text": "3 + 4?"}], "name": "Bo"},
-                {"role": "assistant", "content": None, "tool_calls": [_CALL]},
-                {"role": "tool", "tool_call_id": "c-1", "content": "7"},
-            ],
-            "tools": [{"type": "function", "function": _FUNCTION}],
-            "tool_choice": "auto",
-            "parallel_tool_calls": False,
-            "max_tokens": 6,
-            "temperature": 0.5,
-        },
-        {
-            "messages": _SAY,
-            "max_completion_tokens": 6,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "stop": ["x"],
-            "n": 2,
-            "seed": 4,
-            "logprobs": True,
-            "top_logprobs": 1,
-            "reasoning_effort": "low",
-        },
-        {
-            "messages": _SAY,
-            "max_tokens": 6,
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "sum", "schema": _SCHEMA, "strict": True},
-            },
-            "tool_choice": {"type": "function", "function": {"name": "add"}},
-            "tools": [{"type": "function", "function": _FUNCTION}],
-            "chat_template_kwargs": {"enable_thinking": False},
-            "logit_bias": {"5": 1},
-            "keep_alive": "10m",
-        },
-    ),
-    RESPONSES: (
-        {
-            "input": [
-                {
-                    "type": "message",
-                    "role": "user",
-                    "content": [{"type": "input_text", "text": "3+4?"}],
-                },
-                {
-                    "type": "reasoning",
-                    "id": "rs_1",
-                    "summary": [],
-                    "content": [{"type": "reasoning_text", "text": "I add."}],
-                    "encrypted_content": None,
-                },
-                {"type": "function_call", "name": "add", "arguments": '{"a":3}', "call_id": "c-1"},
-                {"type": "function_call_output", "call_id": "c-1", "output": "7"},
-            ],
-            "instructions": "Be brief.",
-            "tools": [{"type": "function", **_FUNCTION, "strict": False}],
-            "tool_choice": "auto",
-            "max_output_tokens": 6,
-            "store": False,
-            "include": ["reasoning.encrypted_content"],
-            "reasoning": {"effort": "low", "summary": "auto"},
-        },
-        {
-            "input": "3 + 4?",
-            "max_output_tokens": 6,
-            "stream": True,
-            "text": {"format": {"type": "json_schema", "name": "sum", "schema": _SCHEMA}},
-            "metadata": {"a": "b"},
-            "top_logprobs": 1,
-        },
-    ),
-    MESSAGES: (
-        {
-            "system": [
-                {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
-            ],
-            "messages": [
-                *_SAY,
-                {
-                    "role": "assistant",
-                    "content": [
-                        {"type": "thinking", "thinking": "I add.", "signature": "x"},
-                        {"type": "tool_use", "id": "t-1", "name": "add", "input": {"a": 3}},
-                    ],
-                },
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "tool_result",
-                            "tool_use_id": "t-1",
-                            "content": [{"type": "text", "text": "7"}],
-                            "is_error": False,
-                        }
-                    ],
-                },
-            ],
-            "tools": [{"name": "add", "description": "Adds.", "input_schema": _SCHEMA}],
-            "tool_choice": {"type": "auto"},
-            "max_tokens": 6,
-            "metadata": {"user_id": "me"},
-        },
-        {
-            "messages": _SAY,
-            "max_tokens": 6,
-            "stream": True,
-            "stop_sequences": ["x"],
-            "temperature": 1,
-            "top_k": 5,
-            "thinking": {"type": "enabled", "budget_tokens": 1024},
-        },
-    ),
+    CHAT: _CHAT,
+    RESPONSES: _RESPONSES,
+    MESSAGES: _MESSAGES,
     COUNT: ({"messages": _SAY, "tools": [{"name": "add", "input_schema": _SCHEMA}]},),
     "/v1/completions": (
         {"prompt": ["1 + 1 =", "2 + 2 ="], "max_tokens": 4, "echo": True, "logprobs": 1},
@@ -167,28 +118,13 @@ BODIES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "/tokenize": ({"messages": _SAY}, {"prompt": "3 + 4", "add_special_tokens": True}),
     "/detokenize": ({"tokens": [5, 6, 7]},),
     "/v1/solve": (
-        {
-            "problem": "How many are left?",
-            "n": 2,
-            "strategy": "beam",
-            "max_tokens": 40,
-            "early_exit": {"policy": "reward"},
-            "options": {},
-            "keep_alive": -1,
-        },
+        {**_SOLVE, "strategy": "beam", "max_tokens": 40, "options": {}, "keep_alive": -1}
+        | {"early_exit": {"policy": "reward"}},
         {"messages": _SAY, "n": 2, "stream": True, "answers": "text", "temperature": 0.7},
     ),
     LATER: (
-        {
-            "id": "run-0123456789ab",
-            "problem": "How many are left?",
-            "n": 2,
-            "strategy": "dvts",
-            "step_rule": "entropy",
-            "judge": "steps",
-            "deadline_s": 2.5,
-            "token_budget": 500,
-        },
+        {**_SOLVE, "id": "run-0123456789ab", "strategy": "dvts", "step_rule": "entropy"}
+        | {"judge": "steps", "deadline_s": 2.5, "token_budget": 500},
     ),
     "/v1/score": _SCORE,
     "/score": _SCORE,

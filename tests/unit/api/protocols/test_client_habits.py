@@ -12,8 +12,7 @@ from flashedge.api.protocols.client_habits import LIMITS, NO_ARGUMENTS, normaliz
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.errors import RequestError
 from flashedge.models.specs import ModelSpec
-from tests.support.api_rig import client_of
-from tests.support.fake_service import FakeService
+from tests.support.api_rig import ask
 
 SAY = [{"role": "user", "content": "hi"}]
 ASK: dict[str, Any] = {"model": "bundled", "messages": SAY}
@@ -44,9 +43,7 @@ def read_schema(path: str, tool: dict[str, Any]) -> Any:
 
 async def send(path: str, fields: dict[str, Any], model: str = "bundled") -> dict[str, Any]:
     """What the handlers get of a request that they answer."""
-    service = FakeService()
-    async with client_of(service) as client:
-        answer = await client.post(path, json={**ASK, **fields, "model": model})
+    service, answer = await ask(path, {**ASK, **fields, "model": model})
     assert answer.status_code == 200, answer.text
     ((_, body, _),) = service.protocols.asked
     return {name: value for name, value in body.items() if name not in ASK}
@@ -238,9 +235,7 @@ async def test_what_can_not_be_done_is_refused_by_name(
     paths: tuple[str, ...], fields: dict[str, Any], param: str, words: str, model: str
 ) -> None:
     for path in paths:
-        service = FakeService()
-        async with client_of(service) as client:
-            answer = await client.post(path, json={**ASK, **fields, "model": model})
+        service, answer = await ask(path, {**ASK, **fields, "model": model})
         assert answer.status_code == 400, (path, answer.text)
         error = answer.json()["error"]
         assert words in error["message"]

@@ -23,7 +23,7 @@ from flashedge.errors import (
     FlashEdgeError,
     GenerationFailed,
 )
-from tests.support.api_rig import client_of
+from tests.support.api_rig import ask, client_of
 from tests.support.fake_service import FakeService
 
 ASK = {"model": "bundled", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
@@ -163,11 +163,8 @@ async def test_a_long_session_reaches_the_handlers(path: str) -> None:
     """They count its tokens. Agents know what to do when those are too many, not bytes."""
     turns = [{"role": "user", "content": "x" * 3_000_000}]
     for model in ("bundled", "bundled:beam-4")[: 1 if path == COMPLETIONS else 2]:
-        service = FakeService()
-        async with client_of(service) as client:
-            answer = await client.post(path, json={"model": model, "messages": turns})
-        assert answer.status_code == 200, answer.text[:200]
-        assert len(service.protocols.asked) == 1
+        service, answer = await ask(path, {"model": model, "messages": turns})
+        assert (answer.status_code, len(service.protocols.asked)) == (200, 1), answer.text[:200]
 
 
 STREAM = {

@@ -20,7 +20,7 @@ from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.models.registry import load_pairs, parse_pairs
 from flashedge.types import NodeId, Problem, Sampling
-from tests.support.api_rig import client_of, frames
+from tests.support.api_rig import ask, client_of, frames
 from tests.support.fake_service import FakeService, fake_pair, script
 from tests.support.made_run import build_result, build_step
 
@@ -43,9 +43,7 @@ TAGS = RequestTags(client="", seed=1)
 async def test_model_name_and_search_object_choose_a_search(
     change: dict[str, Any], strategy: str, n: int
 ) -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        response = await client.post(URL, json={**CHAT, **change, "seed": 3, "max_tokens": 99})
+    service, response = await ask(URL, {**CHAT, **change, "seed": 3, "max_tokens": 99})
     assert response.status_code == 200, response.text
     spec = service.last.request
     assert (spec.strategy, spec.n, spec.seed, spec.max_path_tokens) == (strategy, n, 3, 99)
@@ -54,28 +52,17 @@ async def test_model_name_and_search_object_choose_a_search(
     assert spec.problem.text == "hi"
 
 
-async def test_a_path_is_as_long_as_the_pair_says_unless_the_client_limits_it() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        await client.post(URL, json={**CHAT, "search": {}})
-    assert service.last.request.max_path_tokens == 512
-
-
 async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
     service = FakeService()
-    async with client_of(service) as client:
-        seeds = [
-            (await client.post(URL, json={**CHAT, "search": {}})).json()["flashedge"]["seed"]
-            for _ in range(2)
-        ]
+    answers = [(await ask(URL, {**CHAT, "search": {}}, service))[1] for _ in range(2)]
+    seeds = [answer.json()["flashedge"]["seed"] for answer in answers]
     assert seeds == [h.request.seed for h in service.handles.values()]
     assert seeds[0] != seeds[1]
+    assert service.last.request.max_path_tokens == 512, "the pair's: the client sets no limit"
 
 
 async def test_the_run_is_named_and_summed_up_beside_the_answer() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        response = await client.post(URL, json={**CHAT, "model": "bundled:beam-4"})
+    service, response = await ask(URL, {**CHAT, "model": "bundled:beam-4"})
     body = response.json()
     assert response.headers["x-flashedge-run"] == service.last.id
     assert body["choices"][0]["message"]["content"] == "1 + 1 = 2.\n\n"
@@ -88,8 +75,7 @@ async def test_the_run_is_named_and_summed_up_beside_the_answer() -> None:
 
 async def test_a_stream_has_the_summary_in_its_last_chunk() -> None:
     body = {**CHAT, "model": "bundled:beam-4", "stream": True}
-    async with client_of(FakeService()) as client:
-        response = await client.post(URL, json=body)
+    _, response = await ask(URL, body)
     sent = frames(response.text)
     assert sent[-1]["data"] == "[DONE]"
     chunks = [f["data"] for f in sent[:-1]]

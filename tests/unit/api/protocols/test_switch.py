@@ -10,7 +10,7 @@ from flashedge.api.protocols.paths import PROTOCOL_ROUTES
 from flashedge.api.protocols.switch import read_tags
 from flashedge.errors import DaemonStopping, EngineDead, QueueFull, StoreError
 from flashedge.types import MAX_SEED
-from tests.support.api_rig import client_of, frames
+from tests.support.api_rig import ask, client_of, frames
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeService
 
@@ -20,10 +20,8 @@ URL = "/v1/chat/completions"
 
 @pytest.mark.parametrize("path", sorted(PROTOCOL_ROUTES))
 async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
-    service = FakeService()
     body = {**CHAT, "tools": [{"x": 1}], "unknown": {"kept": True}}
-    async with client_of(service) as client:
-        response = await client.post(path, json=body)
+    service, response = await ask(path, body)
     assert response.status_code == 200, response.text
     assert [(p, b) for p, b, _ in service.protocols.asked] == [(path, body)]
     assert not service.handles
@@ -38,16 +36,10 @@ async def test_a_search_starts_a_run_in_each_protocol_of_conversations(path: str
     assert [h.request.n for h in service.handles.values()] == [4, 2]
 
 
-async def test_a_text_completion_by_a_search_is_refused_with_the_way_to_go() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        response = await client.post("/v1/completions", json={**CHAT, "model": "bundled:beam-4"})
-    assert response.status_code == 400
-    assert URL in response.text
-    assert not service.handles
-
-
 async def test_another_method_or_path_stays_with_us() -> None:
+    service, response = await ask("/v1/completions", {**CHAT, "model": "bundled:beam-4"})
+    assert (response.status_code, URL in response.text) == (400, True), "with the way to go"
+    assert not service.handles
     async with client_of(FakeService()) as client:
         assert (await client.get(URL)).status_code == 405
         assert (await client.post("/v1/chat/completions/batch", json=CHAT)).status_code == 404
@@ -70,9 +62,7 @@ async def test_another_method_or_path_stays_with_us() -> None:
 async def test_tags_say_who_asks_and_for_what(
     headers: dict[str, str], body: dict[str, Any], client: str, program: str | None
 ) -> None:
-    service = FakeService()
-    async with client_of(service) as http:
-        await http.post(URL, json={**CHAT, **body}, headers=headers)
+    service, _ = await ask(URL, {**CHAT, **body}, headers=headers)
     ((_, _, tags),) = service.protocols.asked
     assert (tags.client, tags.program) == (client, program)
 
@@ -131,12 +121,9 @@ async def test_an_error_has_the_form_of_its_protocol(
 
 @pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
 async def test_a_full_queue_is_told_before_a_stream_begins(path: str) -> None:
-    service = FakeService(failure=QueueFull("16 runs wait", retry_after_s=3))
-    async with client_of(service) as client:
-        body = {**CHAT, "model": "bundled:beam-4", "stream": True}
-        answer = await client.post(path, json=body)
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "3"
+    full = FakeService(failure=QueueFull("16 runs wait", retry_after_s=3))
+    _, answer = await ask(path, {**CHAT, "model": "bundled:beam-4", "stream": True}, full)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "3")
     assert answer.headers["content-type"] == "application/json"
     assert "16 runs wait" in answer.json()["error"]["message"]
 
@@ -174,9 +161,7 @@ async def test_an_answer_goes_on_with_the_assistants_last_text(
     """In Anthropic's protocol only. In the others a request says so by a field."""
     turns = [*CHAT["messages"], {"role": "assistant", "content": content}]
     for path, expected in (("/v1/messages", continues), (URL, False)):
-        service = FakeService()
-        async with client_of(service) as client:
-            await client.post(path, json={"model": model, "messages": turns})
+        service, _ = await ask(path, {"model": model, "messages": turns})
         ((_, _, tags),) = service.protocols.asked
         assert tags.continues is expected
 
