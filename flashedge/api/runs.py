@@ -12,11 +12,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
-from flashedge.api.callers import read_caller
 from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.schemas import SolveBody
-from flashedge.api.specs import build_solve_spec
+from flashedge.api.specs import build_solve_spec, read_caller
 from flashedge.api.sse import (
     DISCONNECTED,
     OPENED,

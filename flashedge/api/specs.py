@@ -1,10 +1,12 @@
-"""Build the runtime's Request from request bodies."""
+"""What a request asks of the runtime, and who asks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+from starlette.requests import Request as HttpRequest
 
 from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
@@ -19,6 +21,7 @@ from flashedge.runtime.request.strategies import (
     stops_by_counts,
 )
 from flashedge.runtime.request.values import check_field
+from flashedge.scheduling.programs.program import Caller
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import Problem, Sampling
 
@@ -129,3 +132,31 @@ def build_run_spec(
         **fields,
         **filled,
     )
+
+
+# ---------------------------------------------------------------- who asks
+
+
+def read_caller(request: HttpRequest, priority: int) -> Caller:
+    """By X-FlashEdge-Client, else by address, and for the program of X-FlashEdge-Program."""
+    address = request.client.host if request.client else "unknown"
+    client = shorten(request.headers.get("x-flashedge-client") or address)
+    return Caller(
+        client=client,
+        program=name_program(client, request.headers.get("x-flashedge-program")),
+        priority=limit_priority(priority),
+    )
+
+
+def name_program(client: str, name: str | None) -> str | None:
+    """The key of a program. Clients that choose the same name have different programs."""
+    return f"{shorten(name)} of {client}" if name else None
+
+
+def shorten(name: str) -> str:
+    """Names are kept for as long as their programs, so they are bounded."""
+    return name[:200]
+
+
+def limit_priority(priority: int) -> int:
+    return max(-(1 << 31), min(1 << 31, priority))

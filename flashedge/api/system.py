@@ -161,58 +161,54 @@ In a terminal         flashedge tui
 def describe_status() -> dict[int | str, dict[str, Any]]:
     """What /openapi.json says of the reply of /v1/status."""
 
-    def make(properties: dict[str, Any], required: str = "", about: str = "") -> dict[str, Any]:
-        schema: dict[str, Any] = {"type": "object", "properties": properties}
-        schema |= {"required": required.split()} if required else {}
-        return schema | ({"description": about} if about else {})
+    def make(required: str, **properties: Any) -> dict[str, Any]:
+        return {"type": "object", "properties": properties, "required": required.split()}
 
     def make_list(kind: Any) -> dict[str, Any]:
         return {"type": "array", "items": TypeAdapter(kind).json_schema()}
 
-    number, text = {"type": "number"}, {"type": "string"}
+    def make_map(about: str, values: Any) -> dict[str, Any]:
+        return {"type": "object", "description": about, "additionalProperties": values}
+
+    number, text, count = ({"type": name} for name in ("number", "string", "integer"))
     scheduling = make(
-        {
-            "policy": {**text, "enum": list(POLICY_NAMES)},
-            "programs": make_list(ProgramEstimate),
-            "boosts": make_list(BoostState),
-            "boost_running_s": number,
-            "boost_open_s": number,
-        },
         "policy programs boosts boost_running_s boost_open_s",
-        "How programs are ordered, and how they stand, the first to go first.",
+        policy={**text, "enum": list(POLICY_NAMES)},
+        programs=make_list(ProgramEstimate),
+        boosts=make_list(BoostState),
+        boost_running_s=number,
+        boost_open_s=number,
     )
+    about = "How programs are ordered, and how they stand, the first to go first."
     pair = make(
-        {
-            "state": text,
-            "detail": {"type": ["string", "null"]},
-            "engines": {"type": "object"},
-            "runs": {"type": "object", "additionalProperties": {"type": "integer"}},
-            "card_users": make_list(CardUser),
-        },
         "state detail engines runs",
+        state=text,
+        detail={"type": ["string", "null"]},
+        engines={"type": "object"},
+        runs={"type": "object", "additionalProperties": count},
+        card_users=make_list(CardUser),
     )
     percentiles = {
         "type": ["object", "null"],
         "description": "Seconds of half (p50), nine tenths (p90) and all but a hundredth (p99).",
         "properties": {f"p{p}": number for p in PERCENTILES},
     }
-    latency = {
-        "type": "object",
-        "description": "How fast the last chats and runs that finished were: until the first token,"
-        " and for each token after it (of a run: of its whole tree).",
-        "additionalProperties": make(
-            {"requests": {"type": "integer"}, "first_token_s": percentiles, "token_s": percentiles}
-        ),
-    }
-    pairs = {
-        "type": "object",
-        "description": "The loaded pairs, or the default one: their engines, and their runs that"
-        " are queued and running.",
-        "additionalProperties": pair,
-    }
+    latency = make_map(
+        "How fast the last chats and runs that finished were: until the first token, and for each"
+        " token after it (of a run: of its whole tree).",
+        make("", requests=count, first_token_s=percentiles, token_s=percentiles),
+    )
+    pairs = make_map(
+        "The loaded pairs, or the default one: their engines, and their runs that are queued and"
+        " running.",
+        pair,
+    )
     schema = make(
-        {"state": text, "pairs": pairs, "scheduling": scheduling, "latency": latency},
         "state pairs scheduling",
+        state=text,
+        pairs=pairs,
+        scheduling={**scheduling, "description": about},
+        latency=latency,
     )
     content = {"application/json": {"schema": schema}}
     return {200: {"description": "The daemon's state and load.", "content": content}}

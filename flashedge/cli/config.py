@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument
 
 from flashedge.cli import output
 from flashedge.cli.output import Json
@@ -32,7 +33,7 @@ def complete_key(incomplete: str) -> list[str]:
 
 Key = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="KEY", help="A setting, as `config show` lists it.", autocompletion=complete_key
     ),
 ]
@@ -42,7 +43,7 @@ Key = Annotated[
 def show(
     key: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[KEY]",
             help="One setting, to be told what it means. Left out: all.",
             autocompletion=complete_key,
@@ -99,7 +100,7 @@ def path() -> None:
 
 @app.command(name="set", epilog=EPILOG)
 def set_value(
-    key: Key, value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.")]
+    key: Key, value: Annotated[str, Argument(metavar="VALUE", help="Its new value.")]
 ) -> None:
     """Write one setting to config.toml. A running daemon uses it after its next start."""
     setting = find_setting(key)

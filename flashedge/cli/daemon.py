@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from flashedge.cli import output
 from flashedge.cli.connection import show_start
@@ -23,26 +23,25 @@ if TYPE_CHECKING:
 
 def up(
     pair: Annotated[
-        str | None, typer.Option(metavar="PAIR", help="Pair to serve.", show_default="bundled")
+        str | None, Option(metavar="PAIR", help="Pair to serve.", show_default="bundled")
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default="127.0.0.1"),
+        Option(metavar="ADDRESS", help="Address to listen on.", show_default="127.0.0.1"),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="Port to listen on.", show_default="8642")
+        int | None, Option(metavar="N", help="Port to listen on.", show_default="8642")
     ] = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Run in this terminal until ctrl-c.")
+        bool, Option("--foreground", help="Run in this terminal until ctrl-c.")
     ] = False,
     install: Annotated[
-        bool,
-        typer.Option("--install", help="Let systemd start it now, at login, and when it fails."),
+        bool, Option("--install", help="Let systemd start it now, at login, and when it fails.")
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Undo --install, and stop the daemon.")
+        bool, Option("--uninstall", help="Undo --install, and stop the daemon.")
     ] = False,
-    wait: Annotated[bool, typer.Option(help="Wait until the daemon is ready.")] = True,
+    wait: Annotated[bool, Option(help="Wait until the daemon is ready.")] = True,
     as_json: Json = False,
 ) -> None:
     """Start the daemon with both engines.
@@ -142,13 +141,13 @@ def unload(as_json: Json = False) -> None:
 
 def logs(
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Keep printing new lines until ctrl-c.")
+        bool, Option("--follow", "-f", help="Keep printing new lines until ctrl-c.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("--lines", "-n", metavar="N", min=0, help="Print the last N lines.")
+        int, Option("--lines", "-n", metavar="N", min=0, help="Print the last N lines.")
     ] = 50,
     engines: Annotated[
-        bool, typer.Option("--engines", help="Print the output of the engine processes instead.")
+        bool, Option("--engines", help="Print the output of the engine processes instead.")
     ] = False,
 ) -> None:
     """Show the daemon's log."""

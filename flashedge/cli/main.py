@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from flashedge import __version__
-from flashedge.cli import config, daemon, exit_codes, lab, output, profile, ps, runs, tui
+from flashedge.cli import config, daemon, exit_codes, lab, launch, output, profile, ps, runs, tui
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.chat import command as chat
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.launch import command as launch
 from flashedge.cli.models import command as models
 from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
@@ -83,8 +83,7 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+        bool, Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     pass

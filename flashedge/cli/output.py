@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
+from typer import Option
 
 from flashedge.cli import exit_codes
 from flashedge.console import LiteralConsole
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.progress import TextColumn
 
 PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: enough for any row
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Json = Annotated[bool, Option("--json", help="Print JSON.")]
 
 
 def stdout() -> LiteralConsole:

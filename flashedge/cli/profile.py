@@ -13,7 +13,7 @@ from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
-import typer
+from typer import Option
 
 from flashedge.cli import output
 from flashedge.config import Config, load_config
@@ -41,22 +41,21 @@ DEVICE_PART = 0.25
 def profile(
     pair: Annotated[
         str | None,
-        typer.Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+        Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Measure fewer points, in half a minute.")
+        bool, Option("--quick", help="Measure fewer points, in half a minute.")
     ] = False,
     if_needed: Annotated[
-        bool,
-        typer.Option("--if-needed", help="Measure only if no stored profile fits this machine."),
+        bool, Option("--if-needed", help="Measure only if no stored profile fits this machine.")
     ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Show the stored profile; measure nothing.")
+        bool, Option("--show", help="Show the stored profile; measure nothing.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the roofline to FILE (.svg, .png).")
+        Path | None, Option(metavar="FILE", help="Draw the roofline to FILE (.svg, .png).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
     """Measure the device and the models, and fit cost curves that the daemon schedules by.
 

@@ -50,7 +50,7 @@ def ps(as_json: Json = False) -> None:
     with daemon_control.connect(config) as client:
         health = client.health(timeout_s=5.0)
         status = client.status() if health["status"] != "starting" else {}
-    engines = status.get("engines") or {}
+    engines, pairs = status.get("engines") or {}, status.get("pairs") or {}
     if as_json:
         output.print_json(
             {"daemon": {**dataclasses.asdict(record), "url": record.url}, **status, **health}
@@ -64,32 +64,31 @@ def ps(as_json: Json = False) -> None:
             f" process {record.pid}, up {age}"
         )
         runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
+        latency = status.get("latency") or {}
         counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
         policy = scheduling.get("policy")
         output.say(counts if policy is None else f"{counts}, policy {policy}")
         self_test = status.get("self_test") or {}
-        if verdict := describe_kernels(self_test):
-            output.say(verdict)
+        lines = [describe_kernels(self_test)]
         if failure := self_test.get("failure"):
-            output.say(f"the self-test did not end ({failure}): no request can be deterministic")
+            lines.append(f"the self-test did not end ({failure}): no request can be deterministic")
         elif not self_test and health["status"] == "ready" and status.get("loaded"):
-            output.say("the self-test goes on; deterministic requests wait for it")
-        if done := describe_replays(engines.get("generator") or {}):
-            output.say(done)
+            lines.append("the self-test goes on; deterministic requests wait for it")
+        lines.append(describe_replays(engines.get("generator") or {}))
         if any(engine.get("cards") for engine in engines.values()):
-            output.say(describe_places(engines))
-        print_engines(status.get("pairs") or {})
-        for line in describe_latency(status.get("latency") or {}):
+            lines.append(describe_places(engines))
+        for line in filter(None, lines):
             output.say(line)
-        if users := describe_card_users(status.get("pairs") or {}):
-            output.say(users)
+        print_engines(pairs)
+        for line in filter(None, (*describe_latency(latency), describe_card_users(pairs))):
+            output.say(line)
         if programs := scheduling.get("programs"):
             print_programs(programs)
         if boosts := scheduling.get("boosts"):
             print_boosts(boosts)
         if health.get("detail"):
             output.say(health["detail"])
-    every = [e for pair in (status.get("pairs") or {}).values() for e in pair["engines"].values()]
+    every = [engine for pair in pairs.values() for engine in pair["engines"].values()]
     if any(engine.get("state") not in ("ready", "unloaded") for engine in every):
         raise typer.Exit(exit_codes.NO_RESULT)
 

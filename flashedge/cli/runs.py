@@ -7,11 +7,12 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.output import Json
@@ -43,7 +44,7 @@ Examples:
 """
 app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True, epilog=EXAMPLES)
 RunId = Annotated[
-    str, typer.Argument(metavar="RUN", help="The run's id from `runs ls`, or the start of it.")
+    str, Argument(metavar="RUN", help="The run's id from `runs ls`, or the start of it.")
 ]
 
 
@@ -56,22 +57,22 @@ def _connect() -> Any:
 @app.command(name="ls")
 def ls(
     limit: Annotated[
-        int, typer.Option("--limit", "-l", metavar="N", min=1, max=1000, help="Runs to list.")
+        int, Option("--limit", "-l", metavar="N", min=1, max=1000, help="Runs to list.")
     ] = 20,
     status: Annotated[
         str | None,
-        typer.Option(metavar="STATUS", help=f"Only these: queued, running, {', '.join(OVER)}."),
+        Option(metavar="STATUS", help=f"Only these: queued, running, {', '.join(OVER)}."),
     ] = None,
     before: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Only runs older than this one.")
+        str | None, Option(metavar="RUN", help="Only runs older than this one.")
     ] = None,
     grep: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="TEXT", help="Only with this text in problem, answer or its path, in any case."
         ),
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Print whole ids.")] = False,
+    full: Annotated[bool, Option("--full", help="Print whole ids.")] = False,
     as_json: Json = False,
 ) -> None:
     """List runs, newest first, one on each line."""
@@ -100,12 +101,10 @@ def ls(
 def show(
     run: RunId,
     as_json: Json = False,
-    tree: Annotated[
-        bool, typer.Option("--tree", help="Print only the tree, with every step.")
-    ] = False,
+    tree: Annotated[bool, Option("--tree", help="Print only the tree, with every step.")] = False,
     depth: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Print N levels of the tree, and count the rest."),
+        Option(metavar="N", min=1, help="Print N levels of the tree, and count the rest."),
     ] = None,
 ) -> None:
     """Show one run: its tree, its chosen path and its answer."""
@@ -248,14 +247,14 @@ def export(
     run: RunId,
     to: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--output", "-o", metavar="FILE", help="Write to FILE (.jsonl or .html), not to stdout."
         ),
     ] = None,
     html: Annotated[
-        bool, typer.Option("--html", help="Write one page for a browser, with the tree.")
+        bool, Option("--html", help="Write one page for a browser, with the tree.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
     """Write a run as JSON lines: the run's object, then its numbered events."""
     html = html or (to is not None and to.suffix.lower() in PAGE)
@@ -278,18 +277,18 @@ def export(
 @app.command(name="rm")
 def rm(
     runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN...", help="Ids of runs that are over.")
+        list[str] | None, Argument(metavar="RUN...", help="Ids of runs that are over.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove all runs that are over, after a question.")
+        bool, Option("--all", help="Remove all runs that are over, after a question.")
     ] = False,
     older_than: Annotated[
-        str | None, typer.Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w.")
+        str | None, Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w.")
     ] = None,
     cancelled: Annotated[
-        bool, typer.Option("--cancelled", help="Remove the cancelled runs: none has an answer.")
+        bool, Option("--cancelled", help="Remove the cancelled runs: none has an answer.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: don't ask.")] = False,
+    yes: Annotated[bool, Option("--yes", "-y", help="With --all: don't ask.")] = False,
 ) -> None:
     """Remove runs that are over, with their trees. This can't be undone."""
     if sum((bool(runs), everything, older_than is not None or cancelled)) != 1:
@@ -406,18 +405,23 @@ def find_run(client: Any, given: str) -> str:
 
     Raises NotFound, or RequestError for several.
     """
-    found = []
+    ids = []
     for run in find_runs(client):
         if run["id"] == given:
             return given
-        if run["id"].startswith((given, f"run-{given}")):
-            found.append(str(run["id"]))
+        ids.append(str(run["id"]))
+    return choose_id(given, ids, "run", "flashedge runs ls", "run-")
+
+
+def choose_id(given: str, ids: Iterable[str], what: str, listed_by: str, prefix: str = "") -> str:
+    """The one id that `given` begins. Raises NotFound, or RequestError for several."""
+    found = [name for name in ids if name.startswith((given, f"{prefix}{given}"))]
     if not found:
-        raise NotFound(f"there is no run {given!r}", hint="list them: flashedge runs ls")
+        raise NotFound(f"there is no {what} {given!r}", hint=f"list them: {listed_by}")
     if len(found) > 1:
         some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise RequestError(
-            f"{len(found)} runs begin with {given!r}: {some}", hint="type more of the id"
+            f"{len(found)} {what}s begin with {given!r}: {some}", hint="type more of the id"
         )
     return found[0]
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flashedge.api.callers import shorten
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.api.specs import shorten
 from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError
 from flashedge.models.specs import ModelSpec

@@ -48,9 +48,14 @@ _KINDS = {
 
 
 def build_messages_error(message: str, status: int) -> dict[str, Any]:
+    """A message about a conversation's length becomes the one that Anthropic's clients know."""
+    if found := _find_overflow(message):
+        groups = found.groupdict()
+        most, has = int(groups["most"]), groups.get("has")
+        size = f"at least {most + 1}" if has is None else f"{groups.get('least') or ''}{has}"
+        message = f"prompt is too long: {size} tokens > {most} maximum"
     usual = "invalid_request_error" if status < 500 else "api_error"
-    told = {"type": _KINDS.get(status, usual), "message": _tell_overflow(message)}
-    return {"type": "error", "error": told}
+    return {"type": "error", "error": {"type": _KINDS.get(status, usual), "message": message}}
 
 
 def build_protocol_error(told: Any, status: int, failure: FlashEdgeError | None) -> dict[str, Any]:
@@ -69,18 +74,6 @@ def build_protocol_error(told: Any, status: int, failure: FlashEdgeError | None)
 
 def _find_overflow(message: str) -> re.Match[str] | None:
     return next((found for each in _OVERFLOWS if (found := each.search(message))), None)
-
-
-def _tell_overflow(message: str) -> str:
-    """The message as Anthropic's clients know it, if it is about a conversation's length."""
-    found = _find_overflow(message)
-    if found is None:
-        return message
-    groups = found.groupdict()
-    most = int(groups["most"])
-    has, least = groups.get("has"), groups.get("least", "")
-    size = f"at least {most + 1}" if has is None else f"{least or ''}{has}"
-    return f"prompt is too long: {size} tokens > {most} maximum"
 
 
 class MessagesErrors:

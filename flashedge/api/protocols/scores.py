@@ -15,12 +15,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
-from flashedge.api.callers import read_caller
 from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.paths import SCORES
 from flashedge.api.schemas import ScoreBody
-from flashedge.api.specs import parse_pair
+from flashedge.api.specs import parse_pair, read_caller
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError

@@ -24,7 +24,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
 from flashedge.api.bodies import load_object, parse_keep_alive
-from flashedge.api.callers import limit_priority, name_program, shorten
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error_response, dump_json
 from flashedge.api.guard import replay_body
 from flashedge.api.pairs import ServablePairs
@@ -33,7 +32,7 @@ from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
 from flashedge.api.protocols.search import ProtocolSearch, add_result
 from flashedge.api.protocols.steady_prompts import steady_prompt
-from flashedge.api.specs import ModelName, parse_pair
+from flashedge.api.specs import ModelName, limit_priority, name_program, parse_pair, shorten
 from flashedge.engine.http_requests import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.models.specs import Pair
@@ -45,6 +44,7 @@ SOLUTION_FIELDS = frozenset({"problem", "solution", "steps"})
 PAIR_FIELDS = frozenset({"text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"})
 """The fields of vLLM's own requests for scores."""
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
+"""A key only: within a text of JSON, quotation marks are escaped."""
 
 
 class ProtocolSwitch:
@@ -191,18 +191,22 @@ def _choose_name(*names: Any) -> str | None:
 
 
 def _translate(scope: Scope, send: Send) -> Send:
-    """Give clients what vLLM's answers lack: Retry-After, and the thinking by its second name.
+    """Give clients what vLLM's answers lack: Retry-After, and the thinking by its second name: some
+    clients read `reasoning_content`, and vLLM sends `reasoning` only.
 
     A client that reads nothing for long counts as gone: sending raises OSError then.
     """
     doubles_reasoning = scope["path"] == CHAT
 
     async def translated(message: Message) -> None:
-        if message["type"] == "http.response.start" and message["status"] == 503:
-            retry = (b"retry-after", str(RETRY_AFTER_S).encode())
-            message = {**message, "headers": [*message["headers"], retry]}
-        if doubles_reasoning:
-            message = _name_reasoning_twice(message)
+        if message["type"] == "http.response.start":
+            if message["status"] == 503:
+                retry = (b"retry-after", str(RETRY_AFTER_S).encode())
+                message = {**message, "headers": [*message["headers"], retry]}
+            message = sse.drop_length(message) if doubles_reasoning else message
+        elif doubles_reasoning and b'"reasoning":' in (body := message.get("body", b"")):
+            doubled = _REASONING.sub(rb'"reasoning":\1,"reasoning_content":\1', body)
+            message = {**message, "body": doubled}
         try:
             async with asyncio.timeout(sse.SEND_TIMEOUT_S):
                 await send(message)
@@ -210,16 +214,3 @@ def _translate(scope: Scope, send: Send) -> Send:
             raise OSError("the client reads nothing") from error
 
     return translated
-
-
-def _name_reasoning_twice(message: Message) -> Message:
-    """Some clients read `reasoning_content`, some `reasoning`. vLLM sends the latter only.
-
-    In JSON an unescaped quotation mark is never inside a text, so the pattern finds keys only.
-    """
-    if message["type"] == "http.response.start":
-        return sse.drop_length(message)
-    body = message.get("body", b"")
-    if b'"reasoning":' not in body:
-        return message
-    return {**message, "body": _REASONING.sub(rb'"reasoning":\1,"reasoning_content":\1', body)}

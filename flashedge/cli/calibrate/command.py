@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
@@ -17,11 +18,18 @@ from flashedge.config import Config, load_config
 from flashedge.errors import Conflict, RequestError
 
 if TYPE_CHECKING:
-    from flashedge.certainty.calibration import Choice
+    from flashedge.certainty.calibration import Choice, Comparison
+    from flashedge.certainty.policies import Rule
     from flashedge.files.problems import LabelledProblem
     from flashedge.runtime.records.recordings import Recording
     from flashedge.runtime.request.calibrations import Calibration
 
+Series = Mapping[str, Sequence[tuple[float, float]]]
+COLUMNS = (
+    *("", "accuracy", "of full", "difference, 95 %"),
+    *("loss at most", "tokens", "of full", "saved"),
+)
+LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
 MAX_N = 256  # a run at full compute has at most so many checkpoints
 EPILOG = """\
 Examples:
@@ -32,41 +40,38 @@ Examples:
 
 
 def calibrate(
-    problems: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON lines with problem and answer.")
-    ],
+    problems: Annotated[Path, Argument(metavar="FILE", help="JSON lines with problem and answer.")],
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="What is to stop early, as for `solve`.")
+        str, Option(metavar="NAME", help="What is to stop early, as for `solve`.")
     ] = "self_consistency",
     n: Annotated[
-        int | None, typer.Option("--n", "-n", metavar="N", help="Paths at full compute.")
+        int | None, Option("--n", "-n", metavar="N", help="Paths at full compute.")
     ] = None,
     max_loss: Annotated[
         float,
-        typer.Option(
+        Option(
             metavar="SHARE",
             help="Allow at most this loss of accuracy, with 95 % confidence; 0.01 is one point.",
         ),
     ] = 0.01,
     policy: Annotated[
-        str | None, typer.Option(metavar="NAME", help="static, every_5 or every_step.")
+        str | None, Option(metavar="NAME", help="static, every_5 or every_step.")
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")
+        int | None, Option(metavar="N", min=1, help="Use only the first N problems.")
     ] = None,
     from_runs: Annotated[
-        bool, typer.Option("--from-runs", help="Use stored runs of these problems; solve none.")
+        bool, Option("--from-runs", help="Use stored runs of these problems; solve none.")
     ] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace a stored calibration even if it is better.")
+        bool, Option("--replace", help="Replace a stored calibration even if it is better.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do not save the result.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Do not save the result.")] = False,
     plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw tokens against accuracy as .svg or .png."),
+        Path | None, Option(metavar="FILE", help="Draw tokens against accuracy as .svg or .png.")
     ] = None,
-    pair: Annotated[str | None, typer.Option(metavar="PAIR", help="Pair to calibrate for.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    pair: Annotated[str | None, Option(metavar="PAIR", help="Pair to calibrate for.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find when a strategy may stop early; `solve --early-exit` then stops there.
 
@@ -74,7 +79,6 @@ def calibrate(
     """
     from flashedge.certainty.calibration import Calibrator
     from flashedge.cli.calibrate.runs import find_right_answers
-    from flashedge.cli.calibrate.view import draw, print_choice
     from flashedge.files.problems import read_labelled
     from flashedge.runtime.request.early_exit import build_paper_rule
 
@@ -232,7 +236,6 @@ WRITTEN, DRY_RUN, NO_RULE, KEPT = "written", "dry_run", "no_rule_qualifies", "ke
 
 
 def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) -> Calibration:
-    from flashedge.cli.calibrate.view import describe_comparison
     from flashedge.runtime.request.calibrations import Calibration
 
     baseline = None
@@ -269,3 +272,104 @@ def _save(
     if stored is not None and not replace:
         return KEPT, None, stored
     return WRITTEN, save_calibration(found, config), stored
+
+
+# ---------------------------------------------------------------- output
+
+
+def print_choice(
+    found: Calibration, choice: Choice, usual: Comparison, stored: Calibration | None
+) -> None:
+    """Print the rule and its figures on stdout, and the plot and advice on stderr.
+
+    usual: the strategy's rule without calibration. stored: an earlier calibration that is better.
+    """
+    from flashedge.plots import draw_text_plot
+
+    n, max_loss = found.provenance["n"], found.provenance["max_loss"]
+    output.note(
+        f"{found.strategy} on {found.pair}, n {n}: {found.num_problems} problems,"
+        f" at most {max_loss:.1%} of accuracy may be lost"
+    )
+    series = build_frontier(choice)
+    if sum(map(len, series.values())) > 2:
+        width = min(100, shutil.get_terminal_size().columns)
+        output.note(draw_text_plot(series, **LABELS, width=width, height=18))
+    output.say(f"rule: {describe_rule(choice.rule)}")
+    compared = {"chosen": choice.comparison} if choice.rule is not None else {}
+    if choice.validated is not None:
+        compared["cross-validated"] = choice.validated
+    if choice.smaller_cap is not None:
+        cap, smaller = choice.smaller_cap
+        compared[f"smaller cap: n {cap.cap}"] = smaller
+    compared["uncalibrated"] = usual
+    rows = [_format_row(name, describe_comparison(one)) for name, one in compared.items()]
+    if stored is not None and stored.loss_bound is not None:
+        name = f"stored ({stored.num_problems} problems)"
+        rows.append(_format_row(name, stored.provenance["chosen"]))
+    output.print_table(COLUMNS, rows, "")
+    if stored is not None:
+        output.say(f"stored rule: {describe_rule(stored.rule)} ({stored.date})")
+    if choice.rule is None:
+        output.note(_explain_none(choice, max_loss))
+
+
+def describe_rule(rule: Rule | None) -> str:
+    if rule is None:
+        return "none"
+    least = " and ".join(f"{name} at least {value:g}" for name, value in rule.thresholds)
+    return f"{rule.policy} from {rule.detect} on: {least}"
+
+
+def build_frontier(choice: Choice) -> Series:
+    """Accuracy over the tokens of a run."""
+    chosen = choice.comparison
+    return {
+        "even": [(p.tokens, p.accuracy) for p in choice.even]
+        + [(chosen.full_tokens, chosen.full_accuracy)],
+        "rules": [(p.tokens, p.accuracy) for p in choice.frontier],
+        "chosen": [(chosen.tokens, chosen.accuracy)],
+    }
+
+
+def draw(path: Path, choice: Choice) -> None:
+    """Draw the frontier. Raises ConfigError."""
+    from flashedge.plots import draw_plot
+
+    draw_plot(path, build_frontier(choice), **LABELS, points=True)
+
+
+def _explain_none(choice: Choice, max_loss: float) -> str:
+    advice = f"no rule keeps the loss below {max_loss:.1%} and saves more than a smaller n"
+    if choice.smaller_cap is not None:
+        cap, compared = choice.smaller_cap
+        advice += f"; -n {cap.cap} saves {compared.saved:.1%} within the same bound"
+    return f"{advice}. `--early-exit` without a calibration uses the strategy's defaults"
+
+
+def describe_comparison(found: Comparison) -> dict[str, Any]:
+    """A comparison as calibrations keep it."""
+    return {
+        "accuracy_before": found.full_accuracy,
+        "accuracy_after": found.accuracy,
+        "difference_95": list(found.interval),
+        "loss_bound": found.loss_bound,
+        "tokens_before": found.full_tokens,
+        "tokens_after": found.tokens,
+        "saved": found.saved,
+    }
+
+
+def _format_row(name: str, found: Mapping[str, Any]) -> tuple[object, ...]:
+    before, after = found["accuracy_before"], found["accuracy_after"]
+    low, high = found["difference_95"]
+    return (
+        name,
+        f"{after:.1%}",
+        f"{before:.1%}",
+        f"{after - before:+.1%} [{low:+.1%}, {high:+.1%}]",
+        f"{found['loss_bound']:.1%}",
+        f"{found['tokens_after']:,.0f}",
+        f"{found['tokens_before']:,.0f}",
+        f"{found['saved']:.1%}",
+    )

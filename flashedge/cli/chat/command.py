@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from flashedge.cli import output
 from flashedge.cli.chat.conversation import Conversation, edit_lines
@@ -28,49 +28,47 @@ EPILOG = """\
 def chat(
     conversation: Annotated[
         str | None,
-        typer.Argument(
-            metavar="ID", help="With --continue: which conversation, by the start of its id."
-        ),
+        Argument(metavar="ID", help="With --continue: which conversation, by the start of its id."),
     ] = None,
     pair: Annotated[
-        str | None, typer.Option(metavar="PAIR", help="Pair to talk to.", show_default="bundled")
+        str | None, Option(metavar="PAIR", help="Pair to talk to.", show_default="bundled")
     ] = None,
     search: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME[-N]",
             help="Answer by search, e.g. beam-16; see `flashedge solve --help`.",
             autocompletion=complete_strategy,
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="The same seed gives the same answers.")
+        int | None, Option(metavar="N", min=0, help="The same seed gives the same answers.")
     ] = None,
     system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A system message for the model.")
+        str | None, Option(metavar="TEXT", help="A system message for the model.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(metavar="X", help="Sampling temperature; 0 is greedy.")
+        float | None, Option(metavar="X", help="Sampling temperature; 0 is greedy.")
     ] = None,
     thinking: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--thinking/--no-thinking",
             help="Let a model that can think do so before its answers, or not.",
             show_default="the pair's",
         ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Most tokens of an answer.")
+        int | None, Option(metavar="N", min=1, help="Most tokens of an answer.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--continue", "-c", help="Go on with the last conversation, or with ID.")
+        bool, Option("--continue", "-c", help="Go on with the last conversation, or with ID.")
     ] = False,
     no_save: Annotated[
-        bool, typer.Option("--no-save", help="Keep nothing of this conversation.")
+        bool, Option("--no-save", help="Keep nothing of this conversation.")
     ] = False,
     listing: Annotated[
-        bool, typer.Option("--list", help="List the conversations that are kept.")
+        bool, Option("--list", help="List the conversations that are kept.")
     ] = False,
 ) -> None:
     """Talk to the generator, or let a search with the verifier answer.

@@ -14,8 +14,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from flashedge.cli.runs import choose_id
 from flashedge.config import Config
-from flashedge.errors import ConfigError, Conflict, NotFound, RequestError, StoreError
+from flashedge.errors import ConfigError, Conflict, NotFound, StoreError
 from flashedge.files.journal import open_locked, sync_folder, write_at_end
 from flashedge.literal import format_json
 
@@ -137,22 +138,12 @@ class SavedChats:
 
         Raises NotFound, RequestError where several begin so, and StoreError.
         """
-        paths = self.list()
-        if given is None:
-            if not paths:
-                raise NotFound("there is no conversation yet", hint="begin one: flashedge chat")
-            return paths[0]
-        found = [path for path in paths if path.stem.startswith(given)]
-        if not found:
-            hint = "list them: flashedge chat --list"
-            raise NotFound(f"there is no conversation {given!r}", hint=hint)
-        if len(found) > 1:
-            some = ", ".join(path.stem for path in found[:5]) + (", …" if len(found) > 5 else "")
-            raise RequestError(
-                f"{len(found)} conversations begin with {given!r}: {some}",
-                hint="type more of the id",
-            )
-        return found[0]
+        paths = {path.stem: path for path in self.list()}
+        if given is not None:
+            return paths[choose_id(given, paths, "conversation", "flashedge chat --list")]
+        if not paths:
+            raise NotFound("there is no conversation yet", hint="begin one: flashedge chat")
+        return next(iter(paths.values()))
 
     def start(self, opening: Opening) -> SavedChat:
         """A new conversation, for which the oldest go that no other `chat` holds.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.doctor import device_checks
@@ -30,13 +31,11 @@ SETUP = "bash scripts/setup.sh"
 def doctor(
     fit: Annotated[
         str | None,
-        typer.Option(
-            metavar="PAIR", help="Check only whether this pair would fit, before a download."
-        ),
+        Option(metavar="PAIR", help="Check only whether this pair would fit, before a download."),
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="CARD",
             help="With --fit: a card (rtx4090), its memory (80GiB), or several (8GiB,8GiB).",
             show_default="this machine's",

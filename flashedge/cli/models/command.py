@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from flashedge.cli import lab, output
 from flashedge.cli.output import Json
@@ -44,18 +45,18 @@ SHOP_CARDS = tuple(
 NO_CARD_BYTES = 1 << 30
 """Weights of a pair that needs no card: a CPU computes them as fast as anybody reads."""
 Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="A pair, or a model as `models show` names it.")
+    str, Argument(metavar="NAME", help="A pair, or a model as `models show` names it.")
 ]
 
 
 @app.command(name="ls")
 def ls(
     fit: Annotated[
-        bool, typer.Option("--fit", help="Only pairs that fit this machine's card, or --gpu.")
+        bool, Option("--fit", help="Only pairs that fit this machine's card, or --gpu.")
     ] = False,
     gpu: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="NAME",
             help="With --fit: another card (rtx4090), its memory (80GiB), or several: 8GiB,8GiB.",
         ),
@@ -155,7 +156,7 @@ def pull(
     name: Name,
     source: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--from",
             metavar="FOLDER",
             help="Copy from a Hugging Face cache or from a model's own folder.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
@@ -27,13 +28,11 @@ EPILOG = """\
 
 Solutions = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."
-    ),
+    Argument(metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."),
 ]
 Aggregate = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="HOW",
         help="How step scores become a path's score: last, min, prod, mean.",
         show_default="last",
@@ -41,7 +40,7 @@ Aggregate = Annotated[
 ]
 Deterministic = Annotated[
     bool | None,
-    typer.Option(
+    Option(
         "--deterministic/--no-deterministic",
         help="Give the same scores, to the bit, whatever else runs.",
         show_default="the setting deterministic_searches",
@@ -64,7 +63,7 @@ RetryFailed = Annotated[
         "--retry-failed", help="Score the lines of --output that have an error again."
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print the answer of /v1/score as JSON.")]
+Json = Annotated[bool, Option("--json", help="Print the answer of /v1/score as JSON.")]
 
 
 def score(

@@ -6,27 +6,23 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.types import STRATEGIES
 
-search_option = partial(typer.Option, rich_help_panel="Search")
-sampling_option = partial(typer.Option, rich_help_panel="Sampling")
-limit_option = partial(typer.Option, rich_help_panel="Limits")
-order_option = partial(typer.Option, rich_help_panel="Order")
-batch_option = partial(typer.Option, rich_help_panel="Many problems")
-output_option = partial(typer.Option, rich_help_panel="Output")
+search_option = partial(Option, rich_help_panel="Search")
+sampling_option = partial(Option, rich_help_panel="Sampling")
+limit_option = partial(Option, rich_help_panel="Limits")
+order_option = partial(Option, rich_help_panel="Order")
+batch_option = partial(Option, rich_help_panel="Many problems")
+output_option = partial(Option, rich_help_panel="Output")
 
 Problem = Annotated[
     str | None,
-    typer.Argument(
-        metavar="PROBLEM", help="The problem. Without it, or with -, standard input is read."
-    ),
+    Argument(metavar="PROBLEM", help="The problem. Without it, or with -, standard input is read."),
 ]
-ProblemFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Read the problem from a file.")
-]
+ProblemFile = Annotated[Path | None, Option(metavar="FILE", help="Read the problem from a file.")]
 Pair = Annotated[
     str | None,
     search_option(

@@ -17,7 +17,7 @@ from typing import NoReturn
 import httpx
 import pytest
 
-from flashedge.cli.launch.agents import AGENTS, NO_KEY, Endpoint
+from flashedge.cli.launch import AGENTS, NO_KEY, Endpoint
 from flashedge.daemon import control as daemon_control
 from tests.support.cli_rig import Cli, Patch, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon

@@ -1,0 +1,416 @@
+"""`launch`: start a coding agent that asks the daemon, and become it.
+
+An agent is pointed at the daemon by environment variables and options, never by a file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
+
+from typer import Argument, Option
+
+from flashedge.cli import output
+from flashedge.cli.connection import connect_ready
+from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
+from flashedge.config import Config, find_nearest, load_config
+from flashedge.errors import ConfigError, NotFound, RequestError
+from flashedge.models.registry import find_pair, load_pairs
+from flashedge.models.specs import Pair
+
+EPILOG = """\
+[bold]Examples[/]
+  flashedge launch claude --model qwen-1.5b+skywork-1.5b
+  flashedge launch codex --search beam-4 -- exec "What is 12 + 7?"
+  flashedge launch aider --print
+
+The exit code is the agent's.
+"""
+VERSION_TIMEOUT_S = 30.0
+_VERSION = re.compile(r"(\d+)\.(\d+)[\w.-]*")
+
+
+NO_KEY = "none"
+"""The key of agents that insist on one, for a daemon without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What an agent is pointed at."""
+
+    url: str
+    """The daemon's, without /v1."""
+    api_key: str | None
+    model: str
+    """What answers the agent's turns: a pair, or a pair with a search."""
+    pair: str
+    """What answers its small requests, such as titles, which are worth no search."""
+    context_tokens: int
+
+
+class Pointers(NamedTuple):
+    """What makes an agent ask an endpoint."""
+
+    variables: Mapping[str, str]
+    options: tuple[str, ...] = ()
+    """They stand before the user's own arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A coding agent."""
+
+    title: str
+    program: str
+    """What is looked for on PATH."""
+    install: str
+    """The command that installs `{version}`."""
+    versions: tuple[str, ...]
+    """Those that were run with FlashEdge, the newest last."""
+    opening_tokens: int
+    """Least tokens of its first request, its instructions and tools: measured without anything of
+    the user's, by a tokenizer of 65,000 tokens."""
+    has_tools: bool = True
+    """Whether its requests bring tools."""
+    point: Callable[[Endpoint], Pointers]
+
+    @property
+    def install_command(self) -> str:
+        return self.install.format(version=self.versions[-1])
+
+
+def find_agent(name: str) -> Agent:
+    """Raises NotFound with the nearest name and all of them."""
+    if name in AGENTS:
+        return AGENTS[name]
+    close = find_nearest(name, AGENTS)
+    known = f"known: {', '.join(AGENTS)}"
+    raise NotFound(
+        f"there is no agent {name!r}",
+        hint=f"did you mean {close!r}? {known}" if close else known,
+        param="agent",
+    )
+
+
+def complete_agent(incomplete: str) -> list[str]:
+    """For the shell: the agents that begin with `incomplete`."""
+    return [name for name in AGENTS if name.startswith(incomplete)]
+
+
+# ---------------------------------------------------------------- one agent after the other
+
+
+def _point_claude(endpoint: Endpoint) -> Pointers:
+    """Claude Code prefers the variables of its settings.json to its environment's, so they go into
+    `--settings` as well, which it prefers to both. The key does not: `ps` shows options."""
+    shown = {
+        "ANTHROPIC_BASE_URL": endpoint.url,
+        "ANTHROPIC_API_KEY": "",  # the user's own would be sent, too
+        "ANTHROPIC_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_OPUS_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_SONNET_MODEL": endpoint.model,
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": endpoint.pair,
+        "ANTHROPIC_SMALL_FAST_MODEL": endpoint.pair,  # its name in earlier versions
+        "CLAUDE_CODE_SUBAGENT_MODEL": endpoint.model,
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(endpoint.context_tokens),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }
+    return Pointers(
+        variables={**shown, "ANTHROPIC_AUTH_TOKEN": endpoint.api_key or NO_KEY},
+        options=("--settings", json.dumps({"env": shown})),
+    )
+
+
+def _point_codex(endpoint: Endpoint) -> Pointers:
+    """Codex reads `-c KEY=VALUE` as a line of its config.toml. JSON's strings are TOML's."""
+    provider = {"name": "FlashEdge", "base_url": f"{endpoint.url}/v1", "wire_api": "responses"}
+    if endpoint.api_key is not None:
+        provider["env_key"] = "FLASHEDGE_API_KEY"
+    settings = {
+        "model": endpoint.model,
+        "model_context_window": endpoint.context_tokens,
+        "model_provider": "flashedge",
+        **{f"model_providers.flashedge.{key}": value for key, value in provider.items()},
+    }
+    return Pointers(
+        variables={} if endpoint.api_key is None else {"FLASHEDGE_API_KEY": endpoint.api_key},
+        options=tuple(
+            part
+            for key, value in settings.items()
+            for part in ("-c", f"{key}={json.dumps(value, ensure_ascii=False)}")
+        ),
+    )
+
+
+def _point_opencode(endpoint: Endpoint) -> Pointers:
+    tokens = endpoint.context_tokens
+    limit = {"context": tokens, "output": tokens // 4}
+    models = {name: {"name": name, "limit": limit} for name in (endpoint.model, endpoint.pair)}
+    config = {
+        "model": f"flashedge/{endpoint.model}",
+        "small_model": f"flashedge/{endpoint.pair}",
+        "provider": {
+            "flashedge": {
+                "npm": "@ai-sdk/openai-compatible",
+                "name": "FlashEdge",
+                "options": {"baseURL": f"{endpoint.url}/v1", "apiKey": endpoint.api_key or NO_KEY},
+                "models": models,
+            }
+        },
+    }
+    return Pointers(variables={"OPENCODE_CONFIG_CONTENT": json.dumps(config, ensure_ascii=False)})
+
+
+def _point_aider(endpoint: Endpoint) -> Pointers:
+    return Pointers(
+        variables={"OPENAI_API_KEY": endpoint.api_key or NO_KEY},
+        options=(
+            *("--openai-api-base", f"{endpoint.url}/v1"),  # a project's .env replaces variables
+            *("--model", f"openai/{endpoint.model}"),
+            *("--weak-model", f"openai/{endpoint.pair}"),
+            "--no-show-model-warnings",  # it asks about models whose price it does not know
+        ),
+    )
+
+
+def _point_qwen(endpoint: Endpoint) -> Pointers:
+    return Pointers(
+        variables={
+            "OPENAI_BASE_URL": f"{endpoint.url}/v1",
+            "OPENAI_API_KEY": endpoint.api_key or NO_KEY,
+            "OPENAI_MODEL": endpoint.model,
+        },
+        options=("--auth-type", "openai", "--model", endpoint.model),
+    )
+
+
+AGENTS: Mapping[str, Agent] = {
+    "claude": Agent(
+        title="Claude Code",
+        program="claude",
+        install="npm install -g @anthropic-ai/claude-code@{version}",
+        versions=("2.1.197", "2.1.332"),
+        opening_tokens=12_000,
+        point=_point_claude,
+    ),
+    "codex": Agent(
+        title="Codex",
+        program="codex",
+        install="npm install -g @openai/codex@{version}",
+        versions=("0.169.0", "0.171.0"),
+        opening_tokens=9_000,
+        point=_point_codex,
+    ),
+    "opencode": Agent(
+        title="OpenCode",
+        program="opencode",
+        install="npm install -g opencode-ai@{version}",
+        versions=("1.18.33",),
+        opening_tokens=7_000,
+        point=_point_opencode,
+    ),
+    "aider": Agent(
+        title="aider",
+        program="aider",
+        install="pipx install aider-chat=={version}",
+        versions=("0.86.2",),
+        opening_tokens=1_400,  # by the bundled pair's small tokenizer, which is near; else 700
+        has_tools=False,
+        point=_point_aider,
+    ),
+    "qwen": Agent(
+        title="Qwen Code",
+        program="qwen",
+        install="npm install -g @qwen-code/qwen-code@{version}",
+        versions=("0.24.4",),
+        opening_tokens=18_000,
+        point=_point_qwen,
+    ),
+}
+
+
+# ---------------------------------------------------------------- the command
+
+
+def launch(
+    agent: Annotated[
+        str, Argument(metavar="AGENT", help=f"{', '.join(AGENTS)}.", autocompletion=complete_agent)
+    ],
+    arguments: Annotated[
+        list[str] | None, Argument(metavar="ARGUMENTS", help="The agent's own, behind `--`.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        Option(
+            "--model",
+            "--pair",
+            metavar="PAIR[:SEARCH]",
+            help="Pair that answers, alone or by a search.",
+            show_default="bundled",
+        ),
+    ] = None,
+    search: Annotated[
+        str | None,
+        Option(
+            metavar="NAME[-N]",
+            help="Answer each turn, and choose its tool calls, by a search: beam-4.",
+            autocompletion=complete_strategy,
+        ),
+    ] = None,
+    show: Annotated[
+        bool,
+        Option("--print", help="Print what would be set, the key too, and run; start nothing."),
+    ] = False,
+) -> None:
+    """Start a coding agent that asks this machine's models.
+
+    Starts the daemon if none runs. No file is changed: the agent gets variables and options.
+    """
+    from flashedge.daemon import control as daemon_control
+    from flashedge.daemon.files import build_url
+
+    chosen = find_agent(agent)
+    name, _, named = (model or "").partition(":")
+    if named and search is not None and named != search:
+        raise RequestError(
+            f"--model {model} and --search {search} contradict each other", param="search"
+        )
+    search = named or search
+    strategy, _ = parse_strategy_flags(search, None)
+    config = load_config({"pair": name or None})
+    pair = find_pair(config.pair, config)
+    own = arguments or []
+    if show:
+        path, record = chosen.program, daemon_control.find(config)
+        url = build_url(config.host, config.port) if record is None else record.url
+    else:
+        path = _find_program(chosen)
+        _check_version(chosen, path)
+        with connect_ready(config) as client:
+            _check_served(client, pair, strategy)
+            url = client.base_url
+    endpoint = Endpoint(
+        url=url,
+        api_key=config.api_key,
+        model=f"{pair.name}:{search}" if search else pair.name,
+        pair=pair.name,
+        context_tokens=pair.generator.max_model_len,
+    )
+    pointers = chosen.point(endpoint)
+    command = [chosen.program, *pointers.options, *own]
+    if show:
+        for variable, value in pointers.variables.items():
+            output.say(f"export {variable}={shlex.quote(value)}")
+        output.say(shlex.join(command))
+        _warn_about(chosen, pair, config)
+        return
+    _warn_about(chosen, pair, config)
+    output.note(
+        f"{endpoint.model} answers {chosen.title}: {pair.generator.source}"
+        f"{f', searched with {pair.verifier.source}' if search else ''},"
+        f" {endpoint.context_tokens:,} tokens of context, at {endpoint.url}"
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(path, command, {**os.environ, **pointers.variables})
+    except OSError as error:
+        raise ConfigError(
+            f"can't run {path}: {error.strerror}",
+            hint=f"install it again: {chosen.install_command}",
+            param="agent",
+        ) from error
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _find_program(agent: Agent) -> str:
+    path = shutil.which(agent.program)
+    if path is None:
+        raise ConfigError(
+            f"{agent.title} is not installed: there is no `{agent.program}` on PATH",
+            hint=f"install it: {agent.install_command}",
+            param="agent",
+        )
+    return path
+
+
+def _check_version(agent: Agent, path: str) -> None:
+    """Warn of a version that was not tried, unless it is a patch of one that was."""
+    try:
+        told = subprocess.run(
+            [path, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=VERSION_TIMEOUT_S,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        told = ""
+    found = _VERSION.search(told)
+    tried = [_VERSION.match(version) for version in agent.versions]
+    if found and found.groups() in [version.groups() for version in tried if version]:
+        return
+    output.warn(
+        f"{agent.title} {found[0] if found else 'of an unknown version'} was not tried with"
+        f" FlashEdge; {' and '.join(agent.versions)} worked."
+        f" If it fails: {agent.install_command}"
+    )
+
+
+def _check_served(client: Any, pair: Pair, strategy: str | None) -> None:
+    """Raises ConfigError where the daemon can't answer by this pair and search."""
+    served = {str(model["id"]) for model in client.models()["data"]}
+    if pair.name not in served:
+        raise ConfigError(
+            f"the files of the pair {pair.name!r} are not on this machine",
+            hint=f"flashedge models pull {pair.name}",
+            param="model",
+        )
+    if strategy is not None and f"{pair.name}:{strategy}" not in served:
+        known = ", ".join(sorted(name for name in served if name.startswith(f"{pair.name}:")))
+        raise ConfigError(
+            f"the pair {pair.name!r} can't search by {strategy}",
+            hint=f"it answers as {known}",
+            param="search",
+        )
+
+
+def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
+    """Say what the agent will stumble over."""
+    context, opening = pair.generator.max_model_len, agent.opening_tokens
+    if context < opening:
+        output.warn(
+            f"{agent.title} opens with {opening:,} tokens or more; {pair.name} takes {context:,}:"
+            f" it will be refused. {_suggest_pairs(agent, config)}"
+        )
+    if agent.has_tools and pair.generator.tool_parser is None:
+        output.warn(
+            f"{pair.name} has no tool_parser in models.toml: {agent.title}'s requests bring tools"
+            " and will be refused."
+        )
+
+
+def _suggest_pairs(agent: Agent, config: Config) -> str:
+    """The first pairs of two generators that take the agent's first request."""
+    fitting: dict[str, str] = {}
+    for pair in load_pairs(config).values():
+        model = pair.generator
+        if model.max_model_len > agent.opening_tokens and (
+            model.tool_parser or not agent.has_tools
+        ):
+            fitting.setdefault(model.source, f"{pair.name} ({model.max_model_len:,})")
+    own = "raise max_model_len in a models.toml of your own, as far as the model goes"
+    if not fitting:
+        return f"To use it, {own}."
+    return f"Use {' or '.join([*fitting.values()][:2])}, or {own}."

@@ -1,1 +1,0 @@
-"""`launch`: coding agents of others, pointed at the daemon."""
