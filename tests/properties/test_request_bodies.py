@@ -64,7 +64,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
 
 
 def ask(live: Live, path: str, body: Any) -> None:
-    """Send a body, and check the answer. A run that goes on is cancelled."""
     text = json.dumps(body).encode()  # escapes half surrogates, as some clients do
     json_type = {"content-type": "application/json"}
     with (

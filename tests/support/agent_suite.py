@@ -40,7 +40,6 @@ def _is_sum(arguments: str) -> bool:
 
 
 def check_tools(url: str, model: str) -> None:
-    """Required, named and streamed calls; none with tool_choice none."""
     with connect(url) as client:
         ask = partial(bind(client, model), tools=[TOOL])
         for choice in ("required", {"type": "function", "function": {"name": "add"}}):
@@ -115,7 +114,6 @@ def check_logprobs(url: str, model: str) -> None:
 
 
 def check_responses(url: str, model: str) -> None:
-    """Whole, streamed, and with a tool."""
     tool = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
     with connect(url) as client:
         answer = client.responses.create(model=model, input="1 + 1?", max_output_tokens=10)
@@ -138,7 +136,6 @@ def check_completions(url: str, model: str) -> None:
 
 
 def check_messages(url: str, model: str) -> None:
-    """Anthropic's: whole, streamed, counted, with a tool and its result."""
     tool = {"name": "add", "input_schema": SCHEMA}
     with connect_anthropic(url) as client:
         asked: dict[str, Any] = {"model": model, "messages": QUESTION}

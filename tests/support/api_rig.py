@@ -84,7 +84,6 @@ class Live:
 
 @contextmanager
 def serving(app: FastAPI, service: Any) -> Iterator[Live]:
-    """`app` behind uvicorn until the end of the block."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
     options = uvicorn.Config(
@@ -124,7 +123,6 @@ def wait_until(holds: Callable[[], object], timeout_s: float = 5.0) -> float:
 
 
 def post_bytes(path: str, body: object, *, extra: str = "") -> bytes:
-    """A raw HTTP/1.1 POST with a JSON body."""
     data = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -61,7 +61,6 @@ def cli_for(
 
 
 def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaemon:
-    """Make the commands find `daemon` running."""
     record = DaemonRecord(
         pid=4242, host="127.0.0.1", port=8642, pair="bundled", started_at=1.7e9, version="0"
     )

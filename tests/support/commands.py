@@ -30,7 +30,6 @@ CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in this process."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = main(list(arguments))
@@ -38,13 +37,11 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def start_cli(*arguments: str) -> subprocess.Popen[str]:
-    """Start a command in a process of its own."""
     pipe = subprocess.PIPE
     return subprocess.Popen([*CLI, *arguments], stdout=pipe, stderr=pipe, text=True)
 
 
 def list_runs(status: str | None = None) -> list[dict[str, Any]]:
-    """The daemon's runs, newest first."""
     with control.connect(load_config()) as client:
         return list(client.runs(limit=1000, status=status)["data"])
 

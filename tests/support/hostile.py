@@ -71,7 +71,6 @@ def _acts(character: str) -> bool:
 
 
 def find_sequences(screen: str) -> set[str]:
-    """What the terminal obeys of all that a program printed on it."""
     return set(_SEQUENCE.findall(screen))
 
 

@@ -39,7 +39,6 @@ def check_models(url: str, model: str) -> None:
 
 
 def check_whole(url: str, model: str) -> None:
-    """One answer, its shape and its token counts."""
     with connect(url) as client:
         answer = bind(client, model)(temperature=0, max_tokens=200)
     assert answer.id.startswith("chatcmpl-")
@@ -113,7 +112,6 @@ def check_stop(url: str, model: str) -> None:
 
 
 def check_conversation(url: str, model: str) -> None:
-    """System message, an answer sent back as it came, text in parts."""
     with connect(url) as client:
         create = client.chat.completions.create
         first = create(model=model, messages=QUESTION, max_tokens=30)
@@ -154,7 +152,6 @@ def check_streamed_search(url: str, model: str) -> None:
 
 
 def check_errors(url: str, model: str) -> None:
-    """The package's own exceptions, with our message, param and code."""
     with connect(url) as client:
         with pytest.raises(openai.NotFoundError) as missing:
             bind(client, "no-such-model")()
@@ -172,7 +169,6 @@ def check_search_errors(url: str, model: str) -> None:
 
 
 def check_leaving_a_stream(url: str, model: str) -> None:
-    """A stream that is closed early leaves the server well."""
     with connect(url) as client:
         for name in (model, f"{model}:beam-4"):
             stream = bind(client, name)(stream=True)
@@ -182,8 +178,6 @@ def check_leaving_a_stream(url: str, model: str) -> None:
 
 
 def check_async(url: str, model: str) -> None:
-    """Many at once, whole and streamed."""
-
     async def whole(ask: Any, **fields: Any) -> str:
         return str((await ask(**fields)).choices[0].message.content or "")
 

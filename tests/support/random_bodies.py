@@ -224,7 +224,6 @@ def check_answer(path: str, answer: httpx.Response) -> None:
 
 
 def check_error(path: str, body: Any) -> None:
-    """The error of a whole answer."""
     error = body["error"]
     assert isinstance(error["message"], str)
     assert error["message"]

@@ -188,7 +188,6 @@ def _train(model: Any, tokenizer: Any, examples: list[Example]) -> None:
 
 
 def _encode(tokenizer: Any, example: Example) -> tuple[list[int], int]:
-    """The tokens of prompt and answer, and how many are the prompt's."""
     prompt = tokenizer(example.prompt, add_special_tokens=False)["input_ids"]
     said = tokenizer(example.said + "<|im_end|>", add_special_tokens=False)["input_ids"]
     return [*prompt, *said], len(prompt)

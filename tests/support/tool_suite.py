@@ -28,7 +28,6 @@ def _ask(a: int, b: int) -> list[Any]:
 
 
 def check_turns(url: str, model: str) -> None:
-    """Question, call, result, answer: what an agent's loop sends and gets."""
     with connect(url) as client:
         for a, b in SUMS:
             messages = _ask(a, b)
@@ -66,7 +65,6 @@ def check_choice_is_the_models(url: str, model: str) -> None:
 
 
 def check_streamed_call(url: str, model: str) -> None:
-    """The call's name and id once, its arguments in pieces, none of it as content."""
     names, ids, arguments, text = [], [], "", ""
     finish = None
     with connect(url) as client:
@@ -88,7 +86,6 @@ def check_streamed_call(url: str, model: str) -> None:
 
 
 def check_responses(url: str, model: str) -> None:
-    """By the Responses API: a call, whole and streamed, then its result."""
     tool: Any = {"type": "function", **FUNCTION, "strict": False}
     with connect(url) as client:
         asked: dict[str, Any] = {"model": model, "tools": [tool], "tool_choice": "auto"}
@@ -105,7 +102,6 @@ def check_responses(url: str, model: str) -> None:
 
 
 def check_messages(url: str, model: str) -> None:
-    """By Anthropic's: a call, whole and streamed, then its result."""
     asked: dict[str, Any] = {
         "model": model,
         "max_tokens": 100,

@@ -35,7 +35,6 @@ TYPES = {
 
 
 def check(response: Any, status: int, code: str | None = None, param: str | None = None) -> str:
-    """The error's message, once its shape is checked."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}

@@ -24,7 +24,6 @@ from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.api_rig import client_of
 from tests.support.fake_service import FakeService
-from tests.support.runtime_rig import both
 from tests.support.service_rig import Rig
 from tests.unit.api.test_bad_input import check
 
@@ -63,7 +62,6 @@ async def client(rig: Rig) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def compute_scores(rig: Rig, *steps: str) -> StepScores:
-    """By the verifier itself."""
     return await rig.engines.verifier.score(
         ScoreRequest(problem=Problem.from_text(PROBLEM), steps=steps)
     )
@@ -74,12 +72,13 @@ class Recorded:
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[ScoreRequest] = []
-        self.wait = asyncio.Event()
+        self.began, self.wait = asyncio.Event(), asyncio.Event()
         self.wait.set()
         score = rig.engines.verifier.score
 
         async def record(request: ScoreRequest) -> StepScores:
             self.requests.append(request)
+            self.began.set()
             await self.wait.wait()
             return await score(request)
 
@@ -179,19 +178,18 @@ async def test_a_request_is_one_program_that_the_daemon_counts(
 # ---------------------------------------------------------------- failures
 
 
-async def test_work_that_a_dead_engine_lost_is_done_again(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, verifier=Faults(die_after_steps=frozenset({1})))
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_work_that_a_dead_engine_lost_is_done_again(tmp_path: Path, comes_back: bool) -> None:
+    faults = Faults(die_after_steps=frozenset({1}))
+    rig = Rig(tmp_path, verifier=faults if comes_back else replace(faults, restart_s=None))
     async with serve(rig) as client:
         response = await client.post("/v1/score", json=ASK)
+        if not comes_back:
+            check(response, 503, "engine_dead")
+            return
         assert rig.engines.verifier.health().restarts == 1
         expected = await compute_scores(rig, WRONG)
         assert response.json()["data"][1]["step_scores"] == list(expected.scores)
-
-
-async def test_an_engine_that_does_not_come_back(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, verifier=Faults(die_after_steps=frozenset({1}), restart_s=None))
-    async with serve(rig) as client:
-        check(await client.post("/v1/score", json=ASK), 503, "engine_dead")
 
 
 async def test_a_solution_that_is_too_long_is_named(rig: Rig, client: httpx.AsyncClient) -> None:
@@ -209,7 +207,9 @@ async def test_a_solution_that_is_too_long_is_named(rig: Rig, client: httpx.Asyn
         check(response, 400, "context_length_exceeded", param)
 
 
-async def test_a_client_that_leaves_ends_its_requests(rig: Rig) -> None:
+async def test_a_client_that_leaves_ends_its_requests(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     app = create_app(rig.service, rig.config)
     await rig.service.start()
     messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -222,18 +222,9 @@ async def test_a_client_that_leaves_ends_its_requests(rig: Rig) -> None:
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers}
     scope |= {"query_string": b"", "client": ("127.0.0.1", 1)}
-    _, verifier = both(rig.engines)
-    began = asyncio.Event()
-    score = verifier.score  # type: ignore[attr-defined]
-
-    async def begin(request: ScoreRequest) -> StepScores:
-        began.set()
-        found: StepScores = await score(request)
-        return found
-
-    verifier.score = begin  # type: ignore[attr-defined]
+    recorded = Recorded(rig, monkeypatch)
     task = asyncio.create_task(app(scope, messages.get, send))
-    await began.wait()
+    await recorded.began.wait()
     messages.put_nowait({"type": "http.disconnect"})
     await task
     assert sent[0]["status"] == 499

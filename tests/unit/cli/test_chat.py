@@ -110,7 +110,6 @@ Screen = Callable[[io.StringIO], str]
 
 
 def say(monkeypatch: Patch, daemon: FakeDaemon, *pieces: str) -> None:
-    """Let the daemon's next replies have these pieces."""
     body = "".join(encode_chat_chunk({"content": piece}) for piece in pieces)
     reply = httpx.Response(200, stream=CutStream(f"{body}data: [DONE]\n\n".encode(), None))
     monkeypatch.setitem(daemon.errors, f"POST {PLAIN}", reply)

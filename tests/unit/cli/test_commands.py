@@ -252,7 +252,6 @@ def test_up_when_another_one_runs(cli: Cli, daemon: FakeDaemon, other: tuple[str
 
 @pytest.mark.parametrize("command", ["--help", "models ls --json", "config show", "models ls"])
 def test_a_closed_pipe_is_exit_141(command: str) -> None:
-    """Written by click, by rich and by ourselves."""
     code = (
         "import sys\n"
         "from flashedge.cli.main import main\n"

@@ -66,7 +66,6 @@ def test_a_missing_compiler_ends_the_checks(monkeypatch: Patch) -> None:
 
 
 def list_checks(monkeypatch: Patch, cards: object) -> dict[str, Check]:
-    """All of `doctor` up to the configuration, which is wrong."""
     monkeypatch.setattr(doctor, "find_gpus", lambda: cards)
     monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
     cuda = Check(name="cuda", verdict=BAD, detail="")

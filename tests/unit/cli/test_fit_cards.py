@@ -50,7 +50,6 @@ def test_a_pair_that_is_too_large_for_one_card_fits_two(home: Path) -> None:
 
 
 def test_the_settings_place_the_engines_on_named_cards(home: Path) -> None:
-    """Both over two cards: each has half of the weights."""
     found = check(configure(home, "0,1", "0,1"), TWO)
     assert found["fit"].verdict == GOOD
     assert "7.1 GiB generator, 6.6 GiB verifier (on each card)" in found["weights"].detail
@@ -62,7 +61,6 @@ def test_the_settings_place_the_engines_on_named_cards(home: Path) -> None:
 
 
 def test_each_engine_needs_room_on_its_own_card(home: Path) -> None:
-    """What the generator's card has left is of no use to the verifier."""
     config = configure(home)
     need = find_need(find_pair(LARGE, config), config, find_place(TWO, config, NONE))
     for cards, fits in (("80GiB,8GiB", False), ("8GiB,80GiB", False), ("24GiB,16GiB", True)):

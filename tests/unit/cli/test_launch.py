@@ -57,7 +57,6 @@ def daemon(monkeypatch: Patch) -> FakeDaemon:
 
 
 def install(tmp_path: Path, name: str, version: str | None = None) -> None:
-    """Put a program on PATH; of the version that was tried, unless it is given."""
     file = tmp_path / "bin" / AGENTS[name].program
     file.write_text(PROGRAM.format(version=version or AGENTS[name].versions[-1]))
     file.chmod(0o755)

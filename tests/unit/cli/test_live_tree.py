@@ -25,7 +25,6 @@ WIDTH = 80
 
 
 def view_of(story: Iterable[Event]) -> RunView:
-    """The view after `story`, folded one event at a time, as a follower does."""
     view, number = RunView(), 0
     for event in story:
         number += not isinstance(event, events.Progress)

@@ -46,7 +46,6 @@ def test_a_message_is_not_markup(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def list_options(command: Any, name: str = "flashedge") -> Iterator[tuple[str, list[str]]]:
-    """(command, spellings) of each option of `command` and of the commands below it."""
     for below in getattr(command, "commands", {}):
         yield from list_options(command.get_command(None, below), f"{name} {below}")
     for parameter in command.params:

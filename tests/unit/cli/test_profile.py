@@ -68,8 +68,6 @@ class FakePair:
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    """Commands whose device and engines are made up."""
-
     def device(kind: str, threads: int, limit_s: float, on_progress: Any) -> dict[str, Any]:
         on_progress(0.5, "GEMM")
         return FIGURES
@@ -88,7 +86,6 @@ def kept() -> Path:
 
 
 def spoil(name: str = "driver") -> None:
-    """Let the kept profile be another device's."""
     data = json.loads(kept().read_text())
     data["fingerprint"][name] = "older"
     kept().write_text(json.dumps(data))

@@ -98,7 +98,6 @@ def test_export_html(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
 
 
 def list_modules(name: str) -> set[str]:
-    """The modules that are there when `name` is imported."""
     code = f"import sys, {name}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(done.stdout.split())

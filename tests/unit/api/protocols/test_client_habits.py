@@ -42,7 +42,6 @@ def read_schema(path: str, tool: dict[str, Any]) -> Any:
 
 
 async def send(path: str, fields: dict[str, Any], model: str = "bundled") -> dict[str, Any]:
-    """What the handlers get of a request that they answer."""
     service, answer = await ask(path, {**ASK, **fields, "model": model})
     assert answer.status_code == 200, answer.text
     ((_, body, _),) = service.protocols.asked

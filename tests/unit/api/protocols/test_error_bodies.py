@@ -140,7 +140,6 @@ def test_an_error_of_vllm_has_our_form(
 
 @pytest.mark.parametrize("path", sorted(set(PROTOCOL_ROUTES)))
 async def test_every_layer_writes_the_same_body(path: str) -> None:
-    """The guard, the switch, and what stands for vLLM's handlers."""
     async with client_of(FakeService()) as client:
         guard = await client.post(path, json=ASK, headers={"host": "evil.example"})
         switch = await client.post(path, json={**ASK, "model": "gpt-5"})

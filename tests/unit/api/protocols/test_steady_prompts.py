@@ -30,7 +30,6 @@ def part(text: str, kind: str = "text") -> dict[str, Any]:
 
 
 def list_bodies(turn: str) -> list[dict[str, Any]]:
-    """Requests whose instructions differ by the turn only."""
     texts = (f"{head(turn)}\n{REST}", f"{head(turn)}{REST}", f"{REST}\n{left(turn)}")
     bodies: list[dict[str, Any]] = []
     for text in texts:
