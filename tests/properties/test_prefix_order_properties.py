@@ -1,4 +1,4 @@
-"""Orders compared with every permutation, and with the claims of the paper's appendix."""
+"""Orders of paths compared with every permutation, and with the claims of the paper's appendix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import combinations, pairwise, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.scheduling.prefix_order import prefix_order, sweep_order
+from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from scripts.bench.flashtts.orders import count_shared, scattered_order, sum_shared
 from scripts.bench.flashtts.radix_cost import (
     RadixTree,
@@ -77,3 +77,32 @@ def test_costs_are_consistent(paths: list[tuple[int, ...]], capacity: int) -> No
         cost = measure_cache_cost([(paths, order)], capacity)
         assert cost.computed <= cost.touched == sum(map(len, paths))
         assert cost.computed - cost.evicted <= capacity
+
+
+# ---------------------------------------------------------------- by hand
+
+
+# two parents of two children each, from a search that takes the parents in turn
+CROSSED = [(1, 10), (2, 20), (1, 11), (2, 21)]
+
+
+def test_children_of_a_parent_stand_together() -> None:
+    assert prefix_order(CROSSED) == (0, 2, 1, 3)
+    assert scattered_order(CROSSED) == arrival_order(CROSSED) == (0, 1, 2, 3)
+
+
+def test_parents_keep_their_order_whatever_the_ids_of_their_children() -> None:
+    assert prefix_order([(2, 3), (2, 4), (1, 5), (1, 6)]) == (2, 3, 0, 1)
+
+
+def test_a_sweep_is_reversed_at_each_level() -> None:
+    level = [(1,), (2,)]
+    assert sweep_order(level) == prefix_order(level)[::-1] == (1, 0)
+    assert sweep_order(CROSSED) == prefix_order(CROSSED)
+
+
+def test_paths_may_be_equal_or_nested_or_missing() -> None:
+    assert prefix_order([(1, 2), (1,), (1, 2), ()]) == (3, 1, 0, 2)
+    for order in (prefix_order, sweep_order, arrival_order, scattered_order):
+        assert order([]) == ()
+    assert sum_shared([], ()) == 0

@@ -1,16 +1,19 @@
-"""The log-t distribution agrees with scipy's Student t; requests know their prompts."""
+"""Lengths: log-t agrees with scipy, figures by quadrature equal the formulas of the paper."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, stats
 
-from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from flashedge.scheduling.lengths.outputs import LengthRequest
+from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
+from scripts.lab.distributions import LogNormal, Point
 from tests.support.paths import ROOT
 
 TOKENS = np.array([0.5, 1.0, 20.0, 90.0, 150.0, 400.0, 3000.0, 32768.0])
@@ -45,3 +48,74 @@ def test_the_scheduler_does_not_import_the_slow_parts_of_scipy() -> None:
         "assert not {'scipy.stats', 'torch', 'asyncio', 'matplotlib'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# ---------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 4.0])
+@pytest.mark.parametrize("limit", [100, 170, 1024, 32_768])
+def test_the_figures_are_those_of_the_paper(sigma: float, limit: int) -> None:
+    """Eq. (9) and (10), with G integrated over the standard t-distribution as in App. B."""
+    mu, level, student = 5.0, 0.9, stats.t(3.5)
+
+    def partial(low: float, high: float) -> float:
+        points = [z for z in (-8, -2, 0, 2, 8, 30) if low < z < high]
+        edges = [max(low, -700.0 / sigma), *points, high]
+        return sum(
+            integrate.quad(
+                lambda z: np.exp(mu + sigma * z) * student.pdf(z), a, b, epsrel=1e-10, limit=500
+            )[0]
+            for a, b in pairwise(edges)
+        )
+
+    end = (np.log(limit) - mu) / sigma
+    cut = limit * student.sf(end)
+    found = compute_figures(LogT(mu, sigma), limit)
+    assert found.expected == pytest.approx(partial(-np.inf, end) + cut, rel=5e-4)
+    risk = student.ppf(level)
+    if risk >= end:
+        expected, value = limit, limit
+    else:
+        expected, value = (partial(risk, end) + cut) / (1 - level), np.exp(mu + sigma * risk)
+    assert found.conditional_value_at_risk == pytest.approx(expected, rel=5e-4)
+    assert found.value_at_risk == pytest.approx(value)
+    assert found.median == pytest.approx(min(np.exp(mu), limit))
+
+
+def test_a_condition_far_in_the_tail_keeps_its_digits() -> None:
+    """1 − cdf is 0 here. By hand: of a normal variable from 8.59 on, whose tail is about
+    exponential."""
+    found = compute_figures(LogNormal(5.0, 0.1), 4096, drawn=400)
+    z = (np.log(400) - 5.0) / 0.1
+    shares = np.array([0.5, 0.1])
+    quantiles = np.exp(5.0 + 0.1 * stats.norm.isf(shares * stats.norm.sf(z)))
+    assert (found.median, found.value_at_risk) == pytest.approx(tuple(quantiles), rel=1e-6)
+    assert 400 < found.median < found.expected < found.conditional_value_at_risk < 430
+
+
+@pytest.mark.parametrize(
+    ("distribution", "limit", "drawn"),
+    [
+        (Point(300), 1024, 300),
+        (LogNormal(5.0, 0.01), 1024, 900),
+        (LogT(5.0, 0.4), 512, 512),
+        (LogT(5.0, 0.4), 512, 600),
+    ],
+)
+def test_an_output_that_outlives_its_prediction_or_its_limit_counts_as_long_as_that(
+    distribution: LengthDistribution, limit: int, drawn: int
+) -> None:
+    assert compute_figures(distribution, limit, drawn=drawn) == TailFigures(
+        expected=limit, median=limit, value_at_risk=limit, conditional_value_at_risk=limit
+    )
+
+
+def test_a_point_has_its_length_for_every_figure() -> None:
+    for drawn in (0, 100, 299.5):
+        found = compute_figures(Point(300), 1024, drawn=drawn)
+        assert found.expected == pytest.approx(300)
+        assert found.median == found.value_at_risk == 300
+        assert found.conditional_value_at_risk == pytest.approx(300)
+    cut = compute_figures(Point(300), 200)
+    assert (cut.expected, cut.conditional_value_at_risk) == (200, 200)

@@ -6,8 +6,6 @@ from dataclasses import replace
 from math import log
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import (
@@ -42,27 +40,6 @@ def need(kv_tokens: int, sequences: int = 1) -> Need:
 )
 def test_a_program_starts_where_it_fits(asked: Need, running: list[Need], starts: bool) -> None:
     assert can_start(asked, running, ROOM) is starts
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 20)), max_size=12),
-    st.integers(1, 2000),
-    st.integers(1, 64),
-    st.integers(1, 6),
-)
-def test_admission_never_exceeds_the_room(
-    asked: list[tuple[int, int]], kv_tokens: int, sequences: int, most: int
-) -> None:
-    """But for one program that runs alone."""
-    room = Capacity(kv_tokens=kv_tokens, max_running=most, useful_sequences=sequences)
-    running: list[Need] = []
-    for tokens, paths in asked:
-        if can_start(need(tokens, paths), running, room):
-            running.append(need(tokens, paths))
-    assert len(running) <= most
-    if len(running) > 1:
-        assert sum(n.kv_tokens for n in running) <= kv_tokens
-        assert sum(n.sequences for n in running) <= sequences
 
 
 @pytest.mark.parametrize("width", [None, 5, 32])

@@ -1,4 +1,4 @@
-"""A boosted run's log builds the same tree again, without engines and with other ones."""
+"""Boosted runs: a log builds the same tree again, and what the service records."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from flashedge.answers import grouping
 from flashedge.answers.grouping import WordGroups
@@ -15,11 +16,15 @@ from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive import event_emitter
 from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.request.request import Request
+from flashedge.runtime.rollouts.boosting import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, replay
 from flashedge.search.tree import Tree
 from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import EXITS, SPEC, run_boosted
+from tests.support.rollout_rig import make_cost
 from tests.support.runtime_rig import CONFIG, prompt_of, sim_engines
+from tests.support.service_rig import Rig, Serve, log_of
 
 
 def replay_log(log: RunLog) -> str | None:
@@ -108,3 +113,72 @@ def test_what_can_t_be_replayed_says_why() -> None:
     with pytest.raises(Conflict, match="lacks results"):
         replay_log(RunLog.from_events("run-a", short))
     assert any(isinstance(event, RolloutsAllowed) for event in rest)
+
+
+# ---------------------------------------------------------------- in the service
+
+
+LONG = replace(SPEC, n=40, max_step_tokens=4)
+
+
+@pytest_asyncio.fixture
+async def rig(serve: Serve) -> Rig:
+    made = await serve(max_running=2)
+    made.served.rollout_cost = make_cost(0.0)
+    # The engines' time is virtual. The daemon's own, which is not, would decide beside it.
+    made.service._boosting._daemon = DaemonTime(lambda: 0)
+    return made
+
+
+async def count_boosts(rig: Rig, spec: Request) -> int:
+    run = rig.service.submit(spec)
+    await run.result()
+    events = [event for _, event in await log_of(rig.service.run(run.id))]
+    return sum(isinstance(e, RolloutsAllowed) and e.rollouts > 1 for e in events)
+
+
+async def test_a_run_alone_is_boosted_and_its_stored_log_replays(rig: Rig) -> None:
+    run = rig.service.submit(LONG)
+    result = await run.result()
+    assert result["deterministic"] is False
+    await asyncio.sleep(1.0)
+    log = RunLog.from_events(run.id, [e for _, e in await log_of(rig.service.run(run.id))])
+    assert max(rollouts for _, rollouts in log.script) > 1
+    grader = MathGrader()
+    assert (await replay(log, grader, WordGroups())).find_difference(log) is None
+    await grader.close()
+    assert rig.service.scheduling.boosts == ()
+    await rig.assert_idle()
+
+
+async def test_who_does_not_ask_is_not_boosted(rig: Rig) -> None:
+    assert await count_boosts(rig, replace(LONG, options={})) == 0
+    assert await count_boosts(rig, LONG) > 0
+
+
+async def test_runs_are_boosted_though_another_waits_for_their_end(rig: Rig) -> None:
+    """Steps take the same time whatever the batch, so it comes in sooner."""
+    runs = [rig.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
+    await asyncio.sleep(0.5)
+    assert runs[2].estimate.position is not None
+    [state] = rig.service.scheduling.boosts
+    assert max(state.runs.values()) > 1
+    await asyncio.gather(*(run.result() for run in runs))
+
+
+async def test_a_cancelled_run_leaves_the_board(rig: Rig) -> None:
+    run, other = rig.service.submit(LONG), rig.service.submit(replace(LONG, seed=1))
+    await asyncio.sleep(0.2)
+    run.cancel("enough")
+    await other.result()
+    await asyncio.sleep(1.0)
+    assert rig.service.scheduling.boosts == ()
+    await rig.assert_idle()
+
+
+async def test_a_boosted_run_is_not_continued(rig: Rig) -> None:
+    run = rig.service.submit(LONG)
+    await run.result()
+    await asyncio.sleep(1.0)
+    with pytest.raises(Conflict, match="was boosted"):
+        rig.service.submit(replace(LONG, token_budget=10_000), continues=run.id)
