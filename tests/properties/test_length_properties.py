@@ -10,8 +10,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flashedge.scheduling.lengths.distribution import Floats, LengthDistribution, LogT
-from flashedge.scheduling.lengths.tail import CONFIDENCE, TailFigures, compute_figures
+from flashedge.scheduling.lengths.distribution import (
+    CONFIDENCE,
+    Floats,
+    LengthDistribution,
+    LogT,
+    TailFigures,
+    compute_figures,
+)
 from flashedge.scheduling.programs.policies import Decay, compute_risk_weight, compute_scores
 from scripts.lab.distributions import LogNormal, Point
 

@@ -15,8 +15,11 @@ from functools import lru_cache
 from math import sqrt
 from typing import Any
 
-from flashedge.scheduling.lengths.distribution import LengthDistribution
-from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
+from flashedge.scheduling.lengths.distribution import (
+    LengthDistribution,
+    TailFigures,
+    compute_figures,
+)
 
 ROUNDED_TOKENS = 16
 """Drawn tokens are rounded down to a multiple, since figures are cached for each number."""

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
-from flashedge.scheduling.lengths.tail import compute_figures
+from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT, compute_figures
 from scripts.lab.benchmark.requests.prompts import Floats, LengthPrior, Prompts
 
 LOG_NORMAL_SPREAD = 1.34

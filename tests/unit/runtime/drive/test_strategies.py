@@ -11,8 +11,8 @@ import pytest
 from flashedge import events
 from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.history import ENTROPY
+from flashedge.runtime.drive.driver import Growth
 from flashedge.runtime.drive.earlier_run import EarlierRun
-from flashedge.runtime.drive.growth import Growth
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
+from flashedge.scheduling.lengths.distribution import (
+    LengthDistribution,
+    LogT,
+    TailFigures,
+    compute_figures,
+)
 from flashedge.scheduling.lengths.outputs import LengthRequest
-from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
 from scripts.lab.distributions import LogNormal, Point
 from tests.support.paths import ROOT
 
