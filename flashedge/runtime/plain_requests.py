@@ -75,4 +75,4 @@ def watch_program(find: Callable[[str], PairScheduler], ask: PlainAsk) -> Iterat
             lengths = OutputLengths.from_outputs(
                 [tally.completion_tokens], [tally.finishes != ["stop"]]
             )
-        scheduler.end_request(member, lengths)
+        scheduler.leave(member, lengths)

@@ -132,10 +132,6 @@ class Run:
         """Its place in the queue, when it starts, and how long its paths will be."""
         return self._find_estimate()
 
-    @property
-    def queue_s(self) -> float:
-        return time.monotonic() - self._queued_at
-
     def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
         return self._log.follow(after)
 
@@ -195,7 +191,7 @@ class Run:
 
     def mark_started(self) -> float:
         """Leave the queue. Returns the seconds spent in it."""
-        waited = self.queue_s
+        waited = time.monotonic() - self._queued_at
         self._move(RunStatus.RUNNING)
         self.emit(RunStarted(config=self.plan.to_json(), queue_s=waited))
         return waited

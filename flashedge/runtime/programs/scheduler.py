@@ -176,7 +176,7 @@ class PairScheduler:
         self._speed.add_sequences(-self._drawing.pop(run_id, 0), self._clock())
         run = self._runs.pop(run_id, None)
         if run is not None:
-            self._leave(run_id, run.paths.count())
+            self.leave(run_id, run.paths.count())
 
     def _learn_kv_share(self, finished: RunState) -> None:
         """Let what a run held at its peak count for all runs of its strategy."""
@@ -207,9 +207,6 @@ class PairScheduler:
         self._join(name, member, ask.program, ask.client, request)
         return name
 
-    def end_request(self, member: str, lengths: OutputLengths | None) -> None:
-        self._leave(member, lengths)
-
     # ------------------------------------------------------------ members of programs
 
     def _join(
@@ -221,7 +218,8 @@ class PairScheduler:
         if self._predictions is not None:
             self._predictions.submit(request, partial(self.predict, name))
 
-    def _leave(self, name: str, lengths: OutputLengths | None) -> None:
+    def leave(self, name: str, lengths: OutputLengths | None) -> None:
+        """A member is over. lengths: of its outputs, if they are known."""
         self.programs.leave(name, self._clock())
         self._note_change()
         request = self._requests.pop(name)

@@ -210,7 +210,7 @@ class VirtualServer:
                     board.note_tokens(member, len(chunk.token_ids))
                     tokens += len(chunk.token_ids)
         finally:
-            board.end_request(member, None)
+            board.leave(member, None)
         finished_s = asyncio.get_running_loop().time()
         return Served(
             started_s=self._began_s.get(key, finished_s),
