@@ -37,7 +37,6 @@ class FlashEdgeError(Exception):
 
     @property
     def line(self) -> str:
-        """Message and hint as one line."""
         return f"{self}; {self.hint}" if self.hint else str(self)
 
 
@@ -103,8 +102,7 @@ class EngineDead(EngineError):
     http_status = 503
     code = "engine_dead"
     is_suspect = True
-    """Whether the request was in the step that ended the engine, so that it may be why. True where
-    that is not known."""
+    """Whether the request may be why the engine ended. True where that is not known."""
 
 
 class DaemonError(FlashEdgeError):
@@ -118,7 +116,6 @@ class DaemonStopping(DaemonError):
 
     @classmethod
     def for_request(cls) -> DaemonStopping:
-        """The error of a request that arrives, or is open, while the daemon stops."""
         return cls("the daemon is stopping", hint="start it again: flashedge up")
 
 

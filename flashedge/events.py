@@ -1,7 +1,4 @@
-"""What happens in a run, as numbered events. Dashboard, SSE stream and run store read only these.
-
-Every event is frozen, and `from_json(to_json(event)) == event`.
-"""
+"""What happens in a run, as numbered events: all that dashboard, SSE stream and run store read."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ from flashedge.types import NodeId, TokenIds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The run left the queue."""
-
     config: Mapping[str, Any]
     """The request with all its defaults filled in."""
     queue_s: float
@@ -27,8 +22,6 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesExpanded:
-    """New nodes began to generate."""
-
     parent: NodeId
     depth: int
     children: tuple[tuple[NodeId, int, int], ...]
@@ -40,9 +33,8 @@ class PromptRead:
     """The first request of the run has begun to generate."""
 
     tokens: int
-    """Length of the run's prompt."""
     cached_tokens: int
-    """Those of them whose KV the generator reused, as of the conversation's turn before."""
+    """Tokens of the prompt whose KV the generator reused, as of an earlier turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +49,12 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """A node's segment is complete."""
-
     node: NodeId
     token_ids: TokenIds
     logprobs: tuple[float, ...]
     text: str
     steps: tuple[str, ...]
     finish: str
-    """A value of FinishReason."""
     answer: str | None = None
     """The boxed answer of a path that ends here, as the model wrote it."""
 
@@ -83,8 +72,6 @@ class NodeScored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesMarked:
-    """Nodes changed their status."""
-
     status: str
     """active, pruned, duplicate, complete or cancelled. A cancelled node loses its text, tokens
     and scores."""
@@ -93,12 +80,11 @@ class NodesMarked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsEnded:
-    """MCTS rollouts ended. Visits and mean values of all nodes follow from these."""
+    """MCTS rollouts ended, in these nodes. Visits and mean values of all nodes follow."""
 
     nodes: tuple[NodeId, ...]
-    """The node in which each rollout ended, in order."""
     futile: int = 0
-    """Further rollouts that were cut, since nothing below their node can be good enough."""
+    """Further rollouts, which were cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +92,10 @@ class RolloutsAllowed:
     """A boosted MCTS run may have another number of rollouts in flight from now on."""
 
     turn: int
-    """Expansions that the search had taken before. With the seed, the turns and numbers of all
-    these events fix the tree."""
+    """Expansions that the search had taken before. With the seed these events fix the tree."""
     rollouts: int
     of: int
-    """Rollouts that all boosted runs may have together at the time. 0: not known."""
+    """Rollouts that all boosted runs may have together. 0: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,41 +103,33 @@ class RolloutsInFlight:
     """Other MCTS rollouts are in flight than before. Only runs that may have several send it."""
 
     flights: tuple[tuple[int, NodeId], ...]
-    """(number, node) of each: rollouts are numbered in the order of their launch, and stand at the
-    node that they expand or wait at. A new number was launched; one that is missing has ended."""
+    """(number, node) of each, numbered in the order of launch; the node is the one that it expands
+    or waits at."""
     cancelled: int
-    """Rollouts that were cancelled so far, because the run may have fewer."""
+    """Rollouts cancelled so far because the run may have fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyUpdated:
-    """How sure the run is at a checkpoint.
-
-    A run that no policy may stop emits all its checkpoints at its end.
-    """
+    """How sure the run is at a checkpoint. A run that no policy may stop sends all at its end."""
 
     certainty: float | None
-    """1 - normalized entropy of the answers so far; the consistency of the probes of a probed
-    chain. In [0, 1]; None while it is unknown."""
+    """1 - normalized entropy of the answers so far, or the consistency of a chain's probes. In [0,
+    1]."""
     answers: int
-    """Answers so far."""
     measures: Mapping[str, float] = field(default_factory=dict)
     """Every measure by name (see `certainty.history`)."""
     progress: int = 0
-    """The progress: finished paths, rollouts or probes so far."""
+    """Finished paths, rollouts or probes so far."""
     tokens: int = 0
-    """Committed tokens so far."""
     answer: str | None = None
     """The answer of the run if it ended here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """A probe of a chain ended."""
-
     node: NodeId
     text: str
-    """The text that the model generated after the probe's suffix."""
     tokens: int
     """Tokens that the probe generated. They are no part of the tree."""
 
@@ -162,8 +139,6 @@ EXIT_REASONS = ("certainty", "non_convergence", "budget", "deadline", "reward", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExit:
-    """The search stopped before its own end."""
-
     reason: str
     """One of EXIT_REASONS."""
     tokens: int
@@ -179,29 +154,22 @@ class EngineRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplitChanged:
-    """The KV memory was divided again between the engines, for all runs.
-
-    Each run also emits the current split at its first level.
-    """
+    """The KV memory was divided again between the engines, for all runs. Each run also sends the
+    current split at its first level."""
 
     generator_bytes: int
     verifier_bytes: int
     decode_batch: int
-    """Sequences in one step of the generator."""
     prefill_batch: int
-    """Sequences in one step of the verifier."""
     offload: bool
     """Whether the engines own the memory in turn, each while the other's KV is offloaded."""
     predicted_s: float
-    """Predicted seconds of a level."""
     curves: str
     """The source of the cost curves, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offloaded:
-    """An engine gave its KV memory to the other one."""
-
     engine: str
     saved_bytes: int
     """Bytes of its KV that are now in host memory."""
@@ -210,8 +178,6 @@ class Offloaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """An engine got its KV memory back."""
-
     engine: str
     loaded_bytes: int
     """Bytes of the saved KV that were still needed."""
@@ -220,8 +186,6 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """The run ended with a result."""
-
     result: Mapping[str, Any]
     """The object that `flashedge solve --json` prints."""
 
@@ -266,8 +230,8 @@ _KINDS: Mapping[str, type] = {k.__name__: k for k in typing.get_args(Event)}
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: the result of a run
-    holds its whole tree, and a copy takes seven times as long as writing it."""
+    """`{"type": name, **fields}` of plain JSON values. Mappings are not copied: a result holds its
+    whole tree."""
     return {"type": type(event).__name__, **_list_fields(event)}
 
 
@@ -276,8 +240,7 @@ def _list_fields(record: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Mappings hold plain values already (`config`, `measures`, `result`), and so does a sequence
-    that begins with one: a step has hundreds of tokens."""
+    """Mappings hold plain values already, and so does a sequence that begins with one."""
     if isinstance(value, (list, tuple)):
         is_plain = not value or isinstance(value[0], str | int | float)
         return value if is_plain else type(value)(map(_to_plain, value))

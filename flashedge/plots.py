@@ -100,10 +100,8 @@ def draw_text_plot(
     height: int,
     marks: Collection[str] = (),
 ) -> str:
-    """Draw named lines as plain text of `width` columns and `height` rows.
-
-    Points with NaN are left out. The series in `marks` are points without a line.
-    """
+    """Draw named lines as plain text of `width` columns and `height` rows, without NaN. The series
+    in `marks` are points without a line."""
     import plotext
 
     plotext.terminal.limit(False, False)  # keeps the given size on any terminal

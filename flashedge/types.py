@@ -19,11 +19,11 @@ THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
 """What a model writes around its thinking."""
 
 THINK_TAIL_TOKENS = 16
-"""The end of a prompt in which a chat template may open the thinking."""
+"""Length of a prompt's end in which a chat template may open the thinking."""
 
 STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
-"""What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""
+"""What of a path the verifier sees: all of its steps, or the answer after the thinking."""
 
 BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
 POLICY_NAMES = ("fcfs", "gang", "tie", "shortest")
@@ -45,18 +45,16 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 """The built-in strategies, each in words. `search.catalog` builds them."""
 STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
-`search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have; entropy:
-before a token that the model is unsure of (`search.entropy`)."""
+`search.steps.MARKER_WORDS`; tokens: at its token limit; entropy: before an uncertain token
+(`search.entropy`)."""
 STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
-"""Defaults of the rule entropy: the threshold in nats, and the least tokens of a step."""
+"""Defaults of the rule entropy: nats, and the least tokens of a step."""
 MAX_STEP_ENTROPY = 3.0
-"""Largest threshold in nats. What `search.entropy` estimates is at most 3.04."""
+"""Nats. `search.entropy` estimates at most 3.04."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One chat message. `role` is system, user or assistant."""
-
     role: str
     content: str
 
@@ -73,7 +71,6 @@ class Problem:
 
     @property
     def text(self) -> str:
-        """The last user message."""
         return self.messages[-1].content
 
 
@@ -120,10 +117,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What one expansion generated."""
-
     token_ids: TokenIds
-    """Shape (num_tokens,)."""
     logprobs: tuple[float, ...]
     """Shape (num_tokens,): natural log under the model's distribution at temperature 1."""
     text: str
@@ -138,9 +132,7 @@ class Vote:
 
     answer: str
     weight: float
-    """The sum of its paths' scores."""
     count: int
-    """The number of its paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,12 +147,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """What was drawn before the search asked for it: drafted steps, and paths ahead."""
+    """What was drafted before the search asked for it: steps, and paths ahead."""
 
     drawn_tokens: int = 0
     """Tokens drafted beyond the ends of steps, or of paths that no node had asked for yet."""
     kept_tokens: int = 0
-    """Those of them that became part of the tree."""
+    """Those that became part of the tree."""
     kept_steps: int = 0
     """Steps, or whole paths, that began with a draft."""
     scored_steps: int = 0
@@ -176,14 +168,11 @@ class Speculation:
 
     @property
     def wasted_tokens(self) -> int:
-        """Those of the drawn tokens that nothing used, once the run is over."""
         return max(0, self.drawn_tokens - self.kept_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of a run."""
-
     prompt_tokens: int = 0
     completion_tokens: int = 0
     """Tokens of the chosen path; of all choices in plain chat."""
@@ -195,15 +184,13 @@ class Usage:
     verifier_cached_tokens: int = 0
     """Prompt tokens whose KV the verifier reused."""
     probe_tokens: int = 0
-    """Tokens that probes generated. They are discarded and no part of `tree_tokens`."""
+    """Tokens of probes, which are no part of `tree_tokens`."""
     cancelled_tokens: int = 0
-    """Tokens of nodes that the search cancelled. They are no part of `tree_tokens`."""
+    """Tokens of cancelled nodes, which are no part of `tree_tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Wall-clock seconds of a run."""
-
     queue_s: float = 0.0
     generate_s: float = 0.0
     """Time with at least one request to the generator open."""

@@ -53,7 +53,7 @@ _NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
 
 @dataclass
 class KeyHandled(Message):
-    """The key that was sent with this number has been handled wherever it could be."""
+    """The key with this number has been handled wherever it could be."""
 
     number: int
 
@@ -61,8 +61,8 @@ class KeyHandled(Message):
 class DashboardApp(App[None]):
     """The whole screen.
 
-    daemon: an async client; devices: reads samples of cards, may block; clock: monotonic seconds;
-    wall: Unix seconds; theme_file: remembers the chosen theme (None: nothing does).
+    devices: reads samples of cards, may block; clock: monotonic seconds; wall: Unix seconds;
+    theme_file: remembers the chosen theme.
     """
 
     CSS_PATH = ["dashboard.tcss", "wide.tcss", "dialogs.tcss"]  # noqa: RUF012
@@ -173,9 +173,9 @@ class DashboardApp(App[None]):
     async def _handle_next_key(self) -> None:
         """Handle the oldest key that waits.
 
-        A key may move the focus or open a dialog, and the next one belongs there. But a key goes to
-        the focused widget and from there up to the app, through a queue each, and keys that are
-        typed ahead would overtake it. So they wait for a message that goes the same way behind it.
+        A key may move the focus or open a dialog, and the next one belongs there. But each key goes
+        through a queue of the focused widget and of all above it, and keys that are typed ahead
+        would overtake it. So they wait for a message that goes the same way behind it.
         """
         self._key_sent_at = None
         if not self._typed or not self.screen_stack or not self.screen.is_mounted:
@@ -192,7 +192,7 @@ class DashboardApp(App[None]):
             self.call_later(self._handle_next_key)  # behind the change of the focus
 
     def _expect_key(self) -> None:
-        """Go on with the next key, also where a widget was removed that had the message."""
+        """Go on with the next key, also where a widget with the message was removed."""
         sent_at = self._key_sent_at
         if self._typed and (sent_at is None or time.monotonic() - sent_at > KEY_TIMEOUT_S):
             self.call_later(self._handle_next_key)
@@ -233,7 +233,7 @@ class DashboardApp(App[None]):
         self._inbox.setdefault(message.run, []).extend(message.items)
 
     def fold_inbox(self) -> None:
-        """Fold what arrived since the last fold: one event on a quiet day, many in a rush."""
+        """Fold what arrived since the last fold, in one go."""
         inbox, self._inbox = self._inbox, {}
         for run, items in inbox.items():
             self.state = state.fold_events(self.state, run, items)
@@ -276,7 +276,6 @@ class DashboardApp(App[None]):
 
     @on(feed.RunRefused)
     def _show_refused(self, message: feed.RunRefused) -> None:
-        """Open the dialog again, with what was typed and the reason."""
         self._open_submit(message.draft, message.error)
 
     @on(feed.Notice)
@@ -304,7 +303,6 @@ class DashboardApp(App[None]):
         self.paint()
 
     def paint(self) -> None:
-        """Draw the state, if it changed."""
         shown = self.state.shown
         if self.state is not self._painted:
             self._painted = self.state
@@ -362,7 +360,6 @@ class DashboardApp(App[None]):
         self.screen.toggle_class("show-log")
 
     def action_copy(self) -> None:
-        """Copy the text of the marked step, as it is shown."""
         self._copy("step", self._step.text)
 
     def action_copy_answer(self) -> None:

@@ -17,7 +17,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SCALE = ("#5f86c9", "#7f93ba", "#a09f9f", "#c9b46a", "#ffd84d")
 """Blue to yellow with rising luminance (after cividis): readable with any colour vision, and in
-shades of grey."""
+grey."""
 
 DIM = "#8a8a8a"
 WARNING = "#ffb454"
@@ -26,7 +26,7 @@ ON_LIGHT = {
     DIM: "#6e6e6e",
     WARNING: "#9a4d00",
 }
-"""What stands for each of these colours on a light background, where high scores are dark."""
+"""These colours on a light background, where high scores are dark."""
 
 OURS = Theme(
     name="flashedge",
@@ -53,14 +53,11 @@ def load_choice(file: Path | None) -> str:
 
 
 def save_choice(file: Path, name: str) -> None:
-    """Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{name}\n", encoding="utf-8")
 
 
 class LightFilter(LineFilter):
-    """Gives scores and dim texts the colours that are readable on a light background."""
-
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
             segment if segment.style is None else segment._replace(style=_darken(segment.style))
@@ -83,7 +80,6 @@ def clamp(part: float) -> float:
 
 
 def score_colour(score: float | None) -> str:
-    """The colour of a score in [0, 1]; grey without one."""
     return DIM if score is None else SCALE[min(int(clamp(score) * len(SCALE)), len(SCALE) - 1)]
 
 
@@ -110,7 +106,7 @@ def draw_score(score: float | None, width: int = 3) -> Text:
 
 
 def draw_sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:
-    """The last `width` values as a line of blocks; `top` is the value of a full block."""
+    """The last `width` values as blocks; `top` is the value of a full block."""
     last = values[-width:] if width else ()
     high = max([top or 0.0, *last]) or 1.0
     return "".join(BLOCKS[round(clamp(v / high) * 8)] for v in last).rjust(width)

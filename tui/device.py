@@ -15,7 +15,7 @@ from flashedge.profiler.gpu import VARIABLE, VisibleCard, find_visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """The device at one moment. Power and temperature are None where it doesn't report them."""
+    """Power and temperature are None where the device doesn't report them."""
 
     name: str
     label: str = ""
@@ -32,8 +32,8 @@ class DeviceSample:
 def read_devices(cards: Sequence[str] = ()) -> tuple[DeviceSample, ...]:
     """Sample the cards of the engines.
 
-    cards: as CUDA_VISIBLE_DEVICES calls them. Where the daemon names none, it is the first card
-    that CUDA shows, and the processor where there is none.
+    cards: as CUDA_VISIBLE_DEVICES calls them; else the first card that CUDA shows, or the
+    processor.
     """
     try:
         pynvml.nvmlInit()
@@ -70,7 +70,6 @@ def _read_card(card: VisibleCard) -> DeviceSample:
 
 
 def _read_optional(read: Callable[[], float]) -> float | None:
-    """A figure that some cards don't report."""
     try:
         return float(read())
     except pynvml.NVMLError:

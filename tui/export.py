@@ -44,7 +44,6 @@ def write_tree(run: RunView, target: Path) -> None:
 
 
 def to_json(run: RunView) -> str:
-    """The tree with its settings, its result and a legend."""
     best = frozenset(run.path(run.best))
     values = rollout_values(run)
     tree = {

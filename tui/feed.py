@@ -1,7 +1,6 @@
 """The workers between client and dashboard, and the messages that they post. They own no state.
 
-Each worker loops or makes one request. One whose daemon does not answer polls it at growing
-intervals.
+A worker whose daemon does not answer polls it at growing intervals.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from flashedge.tui.widgets.dialogs import Draft
 POLL_S = 1.0
 DEVICE_POLL_S = 2.0
 LISTED_RUNS = 50
-"""Newest runs that each poll lists."""
 
 OLDER_RUNS = 200
 """Runs of a page behind them, which is loaded when the user wants it."""
@@ -45,15 +43,13 @@ Severity = Literal["information", "warning", "error"]
 
 @dataclass
 class Changed(Message):
-    """Something that needs no more than a pure change of the dashboard's state."""
+    """A pure change of the dashboard's state."""
 
     change: Callable[[Dashboard], Dashboard]
 
 
 @dataclass
 class EventsReceived(Message):
-    """Events of a followed run, in order."""
-
     run: str
     items: tuple[Numbered, ...]
 
@@ -68,8 +64,6 @@ class FollowEnded(Message):
 
 @dataclass
 class StatusReceived(Message):
-    """The daemon's status and its newest runs."""
-
     daemon: DaemonStatus
     runs: tuple[RunRow, ...]
 
@@ -83,8 +77,7 @@ class OlderReceived(Message):
 
 @dataclass
 class RunAccepted(Message):
-    """The daemon accepted a submitted problem; `position` runs wait before it, and it is expected
-    to start in `starts_in_s`."""
+    """The daemon accepted a submitted problem; `position` runs wait before it."""
 
     run: str
     position: int | None
@@ -93,16 +86,12 @@ class RunAccepted(Message):
 
 @dataclass
 class RunRefused(Message):
-    """The daemon refused a submitted problem."""
-
     draft: Draft
     error: str
 
 
 @dataclass
 class Notice(Message):
-    """A line for the user."""
-
     text: str
     severity: Severity = "information"
 
@@ -160,7 +149,6 @@ async def follow_run(daemon: AsyncClient, post: Post, run: str, after: int = 0) 
 
 
 async def load_replay(daemon: AsyncClient, post: Post, run: str) -> None:
-    """Fetch all events of a run that is over."""
     items: list[Numbered] = []
     try:
         async with aclosing(daemon.events(run)) as pieces:

@@ -1,7 +1,7 @@
 """A stored run played again, at a multiple of its own speed. Pure: time is an argument.
 
-The store keeps no times. A replay spreads the run's duration over its events in proportion to the
-tokens of each step, so that levels with long steps take long, as they did.
+The store keeps no times, so the run's duration is spread over its events in proportion to the
+tokens of each step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ _OTHER_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """The events of a run, and how far they have been played."""
-
     run: str
     items: tuple[Numbered, ...]
     offsets_s: tuple[float, ...]
@@ -41,7 +39,6 @@ class Replay:
 
 
 def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
-    """A replay at its beginning, at the first speed."""
     weights = [
         float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
         for _, event in items
@@ -62,7 +59,6 @@ def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, .
 
 
 def speed_up(replay: Replay) -> Replay:
-    """At the next speed; after the last one, at the first again."""
     return replace(replay, speed=SPEEDS[(SPEEDS.index(replay.speed) + 1) % len(SPEEDS)])
 
 

@@ -1,7 +1,7 @@
 """Everything that the dashboard shows, as one frozen value. Every function here is pure.
 
-Runs are folds over their events (`client.run_fold`). The daemon's listing and status are snapshots
-that replace each other. A replay folds stored events by the same function, apart from live runs.
+Runs are folds over their events (`client.run_fold`), stored ones in a replay too. The daemon's
+listing and status are snapshots.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ TREES_KEPT = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenSample:
-    """Token counts of the runs at one moment."""
-
     at_s: float
     counts: Mapping[str, tuple[int, int]]
     """By run: all tokens, and tokens of nodes that are active or complete."""
@@ -37,19 +35,14 @@ class TokenSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Tokens per second up to `at_s`."""
-
     at_s: float
     tokens_per_s: float
-    """Everything that the runs generate."""
     goodput_per_s: float
     """What the searches keep of it. It moves when a level is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The connection to the daemon."""
-
     state: str = "connecting"
     """connecting, up or lost."""
     error: str = ""
@@ -58,33 +51,29 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """The daemon, its runs and what the user looks at."""
-
     link: Link = field(default_factory=Link)
     daemon: DaemonStatus | None = None
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     """Those that the daemon serves, the user's own programs among them."""
     runs: tuple[RunRow, ...] = ()
-    """The newest runs, as the last poll listed them; those that are not over come first."""
+    """The newest runs of the last poll; those that are not over come first."""
     older: tuple[RunRow, ...] = ()
-    """Runs behind them that the user wanted to see, newest first."""
+    """Runs behind them, loaded on request, newest first."""
     trees: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     """By run: the trees of followed runs, and of the last ones that were."""
     chosen: str | None = None
-    """The run whose tree is shown."""
     follow_newest: bool = True
     """Whether the user wants a run that begins to become the chosen one."""
     wall_s: float = 0.0
-    """Unix seconds, as coarse as the panels need them."""
     samples: tuple[TokenSample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
-    """Samples of the engines' cards, else of the processor. Empty until the first."""
+    """Samples of the engines' cards, else of the processor."""
     replay: Replay | None = None
     replayed: RunView | None = None
 
     @property
     def shown(self) -> RunView | None:
-        """The run that the panels show: the replayed one, else the chosen one."""
+        """The replayed run, else the chosen one."""
         if self.replayed is not None:
             return self.replayed
         return self.trees.get(self.chosen) if self.chosen is not None else None
@@ -96,12 +85,10 @@ class Dashboard:
 
     @property
     def oldest(self) -> RunRow | None:
-        """The oldest listed run."""
         return self.older[-1] if self.older else min(self.runs, key=_age_key, default=None)
 
     @property
     def has_older(self) -> bool:
-        """Whether the daemon keeps runs that are not listed."""
         kept = None if self.daemon is None else self.daemon.kept
         return kept is not None and kept > len(self.runs) + len(self.older)
 
@@ -122,7 +109,7 @@ class Dashboard:
 
     @property
     def prediction(self) -> str:
-        """How long a path of the shown run is predicted to be, in words. Empty if nobody knows."""
+        """How long a path of the shown run is predicted to be, in words."""
         is_replay = self.replayed is not None
         return "" if is_replay or self.chosen_row is None else self.chosen_row.prediction
 
@@ -137,7 +124,6 @@ class Dashboard:
         return rates[-1] if rates and rates[-1].at_s == self.samples[-1].at_s else None
 
     def run_rate(self, run: str) -> float | None:
-        """Tokens per second of one run, lately."""
         rates = compute_rates(self.samples[-8:], run)
         return rates[-1].tokens_per_s if rates else None
 
@@ -167,7 +153,6 @@ def fold_events(state: Dashboard, run: str, items: Iterable[Numbered]) -> Dashbo
 
 
 def interrupt_run(state: Dashboard, run: str) -> Dashboard:
-    """The run's log ends without a last event."""
     before = state.trees.get(run) or RunView(id=run)
     return _set_tree(state, interrupt(before))
 
@@ -192,13 +177,11 @@ def update_daemon(
 
 
 def add_older(state: Dashboard, page: Sequence[RunRow]) -> Dashboard:
-    """With a page of the runs behind the oldest listed one."""
     known = {r.id for r in state.listed}
     return replace(state, older=(*state.older, *(r for r in page if r.id not in known)))
 
 
 def lose_daemon(state: Dashboard, error: str, retry_in_s: float) -> Dashboard:
-    """The daemon can't be reached. Everything received before stays."""
     link = Link(state="lost", error=error, retry_in_s=retry_in_s)
     return replace(state, link=link, daemon=None)
 
@@ -226,8 +209,8 @@ def find_runs_to_follow(state: Dashboard) -> tuple[str, ...]:
 def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard:
     """Note how many tokens the runs have at `at_s`; in a replay, the replayed run.
 
-    A run counts while it is live, and after that as long as samples remember it, so that its last
-    tokens are not lost.
+    A run counts while it is live, and until the samples forget it, so that its last tokens are not
+    lost.
     """
     counted = {r.id for r in state.runs if r.live}
     counted |= state.samples[-1].counts.keys() if state.samples else set()
@@ -243,7 +226,6 @@ def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard
 
 
 def add_sample(samples: tuple[TokenSample, ...], new: TokenSample) -> tuple[TokenSample, ...]:
-    """The samples with `new`, without those that are too old to show."""
     return (*(s for s in samples if new.at_s - s.at_s < KEPT_S), new)
 
 
@@ -286,7 +268,7 @@ def start_replay(state: Dashboard, run: str, items: Sequence[Numbered]) -> Dashb
 
 
 def advance_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
-    """The replay after `elapsed_s` of the watcher's time; unchanged without one."""
+    """The replay after `elapsed_s` of the watcher's time."""
     if state.replay is None or state.replayed is None or state.replay.over:
         return state
     moved, due = replay.advance(state.replay, elapsed_s)
@@ -306,7 +288,7 @@ def _keep_older(
 ) -> tuple[RunRow, ...]:
     """The older runs, with those that newer ones pushed out of the snapshot `runs`.
 
-    None if runs were removed since the last one: which ones, a snapshot of the newest can't say.
+    Empty if runs were removed since the last one: which ones, a snapshot of the newest can't say.
     """
     if not state.older or not runs:
         return ()
@@ -344,7 +326,6 @@ def _list_running(runs: Sequence[RunRow]) -> list[RunRow]:
 
 
 def _rank_row(row: RunRow) -> tuple[bool, bool, int]:
-    """Running ones first, then those that wait, by their place."""
     return not row.live, row.status != "running", row.position or 0
 
 

@@ -23,16 +23,14 @@ class RunRow:
     n: int
     problem: str
     created_at: float = 0.0
-    """Unix seconds."""
     answer: str | None = None
     tokens: int | None = None
     total_s: float | None = None
     position: int | None = None
-    """Runs that wait before it. None: it doesn't wait."""
     starts_in_s: float | None = None
-    """When it is expected to start. None: it doesn't wait, or that is not known."""
+    """When it is expected to start, where that is known."""
     prediction: str = ""
-    """How long one of its paths is predicted to be, in words. Empty: it is over, or not known."""
+    """How long one of its paths is predicted to be, in words, where that is known."""
 
     @property
     def live(self) -> bool:
@@ -63,19 +61,17 @@ def parse_run(data: Mapping[str, Any]) -> RunRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """One engine: its state, and its KV memory in use and allowed."""
-
     state: str = "unknown"
     restarts: int = 0
     kv_used_bytes: int = 0
     kv_quota_bytes: int = 0
     """On each card of the engine."""
     owns_cards: bool = False
-    """Whether the other engine runs on other cards, so that no memory is divided between them."""
+    """Whether the other engine runs on other cards, so that no memory is divided."""
     cards: tuple[str, ...] = ()
     """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU."""
     cache_hits: float | None = None
-    """Share of its prompts' tokens that the prefix cache had, in [0, 1]. None: it had none yet."""
+    """Share of its prompts' tokens that the prefix cache had, in [0, 1]."""
 
     @property
     def kv_used(self) -> float:
@@ -85,38 +81,32 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How fast the last requests of a kind were: the medians and the 90th percentiles."""
+    """Medians and 90th percentiles of the last requests of a kind, chat or run."""
 
     kind: str
-    """chat or run."""
     requests: int
     first_token_s: tuple[float, float]
-    """Seconds until the first token."""
     token_s: tuple[float, float] | None
-    """Seconds for each token after it. None: no request had another."""
+    """Seconds for each further token, if a request had one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
-    """The last answer of `/v1/status`."""
-
     state: str
     pair: str
-    """The one that was used last, else the one that requests get by default."""
+    """The one that was used last, else the default."""
     running: int
     queued: int
     kept: int | None
-    """Runs in the store. None: the daemon doesn't say."""
     detail: str
     """What is wrong with the engines and what comes next. Empty if nothing is."""
     policy: str
-    """Which of the waiting programs goes next."""
     boosts: str
-    """Rollouts of boosted runs, in words: `5/8 rollouts`. Empty while there are none."""
+    """Rollouts of boosted runs: `5/8 rollouts`."""
     generator: EngineStatus
     verifier: EngineStatus
     latency: tuple[Latency, ...] = ()
-    """For each kind of request that has finished, the most frequent one first."""
+    """The most frequent kind of request first."""
     others: tuple[str, ...] = ()
     """The other programs that hold memory of the cards, in words."""
 
@@ -126,8 +116,7 @@ class DaemonStatus:
 
     @property
     def generator_share(self) -> float | None:
-        """The generator's part of the KV memory that both engines share, in [0, 1]. None: they
-        share none."""
+        """The generator's part of the KV memory that both engines share, in [0, 1], if they do."""
         if self.generator.owns_cards:
             return None
         both = self.generator.kv_quota_bytes + self.verifier.kv_quota_bytes
@@ -135,7 +124,6 @@ class DaemonStatus:
 
     @property
     def cards(self) -> tuple[str, ...]:
-        """The cards of both engines, each once."""
         return tuple(dict.fromkeys((*self.generator.cards, *self.verifier.cards)))
 
 

@@ -42,7 +42,6 @@ _WORD = re.compile(r"[^\W\d_]{3,}|[^\W\d_]{2,} (?=[^\W\d_]{2,})")
 _UNREAD = re.compile(r"""['"]|\d\)?_|\^\{?(?:T\b|\\top|\\prime)""")
 """What the parser of formulas drops: primes, the base of a number, a transpose."""
 _VALUES = re.compile(r"[a-zA-Z]\w*=[^=,()\[\]]+(?:,[a-zA-Z]\w*=[^=,()\[\]]+)+")
-"""Values of several names, `x=3,y=5`."""
 _PAIR = re.compile(r"(?:\(([a-zA-Z,]+)\)=)?\(?([^()]+)\)?")
 _HOUR = re.compile(r"(\d+):00[ap]m")
 _FRACTIONAL = re.compile(r"/|overline")
@@ -50,14 +49,11 @@ _SPELLED = re.compile(
     r"[A-Z]|[A-Z]{2}|\d\d?:[0-5]\d(?:[ap]m|:\d\d)?|(?:no|on|up|do|go|in|it|is|if|to|at|by|as|am|pm|ok)"
 )
 LEAST_DIGIT, LEAST_SHARE = Fraction(1, 2_000_000), Fraction(1, 100_000)
-"""A decimal rounds a value if both agree in six decimals (half of the sixth) and in five digits."""
+"""A decimal rounds a value if both agree in six decimals and in five digits."""
 
 
 def decide_equal(a: str, b: str) -> bool | None:
-    """Whether two boxed answers are equal by tests 1 to 3. None if only mathematics can decide.
-
-    A fraction equals a decimal of six or more decimals that rounds it; else numbers are exact.
-    """
+    """Whether two boxed answers are equal by tests 1 to 3. None if only mathematics can decide."""
     a, b = normalize(a), normalize(b)
     if raise_option(a) == raise_option(b):
         return True
@@ -73,7 +69,7 @@ def decide_equal(a: str, b: str) -> bool | None:
 
 
 def _is_pair(values: str, form: str) -> bool:
-    """Whether a form has the values of names in the order of these: `(3,5)` and `(x,y)=(3,5)` are
+    """Whether a form has the values of the names in their order: `(3,5)` and `(x,y)=(3,5)` are
     `x=3,y=5`."""
     pair = _PAIR.fullmatch(form)
     named = sorted(value.split("=") for value in values.split(","))
@@ -93,8 +89,8 @@ def _may_round(a: str, b: str) -> bool:
 
 
 def _is_name(form: str) -> bool:
-    """Whether a normal form is no formula, in which letters would be factors: it differs from all
-    that are spelled otherwise. Runs of three letters are words, but for `abc` and `xyz`."""
+    """Whether a normal form is no formula, in which letters would be factors. Runs of three letters
+    are words, but for `abc` and `xyz`."""
     if _SPELLED.fullmatch(form) or _UNREAD.search(form):
         return True
     words = _WORD.findall(_COMMAND.sub(" ", form))

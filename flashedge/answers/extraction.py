@@ -1,8 +1,9 @@
-r"""Finds the answer in the text of a path: what stands in its last `\boxed{...}`, or its last step.
+r"""Finds the answer in the text of a path: the contents of its last `\boxed{...}`, or its last
+step.
 
 A path without a box may name its answer: `Answer: 42`, `#### 42`, `<answer>42</answer>`. That is
-less certain than a box, so it counts only in a run none of whose paths has one. A box that a token
-limit cut is no answer: its number may go on.
+less certain, so it counts only in a run none of whose paths has a box. A box that a token limit cut
+is no answer: its number may go on.
 """
 
 from __future__ import annotations
@@ -25,14 +26,13 @@ _LINK = re.compile(
     r"(?:[\s$}]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{)*+(?:[,;&]|and\b|or\b)"
     r"(?:[\s$},;&]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{|and\b|or\b)*+"
 )
-"""What links two boxes to a list."""
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w|_\{\w{1,3}\})?)\s?=(?:[\s$]|\\[(\[]){0,4}\Z")
 r"""The name of a box, as in `x = \boxed{3}`."""
 _LONGEST_NAME = 20
 _THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
 
 Box = tuple[int, int, int, int]
-"""Indices of a box's start and end, and between them of its contents' start and end."""
+"""A box's start and end, and between them its contents' start and end."""
 
 
 def extract_answer(text: str) -> str | None:
@@ -77,7 +77,7 @@ def _find_name(text: str, box: Box) -> tuple[str, int]:
 
 
 def _list_boxes(text: str) -> list[Box]:
-    """The boxes that have an end, in the order in which they begin."""
+    """The closed boxes in the order in which they begin."""
     found = list(_BOX.finditer(text))
     boxes = [(m.start(), m.end(), m.start(2), m.end(2)) for m in found if m[2]]
     openings = {m.end(): m.start() for m in found if m[1]}
@@ -91,10 +91,7 @@ def _list_boxes(text: str) -> list[Box]:
 
 
 def extract_open_answer(steps: Sequence[str]) -> str | None:
-    """The answer to an open-ended problem: the box of the last step, or else the whole step.
-
-    None if every step is blank.
-    """
+    """The box of the last step that is not blank, or else the whole step; None without any."""
     last = next((step for step in reversed(steps) if step.strip()), "")
     return extract_answer(last) or last.strip() or None
 
@@ -126,10 +123,7 @@ _DENIES = re.compile(r"(?:not|wrong|incorrect|correct|accurate|that|to)\b", re.I
 
 
 def find_named_answer(text: str) -> str | None:
-    """The answer that a text names last, by a tag or else in a line; None if it names none.
-
-    Linear in the text.
-    """
+    """The answer that a text names last, by a tag or else in a line. Linear in the text."""
     tagged = [answer for tag in _TAG.finditer(text) if (answer := _clean(tag[1]))]
     if tagged:
         return tagged[-1]
@@ -142,7 +136,7 @@ def find_named_answer(text: str) -> str | None:
 
 
 def _read_line(line: str, below: str) -> str | None:
-    """The answer that a line names, for a heading in the line below it."""
+    """The answer that a line names; for a heading, the line below it."""
     named = [*_SENTENCE.finditer(line), *_WITHIN.finditer(line)]
     start = max(named, key=lambda match: match.end()) if named else _LINE.match(line)
     if start and (answer := _clean(line[start.end() :])):

@@ -1,4 +1,4 @@
-"""Groups the answers of a search's paths, aside from the event loop where there is much to read."""
+"""Groups the answers of a search's paths, in a thread where there is much to read."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.types import NodeId
 
 MOST_AT_ONCE = 50_000
-"""Characters that are read without a thread. They take some milliseconds at most."""
+"""Characters that are read without a thread, in some milliseconds at most."""
 T = TypeVar("T")
 _OPENS = ("{", "[", "<")
 """How JSON and tool calls begin."""
 
 
 class Grader(Protocol):
-    """Groups boxed answers, tests 1 to 4. See `workers.mathematics.MathGrader`."""
+    """Groups boxed answers, tests 1 to 4, by the lowest node of each group. See
+    `workers.mathematics.MathGrader`."""
 
-    async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
-        """Map each node to the answer of the lowest node in its group, None without an answer."""
-        ...
+    async def cluster(
+        self, answers: Mapping[NodeId, str | None]
+    ) -> Mapping[NodeId, str | None]: ...
 
 
 class TextGroups(Protocol):
@@ -32,7 +33,7 @@ class TextGroups(Protocol):
 
     @property
     def doubts(self) -> int:
-        """How often the grouping came from a time limit, so that it could be another one."""
+        """How often a time limit decided the grouping, so that it could be another one."""
         ...
 
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
@@ -45,10 +46,9 @@ class TextGroups(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouped:
     answers: Mapping[NodeId, str | None]
-    """The representative of each node's group: the answer of the group's lowest node. None if the
-    path has no answer."""
+    """The answer of the lowest node of each node's group. None: the path has no answer."""
     is_unboxed: bool = False
-    """Whether no path has a box, so that these are the answers that the paths name otherwise."""
+    """Whether no path has a box, and these answers are named without one."""
 
 
 class WordGroups:
@@ -65,8 +65,7 @@ class WordGroups:
 
 
 async def work_aside(size: int, work: Callable[..., T], *args: Any) -> T:
-    """Do work on `size` characters: in a thread where it would hold up the event loop. Small work
-    is not worth one."""
+    """Do work on `size` characters, in a thread where it would hold up the event loop."""
     return await asyncio.to_thread(work, *args) if size > MOST_AT_ONCE else work(*args)
 
 
@@ -79,8 +78,8 @@ async def group_answers(
 ) -> Grouped:
     """Extract the answer of each path and group equal ones.
 
-    paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: how the
-    model begins a tool call (`structured.list_call_marks`).
+    paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: see
+    `structured.list_call_marks`.
     """
     size = sum(len(step) for steps in paths.values() for step in steps)
     if kind == "boxed":
@@ -97,8 +96,7 @@ async def group_answers(
 
 
 def _list_answers(paths: Mapping[NodeId, Sequence[str]]) -> tuple[dict[NodeId, str | None], bool]:
-    """The answer of each path, and whether they are unboxed: named in paths none of which has a
-    box."""
+    """The answer of each path, and whether they are named without a box."""
     joined = {node: "".join(steps) for node, steps in paths.items()}
     boxed = {node: extract_answer(text) for node, text in joined.items()}
     if any(box is not None for box in boxed.values()):

@@ -18,8 +18,7 @@ def group_by_first_match(
 ) -> tuple[str | None, ...]:
     """answers: (n,) -> (n,) the representative of each one's group, None without an answer.
 
-    An answer joins the first group whose representative (its first member) it equals, so the
-    result depends on nothing but the order given.
+    An answer joins the first group whose representative (its first member) it equals.
     """
     representatives: list[str] = []
     labels: list[str | None] = []
@@ -39,10 +38,9 @@ def group_by_complete_links(
 ) -> tuple[int, ...]:
     """Group `count` items, of which the pairs `similar` = (similarity, i, j) count as equal.
 
-    -> (count,) the lowest member of each item's group. Pairs are visited from the most similar
-    on, ties by i and j, and join two groups only if every pair across them is in `similar`. So
-    any two members of a group are similar, and no chain of small steps joins two distant items.
-    The result does not depend on the order of the pairs. O(pairs) joins of bit sets.
+    -> (count,) the lowest member of each item's group. Pairs join two groups, from the most similar
+    on, only if every pair across them is in `similar`, so no chain of small steps joins two distant
+    items. The order of the pairs does not matter. O(pairs) joins of bit sets.
     """
     links = [1 << i for i in range(count)]  # bit set of the items similar to i, i among them
     ranked = sorted((-similarity, min(i, j), max(i, j)) for similarity, i, j in similar)
@@ -63,17 +61,17 @@ def group_by_complete_links(
 
 
 def are_alike(a: str, b: str, least: float = MIN_LIKENESS) -> bool:
-    """Whether two open-ended texts count as one answer: their likeness is at least `least`, and
-    not each of them names a number that the other lacks."""
+    """Whether two open-ended texts count as one answer: their likeness is at least `least`, and not
+    each of them names a number that the other lacks."""
     return likeness(a, b) >= least and not numbers_conflict(find_numbers(a), find_numbers(b))
 
 
 def likeness(a: str, b: str) -> float:
     """Mean of two cosines, of word counts and of character trigram counts. In [0, 1].
 
-    It replaces the paper's embedding model where none is installed. It measures shared wording
-    (order and inflection blurred), not meaning: a text and its paraphrase differ.
-    Ref: arXiv 2412.20993 §3.1 (a small embedding model); the measure is ours.
+    It replaces the paper's embedding model where none is installed, and measures shared wording,
+    not meaning: a text and its paraphrase differ. Ref: arXiv 2412.20993 §3.1 (a small embedding
+    model); the measure is ours.
     """
     left, right = " ".join(a.casefold().split()), " ".join(b.casefold().split())
     if left == right:

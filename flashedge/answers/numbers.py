@@ -1,7 +1,7 @@
 """Numbers: the value of an answer that is one, and the values that a text names.
 
-Open-ended answers that differ only in a figure ("3 days", "four days") are alike by every measure
-of wording or meaning, so their numbers are compared by value as well.
+Open-ended answers that differ only in a figure ("3 days", "four days") are alike in wording and in
+meaning, so their numbers are compared by value as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_number(normalized: str) -> Fraction | None:
 
     normalized: a result of `spelling.normalize`, which writes mixed numbers as fractions. A number
     is an integer, a decimal, a fraction of integers, a power of ten (`3\times10^{5}`, `1e3`), a
-    decimal whose digits repeat (`0.\overline{3}`) or an integer in a base (`101_2` is 5).
+    repeating decimal (`0.\overline{3}`) or an integer in a base (`101_2` is 5).
     """
     if len(normalized) > _MAX_DIGITS:
         return None
@@ -75,7 +75,7 @@ def _parse_based(sign: str, digits: str, base: str) -> Fraction | None:
 
 
 def parse_words(text: str) -> int | None:
-    """The value of a number in English words: "twenty-one", "five million". None for others."""
+    """The value of a number in English words: "twenty-one", "five million"."""
     words = text.casefold().replace("-", " ").split()
     if not words or not all(w == "and" or w in CARDINALS or w in SCALES for w in words):
         return None
@@ -89,7 +89,7 @@ def find_numbers(text: str) -> frozenset[float]:
     """Values in `text`: "21", "twenty-one" and "5,000" are 21, 21 and 5000.
 
     A run of number words is one number ("a hundred and two" is 102); ordinals count as their
-    number. Signs, fractions in words and languages other than English are ignored.
+    number. Signs and fractions in words are ignored.
     """
     found: set[float] = set()
     done, part, open_ = 0.0, 0.0, False
@@ -115,8 +115,5 @@ def find_numbers(text: str) -> frozenset[float]:
 
 
 def numbers_conflict(a: frozenset[float], b: frozenset[float]) -> bool:
-    """Whether each of two texts names a number that the other does not. a, b: their numbers.
-
-    A number that only one of them names is no conflict: it may be an aside.
-    """
+    """Whether each text names a number that the other does not: one's alone may be an aside."""
     return bool(a - b) and bool(b - a)

@@ -2,8 +2,8 @@ r"""One spelling for answers that differ in writing only: `\frac12`, `\dfrac{1}{
 
 Fractions of integers become a/b, mixed numbers too (`12\frac{3}{5}` is 63/5). Numbers lose leading
 and trailing zeros, and words that follow a number are dropped as units, `%` among them. An option
-becomes its letter. No operator is ever dropped: a plus sign only where nothing stands before it.
-Ref: the ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is idempotent.
+becomes its letter. No operator is ever dropped but a plus sign with nothing before it. Ref: the
+ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is idempotent.
 """
 
 from __future__ import annotations
@@ -120,11 +120,8 @@ _TILDE = re.compile(r"(?:^|(?<=[(∧∨&|→]))\s*~\s*(?=[a-zA-Z(])")
 
 
 def write_in_latex(text: str) -> str:
-    """The text without such symbols.
-
-    A dash is a minus sign where a number can begin. A tilde is a blank, but for one before a name,
-    which negates it.
-    """
+    """The text without such symbols. A dash is a minus sign where a number can begin. A tilde is a
+    blank, but for one before a name, which negates it."""
     if not text.isascii():
         text = _FRACTION.sub(_write_fraction, text)
         text = _RAISED_RUN.sub(lambda m: f"^{{{''.join(map(_RAISED.__getitem__, m[0]))}}}", text)
@@ -178,11 +175,10 @@ def raise_option(form: str) -> str:
 
 
 def find_option(text: str) -> str | None:
-    """The letter of an answer that is an option, alone or with its text; None for others. A small
-    letter has its brackets.
+    """The letter of an answer that is an option, alone or with its text, which counts for nothing.
 
-    The text counts for nothing. In doubt an answer is no option: `B+5` and `A(3,4)` are formulas,
-    `A:B` is a ratio, and `A: 5, B: 7` names two things.
+    A small letter has its brackets. In doubt an answer is no option: `B+5` and `A(3,4)` are
+    formulas, `A:B` is a ratio, and `A: 5, B: 7` names two things.
     """
     if small := _SMALL_OPTION.fullmatch(text):
         letter, rest = small.groups()
@@ -272,8 +268,8 @@ _PHRASE = re.compile(r"(?!(?!NO)[A-Z]{2}\Z)[^\W\d_]{2,}(?: [^\W\d_]+)*")
 def normalize(answer: str) -> str:
     """The normal form of an answer. Idempotent; never raises; may be empty.
 
-    An answer of more than 1,000 characters is compared as it is: some of the patterns here look
-    ahead, so that their work grows faster than the text.
+    An answer of more than 1,000 characters is compared as it is: the work of some patterns here
+    grows faster than the text.
     """
     text = answer.strip()
     if len(text) > _MAX_LENGTH:
@@ -338,10 +334,8 @@ def _unwrap(text: str) -> str:
 
 
 def _write_list(text: str) -> str:
-    r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`, not `2,300`.
-
-    `x = 2 and y = 3` is `x=2,y=3`, and `(A) and (C)` is `A,C`.
-    """
+    r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`; `x = 2 and y = 3` is `x=2,y=3`,
+    and `(A) and (C)` is `A,C`."""
     if _OPTIONS.fullmatch(text):
         return ",".join(filter(str.isupper, text))
     parts = (_LISTED if _BRACKET.search(text) else _LISTED_BY_COMMAS).split(text)
@@ -359,7 +353,6 @@ def _write_list(text: str) -> str:
 
 
 def _strip_text_commands(text: str) -> str:
-    r"""Replace `\text{...}` and similar commands by their contents."""
     while (match := _TEXT_COMMAND.search(text)) is not None:
         end = find_closing_brace(text, match.end())
         if end is None:

@@ -18,11 +18,8 @@ READ_AGAIN = 4
 
 
 def list_call_marks(guidance: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """The texts with which the model begins a tool call, from the grammar of the request.
-
-    guidance: see `engine.base.ExtendRequest.guidance`. Its structural tag names the texts. Empty
-    where it has none.
-    """
+    """The texts with which the model begins a tool call, from the structural tag of the request's
+    `engine.base.ExtendRequest.guidance`."""
     tag = (guidance or {}).get("structural_tag")
     return tuple(dict.fromkeys(_walk_marks(json.loads(tag)))) if tag else ()
 
@@ -41,7 +38,7 @@ def _walk_marks(node: Any) -> Iterator[str]:
 
 
 def find_calls(text: str, marks: Sequence[str]) -> str | None:
-    """The text from its first tool call on, without the reasoning before. None without a call."""
+    """The text from its first tool call on, without the reasoning before."""
     starts = [start for mark in marks if (start := text.find(mark)) >= 0]
     return text[min(starts) :] if starts else None
 
@@ -49,9 +46,9 @@ def find_calls(text: str, marks: Sequence[str]) -> str | None:
 def write_canonically(text: str) -> str | None:
     """The text with each of its JSON objects and lists in one spelling: sorted keys, no blanks.
 
-    What stands around them, such as the tags of a tool call, loses repeated blanks. None for a
-    blank text. Linear: all that is read of values which do not end is limited to `READ_AGAIN` times
-    the text, and values nested deeper than `MAX_DEPTH` count as text.
+    Text around them, such as the tags of a tool call, loses repeated blanks. None for a blank text.
+    Linear: values without an end cost at most `READ_AGAIN` times the text, and values nested deeper
+    than `MAX_DEPTH` count as text.
     """
     parts: list[str] = []
     begin = at = 0
@@ -87,7 +84,6 @@ def _find_end(text: str, start: int, most: int) -> tuple[int, bool]:
 
 
 def _respell(value: str) -> str | None:
-    """A JSON value in the one spelling. None for what is none after all."""
     try:
         spelled = json.dumps(
             json.loads(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False

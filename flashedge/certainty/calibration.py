@@ -1,13 +1,11 @@
 """Calibration: replay recorded runs to find the rule that saves the most tokens safely.
 
-Runs are compared in pairs, stopped against whole. A rule can only change an answer where it stops a
-run before the answer changed, so the noise is that of those few runs and not of the problems'
-difficulty. A rule qualifies if
-
-- the one-sided 95 % upper bound of its loss of accuracy is within the allowed loss,
-- it spends less than the even policy with the smallest cap that meets the same bound, and
-- the bound also holds when each fold of the problems is replayed under the rule that the others
-  choose, since the best of many rules looks better on its own problems than it is.
+Runs are compared in pairs, stopped against whole: a rule can only change an answer where it stops a
+run before the answer changed, so the noise is that of those few runs. A rule qualifies if the
+one-sided 95 % upper bound of its loss of accuracy is within the allowed loss; if it spends less
+than the even policy with the smallest cap that meets the same bound; and if the bound also holds
+when each fold of the problems is replayed under the rule that the others choose, since the best of
+many rules looks better on its own problems than it is.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ _Z95 = 1.96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Detection steps and thresholds to try. It depends on checkpoints only, not on answers."""
+    """Detection steps and thresholds to try, from the checkpoints alone."""
 
     detects: tuple[int, ...]
     """Progress values at which some run could have been stopped."""
@@ -44,10 +42,7 @@ class Grid:
 
     @classmethod
     def build(cls, traces: Sequence[RunTrace], measures: Sequence[str]) -> Grid:
-        """Collect the values that occur in the checkpoints.
-
-        Where there are many, keep evenly spread ones with the smallest and the largest.
-        """
+        """Collect the values of the checkpoints; of many, evenly spread ones with both ends."""
         checkpoints = [c for trace in traces for c in trace.checkpoints[:-1]]
         found = []
         for i, name in enumerate(measures):
@@ -60,8 +55,7 @@ class Grid:
         return cls(detects=detects, measures=tuple(found))
 
     def propose_rules(self, policy: str) -> Iterator[Rule]:
-        """Yield all rules of a policy, with every choice of a threshold, or none, for each measure
-        but the first."""
+        """All rules of a policy, with a threshold or none for each measure but the first."""
         others: list[tuple[tuple[str, float], ...]] = [()]
         for name, values in self.measures[1:]:
             others += [(*chosen, (name, value)) for chosen in others for value in values]
@@ -74,26 +68,25 @@ class Grid:
 class SmallerCap:
     """The even policy with a smaller cap: every run makes the same, smaller progress.
 
-    A policy that watches certainty is only worth having if it beats this candidate, since a user
-    gets it by asking for fewer paths. Ref: arXiv 2412.20993 App. F.2 (1).
+    A policy that watches certainty must beat this, since a user gets it by asking for fewer paths.
+    Ref: arXiv 2412.20993 App. F.2 (1).
     """
 
     cap: int
 
     def end(self, trace: RunTrace) -> Ending:
-        """Return how a run ends at the cap. Nobody probes a run that no policy watches."""
+        """How a run ends at the cap. Nobody probes a run that no policy watches."""
         ending = end_at(trace, self.cap) or trace.whole
         return Ending(right=ending.right, tokens=ending.tokens)
 
 
 def propose_smaller_caps(traces: Iterable[RunTrace]) -> tuple[SmallerCap, ...]:
-    """Return one candidate for each progress at which some run could have been stopped."""
+    """One candidate for each progress at which some run could have been stopped."""
     found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
     return tuple(SmallerCap(cap=progress) for progress in sorted(found))
 
 
 def _round_down(value: float) -> float:
-    """Round to four digits, never up, so that a run with this value still meets it."""
     return math.floor(value * 1e4) / 1e4
 
 
@@ -113,7 +106,6 @@ class Comparison:
 
     runs: int
     accuracy: float
-    """In [0, 1]."""
     tokens: float
     """Mean tokens of a run, probes included."""
     full_accuracy: float
@@ -130,15 +122,12 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Accuracy minus that of full compute."""
         return (self.gained - self.lost) / self.runs
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % interval of the difference. It is wide for few runs even if none differs.
-
-        Ref: Agresti and Min 2005 (paired proportions, half a run added to each cell).
-        """
+        """95 % interval of the difference, wide for few runs even if none differs. Ref: Agresti and
+        Min 2005 (paired proportions, half a run added to each cell)."""
         runs = self.runs + 2
         middle = (self.gained - self.lost) / runs
         half = _Z95 * math.sqrt((self.gained + self.lost + 1) / runs - middle**2) / math.sqrt(runs)
@@ -152,17 +141,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A point on the plane of tokens and accuracy."""
-
     tokens: float
-    """Mean tokens of a run."""
     accuracy: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What a calibration found."""
-
     rule: Rule | None
     """None if no rule qualifies."""
     comparison: Comparison
@@ -170,18 +154,17 @@ class Choice:
     validated: Comparison | None
     """Each run under the rule that the other folds chose. None for a single problem."""
     smaller_cap: tuple[SmallerCap, Comparison] | None
-    """The baseline: the smallest cap of the even policy that meets the bound, if any does."""
+    """The smallest cap of the even policy that meets the bound, if any does."""
     frontier: tuple[Point, ...]
     """The rules that no other rule beats."""
     even: tuple[Point, ...]
-    """The even policy at every smaller cap."""
 
 
 class Calibrator:
     """Chooses a rule of one policy.
 
-    traces: at least one run at full compute, each of another problem. measures: their names; the
-    first one has a threshold in every rule. Raises ValueError when a problem occurs twice.
+    traces: at least one run at full compute, each of another problem. measures: the first one has a
+    threshold in every rule. Raises ValueError when a problem occurs twice.
     """
 
     def __init__(self, traces: Sequence[RunTrace], policy: str, measures: Sequence[str]) -> None:
@@ -194,10 +177,8 @@ class Calibrator:
         self._replays: dict[Rule, tuple[Ending, ...]] = {}
 
     def choose(self, max_loss: float) -> Choice:
-        """Choose the rule that saves the most among those that qualify.
-
-        max_loss: how much accuracy may be lost at most, in (0, 1).
-        """
+        """The rule that saves the most among those that qualify. max_loss: accuracy in (0, 1) that
+        may be lost."""
         everything = range(len(self._traces))
         rules = tuple(self._grid.propose_rules(self._policy))
         rule = self.find_best(max_loss)
@@ -218,10 +199,10 @@ class Calibrator:
         )
 
     def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:
-        """Return the cheapest rule that meets the bound and beats every smaller cap that does.
+        """The cheapest rule that meets the bound and beats every smaller cap that does.
 
-        runs: indices of the runs to look at; None stands for all. In a tie the rule that is harder
-        to meet wins, then the one that is detected later.
+        runs: indices of the runs to look at; None stands for all. Ties: the stricter rule, then the
+        one that is detected later.
         """
         at = range(len(self._traces)) if runs is None else runs
         rules = self._grid.propose_rules(self._policy)
@@ -245,8 +226,8 @@ class Calibrator:
     def _cross_validate(self, max_loss: float) -> Comparison | None:
         """Replay each fold under the rule that the other folds choose.
 
-        A choice made on a part of the problems is allowed the same number of lost problems as one
-        made on all of them, or no rule could ever qualify on it.
+        Part of the problems may lose as many problems as all of them, or no rule could ever
+        qualify.
         """
         count = len(self._traces)
         pairs: list[tuple[Ending, Ending]] = []
@@ -260,7 +241,6 @@ class Calibrator:
     def _find_cap(
         self, runs: Sequence[int], max_loss: float
     ) -> tuple[SmallerCap, Comparison] | None:
-        """Return the smallest cap that meets the bound."""
         for cap in self._caps:
             found = self._compare_cap(cap, runs)
             if found.loss_bound <= max_loss:
@@ -272,7 +252,6 @@ class Calibrator:
         return compare_endings([(cap.end(trace), trace.whole) for trace in traces])
 
     def _replay(self, rule: Rule | None) -> tuple[Ending, ...]:
-        """Return the ending of each run, replayed once for all folds."""
         if rule is None:
             wholes = (trace.whole for trace in self._traces)
             return tuple(Ending(right=w.right, tokens=w.tokens) for w in wholes)
@@ -282,7 +261,7 @@ class Calibrator:
 
 
 def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
-    """pairs: (num_runs,) of a run under a rule and the same run at full compute; at least one."""
+    """pairs: (num_runs,), at least one, of a run under a rule and at full compute."""
     runs = len(pairs)
     return Comparison(
         runs=runs,
@@ -296,7 +275,7 @@ def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
 
 
 def keep_pareto_front(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Keep the points that no other point beats in both, by rising tokens and accuracy."""
+    """Keep the points that no other point beats in both, by rising tokens."""
     kept: list[Point] = []
     for point in sorted(points, key=lambda p: (p.tokens, -p.accuracy)):
         if not kept or point.accuracy > kept[-1].accuracy:

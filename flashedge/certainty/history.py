@@ -14,21 +14,17 @@ MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """The measures of a run at one point between two levels, rollouts or probes.
-
-    Ref: arXiv 2412.20993 App. D.1.
-    """
+    """The measures of a run between two levels, rollouts or probes. Ref: arXiv 2412.20993 App.
+    D.1."""
 
     progress: int
     """Finished paths, rollouts (MCTS) or probes (chain of thought) so far."""
     tokens: int
-    """Committed tokens."""
     answers: int
     """Paths (or probes) that have an answer."""
     measures: Mapping[str, float]
     """Measure name -> value in [0, 1]. A measure that is not defined here is missing."""
     answer: str | None = None
-    """The answer of the run if it ended here."""
 
     @property
     def certainty(self) -> float | None:
@@ -40,4 +36,3 @@ class Checkpoint:
 
 
 History = tuple[Checkpoint, ...]
-"""The checkpoints of a run, oldest first."""

@@ -1,15 +1,14 @@
 """How sure the lead of a vote is, and how many paths are worth drawing at once until it is.
 
-Needs no calibration, since it looks at the counts alone. Of the paths that have ended, some gave
-the most frequent answer (first) and some the next one (second). If all shares between the two were
-equally likely before, the next path is one of the first with the chance
-(first + 1) / (first + second + 2), which is Laplace's rule. Other answers are left out, so the
-chance is a little too high where a third one is as frequent as the second.
+Needs no calibration, since it looks at the counts alone. If `first` paths gave the most frequent
+answer and `second` the next one, and all shares between the two were equally likely before, the
+next path gives the first with the chance (first + 1) / (first + second + 2), which is Laplace's
+rule. Other answers are left out, so the chance is a little too high where a third one is as
+frequent as the second.
 
-The Beta distribution behind it is that of adaptive consistency (arXiv 2305.11860 §3), which asks
-whether the first answer is the likelier one. This asks whether it wins the vote of all paths, which
-is what the run would say if it did not stop. To draw as many paths at once as the count still needs
-is ours.
+Ref: arXiv 2305.11860 §3 (adaptive consistency), which asks whether the first answer is the likelier
+one. This asks whether it wins the vote of all paths, which the run would say if it did not stop. To
+draw as many paths at once as the count still needs is ours.
 """
 
 from __future__ import annotations
@@ -21,32 +20,30 @@ from collections.abc import Sequence
 from functools import cache
 
 Answers = Sequence[str | None]
-"""The cluster of each path that has ended. None: the path has no answer, and no vote."""
+"""The cluster of each path that has ended. None: no answer, and no vote."""
 
 
 def measure_lead(answers: Answers, cap: int) -> float | None:
-    """Return the chance in [0, 1] that the most frequent answer is that of all `cap` paths, too.
-
-    None when no path has an answer.
-    """
+    """The chance in [0, 1] that the most frequent answer is that of all `cap` paths, too. None when
+    no path has an answer."""
     first, second = _count_two(answers)
     return _find_chance(first, second, max(0, cap - len(answers))) if first else None
 
 
 def count_wanted(answers: Answers, cap: int, least: float) -> int:
-    """Return how many paths should be under way at once after these.
+    """How many paths should be open at once after these, at most those left of `cap`.
 
     If all that end from now on gave the most frequent answer, some number of them would raise the
-    chance to `least`. Only a share of them will, by Laplace's rule, so as many more are wanted. At
-    most the paths that are left of `cap`; 0 where the chance is high enough.
+    chance to `least`. Only a share of them will, by Laplace's rule, so as many more are wanted. 0
+    where the chance is high enough.
     """
     return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
 
 
 @cache
 def find_most_wanted(cap: int, least: float) -> int:
-    """About the most paths that a vote of `cap` wants at once: where two answers have equal counts.
-    Paths without an answer may raise it by a few."""
+    """About the most paths that a vote of `cap` wants at once: where two answers have equal
+    counts."""
     counts = range(0, cap // 2 + 1, 1 + cap // 64)
     return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
 
@@ -61,8 +58,7 @@ def _count_wanted(first: int, second: int, left: int, least: float) -> int:
 
 
 def _find_chance(first: int, second: int, left: int) -> float:
-    """The chance that `left` more paths leave the first answer in front, or level: between equal
-    counts the whole vote decides by the paths' numbers, which is no better than to stop before.
+    """The chance that `left` more paths leave the first answer in front, or level.
 
     The number of them that give the second answer has a Beta-binomial distribution.
     """
@@ -77,7 +73,6 @@ def _find_chance(first: int, second: int, left: int) -> float:
 
 
 def _log_ways(of: int, chosen: int) -> float:
-    """The logarithm of a binomial coefficient."""
     return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
 
 

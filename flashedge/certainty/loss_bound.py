@@ -11,23 +11,22 @@ _HALVINGS = 50
 
 
 def min_problems(max_loss: float) -> int:
-    """Return the fewest problems that can show a loss of at most `max_loss`, in (0, 1).
+    """The fewest problems that can show a loss of at most `max_loss`, in (0, 1).
 
     If a rule loses none of n problems, the exact one-sided 95 % bound (Clopper-Pearson) on the
-    share that it loses is 1 - 0.05^(1/n), about 3/n. The bound is at most `max_loss` from
-    n = ln 0.05 / ln(1 - max_loss) on: 299 problems for 0.01, 59 for 0.05.
+    share that it loses is 1 - 0.05^(1/n), about 3/n: 299 problems for 0.01, 59 for 0.05.
     """
     return math.ceil(math.log(ALPHA) / math.log1p(-max_loss))
 
 
 @lru_cache(maxsize=1 << 14)
 def bound_loss(lost: int, gained: int, problems: int) -> float:
-    """Return the one-sided 95 % upper bound on the loss of accuracy, P(lost) - P(gained).
+    """One-sided 95 % upper bound on the loss of accuracy, P(lost) - P(gained).
 
     lost: problems that only full compute gets right; gained: those that only the rule gets right.
-    The bound inverts the score test for paired proportions. Where few problems differ that test
-    is too optimistic, so the bound is at least the exact one for `lost - gained` losses.
-    Ref: Tango 1998 (score test); Clopper and Pearson 1934.
+    Inverts the score test for paired proportions. That is too optimistic where few problems differ,
+    so the bound is at least the exact one for `lost - gained` losses. Ref: Tango 1998 (score test);
+    Clopper and Pearson 1934.
     """
     return max(_score_bound(lost, gained, problems), _exact_bound(max(0, lost - gained), problems))
 

@@ -12,11 +12,11 @@ _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)
 
 
 def measure_certainty(clusters: Iterable[str | None]) -> float | None:
-    """Return (log n - H) / log n over answer clusters, in [0, 1]. It is 1 when all paths agree.
+    """(log n - H) / log n over answer clusters, in [0, 1]. It is 1 when all paths agree.
 
     clusters: (num_paths,) cluster of each finished path. A path without an answer is a cluster of
-    its own. Returns None when no path has an answer, and 0 for a single path.
-    Ref: arXiv 2412.20993 §2.2 (normalized semantic entropy).
+    its own. None when no path has an answer, and 0 for a single path. Ref: arXiv 2412.20993 §2.2
+    (normalized semantic entropy).
     """
     paths = list(clusters)
     if not any(c is not None for c in paths):
@@ -60,21 +60,17 @@ def max_reward(rewards: Iterable[float]) -> float | None:
 
 
 def hesitates(text: str) -> bool:
-    """Whether a probe's text contains a word of doubt. Its answer then does not count.
-
-    Ref: arXiv 2412.20993 §2.1 (post-generation validation). The paper names "wait" and "hmm"; the
-    other words are ours.
-    """
+    """Whether a probe's text contains a word of doubt, so that its answer does not count. Ref:
+    arXiv 2412.20993 §2.1. The paper names "wait" and "hmm"; the other words are ours."""
     return _HESITATES.search(text) is not None
 
 
 def consistency(answers: Sequence[str | None], window: int) -> float | None:
-    """Return C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1].
+    """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1].
 
-    answers: (k,) clusters of the probed answers in order. None stands for a probe without a
-    confident answer and equals nothing, so C_k is 0 when the newest probe has none. Returns None
-    until the window is full (k < w). Raises ValueError for a window below 1.
-    Ref: arXiv 2412.20993 §2.1.
+    answers: (k,) clusters of the probed answers. None stands for a probe without a confident answer
+    and equals nothing. None is returned until the window is full (k < w). Raises ValueError for a
+    window below 1. Ref: arXiv 2412.20993 §2.1.
     """
     if window < 1:
         raise ValueError(f"window {window} is below 1")
@@ -85,11 +81,9 @@ def consistency(answers: Sequence[str | None], window: int) -> float | None:
 
 
 def is_unsettled(answers: Sequence[str | None], *, after: int, below: float) -> bool:
-    """Whether a chain does not converge, so that it may be ended.
+    """Whether less than the share `below` of the last `after` probes agree on one answer.
 
-    This holds when less than the share `below` of the last `after` probes gave the most frequent
-    answer. Ref: arXiv 2412.20993 §2.1 ("remain highly varied or fail to converge after significant
-    effort"). The paper gives no formula; this one is ours.
+    Ref: arXiv 2412.20993 §2.1 ("fail to converge after significant effort"); the formula is ours.
     """
     if len(answers) < after:
         return False
@@ -99,10 +93,8 @@ def is_unsettled(answers: Sequence[str | None], *, after: int, below: float) -> 
 
 
 def pick_settled_answer(answers: Sequence[str | None], window: int) -> str | None:
-    """Return the most frequent answer of the last `window` probes, the newest one in a tie.
-
-    If none of them has an answer, all probes count.
-    """
+    """The most frequent answer of the last `window` probes, the newest in a tie; of all probes if
+    none of these has one."""
     for seen in (answers[-window:], answers):
         counted = Counter(a for a in seen if a is not None)
         if counted:

@@ -24,28 +24,20 @@ POLICIES = tuple(_EVERY)
 
 
 class Reason(StrEnum):
-    """Why a policy stopped a run."""
-
     CERTAINTY = "certainty"
     NON_CONVERGENCE = "non_convergence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """What a policy grants a run."""
-
     more: int
     """Progress to make before the policy is consulted again. 0 stops the run."""
     reason: Reason = Reason.CERTAINTY
-    """Why the run stops, if it does."""
 
 
 class Policy(Protocol):
     def allot(self, history: History, cap: int) -> Allotment:
-        """Return the allotment after `history`, oldest checkpoint first.
-
-        cap: the progress at which the run ends anyway; no allotment goes beyond it.
-        """
+        """cap: the progress at which the run ends anyway; no allotment goes beyond it."""
         ...
 
 
@@ -54,23 +46,21 @@ class Rule:
     """Stop once the thresholds are met, as plain values that requests and calibrations hold.
 
     static, every_5 and every_step check at the detection step, and then never, every 5 steps or at
-    every step. LEAD checks the lead of a vote after every path; the vote draws as many paths at
-    once as its count still needs (see `certainty.lead`). Ref: App. B.1, G.4; Table 3. Departure: a
-    value equal to its threshold meets it (the paper says "exceeds"), so that a threshold of 1 can
-    be met.
+    every step. LEAD checks the lead of a vote after every path (see `certainty.lead`). Ref: App.
+    B.1, G.4; Table 3. Departure: a value equal to its threshold meets it, so that a threshold of 1
+    can be met.
     """
 
     policy: str
     """One of POLICIES, or LEAD."""
     detect: int
-    """The progress at which the policy decides for the first time. LEAD decides from the first path
-    on: for it, the paths that are begun at the start."""
+    """The progress at which the policy decides for the first time; for LEAD, the paths begun at the
+    start."""
     thresholds: tuple[tuple[str, float], ...]
     """(measure, least value in [0, 1]) pairs, all of which must be met; at least one."""
 
     @property
     def least(self) -> float:
-        """The threshold of the first measure."""
         return self.thresholds[0][1]
 
     def allot(self, history: History, cap: int) -> Allotment:
@@ -86,7 +76,6 @@ class Rule:
         return Allotment(more=0 if self.is_met(history[-1].measures) else min(every or left, left))
 
     def is_met(self, measures: Mapping[str, float]) -> bool:
-        """Whether every measure is present and at least its threshold."""
         return all(name in measures and measures[name] >= least for name, least in self.thresholds)
 
     def find_largest_group(self, cap: int) -> int:
@@ -100,16 +89,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Another policy that also ends runs that do not converge.
-
-    Ref: §2.1 (failing to converge justifies early termination).
-    """
+    """Another policy that also ends runs that do not converge. Ref: §2.1."""
 
     policy: Policy
     after: int
-    """The progress from which on a run may be given up."""
     below: float
-    """Give up while `measure` is below this."""
     measure: str
 
     def allot(self, history: History, cap: int) -> Allotment:
@@ -125,6 +109,6 @@ class GiveUp:
 
 
 def find_lead(policy: Policy | None) -> Rule | None:
-    """The policy itself, or the one within it, if it stops by the lead of a vote."""
+    """The rule, within `GiveUp` too, if it stops by the lead of a vote."""
     within = policy.policy if isinstance(policy, GiveUp) else policy
     return within if isinstance(within, Rule) and within.policy == LEAD else None

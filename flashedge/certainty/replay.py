@@ -10,11 +10,8 @@ from flashedge.certainty.policies import Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """What a run that ends at some point has cost, and whether its answer is right."""
-
     right: bool
     tokens: int
-    """Tokens of the tree."""
     overhead: int = 0
     """Tokens of probes, which a run without a policy does not make."""
 
@@ -24,7 +21,6 @@ class RunTrace:
     """One run at full compute, ready for replay. Raises ValueError unless stops fit checkpoints."""
 
     problem: str
-    """The problem's text. Traces with the same text are runs of the same problem."""
     cap: int
     """The progress at which the run ends anyway."""
     checkpoints: History
@@ -32,7 +28,6 @@ class RunTrace:
     stops: tuple[Ending, ...]
     """(k,) How the run would have ended at each checkpoint."""
     whole: Ending
-    """How the run did end."""
 
     def __post_init__(self) -> None:
         if len(self.stops) != len(self.checkpoints):
@@ -40,7 +35,7 @@ class RunTrace:
 
 
 def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
-    """Return the index of the checkpoint at which `policy` stops the run; None if it never does.
+    """Index of the checkpoint at which `policy` stops the run; None if it never does.
 
     The policy sees only what it would have seen in a live run: the first checkpoint at or beyond
     the progress of each allotment.
@@ -59,17 +54,15 @@ def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
 
 
 def replay(trace: RunTrace, policy: Policy) -> Ending:
-    """Return how the run would have ended under `policy`."""
     at = find_stop(trace.checkpoints, policy, trace.cap)
     return trace.whole if at is None else trace.stops[at]
 
 
 def end_at(trace: RunTrace, progress: int) -> Ending | None:
-    """Return how the run would have ended with `progress` as its cap; None if it never got there.
+    """How the run would have ended with `progress` as its cap; None if it never got there.
 
-    The run ends at its first checkpoint at or beyond `progress`. This is exact where runs with
-    different caps begin alike: self-consistency, MCTS, and REBASE in trees whose `width` divides
-    the cap. Elsewhere it is the larger run, ended early.
+    Exact where runs with different caps begin alike: self-consistency, MCTS, and REBASE in trees
+    whose `width` divides the cap. Elsewhere it is the larger run, ended early.
     """
     reached = (i for i, c in enumerate(trace.checkpoints) if c.progress >= progress)
     at = next(reached, None)

@@ -9,22 +9,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one problem can still use of the budget."""
-
     wanted_tokens: int
     """Tokens until the problem reaches its cap. 0 if it is finished."""
     certainty: float | None
-    """In [0, 1]. None before anything is known."""
 
 
 def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
     """Divide `left_tokens` among the claims, none of which gets more than it wants.
 
-    claims: (k,) -> (k,) tokens. Shares are proportional to 1 - certainty: unknown counts as 0
-    certainty, and a certain claim weighs 0.01. What a claim does not want goes to the others in the
-    same proportion. Shares are rounded down, so a few tokens may be left over.
-    Ref: arXiv 2412.20993 App. B.2 ("distributing the computational budget"). The paper gives no
-    formula; this one is ours.
+    claims: (k,) -> (k,) tokens in proportion to 1 - certainty (unknown: 0), at least 0.01. What a
+    claim does not want goes to the others. Rounded down, so a few tokens may be left over. Ref:
+    arXiv 2412.20993 App. B.2; the formula is ours.
     """
     weights = [max(0.01, 1.0 - (c.certainty or 0.0)) for c in claims]
     shares = [0] * len(claims)
@@ -47,8 +42,8 @@ def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
 def top_up(left_tokens: int, claims: Sequence[Claim], least_tokens: int) -> tuple[int, ...]:
     """Divide like `share_budget`, but give no share smaller than `least_tokens`.
 
-    claims: (k,) -> (k,) more tokens for each. A claim that wants less than `least_tokens` gets all
-    it wants. While some share is too small, the most certain claim gets nothing.
+    A claim that wants less gets all it wants. While some share is too small, the most certain claim
+    gets nothing.
     """
     open_claims = [i for i, claim in enumerate(claims) if claim.wanted_tokens > 0]
     open_claims.sort(key=lambda i: claims[i].certainty or 0.0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 def failure_bound(k: int, *, epsilon: float, num_groups: int) -> float:
-    """Return an upper bound of the chance that one of the 2k estimates is off by > epsilon/3.
+    """An upper bound of the chance that one of the 2k estimates is off by > epsilon/3.
 
     2k * 2^(M+1) * exp(-k' e'^2 / 2) with e' = epsilon/3 and k' = k - 1, the smaller of the two
     window lengths. Ref: arXiv 2412.20993 App. E, Lemma 1.
@@ -22,10 +22,10 @@ def failure_bound(k: int, *, epsilon: float, num_groups: int) -> float:
 
 
 def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
-    """Return the least k from which on `failure_bound` is at most delta.
+    """The least k from which on `failure_bound` is at most delta.
 
-    The paper gives k up to logarithms; this solves its last inequality exactly. num_groups: M,
-    the number of distinct answers. Raises ValueError outside 0 < epsilon, delta < 1 and M >= 1.
+    The paper gives k up to logarithms; this solves its last inequality exactly. num_groups: M, the
+    number of distinct answers. Raises ValueError outside 0 < epsilon, delta < 1 and M >= 1.
     """
     if not (0 < epsilon < 1 and 0 < delta < 1 and num_groups >= 1):
         raise ValueError(f"epsilon {epsilon}, delta {delta}, num_groups {num_groups}")
@@ -44,7 +44,7 @@ def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
 
 
 def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
-    """Return half the L1 distance of two empirical distributions, in [0, 1]."""
+    """Half the L1 distance of two empirical distributions, in [0, 1]."""
     left, right = Counter(p), Counter(q)
     return 0.5 * math.fsum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
 
@@ -54,8 +54,7 @@ def has_settled(answers: Sequence[str | None], k: int, *, epsilon: float) -> boo
 
     A window of k probes, moved by up to k probes, must differ from the first window by at most
     epsilon/3, and so must a window of k - 1. answers: (num_probes,); None is an answer like any
-    other. With fewer than 2k probes the rule is not met.
-    Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it.
+    other. Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it.
     """
     if k < 2 or len(answers) < 2 * k:
         return False

@@ -32,7 +32,8 @@ MAX_STREAMS = 64
 
 
 class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
-    """Use as an async context manager, or call `close`."""
+    """max_streams: most requests at once; further ones wait for a free connection. name, program:
+    see `protocol.build_headers`, which raises RequestError."""
 
     call_timeout_s = 10.0
 
@@ -46,10 +47,6 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         transport: httpx.AsyncBaseTransport | None = None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """max_streams: most requests at once; further ones wait for a free connection.
-
-        name, program: see `protocol.build_headers`, which raises RequestError.
-        """
         self.base_url = base_url
         self._http = httpx.AsyncClient(
             base_url=base_url,
@@ -72,11 +69,9 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
     async def events(
         self, run: str, after: int = 0
     ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:
-        """The run's events after number `after` over one connection, in pieces as they arrive.
-
-        Ends after the terminal event. `follow.follow` reconnects. Raises DaemonError when cut off,
-        RunInterrupted when the daemon ended before the run did.
-        """
+        """The run's events after number `after` to the terminal one, over one connection.
+        `follow.follow` reconnects. Raises DaemonError when cut off, RunInterrupted when the daemon
+        ended before the run did."""
         last = after
         path, headers = f"/v1/runs/{run}/events", {"Last-Event-ID": str(after)}
         timeout = self._patient(READ_TIMEOUT_S)
@@ -100,10 +95,8 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> AsyncGenerator[ChatPiece]:
-        """Stream one reply. `options` are fields of /v1/chat/completions.
-
-        There is no limit to the time until the first part: the request may wait in the engine.
-        """
+        """Stream one reply, however long it waits in the engine. `options` are fields of
+        /v1/chat/completions."""
         body, timeout = build_chat_body(messages, model, options), self._patient(None)
         stream = self._stream("POST", CHAT, json=body, headers=headers, timeout=timeout)
         async with aclosing(stream) as pieces:

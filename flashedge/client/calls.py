@@ -16,7 +16,7 @@ _LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
 
 
 class Calls(Generic[Reply]):
-    """Each call gives the JSON object that the daemon answers, or what one can await it by.
+    """Each call gives the JSON object that the daemon answers, or an awaitable of it.
 
     It raises the FlashEdgeError that the answer names, or DaemonError when the daemon can't be
     reached.
@@ -43,7 +43,6 @@ class Calls(Generic[Reply]):
         return self._json("POST", "/v1/load")
 
     def unload(self) -> Reply:
-        """Unload the engines once nothing uses them."""
         return self._json("POST", "/v1/unload")
 
     def runs(
@@ -55,7 +54,7 @@ class Calls(Generic[Reply]):
         contains: str | None = None,
     ) -> Reply:
         """`{"data": [summary…], "has_more": bool}`, newest first. before: only of runs older than
-        this one; contains: only those with this text in the problem, the answer or its path."""
+        this one; contains: in the problem, the answer or its path."""
         options = {"limit": limit, "before": before, "status": status, "contains": contains}
         query = {name: value for name, value in options.items() if value is not None}
         return self._json("GET", "/v1/runs", params=query)
@@ -67,10 +66,8 @@ class Calls(Generic[Reply]):
         return self._json("GET", f"/v1/runs/{run}", **(waiting if wait_s else {}))
 
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
-        """Start a run without following it: `{"id", "status", "position", …}`.
-
-        Waits until the pair is loaded, where it is not.
-        """
+        """Start a run without following it: `{"id", "status", "position", …}`, once the pair is
+        loaded."""
         return self._json(
             "POST",
             "/v1/runs",
@@ -90,7 +87,6 @@ class Calls(Generic[Reply]):
         return self._json("DELETE", f"/v1/runs/{run}")
 
     def score(self, body: Mapping[str, Any]) -> Reply:
-        """The scores of solutions, of their steps and of the whole: see /v1/score. There is no
-        limit to the time that it takes."""
+        """See /v1/score. There is no limit to the time that it takes."""
         sent = make_sendable(body)
         return self._json("POST", "/v1/score", json=sent, timeout=self._patient(None))

@@ -30,7 +30,7 @@ FEW_SCORES = 4
 
 
 class ScoreTally(NamedTuple):
-    """Consecutive scores of one level, up to and with the line that carries it."""
+    """Consecutive scores of one level, through the line that carries it."""
 
     depth: int
     scored: int
@@ -40,11 +40,8 @@ class ScoreTally(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLine:
-    """One event of a run, in words."""
-
     seq: int
     kind: str
-    """The event's name."""
     category: str
     """One of `CATEGORIES`, or "run"."""
     text: str
@@ -57,7 +54,6 @@ def category_of(event: Event) -> str:
 
 
 def tally_score(before: EventLine | None, depth: int, score: float) -> ScoreTally:
-    """The tally of a score at `depth` whose line follows `before`."""
     if before is None or before.tally is None or before.tally.depth != depth:
         return ScoreTally(depth, 1, score, score)
     _, scored, best, total = before.tally
@@ -65,10 +61,8 @@ def tally_score(before: EventLine | None, depth: int, score: float) -> ScoreTall
 
 
 def sum_up_scores(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
-    """The lines, with one for consecutive scores of a level where they are more than `FEW_SCORES`.
-
-    It counts them all, also those whose lines were dropped from the log.
-    """
+    """The lines, with one for more than `FEW_SCORES` consecutive scores of a level, counting those
+    whose lines were dropped from the log as well."""
     found: list[EventLine] = []
     alone: list[EventLine] = []
     for line in lines:
@@ -80,7 +74,6 @@ def sum_up_scores(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
 
 
 def _sum_up(scores: list[EventLine]) -> list[EventLine]:
-    """The lines of scores that follow each other at one level, or one line for them all."""
     tally = scores[-1].tally if scores else None
     if tally is None or tally.scored <= FEW_SCORES:
         return scores

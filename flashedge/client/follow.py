@@ -1,8 +1,7 @@
 """Follow a run while the connection to its daemon may break.
 
 `RetryPolicy` and `Reconnection` decide without I/O: after which event to resume, how long to pause,
-when to give up. `follow` and `retry` apply them for programs with an event loop; the synchronous
-client applies them itself.
+when to give up. `follow` and `retry` apply them; so does the synchronous client.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ MIN_QUEUE_PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long a caller waits for a daemon that does not answer."""
-
     first_s: float
     """The pause after the first failure. Each further failure in a row doubles it."""
     longest_s: float = math.inf
@@ -37,7 +34,6 @@ class RetryPolicy:
     """Retries in a row before the caller gives up. None never gives up."""
 
     def pause_s(self, failures: int) -> float:
-        """The pause after `failures` failures in a row, at least one."""
         doublings = min(failures - 1, 63)  # no float overflows however long the daemon is away
         return min(self.first_s * 2.0**doublings, self.longest_s)
 
@@ -50,8 +46,6 @@ UNATTENDED = RetryPolicy(first_s=0.25, longest_s=4.0, max_retries=5)
 
 
 class Reconnection:
-    """The state of one connection that is opened again when it breaks."""
-
     def __init__(self, policy: RetryPolicy, after: int = 0) -> None:
         self.last = after
         """The number of the last event received: the stream resumes after it."""
@@ -73,7 +67,6 @@ class Reconnection:
 
 
 def explain_lost_run(run: str, error: DaemonError) -> DaemonError:
-    """The error of a caller that gives up on `run`."""
     return DaemonError(
         f"the daemon went away during run {run}: {error}",
         hint=f"its events so far are kept: flashedge up, then flashedge runs show {run}",
@@ -111,7 +104,7 @@ async def retry(
     """The result of `call`, repeated while the queue is full or the daemon does not answer.
 
     `on_loss` is called at each failure to reach the daemon. Raises DaemonError or EngineDead when
-    the daemon stays away, and what else `call` raises.
+    the daemon stays away.
     """
     connection = Reconnection(policy)
     while True:

@@ -16,7 +16,6 @@ from flashedge.literal import join_surrogates
 from flashedge.types import Message
 
 OPEN_STATUSES = ("queued", "running")
-"""Statuses of a run that is not over."""
 
 LONGEST_NAME = 200
 CHAT = "/v1/chat/completions"
@@ -30,11 +29,8 @@ _BY_CODE = {kind.code: kind for kind in errors.list_error_types()}
 
 
 def build_headers(*, api_key: str | None, name: str | None, program: str | None) -> dict[str, str]:
-    """The headers of every request of a client.
-
-    name: the client's; clients take turns. program: what its requests are a part of.
-    Raises RequestError for a name that a header can't hold.
-    """
+    """The headers of every request. name: the client's; clients take turns. program: what its
+    requests are a part of. Raises RequestError for a name that a header can't hold."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     for param, value in (("client", name), ("program", program)):
         if value is None:
@@ -51,8 +47,8 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
 
 
 def make_sendable(value: Any) -> Any:
-    """The JSON value with `�` for half surrogates: a model's text may be cut within a character,
-    and Python reads bytes of a command line that are not UTF-8 as halves."""
+    """The JSON value with `�` for half surrogates, which a text cut within a character has, and a
+    command line that is not UTF-8."""
     match value:
         case str():
             return join_surrogates(value)
@@ -82,12 +78,10 @@ def build_chat_body(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One server-sent event."""
-
     event: str
     data: str
     id: str | None = None
-    """The id in its own lines. An earlier event's id does not carry over."""
+    """Its own id. An earlier event's does not carry over."""
 
 
 def parse_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
@@ -134,10 +128,8 @@ def parse_frame(frame: Frame) -> dict[str, Any]:
 
 
 def parse_event(frame: Frame, last: int) -> tuple[int, Event]:
-    """The frame's event and its number, which is `last` for a frame without an id.
-
-    Raises the error that the frame reports, or DaemonError when it can't be read.
-    """
+    """The frame's event and its number, which is `last` for a frame without an id. Raises the error
+    that the frame reports, or DaemonError when it can't be read."""
     data = parse_frame(frame)
     if frame.event == "error" or ("error" in data and "type" not in data):
         raise parse_error(data, 500)
@@ -153,18 +145,16 @@ def parse_event(frame: Frame, last: int) -> tuple[int, Event]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPiece:
-    """A part of a streamed reply."""
-
     text: str = ""
     reasoning: str = ""
     finish: str | None = None
-    """Why the reply ended. None in all parts but one of the last."""
+    """Why the reply ended; only in one of the last parts."""
     usage: Mapping[str, Any] | None = None
-    """Token counts of the whole reply. None in all parts but one of the last."""
+    """Token counts of the whole reply; only in one of the last parts."""
 
 
 def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
-    """The parts in one frame that is not the last. Raises the error that it reports."""
+    """The parts in one frame. Raises the error that it reports."""
     data = parse_frame(frame)
     if "error" in data:
         raise parse_error(data, 500)
@@ -182,8 +172,7 @@ def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
 
 
 def parse_json_object(response: httpx.Response) -> dict[str, Any]:
-    """The body of a response. Raises the error that it reports, or DaemonError if it is not a
-    JSON object."""
+    """The body of a response. Raises the error that it reports, or DaemonError."""
     try:
         body = response.json()
     except ValueError:
@@ -218,7 +207,6 @@ def parse_error(body: Mapping[str, Any], status: int, retry_after_s: float = 1.0
 
 
 def build_run_error(failed: events.RunFailed) -> FlashEdgeError:
-    """The error that ended a run."""
     kind = _BY_CODE.get(failed.code, FlashEdgeError)
     if kind is QueueFull:
         return QueueFull(failed.error, retry_after_s=1.0, hint=failed.hint)
@@ -235,15 +223,12 @@ def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
 
 
 def explain_cut_reply() -> DaemonError:
-    """The error of a chat's stream that closed before its last frame."""
     return DaemonError("the daemon went away in the middle of its reply")
 
 
 def explain_missing_end(run: str, status: object) -> DaemonError:
-    """The error of a stream that closed before the run's terminal event.
-
-    An open run can be followed again. Any other has lost its end with the daemon.
-    """
+    """The error of a stream that closed before the run's terminal event: an open run can be
+    followed again, any other has lost its end with the daemon."""
     if status in OPEN_STATUSES:
         return DaemonError(f"the daemon closed the stream of run {run}")
     return RunInterrupted(

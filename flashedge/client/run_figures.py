@@ -1,7 +1,5 @@
-"""Figures that follow from a run's view: scores by level, votes, MCTS statistics, work left. Pure.
-
-Nothing here reads a clock: elapsed seconds are arguments.
-"""
+"""Figures that follow from a run's view: scores by level, votes, MCTS statistics, work left.
+Pure."""
 
 from __future__ import annotations
 
@@ -28,8 +26,6 @@ MIN_ROLLOUTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelScores:
-    """Scores of the nodes at one depth."""
-
     depth: int
     scored: int
     best: float
@@ -54,8 +50,8 @@ def level_scores(view: RunView) -> tuple[LevelScores, ...]:
 def collect_votes(view: RunView) -> tuple[Vote, ...]:
     """The run's votes, largest share first.
 
-    Until the result is known: the answers of the paths that ended, equal where they are spelled
-    the same. The result groups equal answers by mathematics, so its counts may be larger.
+    Until the result is known, answers are equal where they are spelled the same. The result groups
+    them by mathematics, so its counts may be larger.
     """
     if view.result is not None:
         votes = [
@@ -84,7 +80,7 @@ def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
 
 
 def find_answer(view: RunView) -> str | None:
-    """The run's answer; while it goes on the one that it would give now. None without any."""
+    """The run's answer; while it goes on, the one that it would give now."""
     if view.result is not None:
         answer = view.result.get("answer")
         return None if answer is None else str(answer)
@@ -132,10 +128,8 @@ def is_mcts(view: RunView) -> bool:
 
 
 def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
-    """(visits, mean value) of each node that a rollout passed through, the root included.
-
-    A rollout's value is the score of the node in which it ended, as in `search.strategies.mcts`.
-    """
+    """(visits, mean value) of each node that a rollout passed through, the root included. A
+    rollout's value is the score of the node in which it ended."""
     visits: Counter[NodeId] = Counter()
     totals: dict[NodeId, float] = {}
     for end in view.rollouts:
@@ -147,10 +141,8 @@ def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
 
 
 def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
-    """The MCTS prior of each child: softmax of mean log-probabilities, or uniform.
-
-    Duplicates and cancelled nodes have none. Empty while a child still generates.
-    """
+    """The MCTS prior of each child that is no duplicate and not cancelled. Empty while one still
+    generates."""
     children = [view.nodes[c] for c in view.children.get(parent, ())]
     children = [c for c in children if c.status not in ("duplicate", "cancelled")]
     if not children or any(not c.finish for c in children):
@@ -164,23 +156,18 @@ def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
 
 
 def flights_through(view: RunView) -> Mapping[NodeId, int]:
-    """Rollouts in flight whose path holds each node, where there are any."""
     return Counter(at for _, node in view.flights for at in (ROOT, *view.path(node)))
 
 
 class MctsFigures:
-    """Visits, values and priors of a search's nodes, computed once for all of them."""
-
     def __init__(self, view: RunView) -> None:
         self._view = view
         self._values, self._flying = rollout_values(view), flights_through(view)
         self._priors: dict[NodeId, Mapping[NodeId, float]] = {}
 
     def describe(self, node: NodeView) -> str:
-        """`N3  Q 0.83 P 0.25`: visits, mean value (before a visit: the score) and prior.
-
-        `N3+2`: two rollouts in flight go through the node as well.
-        """
+        """`N3+2 Q 0.83 P 0.25`: visits and rollouts in flight, mean value (before a visit: the
+        score) and prior."""
         assert node.parent is not None, "the root has no figures"
         if node.parent not in self._priors:
             self._priors[node.parent] = child_priors(self._view, node.parent)
@@ -204,7 +191,6 @@ def paths_wanted(view: RunView) -> int | None:
 
 
 def count_rollouts(view: RunView) -> int:
-    """Rollouts of an MCTS run that are over."""
     return len(view.rollouts) + view.futile_rollouts
 
 
@@ -220,8 +206,8 @@ def describe_progress(view: RunView) -> str:
 
 
 def describe_flights(view: RunView) -> str:
-    """`3 in flight, P 4/8`: the rollouts in flight; how many the run may have, and all boosted
-    runs together. Of a run that is over: `2 boosts, 1 rollout cancelled`. Empty without any."""
+    """`3 in flight, P 4/8`: the rollouts in flight, and how many the run and all boosted runs
+    together may have. Once it is over: `2 boosts, 1 rollout cancelled`."""
     parts = []
     if not view.over:
         parts += [f"{len(view.flights)} in flight"] if view.flights else []
@@ -236,11 +222,8 @@ def describe_flights(view: RunView) -> str:
 
 
 def describe_rest(view: RunView, elapsed_s: float | None) -> str | None:
-    """An estimate of the seconds left, where there is a basis for one.
-
-    Rollouts follow each other, so their rate says how long the others take. How many levels a beam
-    still has cannot be known, so nothing is said of it but its deadline.
-    """
+    """An estimate of the seconds left, from the rate of rollouts or from the deadline: how many
+    levels a beam still has cannot be known."""
     if elapsed_s is None or view.state != "running":
         return None
     n, done = paths_wanted(view), count_rollouts(view)
@@ -263,5 +246,5 @@ def duration_text(seconds: float) -> str:
 
 
 def find_thresholds(config: Mapping[str, Any]) -> Mapping[str, float]:
-    """Certainty at which the run stops early, by the measure's name. Empty: it never does."""
+    """Certainty at which the run stops early, by measure. Empty: it never does."""
     return (config.get("early_exit") or {}).get("thresholds") or {}

@@ -1,9 +1,8 @@
-"""The fold that turns a run's numbered events into a `RunView`. Pure.
+"""The fold that turns a run's numbered events, live or stored, into a `RunView`. Pure.
 
-A live run and a stored one go through the same `fold`. Folding in one piece or in any chunks gives
-the same view: superseded Progress within a chunk is dropped before it costs anything. Tokens of
-nodes that still generate are kept apart (`growing`), so that a stored run, which has no Progress,
-ends in the very view of the live one.
+Folding in one piece or in any chunks gives the same view: superseded Progress within a chunk is
+dropped before it costs anything. Tokens of nodes that still generate are kept apart (`growing`), so
+that a stored run, which has no Progress, ends in the very view of the live one.
 """
 
 from __future__ import annotations
@@ -45,13 +44,12 @@ def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
 def enqueue(
     view: RunView, run: str, position: int | None, starts_in_s: float | None = None
 ) -> RunView:
-    """The daemon accepted the run; `position` runs wait before it (None: it runs), and it is
-    expected to start in so many seconds."""
+    """The daemon accepted the run; `position` runs wait before it (None: it runs)."""
     return replace(view, id=run, position=position, starts_in_s=starts_in_s)
 
 
 def interrupt(view: RunView) -> RunView:
-    """The daemon ended under the run: no more events follow. Nodes that were growing are cut."""
+    """The daemon ended under the run: no more events follow, and growing nodes are cut."""
     if view.over:
         return view
     draft = _ViewDraft(view)
@@ -209,7 +207,6 @@ class _ViewDraft:
         )
 
     def _mark(self, node: NodeId, status: str) -> None:
-        """A cancelled node loses what it had, as in the search's tree."""
         known = self._now.nodes.get(node)
         if status == "cancelled" and known is not None:
             place: dict[str, Any] = {
@@ -252,7 +249,6 @@ def _trim(log: tuple[EventLine, ...]) -> tuple[EventLine, ...]:
 
 
 def build_view(result: Mapping[str, Any]) -> RunView:
-    """The view of a finished run from its object alone."""
     nodes: dict[NodeId, NodeView] = {}
     children: dict[NodeId, tuple[NodeId, ...]] = {}
     for data in result["tree"]["nodes"]:

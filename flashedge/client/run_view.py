@@ -1,7 +1,5 @@
-"""A run and its nodes as a watcher sees them, with the words and marks for a node's status.
-
-`run_fold.fold` builds the view from the run's numbered events.
-"""
+"""A run and its nodes as a watcher sees them (`run_fold.fold`), with words and marks for
+statuses."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
 
 ROOT = NodeId(0)
 CUT = "cut"
-"""Status of a node that was still generating when its run ended. Only watchers use it."""
+"""Status of a node that still generated when its run ended. Only watchers use it."""
 
 KEPT = frozenset({"active", "complete"})
 """Statuses of nodes that the search continues from, or answers with."""
@@ -36,13 +34,10 @@ _STATUSES = {
 }
 MARKS: Mapping[str, str] = {status: mark for status, (mark, _) in _STATUSES.items()}
 MEANINGS: Mapping[str, str] = {status: meaning for status, (_, meaning) in _STATUSES.items()}
-"""What each mark says, for a legend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """One segment of a path: what the events say about it."""
-
     id: NodeId
     parent: NodeId | None
     index: int = 0
@@ -50,7 +45,7 @@ class NodeView:
     status: str = "generating"
     """A `search.tree.NodeStatus`, or `CUT`."""
     tokens: int = 0
-    """Tokens of the whole segment. 0 until its end: growing nodes are counted in the run's view."""
+    """Tokens of the whole segment. 0 until its end: growing nodes count in the run's view."""
     text: str = ""
     scores: tuple[float, ...] = ()
     """Scores of the segment's steps, each in [0, 1]."""
@@ -61,19 +56,17 @@ class NodeView:
     answer: str | None = None
     """The answer that the path ends with, as the model wrote it."""
     mean_logprob: float = 0.0
-    """Mean log-probability of the segment's tokens."""
 
     @property
     def kind(self) -> str:
-        """What the marks tell apart: the status, but a path that ended is complete before its level
-        is decided, and `CUT` where a token limit ended it."""
+        """The status, but a path that ended is complete before its level is decided, and `CUT`
+        where a token limit ended it."""
         if self.is_cut:
             return CUT
         return "complete" if self.ends_path else self.status
 
     @property
     def mark(self) -> str:
-        """The sign of its kind."""
         return MARKS.get(self.kind, "?")
 
     @property
@@ -83,7 +76,7 @@ class NodeView:
 
     @property
     def ends_path(self) -> bool:
-        """Whether nothing can follow this node: the path is finished."""
+        """Whether nothing can follow this node."""
         return self.status == "complete" or (
             self.status == "generated" and self.finish in ("stop", "length")
         )
@@ -91,8 +84,6 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyPoint:
-    """How certain the run was after `tokens` committed tokens of the whole tree."""
-
     tokens: int
     certainty: float | None
     answers: int
@@ -100,8 +91,6 @@ class CertaintyPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitPoint:
-    """When the run stopped before its own end, and why."""
-
     tokens: int
     reason: str
 
@@ -116,41 +105,34 @@ def _empty() -> Mapping[Any, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Everything that the events of a run say about it."""
-
     id: str = ""
     state: str = "waiting"
     """waiting, running, finished, failed, cancelled or interrupted."""
     position: int | None = None
-    """Runs that wait before it, while it waits."""
     starts_in_s: float | None = None
-    """When it was expected to start, as the daemon said last. None where that is not known."""
+    """When it was expected to start, as the daemon said last."""
     seq: int = 0
-    """Number of the last event folded."""
     nodes: Mapping[NodeId, NodeView] = field(default_factory=_only_root)
     children: Mapping[NodeId, tuple[NodeId, ...]] = field(default_factory=_empty)
     growing: Mapping[NodeId, int] = field(default_factory=_empty)
     """Tokens so far of nodes that generate."""
     tails: Mapping[NodeId, str] = field(default_factory=_empty)
-    """The end of the text so far of nodes that generate, where the daemon sends it."""
+    """The end of the text so far of nodes that generate."""
     tokens: int = 0
     """Committed tokens: those of generated segments."""
     kept_tokens: int = 0
-    """Committed tokens of nodes that are active or complete."""
     level: int = 0
     """Depth of the newest expansion."""
     certainty: tuple[CertaintyPoint, ...] = ()
     rollouts: tuple[NodeId, ...] = ()
-    """MCTS: the nodes in which rollouts ended, in order."""
     futile_rollouts: int = 0
-    """MCTS: further rollouts, which were cut since nothing below their node can be good enough."""
+    """MCTS: further rollouts, which were cut."""
     flights: tuple[tuple[int, NodeId], ...] = ()
-    """MCTS with several rollouts at once: (number, node) of those in flight."""
+    """MCTS: (number, node) of the rollouts in flight."""
     allowed: tuple[int, int] | None = None
     """Boosted MCTS: rollouts that the run may have in flight, and that all runs may have together
-    (0: not known). None until the daemon said so."""
+    (0: not known)."""
     boosts: int = 0
-    """How often the daemon gave the run more rollouts than before."""
     cancelled_rollouts: int = 0
     """Rollouts that were cancelled because the run may have fewer."""
     exit: ExitPoint | None = None
@@ -158,13 +140,11 @@ class RunView:
     queue_s: float = 0.0
     result: Mapping[str, Any] | None = None
     note: str | None = None
-    """The latest thing worth telling a user: an error, a restart, an early exit."""
+    """The latest news for a user: an error, a restart, an early exit."""
     latest: NodeId | None = None
-    """The node that an event touched last."""
     log: tuple[EventLine, ...] = ()
-    """The newest `LOG_LINES` lines about steps and the newest `LOG_LINES` about anything else."""
+    """The newest `LOG_LINES` lines about steps, and as many about anything else."""
     event_counts: Mapping[str, int] = field(default_factory=_empty)
-    """Events by category."""
 
     @property
     def over(self) -> bool:
@@ -172,7 +152,7 @@ class RunView:
 
     @property
     def problem(self) -> str:
-        """The whole text of its problem: a conversation's last message. Empty until it started."""
+        """The last message of its conversation. Empty until it started."""
         messages = (self.config.get("problem") or {}).get("messages") or ()
         return str(messages[-1].get("content") or "") if messages else ""
 
@@ -183,22 +163,18 @@ class RunView:
 
     @property
     def paths_done(self) -> int:
-        """Paths that ended, those of the level under way included."""
         return sum(n.ends_path for n in self.nodes.values())
 
     @property
     def paths_cut(self) -> int:
-        """Paths that a token limit ended before they had an answer."""
         return sum(n.is_cut for n in self.nodes.values())
 
     @property
     def is_distrusted(self) -> bool:
-        """Whether the verifier gives the run's answer a low score: it is probably wrong."""
         return (self.result or {}).get("trusted") is False
 
     @property
     def is_unlikely(self) -> bool:
-        """Whether the search gave up, so that its answer is probably wrong."""
         return bool((self.result or {}).get("unlikely"))
 
     @property

@@ -36,13 +36,10 @@ from flashedge.types import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queued:
-    """The daemon accepted the run."""
-
     id: str
     position: int | None
-    """Runs that wait before it. None while it runs."""
     starts_in_s: float | None = None
-    """When it is expected to start. None where that is not known."""
+    """When it is expected to start, where that is known."""
 
 
 class Client(Calls[dict[str, Any]]):
@@ -59,7 +56,6 @@ class Client(Calls[dict[str, Any]]):
         program: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """name, program: see `protocol.build_headers`, which raises RequestError."""
         self.base_url = base_url
         self._http = httpx.Client(
             base_url=base_url,
@@ -121,10 +117,7 @@ class Client(Calls[dict[str, Any]]):
 
     def events(self, run: str, after: int = 0) -> Iterator[tuple[int, Event]]:
         """The run's events after number `after` to the terminal one, reconnecting when cut off.
-
-        Raises RunInterrupted when the daemon ended before the run did, DaemonError when it stays
-        away, NotFound when it does not know the run.
-        """
+        Raises like `follow.follow`."""
         connection = follow.Reconnection(follow.ATTENDED, after)
         while True:
             try:

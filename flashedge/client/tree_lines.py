@@ -31,13 +31,12 @@ class TreeLine(NamedTuple):
 
     node: NodeId
     lead: str
-    """The branches drawn before the node."""
     members: tuple[NodeId, ...]
     """All nodes of the line, `node` included."""
     hidden: int = 0
-    """Nodes below a collapsed node, which have no line."""
+    """Nodes below a collapsed node."""
     is_match: bool = False
-    """Whether it holds the wanted text, and does not only lead to a line that does."""
+    """Whether it holds the wanted text itself."""
 
 
 class _TreeRow(NamedTuple):
@@ -60,8 +59,8 @@ def tree_lines(
     """Lines from the top down.
 
     hidden: statuses that have no line; wanted: only nodes that hold this text, with what leads to
-    them; group: childless siblings with an equal key share a line, those with None do not. A line
-    counts its siblings whether or not they match.
+    them; group: childless siblings with an equal key, unless None, share a line, whether or not
+    they match.
     """
     wanted = wanted.casefold()
     children = _shown_children(view, hidden, wanted)

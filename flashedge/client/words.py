@@ -7,7 +7,6 @@ from typing import Any
 
 
 def format_count(count: int, noun: str) -> str:
-    """Write `count` and the noun: 1 restart, 1,200 restarts."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -20,7 +19,7 @@ def format_duration(seconds: float) -> str:
 
 
 def describe_wait(position: int | None, starts_in_s: float | None) -> str:
-    """What is known of a run that waits: `2 before it, starts in about 12 s`. Empty if nothing."""
+    """What is known of a run that waits: `2 before it, starts in about 12 s`."""
     parts = []
     if position is not None:
         parts.append(f"{position} before it" if position else "next")
@@ -31,8 +30,7 @@ def describe_wait(position: int | None, starts_in_s: float | None) -> str:
 
 
 def describe_prediction(median_tokens: float, tail_tokens: float) -> str:
-    """How long one path is predicted to be: `about 420, 1 in 10 over 532 tokens`. Half of the paths
-    are longer than the first number."""
+    """How long a path is predicted to be, median and tail: `about 420, 1 in 10 over 532 tokens`."""
     return f"about {median_tokens:,.0f}, 1 in 10 over {tail_tokens:,.0f} tokens"
 
 
@@ -43,7 +41,7 @@ def count_cut(result: Mapping[str, Any]) -> int:
 
 
 def explain_no_answer(result: Mapping[str, Any]) -> tuple[str, str]:
-    """Why a run ended without an answer, and what to do, in the words of `solve`."""
+    """Why a run ended without an answer, and what to do."""
     completions = result.get("completions") or []
     cut = count_cut(result)
     if not completions and result.get("cut_by") == "deadline":

@@ -18,8 +18,6 @@ _HEADER_START = b'{"settings": '
 
 
 class JournalRecord(Protocol):
-    """One piece of finished work."""
-
     def to_json(self) -> Mapping[str, Any]: ...
 
 
@@ -43,11 +41,10 @@ class Journal(Generic[K, R]):
     ) -> None:
         """Create the file, or resume with the records that it holds.
 
-        `settings` are JSON values that all its records share; the first line keeps them. None keeps
-        none. `parse` is the inverse of `to_json` and raises KeyError, TypeError or ValueError.
-
-        Raises Conflict when the file was made with other settings or another process writes it,
-        ConfigError when it is damaged or no journal, StoreError when it can't be read or written.
+        `settings` are JSON values that all its records share; the first line keeps them. `parse` is
+        the inverse of `to_json` and raises KeyError, TypeError or ValueError. Raises Conflict when
+        the file was made with other settings or another process writes it, ConfigError when it is
+        damaged or no journal, StoreError when it can't be read or written.
         """
         self.path = path
         self.records: dict[K, R] = {}
@@ -142,8 +139,7 @@ class Journal(Generic[K, R]):
 def open_locked(path: Path, guarded: Path | None = None) -> FileIO:
     """Open or create a file that one process at a time may write.
 
-    `guarded` is the file that an error names instead of `path`. Raises Conflict when another
-    process has it, OSError.
+    `guarded` is the file that an error names instead. Raises Conflict when another process has it.
     """
     file = path.open("a+b", buffering=0)
     try:

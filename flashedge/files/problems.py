@@ -23,10 +23,7 @@ ProblemId = str | int
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
-    """One problem of a file."""
-
     index: int
-    """Its position among the file's problems, from 0."""
     id: ProblemId
     """Its id in the file, or else its line number."""
     text: str
@@ -34,13 +31,10 @@ class FileProblem:
     family: str | None = None
     """The kind of problem, such as a subject."""
     steps: int | None = None
-    """The number of steps of its solution, if the file says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledProblem(FileProblem):
-    """A problem with a known answer."""
-
     answer: str
 
 
@@ -77,8 +71,8 @@ def _read(path: Path, limit: int | None) -> Iterator[tuple[int, FileProblem]]:
 def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield the object of each line that is not blank, with the line's number.
 
-    hint: shows a right line. Raises ConfigError naming the line, also where there is none, and
-    StoreError for a file that can't be read.
+    Raises ConfigError naming the line (hint: shows a right one) or the empty file, and StoreError
+    for a file that can't be read.
     """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
@@ -103,7 +97,6 @@ def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]
 
 
 def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FileProblem:
-    """The problem in the object `fields` of line `number`. Raises ValueError."""
     question = _find_first(fields, _QUESTION)
     if not isinstance(question, str) or not question.strip():
         raise ValueError("problem is missing or is not a text")
@@ -125,7 +118,6 @@ def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FilePr
 
 
 def _parse_answer(value: Any) -> str:
-    """The answer as text. Raises ValueError."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if _is_plain(value, int, float):

@@ -1,4 +1,4 @@
-"""Versions of files, by which what was read of one is known to be what it still says."""
+"""Versions of files: keys of caches of what was read from them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileVersion:
-    """A file as it was when it was looked at. A key of a cache of what it says."""
-
     path: Path
     changed_ns: int
-    """The later of its last changes, of contents or of anything else about it."""
+    """The later of its changes of contents and of metadata."""
     size_bytes: int
     inode: int
 
     @classmethod
     def find(cls, path: Path) -> FileVersion | None:
-        """The version that is there now. None where there is no such file. Raises OSError."""
+        """The version that is there now, None without the file. Raises OSError."""
         try:
             found = path.stat()
         except FileNotFoundError:

@@ -35,8 +35,7 @@ def aggregate(scores: Sequence[float], how: str) -> float:
 
 
 def check_scores(node: Node, scores: Sequence[float], judges: Judges) -> None:
-    """Raises ValueError for scores that don't fit a generated node: one for each of its steps, or
-    one for the whole answer where the verifier judges answers. All are finite."""
+    """Raises ValueError unless there is one finite score per step, or one for the whole answer."""
     assert node.segment is not None, "a search scores generated nodes only"
     expected = 1 if judges == "answers" else len(node.segment.steps)
     if len(scores) != expected or not all(map(math.isfinite, scores)):
@@ -45,17 +44,15 @@ def check_scores(node: Node, scores: Sequence[float], judges: Judges) -> None:
 
 
 def score_per_step(scores: Sequence[float], how: str) -> float:
-    """Return a path's score on the scale of one step's score, which certainty thresholds have.
+    """A path's score on the scale of one step's score, which certainty thresholds have.
 
-    A product of step scores shrinks with every step; its place takes the geometric mean. The other
-    aggregates are on that scale already. Shapes and Raises as `aggregate`.
+    A product shrinks with every step, so its geometric mean stands for it.
     """
     score = aggregate(scores, how)
     return score ** (1 / len(scores)) if how == "prod" and scores else score
 
 
 def softmax(values: Sequence[float], temperature: float) -> tuple[float, ...]:
-    """values: (k,) -> (k,) exp(v / T), divided by their sum. temperature > 0."""
     top = max(values)
     powers = [math.exp((v - top) / temperature) for v in values]
     powers_sum = math.fsum(powers)

@@ -25,11 +25,8 @@ from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segmen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A node to be generated."""
-
     node: NodeId
     seed: int
-    """Fixes the node's noise. See `tree.child_seed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +40,6 @@ class Expand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Score the steps of these nodes. The result is a `Scored` per node."""
-
     nodes: tuple[NodeId, ...]
 
 
@@ -57,34 +52,29 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Ask for the answer of an unfinished path: continue path + suffix, keep the text, discard
-    the tokens. The path itself does not change. The result is one `ProbeResult`.
-
-    Ref: arXiv 2412.20993 §2.1 (probe-in-the-middle).
-    """
+    """Ask for the answer of an unfinished path: continue path + suffix, keep the text, discard the
+    tokens. The result is one `ProbeResult`. Ref: arXiv 2412.20993 §2.1 (probe-in-the-middle)."""
 
     node: NodeId
     seed: int
-    """Fixes the probe's own noise."""
     suffix: str
     max_tokens: int
-    """Length limit. The probe ends earlier where the box that `suffix` opened is closed."""
+    """Length limit. The probe ends earlier when the box that `suffix` opened is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Stop generating or scoring these nodes. No result follows; one that comes too late is
-    ignored. The search has marked them as cancelled, without their segments, and has undone what
-    it counted of them as in flight."""
+    """Stop generating or scoring these nodes. A late result is ignored: the search has already
+    marked them as cancelled and dropped their segments."""
 
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Report when these nodes have so many tokens, for a search whose decisions depend on which
-    path ends first. The result is a `Reached` per node, or its `Generated` if it ends before.
-    A second watch of a node replaces the first."""
+    """Report when these nodes have so many tokens, for a search that depends on which path ends
+    first. The result is a `Reached` per node, or its `Generated` if it ends before. A second watch
+    of a node replaces the first."""
 
     tokens: Mapping[NodeId, int]
 
@@ -101,10 +91,10 @@ class Finish:
     cut_by: str | None = None
     """What ended the search early: certainty, non_convergence, budget, reward or futility."""
     unlikely: bool = False
-    """Whether the search gave up: no path that it could still find is good enough, so the answer
-    is probably wrong."""
+    """Whether the search gave up: no path that it could still find is good enough, so the answer is
+    probably wrong."""
     unboxed: bool = False
-    """Whether the answer is one that a path names without a box, since no path has a box."""
+    """Whether no path has a boxed answer, and this one is named without a box."""
 
 
 Command = Expand | Score | Cluster | Probe | Cancel | Watch | Finish
@@ -122,8 +112,7 @@ class Generated:
 class Scored:
     node: NodeId
     scores: tuple[float, ...]
-    """(num_steps_of_segment,) in [0, 1], one for each of `Segment.steps`. (1,), the score of the
-    whole answer, for a search whose verifier judges answers."""
+    """(num_steps_of_segment,) in [0, 1]; (1,) where the verifier judges whole answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,15 +120,13 @@ class Clustered:
     answers: Mapping[NodeId, str | None]
     """The representative answer of each node's cluster. None: the path has no answer."""
     is_unboxed: bool = False
-    """Whether no path has a boxed answer, so that these are named without one
-    (`answers.extraction`)."""
+    """Whether no path has a boxed answer (see `answers.extraction`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
     node: NodeId
     text: str
-    """The model's text after the probe's suffix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,27 +144,20 @@ Result = Generated | Scored | Clustered | ProbeResult | Reached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookahead:
-    """What follows if a node is kept. It is known before the node's score, so the children can be
-    drafted ahead."""
+    """What follows if a node is kept. Known before its score, so the children can be drafted."""
 
     granularity: Granularity
     seeds: tuple[int, ...]
-    """Seeds of the next children in order, as many as the search can give the node at most. Empty
-    if the node is terminal."""
+    """Seeds of the next children in order, as many as the node can get at most."""
     terminal: bool
-    """Whether the path ends with this node."""
 
 
 class SearchState(Protocol):
-    """What every search's state has."""
-
     @property
     def tree(self) -> Tree: ...
 
     @property
-    def history(self) -> History:
-        """Checkpoints so far, oldest first."""
-        ...
+    def history(self) -> History: ...
 
 
 S = TypeVar("S")
@@ -191,9 +171,7 @@ class Search(Protocol[S]):
     def name(self) -> str: ...
 
     @property
-    def n(self) -> int:
-        """Paths or rollouts that the search completes unless it is stopped early."""
-        ...
+    def n(self) -> int: ...
 
     @property
     def scores_levels(self) -> bool:
@@ -206,17 +184,15 @@ class Search(Protocol[S]):
         ...
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[S, tuple[Command, ...]]:
-        """Create the root and return the first commands. Raises nothing."""
+        """Create the root and return the first commands."""
         ...
 
     def tell(self, state: S, result: Result) -> tuple[S, tuple[Command, ...]]:
-        """Add one result. A result that is repeated, or that no command asked for, changes nothing
-        and yields no command."""
+        """Add one result. One that is repeated, or that no command asked for, changes nothing."""
         ...
 
     def conclude(self, state: S) -> tuple[S, tuple[Command, ...]]:
-        """Stop now, at a deadline for example, and answer from the finished paths. Results that
-        arrive later are ignored."""
+        """Stop now, at a deadline for example, and answer from the finished paths."""
         ...
 
     def lookahead(self, state: S, node: NodeId) -> Lookahead:

@@ -27,7 +27,6 @@ from flashedge.types import STRATEGIES, Judges
 
 
 def _pop_exits(fields: dict[str, Any]) -> Exits:
-    """Take the options of the exits out of those of MCTS."""
     names = {field.name for field in dataclasses.fields(Exits)}
     return Exits(**{name: fields.pop(name) for name in names & fields.keys()})
 
@@ -49,8 +48,7 @@ _COUNTED: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
     {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsistency}
 )
 WITHOUT_STEP_SCORES = (*_WHOLE, "probed_cot")
-"""The strategies that serve a verifier of whole answers: they never choose between unfinished
-paths."""
+"""Strategies that never choose between unfinished paths, so whole-answer verifiers serve them."""
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
 _SUFFIXED = re.compile(r"(.+)-(\d{1,9})", re.ASCII)
 
@@ -82,9 +80,8 @@ def make_search(
 ) -> Search[Any]:
     """Create the search of that name. Arguments that it has no use for are ignored.
 
-    options: those of this strategy (see `options`); programs: the user's own strategies by name,
-    which can't replace a built-in one; judges: what one score of the verifier is about. Raises
-    NotFound, RequestError.
+    options: see `_OPTIONS`; programs: the user's own strategies by name, which can't replace a
+    built-in one; judges: what one score of the verifier is about. Raises NotFound, RequestError.
     """
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
@@ -158,14 +155,12 @@ def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
 @dataclass(frozen=True, slots=True)
 class _Option:
     kind: type
-    """int, float, bool or str."""
     low: float = 0
     high: float = math.inf
     choices: tuple[str, ...] = ()
-    """Values of a str; empty allows any non-empty text."""
 
     def check(self, name: str, value: Any) -> Any:
-        """Return the value, a float if the kind is. Raises RequestError if it doesn't fit."""
+        """Return the value, a float if the kind is. Raises RequestError."""
         if self.kind is bool:
             fits, what = isinstance(value, bool), "true or false"
         elif self.kind is str:
@@ -221,7 +216,7 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = MappingProxyType(
 
 
 def _check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a strategy with their values checked. Raises RequestError."""
+    """Raises RequestError."""
     known = _OPTIONS.get(strategy, {})
     for name in given:
         if name not in known:

@@ -1,12 +1,8 @@
-"""What searches share that work in levels: generate a level, score it, decide, and finally vote.
+"""Searches that work in levels: generate a level, score it, decide, and finally vote.
 
-    GENERATE --all generated--> SCORE --all scored--> decide: proceed, or vote
-    proceed --the policy is due--> CHECK --clustered, continue--> resume: the next level
-    vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
-    conclude: GENERATE | SCORE | CHECK -> CLUSTER | DONE
-
-A level is decided only when all of its results have arrived, so the order of arrival can't change
-the decision. The policy is asked between two levels, about finished paths.
+GENERATE --all generated--> SCORE --all scored--> decide: proceed, or vote; `voting` has the rest. A
+level is decided only when all of its results have arrived, so the order of arrival can't change the
+decision. The policy is asked between two levels, about finished paths.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ Shares = tuple[tuple[NodeId, int], ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelState(VotingState):
     level: tuple[NodeId, ...] = ()
-    """Nodes of the current level, ascending ids."""
     outstanding: int = 0
     """Results of this phase that have not arrived."""
     num_ended: int = 0
@@ -43,10 +38,7 @@ Move = tuple[LevelState, tuple[Command, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSearch(VotingSearch[LevelState]):
-    """A search that works in levels. Subclasses decide what follows a level."""
-
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        """Create the root and expand it."""
         ask_at = self.find_first_ask()
         state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)
         return self.expand(state, ((ROOT, self.initial_width(state)),))
@@ -60,7 +52,6 @@ class LevelSearch(VotingSearch[LevelState]):
         """Continue after a level that is generated and scored."""
 
     def expand(self, state: LevelState, shares: Shares) -> Move:
-        """Start a level with the given children."""
         tree = state.tree
         commands: list[Command] = []
         level: list[NodeId] = []
@@ -82,7 +73,6 @@ class LevelSearch(VotingSearch[LevelState]):
         return state, tuple(commands)
 
     def take_segment(self, state: LevelState, node: NodeId) -> Move:
-        """Have the level scored once all of it is generated."""
         ended = state.num_ended + self.ends_path(state, node)
         state = replace(state, outstanding=state.outstanding - 1, num_ended=ended)
         if state.outstanding:
@@ -104,7 +94,6 @@ class LevelSearch(VotingSearch[LevelState]):
         return self.resume(self.remember_checkpoint(state))
 
     def resume(self, state: LevelState) -> Move:
-        """Start the planned level."""
         return self.expand(state, state.planned)
 
     def stop(self, state: LevelState) -> Move:
@@ -118,17 +107,15 @@ class LevelSearch(VotingSearch[LevelState]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepwise(LevelSearch):
-    """A search that prunes and branches after every step. A level is one step long and has one node
-    for each path that is still to be completed.
+    """Prunes and branches after every step. A level has one node for each path to complete.
 
-    Ref: arXiv 2509.00195 §3.1. Departures: a path that ends counts as complete and the others
-    share the remaining width; duplicates are dropped before paths are kept.
+    Ref: arXiv 2509.00195 §3.1. Departures: a path that ends counts as complete and the others share
+    the remaining width; duplicates are dropped before paths are kept.
     """
 
     branching: int = 4
     """Children per kept path. search-and-learn calls it beam_width."""
     max_step_tokens: int = 256
-    """Longest step."""
     max_steps: int = 40
     """Depth of the last step, which runs to the end of the path."""
 
@@ -145,7 +132,6 @@ class Stepwise(LevelSearch):
         return 0
 
     def step_tokens(self, depth: int) -> int:
-        """Longest step of the children of a node at `depth`."""
         return self.max_step_tokens
 
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
@@ -177,7 +163,6 @@ class Stepwise(LevelSearch):
         return self.n - len(state.complete)
 
     def finish_tree(self, state: LevelState) -> Move:
-        """Continue when no path of the tree can be continued."""
         return self.vote(state)
 
     def settle_level(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
@@ -195,7 +180,7 @@ class Stepwise(LevelSearch):
 
 
 def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:
-    """Split the width into equal shares. The first paths get what is left over."""
+    """Equal shares of the width. The first paths get what is left over."""
     each, extra = divmod(width, len(paths))
     return tuple((node, each + (i < extra)) for i, node in enumerate(paths))
 
@@ -203,8 +188,8 @@ def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:
 def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[int, ...]:
     """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`.
 
-    Each gets `least`; the rest is split in proportion, by largest remainder, ties to the earlier.
-    If all weights are 0, it is split evenly. Raises ValueError if k is 0 or k * least > total.
+    Each gets `least`; the rest is split by largest remainder, ties to the earlier, or evenly if all
+    weights are 0. Raises ValueError if k is 0 or k * least > total.
     """
     rest = total - least * len(weights)
     if rest < 0 or not weights:

@@ -1,8 +1,7 @@
 """Where a step ends: after a blank line, after a marker word, or where its tokens are used up.
 
-Each rule is a `BoundaryRule`, which the engine, its stock twin and the simulator share. A run
-chooses one by name. The rule entropy needs more than token ids: it is `search.entropy`, and no
-token id ends a step by it.
+A run chooses a `BoundaryRule` by name; engine, stock engine and simulator share it. The rule
+entropy needs more than token ids: see `search.entropy`.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class BoundaryRule:
     closes: frozenset[int]
     """Ids whose text ends with a newline."""
     opens: frozenset[int]
-    """Ids whose text starts with a newline. After an id that closes, it makes a blank line."""
+    """Ids whose text starts with a newline: after an id that closes, a blank line."""
     blank: frozenset[int]
     """Ids whose text is whitespace only."""
 
@@ -70,16 +69,15 @@ class BoundaryRule:
 
     @classmethod
     def from_words(cls, texts: Iterable[tuple[int, str]], words: Set[str]) -> BoundaryRule:
-        """A step ends with each of the words. From (id, text) pairs: a word that is no single
-        token ends nothing."""
+        """A step ends with each of the words that is a single token."""
         holds = frozenset(token for token, text in texts if text.strip() in words)
         return cls(holds=holds, closes=frozenset(), opens=frozenset(), blank=frozenset())
 
     def ends_step(self, prev_id: int | None, token_id: int) -> bool:
         """Whether `token_id` is the last of its step.
 
-        prev_id: the id before it in the same step, None for the first. A first id that is blank
-        ends nothing, since a step is not empty.
+        prev_id: the id before it in the same step. A first id that is blank ends nothing: no step
+        is empty.
         """
         if prev_id is None:
             return token_id in self.holds and token_id not in self.blank
@@ -107,7 +105,6 @@ class BoundaryRule:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Iterable[int]]) -> BoundaryRule:
-        """The inverse of `to_json`."""
         return cls(
             holds=frozenset(data["holds"]),
             closes=frozenset(data["closes"]),
@@ -117,10 +114,7 @@ class BoundaryRule:
 
 
 def build_rules(texts: Iterable[tuple[int, str]]) -> Mapping[str, BoundaryRule]:
-    """The boundary rules of a vocabulary by their names in `types.STEP_RULES`.
-
-    texts: (id, text) of each token, decoded by itself.
-    """
+    """The rules of a vocabulary by their names in `types.STEP_RULES`, from (id, text) pairs."""
     known = [(token, text) for token, text in texts if "\n" in text or text.strip() in _WORDS]
     return {
         BLANK_LINE: BoundaryRule.from_texts(known),
@@ -132,25 +126,19 @@ def build_rules(texts: Iterable[tuple[int, str]]) -> Mapping[str, BoundaryRule]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEnd:
-    """Finds the last token of a step.
-
-    A boundary counts even where it fills the context: the step is whole and can be scored. vLLM
-    reports the same, whether the scheduler finds the boundary or a stop string does.
-    """
+    """Finds the last token of a step. A boundary counts even where it fills the context: the step
+    is whole and can be scored. vLLM reports the same."""
 
     max_tokens: int
     room: int
     """Tokens that fit into the context behind the step's path."""
     boundary: BoundaryRule | None
-    """Finds the step's boundary. None when the step may go on past it."""
+    """None when the step may go on past its boundary."""
     stop_ids: Set[int]
-    """Tokens that end the answer."""
 
     def find_reason(self, previous: int | None, token: int, count: int) -> FinishReason | None:
-        """Why `token`, the `count`-th of the step, is its last one; None if it is not.
-
-        previous: the token before it in the same step, None for the first.
-        """
+        """Why `token`, the `count`-th of the step after `previous`, is its last; None if it is
+        not."""
         if self.boundary is not None and self.boundary.ends_step(previous, token):
             return FinishReason.BOUNDARY
         if token in self.stop_ids:

@@ -34,8 +34,8 @@ def child_seed(parent_seed: int, depth: int, index: int) -> int:
     """Seed of child `index` of a node at `depth`.
 
     Child 0 keeps its parent's seed. Noise is keyed by (seed, absolute position), so child 0
-    continues exactly as the parent would have without a boundary. This lets a draft continue past
-    the end of a step (arXiv 2509.00195 §4.1).
+    continues exactly as the parent would have: a draft may run past a step's end (arXiv 2509.00195
+    §4.1).
     """
     return parent_seed if index == 0 else mix64(parent_seed, depth, index)
 
@@ -44,8 +44,6 @@ def child_seed(parent_seed: int, depth: int, index: int) -> int:
 
 
 class NodeStatus(StrEnum):
-    """The life cycle of a node. `_NEXT` has the legal moves; the other statuses are final."""
-
     GENERATING = "generating"
     GENERATED = "generated"
     ACTIVE = "active"  # scored, may be continued
@@ -71,13 +69,10 @@ _NEXT: Mapping[NodeStatus, tuple[NodeStatus, ...]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One segment of a path."""
-
     id: NodeId
     parent: NodeId | None
     depth: int
     index: int
-    """Position among the children of `parent`."""
     seed: int
     status: NodeStatus
     segment: Segment | None = None
@@ -93,10 +88,8 @@ class Node:
 
 
 class Vector(Generic[T]):
-    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change.
-
-    With 20,000 items one change copies 128 + 160 references, where a dict would copy 20,000.
-    """
+    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change, so one
+    change of 20,000 items copies 128 + 160 references."""
 
     __slots__ = ("_chunks", "_size")
 
@@ -111,7 +104,6 @@ class Vector(Generic[T]):
         return self._size
 
     def __getitem__(self, index: int) -> T:
-        """Raises IndexError outside [0, len)."""
         if not 0 <= index < self._size:
             raise IndexError(index)
         return self._chunks[index // _CHUNK][index % _CHUNK]
@@ -126,8 +118,7 @@ class Vector(Generic[T]):
             yield from chunk
 
     def list_changed(self, before: Vector[T]) -> Iterator[T]:
-        """The items that are not those of an earlier version, in order. Only chunks that both do
-        not share are looked into."""
+        """The items that are not those of an earlier version, skipping shared chunks."""
         for number, chunk in enumerate(self._chunks):
             known = before._chunks[number] if number < len(before._chunks) else ()
             if chunk is not known:
@@ -162,10 +153,7 @@ class Vector(Generic[T]):
 
 
 class Nodes(Mapping[NodeId, Node]):
-    """Immutable map of nodes by id. It also indexes children and counts generated tokens.
-
-    Ids are dense: node i is the i-th that was added.
-    """
+    """Immutable map of nodes by dense id. It also indexes children and counts generated tokens."""
 
     __slots__ = ("_children", "_nodes", "_tokens")
 
@@ -191,16 +179,13 @@ class Nodes(Mapping[NodeId, Node]):
 
     @property
     def tokens(self) -> int:
-        """Generated tokens of all nodes."""
         return self._tokens
 
     def children(self, node: NodeId) -> tuple[NodeId, ...]:
-        """Ids of a node's children, by index. Raises KeyError."""
         self[node]
         return self._children[node]
 
     def list_changed(self, before: Nodes) -> Iterator[Node]:
-        """The nodes that are not as they were in an earlier version, by id."""
         return self._nodes.list_changed(before._nodes)
 
     def update(self, changed: Iterable[Node]) -> Nodes:
@@ -233,14 +218,12 @@ def _length(node: Node) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """All nodes of a run. Ids follow the order of expansion, never of arrival. Methods that change
-    something return a new tree."""
+    """All nodes of a run. Ids follow the order of expansion, never of arrival."""
 
     nodes: Nodes = field(default_factory=Nodes)
 
     @classmethod
     def from_seed(cls, seed: int) -> Tree:
-        """A tree that holds the root only."""
         root = Node(id=ROOT, parent=None, depth=0, index=0, seed=seed, status=NodeStatus.ACTIVE)
         return cls(nodes=Nodes().update((root,)))
 
@@ -248,7 +231,6 @@ class Tree:
         return self.nodes[node]
 
     def expand(self, parent: NodeId, count: int) -> tuple[Tree, tuple[Node, ...]]:
-        """Add `count` children of `parent` with status GENERATING."""
         above = self.nodes[parent]
         first, offset = len(self.nodes), len(self.nodes.children(parent))
         made = tuple(
@@ -314,16 +296,13 @@ class Tree:
         return "".join(n.segment.text for n in self.path(node) if n.segment)
 
     def path_steps(self, node: NodeId) -> tuple[str, ...]:
-        """Step texts of the path, one for each score."""
         return tuple(s for n in self.path(node) if n.segment for s in n.segment.steps)
 
     def path_scores(self, node: NodeId) -> tuple[float, ...]:
-        """Scores of the path's steps, as far as they are scored."""
         return tuple(s for n in self.path(node) if n.scores is not None for s in n.scores)
 
     @property
     def committed_tokens(self) -> int:
-        """Generated tokens of all nodes."""
         return self.nodes.tokens
 
     # ------------------------------------------------------------ inner
@@ -341,10 +320,7 @@ class Tree:
 def find_unique(
     tree: Tree, nodes: Iterable[NodeId], family: Callable[[NodeId], int] = lambda node: 0
 ) -> list[NodeId]:
-    """Return the first node of each text. Equal paths count as duplicates within a family.
-
-    nodes: ascending ids.
-    """
+    """The first node of each text. nodes: ascending ids; equal texts of two families differ."""
     first: dict[tuple[int, str], NodeId] = {}
     for node in nodes:
         first.setdefault((family(node), tree.path_text(node).strip()), node)

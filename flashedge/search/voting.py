@@ -47,9 +47,8 @@ def count_votes(
 ) -> tuple[Vote, ...]:
     """Count answers, the winner first. Paths without an answer have no vote.
 
-    ballots: (num_paths, 2), the representative answer of each path's cluster and the path's
-    score, in a fixed order (node ids). by: `weighted` (sum of scores, ties by count) or
-    `majority` (count, ties by sum of scores). What is still tied goes to the earlier ballot.
+    ballots: (num_paths, 2), each path's cluster and score, in a fixed order. by: `weighted` (sum of
+    scores, ties by count) or `majority` (count, ties by sum of scores); then the earlier ballot.
     Ref: weighted majority vote, arXiv 2408.03314 §5.1.
     """
     scores: dict[str, list[float]] = {}
@@ -65,10 +64,9 @@ def count_votes(
 def choose_answer(tree: Tree, nodes: Sequence[NodeId], *, how: str, by: str) -> Finish:
     """Choose one answer among `nodes`, whose answers in the tree represent their clusters.
 
-    nodes: at least one, in the order that breaks ties (node ids); how: the aggregate of step
-    scores. by: `weighted` takes the cluster with the largest sum of path scores; `majority` the
-    one with most paths, ties by that sum; `best` the cluster of the best path that has an answer.
-    The path shown is the best-scored one of that cluster; without any answer, of all.
+    nodes: at least one, in the order that breaks ties; how: the aggregate. by: as `count_votes`, or
+    `best`, the cluster of the best path that has an answer. The path shown is the best of its
+    cluster.
     """
     scores = {node: aggregate(tree.path_scores(node), how) for node in nodes}
     ranked = sorted(nodes, key=lambda node: -scores[node])
@@ -103,7 +101,6 @@ class Moment:
     measured: int
     """Paths over which certainty is measured."""
     tokens: int
-    """Committed tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,26 +109,22 @@ class VotingState:
     limits: Limits
     phase: Phase = Phase.GENERATE
     complete: tuple[NodeId, ...] = ()
-    """Nodes that ended a path, in the order in which the search took them. In the vote: the nodes
-    that have a ballot."""
+    """Nodes that ended a path, in the order the search took them. In the vote, those that have a
+    ballot."""
     clustered: tuple[NodeId, ...] = ()
     """The value of `complete` for which answers were last grouped."""
     ask_at: int = 0
     """Progress at which the policy is asked next."""
     history: History = ()
-    """Checkpoints so far, oldest first."""
     pending_checkpoints: tuple[Moment, ...] = ()
-    """Where a policy would have been asked in a run that has none. Grouping answers only once costs
-    nothing extra, so these checkpoints are taken at the end; calibration replays policies on
-    them."""
+    """Where a policy would have been asked in a run that has none. These checkpoints are taken at
+    the end, so answers are grouped only once; calibration replays policies on them."""
     cut_by: str | None = None
-    """See `Finish`."""
     is_unboxed: bool = False
-    """Whether the grouped answers are unboxed. See `Clustered`."""
 
     @property
     def tokens(self) -> int:
-        """Committed tokens, as far as the search has decided about them."""
+        """Committed tokens that the search has decided about."""
         return self.tree.committed_tokens
 
     @property
@@ -172,19 +165,14 @@ class VotingSearch(ABC, Generic[S]):
     """A search that ends with a vote. Subclasses decide what is generated."""
 
     verifies: ClassVar[bool] = True
-    """Whether nodes are scored."""
 
     n: int
-    """Paths or rollouts to complete."""
     aggregate: str = "last"
-    """How step scores become the score of a path: last, min, prod or mean."""
+    """How step scores become a path's: last, min, prod or mean."""
     selection: str = "weighted"
-    """How the answer is chosen: weighted, majority or best. See `choose_answer`."""
+    """weighted, majority or best: see `choose_answer`."""
     policy: Policy | None = None
-    """When to stop early. None never does."""
     judges: Judges = "steps"
-    """What one score of the verifier is about. Searches that choose between unfinished paths need
-    scores of steps."""
 
     @property
     @abstractmethod
@@ -232,7 +220,6 @@ class VotingSearch(ABC, Generic[S]):
         return state.phase is Phase.SCORE
 
     def progress(self, state: S) -> int:
-        """How much of `n` is used up."""
         return sum(state.tree[n].status is NodeStatus.COMPLETE for n in state.complete)
 
     def measured_paths(self, state: S) -> Sequence[NodeId]:
@@ -289,9 +276,9 @@ class VotingSearch(ABC, Generic[S]):
         return self.stop(state)
 
     def lookahead(self, state: S, node: NodeId) -> Lookahead:
-        """See the contract. While `node` generates, its own tokens are not yet subtracted from the
-        granularity. The seeds are those of an even share: a kept node gets a prefix of them, or
-        more when duplicates leave fewer paths than the search wants to keep."""
+        """See the contract. While `node` generates, its own tokens are not yet subtracted. The
+        seeds are those of an even share: a kept node gets a prefix of them, or more when duplicates
+        leave fewer paths than the search wants to keep."""
         at = state.tree[node]
         if children := state.tree.list_kept(node):
             seeds = tuple(child.seed for child in children)
@@ -353,10 +340,8 @@ class VotingSearch(ABC, Generic[S]):
 
     def _take_checkpoints(self, state: S) -> S:
         """Take a checkpoint now, after those that were only remembered, the first at each progress.
-
         These equal what a policy would have seen: grouping is by order, so the groups of the first
-        paths do not depend on the later ones.
-        """
+        paths do not depend on the later ones."""
         taken: list[Checkpoint] = []
         for moment in state.pending_checkpoints:
             if not taken or moment.progress > taken[-1].progress:
@@ -365,8 +350,7 @@ class VotingSearch(ABC, Generic[S]):
         return replace(state, history=(*state.history, *taken), pending_checkpoints=())
 
     def _measure(self, state: S, moment: Moment) -> Checkpoint:
-        """Answers without a box count for nothing here: a later path may have a box, and then they
-        are none."""
+        """Answers without a box count for nothing here: a later path may have a box."""
         tree, complete = state.tree, state.complete[: moment.complete]
         if state.is_unboxed:
             tree = tree.set_answers(dict.fromkeys(complete))
@@ -384,8 +368,7 @@ class VotingSearch(ABC, Generic[S]):
     def settle_open(
         self, state: S, nodes: Iterable[NodeId]
     ) -> tuple[Mapping[NodeId, NodeStatus], tuple[NodeId, ...]]:
-        """What becomes of nodes that are under way when the search has to stop. The second value:
-        those that end a path."""
+        """New statuses of open nodes when the search stops, and those that end a path."""
         changes: dict[NodeId, NodeStatus] = {}
         for node in nodes:
             status = state.tree[node].status
@@ -438,7 +421,6 @@ class VotingSearch(ABC, Generic[S]):
         return self.resume(state) if continues else self.finish(state)
 
     def finish(self, state: S) -> tuple[S, tuple[Command, ...]]:
-        """Choose the answer. The answers of `complete` are grouped."""
         return replace(state, phase=Phase.DONE), (self.choose(state),)
 
     def choose(self, state: S) -> Finish:

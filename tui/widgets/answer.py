@@ -25,11 +25,10 @@ from flashedge.types import Vote
 Shares = tuple[tuple[Vote, float], ...]
 
 CHOSEN = "★"
-"""As on the best path of the tree."""
 
 LABEL, INTERIM = "Answer", "Best so far"
 _SHORT = 24
-"""An answer of more cells stands in lines of its own, above its figures."""
+"""A longer answer stands in lines of its own, above its figures."""
 
 
 class AnswerPanel(Panel):
@@ -102,7 +101,7 @@ def draw_votes(state: Dashboard, width: int, height: int) -> Text:
 
 
 def draw_table(shares: Shares, chosen: str | None, width: int, height: int) -> list[Text]:
-    """A header, and a line for each answer. The last line counts those for which there is none."""
+    """A header, and a line for each answer. The last line counts those that have no room."""
     room = min(max([6, *(len(show_in_line(v.answer)) for v, _ in shares)]), max(width - 28, 8))
     track = max(width - room - 16, 4)
     rows = [Text(f"  {'answer':<{room}}  paths  {'share':>{track + 5}}", style=DIM)]

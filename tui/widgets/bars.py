@@ -20,7 +20,6 @@ from flashedge.types import USUAL_POLICY
 
 
 def draw_status(state: Dashboard, width: int, address: str) -> Text:
-    """The first line: which daemon, its state, and the replay."""
     name = Text("FlashEdge ", style="bold")
     link, daemon = state.link, state.daemon
     if state.replay is not None:
@@ -69,8 +68,6 @@ def _draw_replay(replay: Replay) -> Text:
 
 
 class Filterable(Protocol):
-    """A panel whose lines can be filtered by text."""
-
     filter: str
 
     def set_filter(self, wanted: str) -> None: ...
@@ -78,7 +75,7 @@ class Filterable(Protocol):
 
 
 class FilterLine(Input):
-    """Hidden until it is opened for a panel. The panel is filtered while the user types."""
+    """Hidden until it is opened for a panel, which is filtered while the user types."""
 
     def __init__(self) -> None:
         hint = "filter: enter keeps it, esc clears it"
@@ -87,7 +84,6 @@ class FilterLine(Input):
 
     @property
     def panel(self) -> Filterable | None:
-        """The panel it is open for."""
         return self._panel
 
     def open_for(self, panel: Filterable) -> None:
@@ -124,10 +120,10 @@ class Command(NamedTuple):
 
     key: str
     word: str
-    """Its name in the last line. Empty: it is not named there."""
+    """Its name in the last line, if it is there."""
     action: str
     title: str
-    """Its name in the palette. Empty: it is not listed there."""
+    """Its name in the palette, if it is there."""
     help: str
 
 

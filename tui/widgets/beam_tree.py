@@ -1,7 +1,4 @@
-"""The tree of the shown run: levels, scores, marks, best path, step text.
-
-The user may follow its newest node, collapse nodes, hide pruned ones and filter by text.
-"""
+"""The tree of the shown run: levels, scores, marks, best path, step text."""
 
 from __future__ import annotations
 
@@ -25,12 +22,11 @@ from flashedge.types import NodeId
 BEST = "★"
 FOLLOW_FRAMES = 4
 _WHOLE = 12
-"""Paths of at most this many tokens are not shortened to their tail while they grow."""
+"""Cells of a growing path's tail that are worth showing."""
 
 
 def group_key(run: RunView, node: NodeView) -> Hashable:
-    """Siblings with the same text share a line, also while they grow; so do those that were cut
-    before their end."""
+    """Siblings with the same text share a line, also while they grow; so do those that were cut."""
     if node.status == "generating":
         return run.tails.get(node.id), run.growing.get(node.id)
     return node.text.strip() or (CUT if node.status == CUT else None)
@@ -99,10 +95,8 @@ class BeamTree(LineList):
         self.draw()
 
     def draw(self) -> None:
-        """Lay out the lines again if the tree's shape changed, and draw the visible ones.
-
-        New texts may join lines; that waits for up to FOLLOW_FRAMES frames.
-        """
+        """Lay out the lines again if the tree's shape changed, and draw the visible ones. New texts
+        may join lines; that waits for up to FOLLOW_FRAMES frames."""
         run, selected = self._run, self.selected
         self._selected = selected
         if run is None:
@@ -135,10 +129,8 @@ class BeamTree(LineList):
         self._show_title()
 
     def follow(self) -> None:
-        """Move to the followed node; called every frame, it moves in every FOLLOW_FRAMES-th.
-
-        Each move redraws the whole panel: more often is no easier to read, and slow over ssh.
-        """
+        """Move to the followed node every FOLLOW_FRAMES-th frame: each move redraws the whole
+        panel, which is slow over ssh."""
         self._frames += 1
         self._layout_frames += 1
         if self._has_new_texts:
@@ -234,7 +226,6 @@ class BeamTree(LineList):
             self._go(self._matches[0])
 
     def action_match(self, by: int) -> None:
-        """Go to the next line that holds the filter's text, or to the one before."""
         if not self._matches:
             return
         if by > 0:
@@ -283,7 +274,6 @@ class BeamTree(LineList):
 
 
 def _highlight(text: Text, wanted: str, begin: int) -> None:
-    """Mark each place behind `begin` that holds the wanted text."""
     if pattern := re.escape(show_in_line(wanted)):
         for match in re.finditer(pattern, text.plain[begin:], re.IGNORECASE):
             text.stylize("reverse", begin + match.start(), begin + match.end())

@@ -1,5 +1,4 @@
-"""Certainty over the tokens spent, with thresholds and early exit. Until there is a certainty: best
-and mean score of each level."""
+"""Certainty over the tokens spent; until there is one, best and mean score of each level."""
 
 from __future__ import annotations
 
@@ -69,7 +68,6 @@ class CertaintyPanel(Panel):
 
 
 def _known_points(run: RunView) -> list[tuple[int, float]]:
-    """(tokens, certainty) where there was one."""
     return [(p.tokens, p.certainty) for p in run.certainty if p.certainty is not None]
 
 
@@ -91,7 +89,7 @@ def _list_progress(state: Dashboard, run: RunView) -> list[str]:
 
 
 def _draw_tokens(state: Dashboard, run: RunView, width: int) -> list[Text]:
-    """The tokens so far, and how long a path is predicted to be. Empty without a prediction."""
+    """The tokens so far, and how long a path is predicted to be, where it is."""
     if not state.prediction:
         return []
     drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
@@ -128,7 +126,7 @@ def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
 
 
 def _summarize(run: RunView, width: int) -> list[Text]:
-    """The certainty, and why the run stopped early or did not, in as many lines as it needs."""
+    """The certainty, and why the run stopped early or did not."""
     last, parts = run.certainty[-1], []
     if run.exit is not None:
         parts.append(Text(f"{EXIT} exit: {run.exit.reason.replace('_', ' ')}", style="bold"))
@@ -148,7 +146,7 @@ BEST, MEAN = "◆", "●"
 def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
     """A column for each level: ◆ its best score, ● its mean; below them the last level's figures.
 
-    The axis begins at the tenth below the lowest of them. Columns are as wide as the room allows.
+    The axis begins at the tenth below the lowest of them.
     """
     rows, room = max(height - 2, 1), width - _AXIS
     cells = min(max(room // len(levels), 1), 6)
@@ -184,7 +182,7 @@ def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> lis
 
 
 def draw_chart(run: RunView, width: int, height: int) -> list[Text]:
-    """A step line of the certainty from 0 to 1, tokens to the right; the last row is the axis."""
+    """A step line of the certainty from 0 to 1, tokens to the right."""
     points, columns, rows = _known_points(run), width - _AXIS, height - 1
     span = max(run.tokens, points[-1][0], 1)
     grid = [[" "] * columns for _ in range(rows)]

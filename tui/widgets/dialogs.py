@@ -28,7 +28,7 @@ DEFAULT_SEARCH = "beam-16"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A problem as it was typed, with what its fields say."""
+    """A problem to submit, as it was typed."""
 
     problem: str = ""
     search: str = DEFAULT_SEARCH
@@ -98,12 +98,10 @@ such paths have more than 420 tokens, and one in ten more than 532.
 """
 
 
-class Box(LiteralTitles, Vertical):
-    """The frame of a dialog."""
+class Box(LiteralTitles, Vertical): ...
 
 
-class ScrolledBox(LiteralTitles, VerticalScroll):
-    """The same for more than a screen holds."""
+class ScrolledBox(LiteralTitles, VerticalScroll): ...
 
 
 class Help(ModalScreen[None]):
@@ -121,8 +119,7 @@ class Help(ModalScreen[None]):
 class Submit(ModalScreen[Draft | None]):
     """Asks for a problem and a search. Its result is what was typed, or None.
 
-    strategies: those that it offers; draft, error: what to begin with, after the daemon refused
-    it; pair: the one that is used where none is typed.
+    draft, error: what to begin with, after the daemon refused it; pair: the default, as a hint.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -180,7 +177,6 @@ class Submit(ModalScreen[Draft | None]):
 
 
 def _field(name: str, id: str, value: str, placeholder: str) -> ComposeResult:
-    """A line of the form: its name and an input."""
     with Horizontal(classes="field"):
         yield Static(name, classes="field-name", markup=False)
         yield Input(

@@ -1,7 +1,4 @@
-"""The shown run's events, the newest last, with a filter and a count of each category.
-
-Many scores of a level in a row share a line.
-"""
+"""The shown run's events, the newest last, with a filter and a count of each category."""
 
 from __future__ import annotations
 
@@ -43,7 +40,6 @@ class EventLogPanel(LineList):
         self._filter(to_end=at_end)
 
     def next_category(self) -> None:
-        """Show the events of the next category; after the last one, all of them."""
         self.category = FILTERS[(FILTERS.index(self.category) + 1) % len(FILTERS)]
         self._filter(to_end=True)
 

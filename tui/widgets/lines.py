@@ -49,7 +49,6 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
 
     @property
     def is_marked(self) -> bool:
-        """Whether the cursor is drawn."""
         return True
 
     def line(self, index: int, width: int) -> Text:
@@ -58,7 +57,6 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
     # ------------------------------------------------------------ drawing
 
     def update_lines(self) -> None:
-        """Redraw; call it when lines changed."""
         self.cursor = min(self.cursor, max(self.count - 1, 0))
         size = Size(self.scrollable_content_region.width, self.count)
         if size != self.virtual_size:
@@ -86,12 +84,10 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
 
     @property
     def in_sight(self) -> bool:
-        """Whether the cursor's line is visible."""
         above = self.scroll_offset.y
         return above <= self.cursor < above + self.scrollable_content_region.height
 
     def put_cursor(self, index: int, *, centre: bool = False) -> None:
-        """Move there and keep it in sight."""
         self.cursor = min(max(index, 0), max(self.count - 1, 0))
         region = Region(0, self.cursor, 1, 1)
         self.scroll_to_region(region, animate=False, force=True, center=centre)
@@ -104,7 +100,6 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
             self.vertical_scrollbar.position = self.scroll_y
 
     def _go(self, index: int) -> None:
-        """The user moves the cursor there."""
         if self.count:
             self.put_cursor(index)
 

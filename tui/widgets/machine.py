@@ -14,7 +14,7 @@ from flashedge.tui.summary import DaemonStatus, EngineStatus
 from flashedge.tui.widgets.panel import COMPACT, Panel, dim_line, label_line, plain, stack_lines
 
 _QUIET = 0.05
-"""An engine that uses less of its KV memory than this part has little to show."""
+"""An engine that uses less of its KV memory has little to show."""
 
 _FULL = 0.8
 
@@ -57,10 +57,8 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
 
 
 class LatencyPanel(Panel):
-    """How fast the last requests were, and how much of their prompts the prefix cache had.
-
-    Takes no line in a small terminal, nor while the daemon has answered nothing.
-    """
+    """How fast the last requests were, and the prefix cache's hits. Takes no line in a small
+    terminal, nor while the daemon has answered nothing."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -107,13 +105,11 @@ def _draw_times(
 
 
 def _has_room(state: Dashboard) -> bool:
-    """Whether both engines are well and have room."""
     engines = _list_engines(state.daemon)
     return all(e.state == "ready" and e.kv_used < _FULL for _, e in engines)
 
 
 def draw_memory(state: Dashboard, width: int, height: int) -> Text:
-    """The KV memory of generator and verifier, and how it is split between them."""
     daemon = state.daemon
     if daemon is None:
         return dim_line("KV", "unknown: no daemon")
@@ -200,7 +196,7 @@ def _draw_used(label: str, part: float, figures: str, width: int, longest: int =
 
 
 def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> list[Text]:
-    """A line for each card. The last line counts those for which there is no room."""
+    """A line for each card. The last line counts those that have no room."""
     if height < 2:
         figures = "  ".join(
             f"{_name(card)} {card.utilization:.0%}, memory {_used_share(card):.0%}"
@@ -233,7 +229,7 @@ def _format_memory(device: DeviceSample) -> str:
 
 
 def _format_power(device: DeviceSample) -> str:
-    """`512/700 W  61 °C`, or as much of it as the device reports."""
+    """`512/700 W  61 °C`, or what the device reports of it."""
     parts = []
     if device.power_w is not None:
         limit = f"/{device.power_limit_w:.0f}" if device.power_limit_w is not None else ""

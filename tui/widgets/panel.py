@@ -1,8 +1,8 @@
 """What all panels share: literal titles, and panels of text that are as high as what they say.
 
 No text acts on the dashboard: it is never markup, and control characters are visible. Widgets show
-what comes from outside by `show_literally` and `show_in_line`. `LiteralTitles` and `ActingFilter`
-hold for all of them, also where that was forgotten.
+foreign text by `show_literally` and `show_in_line`; `LiteralTitles` and `ActingFilter` hold for all
+of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COMPACT = "-narrow"
 """The screen's class in a terminal where panels are lines without frames."""
 
 SHORT = "-short"
-"""Its class in a terminal of so few lines that one counts."""
+"""Its class in a terminal of few lines."""
 
 _DROPPED: Mapping[int, str | None] = {
     **dict.fromkeys((*ACTING, ord("\t"), ord("\n"))),
@@ -40,8 +40,8 @@ _CONSOLE = LiteralConsole(width=80)
 class LiteralTitles:
     """A widget whose titles are text, where Textual reads markup.
 
-    It stands before the widget's own class, and is none itself: Textual inherits styles from the
-    first base that is a widget.
+    A mixin before the widget's own class: Textual inherits styles from the first base that is a
+    widget.
     """
 
     _titles: tuple[str, str] = ("", "")
@@ -70,8 +70,7 @@ class ActingFilter(LineFilter):
 
 
 Draw = Callable[[Dashboard, int, int], Text]
-"""Draws a Dashboard into `width` cells and at most `height` lines, as many as the stylesheet's
-max-height leaves."""
+"""Draws a Dashboard into `width` cells and at most `height` lines."""
 
 
 class Panel(LiteralTitles, Widget):
@@ -114,8 +113,7 @@ class Panel(LiteralTitles, Widget):
         return self._text
 
 
-class PanelGroup(LiteralTitles, Vertical):
-    """Panels in one frame."""
+class PanelGroup(LiteralTitles, Vertical): ...
 
 
 # ---------------------------------------------------------------- lines
@@ -162,6 +160,5 @@ def wrap_parts(parts: Sequence[Text], width: int, gap: str = "  ") -> list[Text]
 
 
 def warn_lines(warnings: Sequence[str], width: int) -> list[Text]:
-    """Each warning whole, in as many lines as it needs."""
     texts = [Text(f"! {warning}", f"bold {WARNING}") for warning in warnings]
     return [line for text in texts for line in text.wrap(_CONSOLE, max(width, 1))]

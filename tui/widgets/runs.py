@@ -40,7 +40,7 @@ _TOLD_APART = 12
 
 
 class RunCells(NamedTuple):
-    """The figures of a row. An empty one takes no room if it is empty in all rows."""
+    """The figures of a row. A column that is empty in all rows takes no room."""
 
     search: str = ""
     progress: str = ""
@@ -50,17 +50,14 @@ class RunCells(NamedTuple):
 
 
 class RunList(LineList):
-    """It marks the run that the other panels show, and none while a filter hides that one."""
+    """It marks the run that the other panels show, unless a filter hides that one."""
 
     class Chosen(Message):
-        """The user moved to this run."""
-
         def __init__(self, run: str) -> None:
             self.run = run
             super().__init__()
 
-    class EndReached(Message):
-        """The user went to the last run, or past it."""
+    class EndReached(Message): ...
 
     def __init__(self) -> None:
         super().__init__(id="runs")
@@ -92,7 +89,6 @@ class RunList(LineList):
         return self._rows[index].id
 
     def show(self, state: Dashboard) -> None:
-        """Draw the listing; the cursor stays on the chosen run."""
         shown = attrgetter("listed", "trees", "chosen", "wall_s", "daemon")
         if shown(state) != shown(self._state):
             self._state = state
@@ -178,7 +174,7 @@ class RunList(LineList):
         return shown
 
     def _fit_columns(self, width: int) -> tuple[int, dict[str, int]]:
-        """The width of the search, 0 without it, and the columns behind it, each with its width."""
+        """The width of the search, 0 without it, and of the columns behind it."""
         shown = {name: size for name, size in self._sizes.items() if size}
         search = shown.pop("search", 0)
         for name in _SPARE:
@@ -217,7 +213,6 @@ def _describe_start(run: RunRow) -> str:
 
 
 def _measure(columns: Mapping[str, int]) -> int:
-    """Cells of the columns, with the gaps between them."""
     return sum(columns.values()) + _GAP * max(len(columns) - 1, 0)
 
 
@@ -234,8 +229,8 @@ def _measure_shared(problems: frozenset[str]) -> Mapping[str, int]:
 
 
 def _draw_paths(run: RunRow, tree: RunView | None) -> str:
-    """`L7  3/16`, and the certainty `C.83` once there is one. Of a boosted run with several
-    rollouts in flight their number: `r 5/16 P4`."""
+    """`L7 3/16`, and the certainty `C.83` once there is one; `r 5/16 P4` with rollouts in
+    flight."""
     if tree is None:
         return ""
     if is_mcts(tree):

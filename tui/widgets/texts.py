@@ -79,7 +79,7 @@ class ProblemPanel(TextPanel):
 
 
 class SolutionPanel(TextPanel):
-    """The text of the best path from its first step on. Only large terminals have room for it."""
+    """The text of the best path. Only large terminals have room for it."""
 
     def __init__(self) -> None:
         super().__init__("solution")
@@ -98,15 +98,12 @@ class SolutionPanel(TextPanel):
 
 
 class StepPanel(TextPanel):
-    """The marked node: its figures and its whole text."""
-
     def __init__(self) -> None:
         super().__init__("step", "Step")
         self.text = ""
         """The marked node's text, as it is shown. Empty without a node."""
 
     def show(self, run: RunView | None, selected: NodeId | None, prediction: str = "") -> None:
-        """prediction: how long a path of the run will be, in words."""
         node = run.nodes.get(selected) if run is not None and selected is not None else None
         if run is None or node is None:
             if self.has_changed(None):

@@ -20,10 +20,10 @@ MAX_CACHED = 20_000
 class Embedder:
     """Turns texts into unit vectors: the mean of the last layer's states, normalized.
 
-    On one machine a text's vector depends on the text alone, bit for bit: each text runs by itself
-    on the CPU in fp32, so neither padding nor neighbours change it. Text after the model's own
-    limit (256 tokens for all-MiniLM-L6-v2) is ignored. Prompts that a model card recommends are not
-    added. Ref: Reimers and Gurevych, arXiv 1908.10084 §3 (mean pooling).
+    A text's vector depends on the text alone, bit for bit: each runs by itself on the CPU in fp32.
+    Text after the model's own limit (256 tokens for all-MiniLM-L6-v2) is ignored; prompts that a
+    model card recommends are not added. Ref: Reimers and Gurevych, arXiv 1908.10084 §3 (mean
+    pooling).
     """
 
     def __init__(self, folder: Path) -> None:

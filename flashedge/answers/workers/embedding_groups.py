@@ -1,8 +1,8 @@
 """Groups open-ended answers by meaning. A worker process holds the model, not the daemon.
 
-This module, run by `python -m` with a model folder and a threshold, is the worker. It reads JSON
-lines `{"texts": [...]}` and answers `{"groups": [...]}`: for each text the index of the first text
-of its group. See `line_worker`.
+This module, run by `python -m` with a model folder and a threshold, is the worker: for `{"texts":
+[...]}` it answers `{"groups": [...]}`, for each text the index of its group's first text. See
+`line_worker`.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ log = logging.getLogger(__name__)
 class EmbeddingGroups:
     """Groups answers whose vectors are near each other.
 
-    The groups depend only on the set of texts, not on their order or number. Any two members of a
-    group have a cosine of at least the threshold, and the first member in the order given names
-    the group. A further answer may split a group, since a member may join a nearer partner, and
-    another processor may round differently. If the worker can't start, or dies twice over one
-    question, the answers are grouped by their words and the log says so.
+    The groups depend only on the set of texts. Any two members have a cosine of at least the
+    threshold, and the first member in the order given names the group. A further answer may split a
+    group, and another processor may round differently. If the worker can't start, or dies twice
+    over one question, the answers are grouped by their words and the log says so.
     """
 
     def __init__(
@@ -75,11 +74,9 @@ class EmbeddingGroups:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None if it is not running."""
         return self._worker.pid
 
     async def group(self, answers: Sequence[str | None]) -> tuple[str | None, ...]:
-        """answers: (n,) -> (n,) the first member of each one's group, None for no answer."""
         texts = sorted({a for a in answers if a is not None})
         if len(texts) < 2:
             return tuple(answers)
@@ -92,12 +89,11 @@ class EmbeddingGroups:
         return tuple(None if a is None else first.setdefault(home[a], a) for a in answers)
 
     async def close(self) -> None:
-        """Stop the worker. The next question starts another."""
         async with self._lock:
             await self._worker.stop()
 
     async def _ask(self, texts: list[str]) -> list[int] | None:
-        """Ask the worker for the groups. Returns None if it can't start or keeps failing."""
+        """The worker's groups. None if it can't start or keeps failing."""
         for _ in range(TRIES):
             async with self._lock:
                 if not await self._worker.start():
@@ -114,10 +110,8 @@ class EmbeddingGroups:
 
 
 def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
-    """Build the groups that `clusters_model` configures. None if no model is configured.
-
-    Raises CheckpointError if the model can't be used, ConfigError if a package is missing.
-    """
+    """The groups that `clusters_model` configures, None without a model. Raises CheckpointError if
+    the model can't be used, ConfigError if a package is missing."""
     spec = find_embedder(config)
     if spec is None:
         return None
@@ -143,8 +137,7 @@ def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
 def group_texts(embedder: Embedder, texts: list[str], threshold: float) -> tuple[int, ...]:
     """texts: (n,), all different, sorted -> (n,) index of the first text of each one's group.
 
-    Two texts are similar if the cosine of their vectors is at least `threshold` and their numbers
-    do not conflict. Any two texts of a group are similar.
+    Any two texts of a group have a cosine of at least `threshold` and numbers that do not conflict.
     """
     cosines = embedder.cosines(texts)
     named = [find_numbers(text) for text in texts]

@@ -1,7 +1,7 @@
 """Compares the values of formulas exactly, in the worker of `mathematics` only.
 
 math-verify compares floats: values that underflow, or agree in 15 digits, are equal to it. Here a
-value is rational or algebraic. Its number of digits serves only to show that two values differ.
+value is rational or algebraic, and its digits serve only to show that two values differ.
 """
 
 from __future__ import annotations
@@ -21,10 +21,8 @@ _APART = sympy.Rational(1, 10**20)
 
 
 def use_exact_values() -> None:
-    """Put these comparisons in the places of math-verify's, also within sets and tuples.
-
-    `a` and `A` are two symbols, as in a triangle.
-    """
+    """Replace math-verify's comparisons, also within sets and tuples. `a` and `A` are two
+    symbols."""
     grader.sympy_numeric_eq = lambda a, b, *_: are_equal_values(a, b)
     config = ConversionConfig(lowercase_symbols=False)
     parser.latex2sympy = partial(parser.latex2sympy, conversion_config=config)
@@ -32,8 +30,8 @@ def use_exact_values() -> None:
 
 
 def stands_for_value(formula: Any) -> bool:
-    """Whether a formula may be compared with a value. An equation may if it names the value
-    (`x=5`, `f(2)=5`) or computes it (`2+3=5`); `x+y=5` may not."""
+    """Whether a formula may be compared with a value: an equation may if it names the value (`x=5`,
+    `f(2)=5`) or computes it (`2+3=5`)."""
     if not isinstance(formula, sympy.Eq):
         return True
     return isinstance(formula.lhs, sympy.Symbol | AppliedUndef) or not formula.lhs.free_symbols

@@ -1,7 +1,7 @@
 """A child process that answers questions in JSON lines, one reply each.
 
-It does work that must not run in the daemon because it may hang, needs signals, or would block the
-event loop. The child writes `{"ready": true}` once it accepts questions, or `{"failed": "why"}`.
+For work that may hang, needs signals, or would block the daemon's event loop. The child writes
+`{"ready": true}` once it accepts questions, or `{"failed": "why"}`.
 """
 
 from __future__ import annotations
@@ -102,7 +102,6 @@ class LineWorker:
         return reply
 
     async def stop(self) -> None:
-        """Kill the child. `start` creates another."""
         child, self._process = self._process, None
         if child is None:
             return
@@ -113,7 +112,7 @@ class LineWorker:
 
     @staticmethod
     async def _read(child: asyncio.subprocess.Process) -> dict[str, Any] | None:
-        """Read one JSON object. Returns None at the end of the stream or for anything else."""
+        """One JSON object. None at the end of the stream or for anything else."""
         assert child.stdout is not None
         try:
             reply = json.loads(await child.stdout.readline())

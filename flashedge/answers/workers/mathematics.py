@@ -1,9 +1,8 @@
 """Compares answers by mathematics: math-verify in one worker process.
 
 math-verify's time limits use SIGALRM, which works in a main thread only, and sympy can hang or use
-all memory on an answer like 9^{9^{9}}. So the daemon never imports it. This module, run by
-`python -m`, is the worker: one JSON line in, one out. `MathGrader` starts it for the first pair
-that `decide_equal` can't decide. If it hangs, the grader kills it and starts another.
+all memory on an answer like 9^{9^{9}}. So the daemon never imports it. This module, run by `python
+-m`, is the worker: one JSON line in, one out.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ log = logging.getLogger(__name__)
 
 
 class MathGrader:
-    """Groups equal answers. The groups depend on the answers and their node ids, never on the
-    order of arrival. Answers count as different if their comparison takes longer than `limit_s`."""
+    """Groups equal answers, by the answers and their node ids alone. Answers count as different if
+    their comparison takes longer than `limit_s`."""
 
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
         """command: starts the worker; None runs this module."""
@@ -55,11 +54,10 @@ class MathGrader:
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id, None if it is not running."""
         return self._worker.pid
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
-        """Map each node to its cluster's representative: the answer of the cluster's lowest node.
+        """Map each node to the answer of its cluster's lowest node.
 
         In the order of node ids, an answer joins the first cluster whose representative it equals.
         After MAX_COMPARISONS questions the worker is not asked any more.
@@ -90,8 +88,7 @@ class MathGrader:
         return labels
 
     def expect(self, answer: str) -> None:
-        """Start the worker, which takes seconds, before the question that such an answer brings.
-        Numbers and phrases bring none."""
+        """Start the worker, which takes seconds, before the question that such an answer brings."""
         if self._starting is None and decide_equal(answer, "0") is None:
             self._starting = asyncio.create_task(self._start(), name="grading-worker")
 
@@ -105,7 +102,6 @@ class MathGrader:
         return await self._verify(normalize(a), normalize(b)) if decided is None else decided
 
     async def close(self) -> None:
-        """Stop the worker. The next question starts another."""
         if self._starting is not None:
             self._starting.cancel()
         async with self._lock:
@@ -114,7 +110,6 @@ class MathGrader:
     # ------------------------------------------------------------ worker
 
     async def _verify(self, a: str, b: str) -> bool:
-        """Ask the worker about two normal forms, unless their result is known."""
         pair = (a, b) if a <= b else (b, a)
         if max(len(a), len(b)) > MAX_LENGTH:
             return False
@@ -149,7 +144,7 @@ class MathGrader:
 
 
 class _Late(BaseException):
-    """The time limit of one comparison. Not an Exception, so that no library catches it."""
+    """A comparison's time limit. Not an Exception, so that no library catches it."""
 
 
 def _work() -> None:

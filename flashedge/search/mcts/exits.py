@@ -1,16 +1,13 @@
-"""When MCTS ends before its n rollouts, besides the policy. Each exit has a switch of its own.
+"""When MCTS ends before its n rollouts, besides the policy. Each exit has its own switch.
 
-Positive: the search ends once a path that ended is good enough.
-Negative: it ends once every leaf is futile. A path's reward is the product, or the minimum, of its
-step scores. It only falls as the path grows, so the reward of a leaf bounds everything below it: a
-leaf under the threshold is futile.
-Cut rollouts: a single rollout is cancelled as soon as its path is futile, and none starts at a
-futile leaf. Such a rollout counts among n, but leaves no visit. Once no other leaf is left, the
-search is over.
+Positive: a path that ended is good enough. Negative: every leaf is futile. A path's reward is the
+product, or the minimum, of its step scores, so a leaf's reward bounds everything below it. Cut
+rollouts: a rollout is cancelled as soon as its path is futile, and none starts at a futile leaf. It
+counts among n, but leaves no visit; once no other leaf is left, the search ends.
 
-The other positive exit is a policy: see `certainty.policies`. Departure: there is no exit before a
-path has ended, so that there is an answer; the selective exit of §4.3 lost right answers on
-held-out problems and is left out (docs/results/mcts.md). Ref: arXiv 2604.00510 §3.1, §3.4, §4.1.
+Departure: there is no exit before a path has ended, so that there is an answer; the selective exit
+of §4.3 lost right answers on held-out problems and is left out (docs/results/mcts.md). Ref: arXiv
+2604.00510 §3.1, §3.4, §4.1.
 """
 
 from __future__ import annotations
@@ -22,19 +19,18 @@ from flashedge.search.mcts.rollouts import Flight, MctsState
 from flashedge.types import NodeId
 
 REWARD, FUTILITY = "reward", "futility"
-"""The `cut_by` of a search that found a good path, or that can no longer find one."""
+"""`cut_by` of a search that found a good path, or that can no longer find one."""
 BOUNDING = ("prod", "min")
-"""The aggregates that bound what grows from a path."""
+"""The aggregates by which a path bounds what grows from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exits:
     """The switches and thresholds.
 
-    The defaults were chosen on 200 calibration problems of the pair of 21 November 2026
-    (`scripts/bench/mcts/choose_thresholds.py`): `accept` as the lowest that loses at most half a
-    point of the right answers, `futile` as one that loses none. Scores of another verifier mean
-    something else, so choose again for it.
+    The defaults were chosen on 200 calibration problems of the bundled pair
+    (`scripts/bench/mcts/choose_thresholds.py`): `accept` loses at most half a point of the right
+    answers, `futile` loses none. Choose again for another verifier.
     """
 
     positive_exit: bool = False
@@ -58,8 +54,7 @@ class Exits:
             )
 
     def count_leaves(self, state: MctsState, node: NodeId) -> MctsState:
-        """Count the leaves that are not futile after an expansion, if the exit asks for them:
-        `node` is a leaf no more, and its children are."""
+        """Count the leaves that are not futile after an expansion of `node`."""
         if not self.negative_exit:
             return state
         rewards = [state.statistics[child.id].reward for child in state.tree.list_kept(node)]
@@ -68,7 +63,6 @@ class Exits:
         return replace(state, num_viable=state.num_viable + new - old)
 
     def find_reason(self, state: MctsState) -> str | None:
-        """The `cut_by` of a search that has to end now."""
         if not state.complete:
             return None
         if self.positive_exit and state.best_reward >= self.accept:
@@ -76,11 +70,9 @@ class Exits:
         return FUTILITY if self.negative_exit and not state.num_viable else None
 
     def is_cut(self, state: MctsState, node: NodeId) -> bool:
-        """Whether no rollout may go on from a node."""
         return self._cuts(state) and state.statistics[node].reward < self.futile
 
     def list_cut(self, state: MctsState) -> tuple[Flight, ...]:
-        """The rollouts in flight that may not go on."""
         cuts = self._cuts(state)
         return tuple(flight for flight in state.flights if cuts and flight.reward < self.futile)
 

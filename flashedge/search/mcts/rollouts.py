@@ -1,7 +1,6 @@
 """The state of MCTS: the rollouts in flight, and what is known of the nodes of its tree.
 
-Results of rollouts in flight are noted as they arrive. What follows from them is decided in
-`strategies.mcts`.
+Results are noted here as they arrive; `strategies.mcts` decides what follows from them.
 """
 
 from __future__ import annotations
@@ -20,18 +19,16 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """How many rollouts may be in flight from now on; the driver tells it like a result. A search
-    that has more cancels those of least reward. A run with a fixed number never gets one."""
+    """How many rollouts may be in flight from now on, told like a result. A search that has more
+    cancels those of least reward."""
 
     rollouts: int
     """At least 1."""
     of: int = 0
-    """Rollouts that all runs of the daemon may have together, for display. 0: not known."""
+    """Rollouts that all runs may have together, for display. 0: not known."""
 
 
 class Stage(StrEnum):
-    """What a rollout in flight is doing."""
-
     GENERATING = "generating"  # the children of its node
     SCORING = "scoring"  # the children of its node
     READY = "ready"  # its children are scored; it waits for its turn
@@ -48,7 +45,6 @@ class Flight:
     """Where its path ends so far: the node that it expands, or waits at."""
     stage: Stage
     reward: float
-    """Aggregate of its path's scores so far. 1.0 at the root."""
     outstanding: int = 0
     """Results of its stage that have not arrived."""
 
@@ -83,18 +79,16 @@ class NodeStatistics:
 
 
 Statistics = Vector[NodeStatistics]
-"""Of all nodes, by id."""
 
 
 def enter(known: Statistics, path: Iterable[NodeId], count: int = 1) -> Statistics:
-    """A rollout in flight goes through these nodes. count -1: it does so no more."""
+    """A rollout in flight enters these nodes, or leaves them (count -1)."""
     return known.update(
         (node, replace(known[node], in_flight=known[node].in_flight + count)) for node in path
     )
 
 
 def visit(known: Statistics, path: Iterable[NodeId], reward: float) -> Statistics:
-    """A rollout through these nodes has ended."""
     return known.update(
         (node, replace(at, visits=at.visits + 1, value=at.value + reward))
         for node in path
@@ -110,15 +104,12 @@ class MctsState(VotingState):
     statistics: Statistics = field(
         default_factory=lambda: Vector((NodeStatistics(reward=1.0, prior=1.0),))
     )
-    """Visits, values and in-flight counts of all nodes."""
     rollouts: tuple[NodeId, ...] = ()
     """The nodes in which rollouts ended, in order."""
     flights: tuple[Flight, ...] = ()
-    """The rollouts in flight, in the order in which they came to their nodes."""
+    """In the order in which they came to their nodes."""
     allowance: int = 1
-    """Most rollouts in flight."""
     num_launched: int = 0
-    """Rollouts launched so far, whatever became of them."""
     turn: int = 0
     """How often results changed what selection sees: expansions that were taken, and checks. Given
     the same seed and the same allowances at the same turns, the search builds the same tree."""
@@ -127,23 +118,19 @@ class MctsState(VotingState):
     taken_tokens: int = 0
     """Tokens of those expansions. What arrived ahead of its turn does not count yet."""
     frontier: tuple[NodeId, ...] = ()
-    """Nodes of the expansion that was taken last; at the end of the search also those that were in
-    flight."""
+    """Nodes of the last expansion taken; at the end also those that were in flight."""
     num_waits: int = 0
     """How often a rollout reached a node that another one was expanding."""
     num_cancelled: int = 0
     """Rollouts that a smaller allowance cancelled. Others are launched in their place."""
     num_futile: int = 0
-    """Rollouts that ended because nothing below their node can be good enough. They count among
-    n, but leave no visit."""
+    """Rollouts that were cut. They count among n, but leave no visit."""
     num_viable: int = 1
     """Leaves that are not futile, if the search has a negative exit."""
     best_reward: float = 0.0
     """Largest reward of a path that ended."""
     has_cut_leaves: bool = False
-    """Whether a leaf was closed because it is futile."""
     gave_up: bool = False
-    """See `Finish.unlikely`."""
 
     @property
     def tokens(self) -> int:
@@ -151,22 +138,19 @@ class MctsState(VotingState):
 
     @property
     def is_searching(self) -> bool:
-        """Whether rollouts may be in flight."""
         return self.phase in (Phase.GENERATE, Phase.CHECK)
 
     @property
     def expanding(self) -> frozenset[NodeId]:
-        """The nodes that rollouts in flight expand."""
         return frozenset(f.node for f in self.flights if f.stage is not Stage.WAITING)
 
     def find_expander(self, node: NodeId) -> Flight:
-        """The rollout in flight that expands the parent of `node`."""
         parent = self.tree[node].parent
         expanders = (f for f in self.flights if f.node == parent and f.stage is not Stage.WAITING)
         return next(expanders)
 
     def list_new_children(self, node: NodeId) -> tuple[NodeId, ...]:
-        """The children of a node that is being expanded, as far as they are open."""
+        """The open children of a node that is being expanded."""
         new = (NodeStatus.GENERATING, NodeStatus.GENERATED)
         return tuple(c.id for c in self.tree.children(node) if c.status in new)
 
@@ -176,7 +160,6 @@ class MctsState(VotingState):
         return tuple(sorted(n for flight in expanders for n in self.list_new_children(flight.node)))
 
     def fly(self, flight: Flight) -> MctsState:
-        """Put a rollout into flight, behind those that are."""
         reward = self.statistics[flight.node].reward
         return replace(
             self,
@@ -185,7 +168,6 @@ class MctsState(VotingState):
         )
 
     def land(self, flight: Flight) -> MctsState:
-        """Take a rollout out of flight."""
         return replace(
             self,
             statistics=enter(self.statistics, list_path(self.tree, flight.node), -1),
@@ -194,11 +176,9 @@ class MctsState(VotingState):
 
 
 Move = tuple[MctsState, tuple[Command, ...]]
-"""A new state and the commands that follow from it."""
 
 
 def list_path(tree: Tree, node: NodeId) -> tuple[NodeId, ...]:
-    """The nodes from the root to `node`, both included."""
     return (ROOT, *(at.id for at in tree.path(node)))
 
 
@@ -216,8 +196,7 @@ def note_segment(state: MctsState, node: NodeId) -> Move:
 
 
 def note_scores(state: MctsState, node: NodeId) -> MctsState:
-    """Note that a node is scored. Once its whole expansion is, the rollout is ready for its
-    turn."""
+    """Note that a node is scored. A rollout whose whole expansion is scored is ready."""
     flight = state.find_expander(node)
     left = flight.outstanding - 1
     stage = Stage.SCORING if left else Stage.READY
@@ -225,7 +204,6 @@ def note_scores(state: MctsState, node: NodeId) -> MctsState:
 
 
 def _change(state: MctsState, flight: Flight) -> MctsState:
-    """Put the flight in the place of the one with its number."""
     flights = tuple(flight if f.number == flight.number else f for f in state.flights)
     return replace(state, flights=flights)
 
@@ -234,10 +212,8 @@ def _change(state: MctsState, flight: Flight) -> MctsState:
 
 
 def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
-    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they expand.
-
-    What had arrived of these nodes is dropped too, so the tree does not depend on it.
-    """
+    """Drop these rollouts: undo their in-flight counts and cancel the nodes that they expand, with
+    what had arrived of them, so the tree does not depend on it."""
     nodes = state.list_flying_nodes(flights)
     for flight in flights:
         state = state.land(flight)
@@ -246,10 +222,8 @@ def cancel_flights(state: MctsState, flights: Collection[Flight]) -> Move:
 
 
 def choose_least(flights: Iterable[Flight], count: int) -> tuple[Flight, ...]:
-    """Choose the rollouts of least reward. Ties: one that waits goes first, then the youngest.
-
-    Ref: arXiv 2604.00510, Algorithm 1, line 14.
-    """
+    """The rollouts of least reward. Ties: one that waits, then the youngest. Ref: arXiv 2604.00510,
+    Algorithm 1, line 14."""
 
     def rank(flight: Flight) -> tuple[float, bool, int]:
         return flight.reward, flight.stage is not Stage.WAITING, -flight.number

@@ -11,10 +11,8 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearch(Stepwise):
-    """Keep the best width / branching paths, with equal shares of the width.
-
-    Ref: search-and-learn's `beam_search`; arXiv 2509.00195 §3.1.
-    """
+    """Keep the best width / branching paths, with equal shares of the width. Ref:
+    search-and-learn's `beam_search`; arXiv 2509.00195 §3.1."""
 
     @property
     def name(self) -> str:
@@ -57,11 +55,8 @@ class VaryingGranularity(BeamSearch):
     """
 
     short_steps: int = 3
-    """Number of short steps at the start of a path."""
     short_step_tokens: int = 64
-    """Longest short step."""
     long_step_tokens: int = 2048
-    """Longest step after them."""
 
     @property
     def name(self) -> str:

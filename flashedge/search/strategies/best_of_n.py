@@ -19,8 +19,8 @@ from flashedge.types import Granularity, NodeId
 class BestOfN(LevelSearch):
     """One level of n whole paths. With a policy: groups of paths, as large as it allots.
 
-    Ref: search-and-learn's `best_of_n`; arXiv 2509.00195 §3.1. The vote is weighted by default,
-    as in the other searches; `selection="best"` is the plain form.
+    Ref: search-and-learn's `best_of_n`; arXiv 2509.00195 §3.1. The vote is weighted by default;
+    `selection="best"` is the plain form.
     """
 
     @property
@@ -51,7 +51,6 @@ class BestOfN(LevelSearch):
         return self.proceed(state)
 
     def resume(self, state: LevelState) -> Move:
-        """Generate the next group."""
         return self.expand(state, ((ROOT, min(self.n, state.ask_at) - len(state.complete)),))
 
     def remember_checkpoint(self, state: LevelState) -> LevelState:
@@ -74,11 +73,8 @@ class BestOfN(LevelSearch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistency(BestOfN):
-    """Take the most frequent answer. Without a verifier every selection is a majority vote, and
-    ties go to the earlier answer.
-
-    Ref: arXiv 2412.20993 App. A; groups instead of all at once: App. G.4.
-    """
+    """Take the most frequent answer, ties to the earlier one: without a verifier every selection is
+    a majority vote. Ref: arXiv 2412.20993 App. A; groups instead of all at once: App. G.4."""
 
     verifies: ClassVar[bool] = False
 

@@ -1,17 +1,16 @@
 """Votes that are counted after every path, and draw as many at once as the count still needs.
 
-    GENERATE --a path is taken--> CHECK --unsure--> GENERATE, with more paths where they are wanted
-    CHECK --sure, or no path is left--> SCORE (best of n only) --> DONE
+GENERATE --a path is taken--> CHECK --unsure--> GENERATE, with more paths where they are wanted
 
-A group of paths takes as long as its longest one, and a second group as long again. Here a vote
-begins with a few paths. When those that end first agree, the others are cancelled. When they
-differ, more begin at once, without a wait for the slow ones.
+CHECK --sure, or no path is left--> SCORE (best of n only) --> DONE
 
-Which path ends first must not depend on the machine, or one seed would give several trees. So time
-is counted in tokens: a path that began at the count t and has k tokens ends at t + k, as it would
-in a batch that gives each path a token a step. A path that has ended is taken once all others have
-more tokens than that (`Watch`). Of a path that is cancelled the tree keeps only that it began.
-Ours. Ref: arXiv 2305.11860 (one path after the other, by the counts); 2412.20993 App. G.4 (groups).
+A group of paths takes as long as its longest one. Here a vote begins with a few paths: when those
+that end first agree, the others are cancelled; when they differ, more begin at once.
+
+The path that ends first must not depend on the machine, or one seed would give several trees. So
+time is counted in tokens: a path that began at the count t and has k tokens ends at t + k. It is
+taken once all others have more tokens than that (`Watch`). Of a cancelled path the tree keeps only
+that it began. Ours. Ref: arXiv 2305.11860 (one path after the other); 2412.20993 App. G.4.
 """
 
 from __future__ import annotations
@@ -33,27 +32,24 @@ from flashedge.types import Granularity, Limits, NodeId, Problem
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountedState(VotingState):
     clock: int = 0
-    """The token at which the last path was taken."""
     starts: Mapping[NodeId, int] = field(default_factory=dict)
-    """The clock when each path that is under way began."""
+    """The clock when each open path began."""
     reached: Mapping[NodeId, int] = field(default_factory=dict)
-    """Tokens that a path is known to have, of those that still generate."""
+    """Tokens that an open path is known to have."""
     watched: Mapping[NodeId, int] = field(default_factory=dict)
-    """Tokens that were asked for by `Watch`."""
     is_concluded: bool = False
     """Whether the vote had to stop at once, so that nothing more is scored."""
 
     @property
     def tokens(self) -> int:
-        """Those of the paths that were taken: what else has arrived is a matter of time."""
+        """Tokens of the paths that were taken: what else has arrived depends on timing."""
         return sum(self.tree[node].path_tokens for node in self.complete)
 
     def find_end(self, node: NodeId) -> int:
-        """The clock at the end of a path that has ended."""
         return self.starts[node] + self.tree[node].path_tokens
 
     def list_behind(self, end: int) -> dict[NodeId, int]:
-        """The paths that could still end at `end` or before, and the tokens at which they can't."""
+        """Open paths that could still end by `end`, with the tokens at which they can't."""
         return {
             node: end - start + 1
             for node, start in self.starts.items()
@@ -85,12 +81,10 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        """Create the root and begin the first paths. Raises AssertionError without such a rule."""
         state = CountedState(tree=Tree.from_seed(seed), limits=limits)
         return self._begin(state, min(self.n, self._lead.detect))
 
     def tell(self, state: CountedState, result: Result) -> Move:
-        """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
         if not isinstance(result, Reached):
             # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
             return VotingSearch.tell(self, state, result)
@@ -107,7 +101,6 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         return (state, ()) if state.phase is Phase.DONE else self.stop(state)
 
     def stop(self, state: CountedState) -> Move:
-        """Vote among the paths that ended, taken or not."""
         ended = [node for node in state.starts if state.tree[node].segment is not None]
         complete = tuple(sorted((*state.complete, *ended)))
         unmarked = [node for node in complete if state.tree[node].status is NodeStatus.GENERATED]
@@ -126,7 +119,6 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         return True
 
     def max_children(self, state: CountedState) -> int:
-        """Nothing follows a path, and paths begin only when they are wanted."""
         return 0
 
     def _begin(self, state: CountedState, count: int) -> Move:
@@ -159,7 +151,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         return self.vote(state, cut_by=BUDGET) if state.is_over_budget else self.check(state)
 
     def resume(self, state: CountedState) -> Move:
-        """Begin the paths that the count wants beside those that are under way."""
+        """Begin the paths that the count wants beyond the open ones."""
         # Answers without a box count for nothing yet, since a later path may have one.
         tree, paths = state.tree, state.complete
         answers = [None if state.is_unboxed else tree[node].answer for node in paths]
@@ -186,7 +178,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         return tuple(state.starts)
 
     def finish(self, state: CountedState) -> Move:
-        """Cancel the paths that are under way, have the others scored, and choose."""
+        """Cancel the open paths, have the others scored, and choose."""
         commands: tuple[Command, ...] = ()
         if state.starts:
             nodes = tuple(state.starts)

@@ -14,11 +14,10 @@ from flashedge.types import NodeId
 class Dvts(Stepwise):
     """n / branching subtrees of `branching` paths each (the last may have fewer).
 
-    The root's children 0 … branching-1 start the first subtree, the next ones the second. A
-    subtree never takes width from another: it completes its own share of paths.
-    Ref: search-and-learn's `dvts`; arXiv 2509.00195 §3.1 (diverse selection).
-    Departures: after a path ends, its subtree continues with the remaining width; a path that
-    equals one of another subtree is no duplicate.
+    The root's children 0 … branching-1 start the first subtree, the next ones the second. Each
+    completes its own share of paths. Ref: search-and-learn's `dvts`; arXiv 2509.00195 §3.1 (diverse
+    selection). Departures: after a path ends, its subtree continues with the remaining width; paths
+    of two subtrees are never duplicates.
     """
 
     @property
@@ -26,7 +25,6 @@ class Dvts(Stepwise):
         return "dvts"
 
     def family(self, state: LevelState, node: NodeId) -> int:
-        """Index of the subtree of `node`."""
         return state.tree.path(node)[0].index // self.branching
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:

@@ -43,49 +43,38 @@ class Mcts(VotingSearch[MctsState]):
     and continues with the child of highest reward until a path ends. The path's reward, its
     aggregate (prod in the paper), counts at all of its nodes.
 
-    Up to `parallel` rollouts are in flight, each at its own stage. The unit of work is an
-    expansion: the children of one node, generated and scored. Results are *taken* in the order in
-    which the expansions began; what arrives earlier waits for its turn. Only a turn changes what
-    selection sees, so seed and `parallel` fix the tree whatever arrives first.
+    Up to `parallel` rollouts are in flight. Their unit of work is an expansion: the children of one
+    node, generated and scored. Results are *taken* in the order in which the expansions began; what
+    arrives earlier waits for its turn. Only a turn changes what selection sees, so seed and
+    `parallel` fix the tree.
 
     A rollout that reaches a node which another one is expanding waits there, and goes on from its
-    children in the turn of that expansion. So no node is expanded twice, and no path is found
-    twice. While it waits it counts as in flight on its path, which sends the rollouts behind it
-    elsewhere: near the root, where all children are still being expanded, they spread over the
-    branches instead of queueing at the best one. Had it not been launched, every later rollout
-    would stop at the same node; had it been kept out of that node, it would take a worse branch
-    only because the better one is busy.
+    children in the turn of that expansion, so no node is expanded twice. While it waits it counts
+    as in flight on its path, which sends the rollouts behind it to other branches instead of
+    queueing at the best one.
 
-    Ref: arXiv 2604.00510 §4.2, App. A (node-reusing MCTS); arXiv 2412.20993 App. A.
-    Departures: an unvisited child has the verifier's reward as its value, not 0; a finished path is
-    rolled out at most once; finished siblings of a trajectory take part in the choice; the search
-    ends before n rollouts if no leaf is open.
+    Ref: arXiv 2604.00510 §4.2, App. A (node-reusing MCTS); arXiv 2412.20993 App. A. Departures: an
+    unvisited child has the verifier's reward as its value, not 0; a finished path is rolled out at
+    most once; finished siblings of a trajectory take part in the choice; the search ends before n
+    rollouts if no leaf is open.
     """
 
     branching: int = 4
-    """Children of each expanded node."""
     max_step_tokens: int = 256
-    """Longest step."""
     max_steps: int = 40
-    """Depth of the last step, which runs to the end of the path."""
     c: float = 1.0
-    """Weight of exploration."""
     prior: str = "logprob"
-    """Prior of a child: logprob or uniform."""
     parallel: int = 1
     """P: most rollouts in flight, until an `Allowance` says otherwise."""
     boost: bool = False
-    """Whether the runtime sends allowances. The search does as they say either way."""
+    """Whether the runtime sends allowances."""
     take: str = LAUNCH
     """launch, or arrival: take results as they complete. Then the tree depends on the engines."""
     script: tuple[tuple[int, int], ...] = ()
-    """The `changes` of an earlier run, to be repeated. A run whose allowance changed is a function
-    of its seed, `parallel` and these, unless it takes results by arrival."""
+    """The `changes` of an earlier run, to repeat its tree."""
     exits: Exits = field(default_factory=Exits)
-    """When the search ends before n rollouts, besides the policy."""
 
     def __post_init__(self) -> None:
-        """Raises RequestError for an exit that is unsound under this aggregate."""
         self.exits.check(self.aggregate)
 
     @property
@@ -95,7 +84,6 @@ class Mcts(VotingSearch[MctsState]):
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        """Create the root and launch the first rollouts."""
         state = MctsState(
             tree=Tree.from_seed(seed),
             limits=limits,
@@ -106,7 +94,7 @@ class Mcts(VotingSearch[MctsState]):
 
     def tell(self, state: MctsState, result: Result | Allowance) -> Move:
         """Raises ValueError, changing nothing, for scores that don't fit the node's steps, or an
-        allowance of less than one rollout."""
+        allowance below 1."""
         if isinstance(result, Allowance):
             new, commands = self._change_allowance(state, result.rollouts)
         else:
@@ -208,7 +196,6 @@ class Mcts(VotingSearch[MctsState]):
         return None if state.flights else self._end(state)
 
     def _change_allowance(self, state: MctsState, rollouts: int) -> Move:
-        """See `Allowance`. Raises ValueError, changing nothing, for less than one rollout."""
         if rollouts < 1:
             raise ValueError(f"an allowance of {rollouts} rollouts")
         if not state.is_searching or rollouts == state.allowance:
@@ -223,7 +210,7 @@ class Mcts(VotingSearch[MctsState]):
         return cancel_flights(state, least)
 
     def _launch(self, state: MctsState) -> Move | None:
-        """Let a rollout go on whose node was expanded meanwhile, or launch one. None if there is
+        """Move on a rollout whose node was expanded meanwhile, or launch one. None if there is
         none."""
         expanding = state.expanding
         for flight in state.flights:
@@ -240,7 +227,7 @@ class Mcts(VotingSearch[MctsState]):
         return len(state.rollouts) + state.num_futile
 
     def _place(self, state: MctsState, flight: Flight) -> Move:
-        """Let a rollout that is not in flight go on from its node. It is dropped if no leaf is
+        """Continue a rollout that is not in flight from its node. It is dropped if no leaf is
         open."""
         state, leaf = self._find_leaf(state, flight.node)
         if leaf is None:
@@ -254,8 +241,7 @@ class Mcts(VotingSearch[MctsState]):
         return self._expand(state, flight)
 
     def _find_leaf(self, state: MctsState, start: NodeId) -> tuple[MctsState, NodeId | None]:
-        """Find an open leaf below `start`, or else anywhere. Futile ones are closed if they cut
-        rollouts."""
+        """Find an open leaf below `start`, or else anywhere, closing futile ones."""
         while True:
             statistics = state.statistics
             leaf = select_leaf(state.tree, statistics, start, state.expanding, c=self.c)
@@ -270,7 +256,6 @@ class Mcts(VotingSearch[MctsState]):
                 return state, leaf
 
     def _expand(self, state: MctsState, flight: Flight) -> Move:
-        """Begin to expand the node of a rollout that is not in flight."""
         parent = flight.node
         tree, nodes = state.tree.expand(parent, self.branching)
         statistics = state.statistics.update((node.id, NodeStatistics()) for node in nodes)
@@ -284,7 +269,6 @@ class Mcts(VotingSearch[MctsState]):
     # ------------------------------------------------------------ the turn of an expansion
 
     def _find_turn(self, state: MctsState) -> Flight | None:
-        """The rollout whose expansion is to be taken now."""
         expanders = [f for f in state.flights if f.stage is not Stage.WAITING]
         turns = expanders[:1] if self.take == LAUNCH else expanders
         return next((f for f in turns if f.stage is Stage.READY), None)
@@ -311,10 +295,10 @@ class Mcts(VotingSearch[MctsState]):
         return state, (*commands, *others)
 
     def _settle(self, state: MctsState, node: NodeId) -> tuple[MctsState, NodeId]:
-        """Note what the expansion of `node` found. Returns the best child too.
+        """Note what the expansion of `node` found, and return its best child.
 
-        Marks ended paths and duplicates, and notes the rewards and priors of the children. Finished
-        siblings take part in the choice of the best, ties to the older one.
+        Marks ended paths and duplicates, and notes the children's rewards and priors. Ties go to
+        the older child.
         """
         nodes = state.list_new_children(node)
         ended = tuple(child for child in nodes if self.ends_path(state, child))
@@ -348,8 +332,7 @@ class Mcts(VotingSearch[MctsState]):
         return state, ranked[0]
 
     def _end_rollout(self, state: MctsState, leaf: NodeId) -> Move:
-        """Note a rollout that ended in `leaf`, which no other one enters again. It is not in
-        flight any more."""
+        """Note a rollout that ended in `leaf`, which no other one enters again."""
         path, reward = list_path(state.tree, leaf), state.statistics[leaf].reward
         statistics = close_node(state.tree, visit(state.statistics, path, reward), leaf)
         state = replace(state, statistics=statistics, rollouts=(*state.rollouts, leaf))
@@ -393,10 +376,8 @@ class Mcts(VotingSearch[MctsState]):
 def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -> float:
     """Q + c * P * sqrt(Ñ(s)) / (1 + Ñ(s, a)). q, prior in [0, 1].
 
-    visits, parent_visits: ended rollouts and those in flight (WU-PUCT), which makes a child less
-    attractive that others are exploring already.
-
-    Ref: arXiv 2604.00510 §4.2; Liu et al. 2018 (WU-UCT).
+    visits, parent_visits: ended rollouts and those in flight (WU-PUCT), which makes a child that
+    others are exploring less attractive. Ref: arXiv 2604.00510 §4.2; Liu et al. 2018 (WU-UCT).
     """
     return q + c * prior * math.sqrt(parent_visits) / (1 + visits)
 
@@ -404,10 +385,8 @@ def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -
 def logprob_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
     """Softmax of the mean token log-probability of each child.
 
-    segments: (k,) of the children -> (k,) priors with sum 1.
-
-    Ref: arXiv 2604.00510 App. A ("the network's prior policy"). Departure: the mean, not the
-    sum, which would favour short steps.
+    segments: (k,) of the children -> (k,) priors with sum 1. Ref: arXiv 2604.00510 App. A.
+    Departure: the mean, since the sum favours short steps.
     """
     means = [math.fsum(s.logprobs) / max(1, len(s.logprobs)) for s in segments]
     return softmax(means, 1.0)
@@ -424,8 +403,7 @@ def select_leaf(
     child. None if nothing below `start` is open.
 
     Ñ(s) is the sum of Ñ(s, a) over the children, so rollouts that wait at s do not count until they
-    have chosen. With one rollout this is N(s).
-    Ref: arXiv 2604.00510 §4.2 (WU-PUCT).
+    have chosen. With one rollout this is N(s). Ref: arXiv 2604.00510 §4.2.
     """
     node = start
     if statistics[node].is_closed:
@@ -443,7 +421,7 @@ def select_leaf(
 
 
 def close_node(tree: Tree, statistics: Statistics, node: NodeId) -> Statistics:
-    """Close a node that leads to no open leaf, and all nodes above of which that is then true."""
+    """Close a node that leads to no open leaf, and all nodes above it that then lead to none."""
     changes: dict[NodeId, NodeStatistics] = {node: replace(statistics[node], is_closed=True)}
     at: NodeId | None = tree[node].parent
     while at is not None:

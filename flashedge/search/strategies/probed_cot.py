@@ -38,7 +38,6 @@ _PROBE = 1 << 32  # a seed index that no child has
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedState(VotingState):
     leaf: NodeId = ROOT
-    """The newest node."""
     probe: NodeId | None = None
     """The node whose probe is running."""
     answers: tuple[str | None, ...] = ()
@@ -48,7 +47,6 @@ class ProbedState(VotingState):
 
 
 Move = tuple[ProbedState, tuple[Command, ...]]
-"""A new state and the commands that follow from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +54,16 @@ class ProbedCot:
     """Chain of thought with probe-in-the-middle.
 
     The chain is child 0 of child 0 …, which keeps the root's noise, so its tokens are those of a
-    chain without probes. A node's segment and the probe before it form one level. The search waits
-    for both, so the order of arrival changes nothing.
-    Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are compared without mathematics
-    (`decide_equal`); a chain that ends without a box takes the answer of its last probes;
-    a chain that ends in a level does so whatever its probe says.
+    chain without probes. A node's segment and the probe before it form one level: the search waits
+    for both. Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are compared without
+    mathematics (`decide_equal`); a chain that ends without a box takes the answer of its last
+    probes; a chain that ends in a level does so whatever its probe says.
     """
 
     probe_tokens: int = 64
     """T: a probe after every T tokens of the chain. 0 disables probes."""
     suffix: str = SUFFIX
-    """Text that a probe appends to ask for the answer."""
     max_probe_tokens: int = 32
-    """Longest answer to a probe."""
     window: int = 3
     """w of the consistency C_k."""
     policy: Policy | None = None
@@ -77,8 +72,7 @@ class ProbedCot:
     """Probes after which an unsettled chain ends; 0 never. See `is_unsettled`."""
     give_up_below: float = 0.3
     beside: bool = True
-    """Generate the next segment while the probe runs, so an exit wastes up to T tokens. Otherwise
-    the chain waits for each probe."""
+    """Generate the next segment while the probe runs, so an exit wastes up to T tokens."""
     tv_epsilon: float = 0.0
     """Above 0, the rule of App. E is measured too. See `tv_stopping`."""
     tv_delta: float = 0.05
@@ -122,7 +116,6 @@ class ProbedCot:
                 assert_never(result)
 
     def conclude(self, state: ProbedState) -> Move:
-        """Answer from the chain so far, or from the newest probes."""
         if state.phase is Phase.DONE:
             return state, ()
         if state.phase is Phase.CLUSTER:
@@ -186,7 +179,6 @@ class ProbedCot:
         return self._probe(state)
 
     def _probe(self, state: ProbedState) -> Move:
-        """Probe the newest node. If `beside` is set, continue the chain meanwhile."""
         leaf = state.tree[state.leaf]
         probe = Probe(
             node=leaf.id,

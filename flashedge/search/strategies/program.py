@@ -26,8 +26,8 @@ class ReasoningProgram(Protocol):
     """Decides which paths continue, and how certain the run is.
 
     Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; progress is the number of
-    finished paths). Departure: both are pure functions that the search calls, so a program is
-    driven, stopped and replayed like any other strategy.
+    finished paths). Departure: both are pure functions, so a program is driven, stopped and
+    replayed like any other strategy.
     """
 
     def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
@@ -41,8 +41,7 @@ class ReasoningProgram(Protocol):
     def update_certainindex(self, tree: Tree, finished: Sequence[NodeId]) -> float | None:
         """Certainty at a checkpoint, in [0, 1]; None if the program can't tell.
 
-        finished: the paths that ended. Their answers, as representatives of clusters, are in the
-        tree.
+        finished: the paths that ended. The tree has their answers, as representatives of clusters.
         """
         ...
 

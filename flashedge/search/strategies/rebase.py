@@ -24,8 +24,8 @@ class Rebase(Stepwise):
     temperature: float = 0.2
     """T. 1 is the plain softmax of the paper; smaller values are greedier."""
     width: int = 0
-    """Paths per tree; 0 puts all n in one tree. All answers of a tree arrive at its end, so early
-    exit saves something only if there are several trees, one after the other."""
+    """Paths per tree; 0 puts all n in one tree, whose answers arrive together, so that no early
+    exit saves anything."""
 
     @property
     def name(self) -> str:
@@ -43,12 +43,11 @@ class Rebase(Stepwise):
         return self.remaining_width(state) - state.num_ended
 
     def remaining_width(self, state: LevelState) -> int:
-        """Paths that the current tree has yet to complete. A complete tree is not current."""
+        """Paths that the current tree has yet to complete."""
         done, width = len(state.complete), self.initial_width(state)
         return min(self.n, (done // width + 1) * width) - done
 
     def finish_tree(self, state: LevelState) -> Move:
-        """Start the next tree, or vote."""
         left = self.n - len(state.complete)
         if not left:
             return self.vote(state)
