@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
-from flashedge.certainty.loss_bound import bound_loss
-from flashedge.certainty.policies import Rule
-from flashedge.certainty.replay import Ending, RunTrace, end_at, replay
+from flashedge.certainty.history import History
+from flashedge.certainty.policies import Policy, Rule
 
 FOLDS = 5
 MAX_DETECTS = 12
@@ -26,6 +26,73 @@ MAX_FIRST = 16  # thresholds of the first measure
 MAX_OTHER = 6  # thresholds of each further measure
 T = TypeVar("T")
 _Z95 = 1.96
+ALPHA = 0.05
+_Z90 = 1.6448536269514722  # the normal quantile of 1 - ALPHA
+_HALVINGS = 50
+
+
+# ---------------------------------------------------------------- replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    right: bool
+    tokens: int
+    overhead: int = 0
+    """Tokens of probes, which a run without a policy does not make."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTrace:
+    """One run at full compute, ready for replay. Raises ValueError unless stops fit checkpoints."""
+
+    problem: str
+    cap: int
+    """The progress at which the run ends anyway."""
+    checkpoints: History
+    """(k,) One at every progress that the run reached."""
+    stops: tuple[Ending, ...]
+    """(k,) How the run would have ended at each checkpoint."""
+    whole: Ending
+
+    def __post_init__(self) -> None:
+        if len(self.stops) != len(self.checkpoints):
+            raise ValueError(f"{len(self.checkpoints)} checkpoints, {len(self.stops)} stops")
+
+
+def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
+    """Index of the checkpoint at which `policy` stops the run; None if it never does.
+
+    The policy sees only what it would have seen in a live run: the first checkpoint at or beyond
+    the progress of each allotment.
+    """
+    seen: History = ()
+    due = max(1, policy.allot(seen, cap).more)
+    for i, checkpoint in enumerate(checkpoints):
+        if checkpoint.progress < due:
+            continue
+        seen = (*seen, checkpoint)
+        more = policy.allot(seen, cap).more
+        if more <= 0:
+            return i
+        due = checkpoint.progress + more
+    return None
+
+
+def replay(trace: RunTrace, policy: Policy) -> Ending:
+    at = find_stop(trace.checkpoints, policy, trace.cap)
+    return trace.whole if at is None else trace.stops[at]
+
+
+def end_at(trace: RunTrace, progress: int) -> Ending | None:
+    """How the run would have ended with `progress` as its cap; None if it never got there.
+
+    Exact where runs with different caps begin alike: self-consistency, MCTS, and REBASE in trees
+    whose `width` divides the cap. Elsewhere it is the larger run, ended early.
+    """
+    reached = (i for i, c in enumerate(trace.checkpoints) if c.progress >= progress)
+    at = next(reached, None)
+    return None if at is None else trace.stops[at]
 
 
 # ---------------------------------------------------------------- candidates
@@ -97,6 +164,64 @@ def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
     return tuple(values[round(i * (len(values) - 1) / (most - 1))] for i in range(most))
 
 
+# ---------------------------------------------------------------- the bound of the loss
+
+
+def min_problems(max_loss: float) -> int:
+    """The fewest problems that can show a loss of at most `max_loss`, in (0, 1).
+
+    If a rule loses none of n problems, the exact one-sided 95 % bound (Clopper-Pearson) on the
+    share that it loses is 1 - 0.05^(1/n), about 3/n: 299 problems for 0.01, 59 for 0.05.
+    """
+    return math.ceil(math.log(ALPHA) / math.log1p(-max_loss))
+
+
+@lru_cache(maxsize=1 << 14)
+def bound_loss(lost: int, gained: int, problems: int) -> float:
+    """One-sided 95 % upper bound on the loss of accuracy, P(lost) - P(gained).
+
+    lost: problems that only full compute gets right; gained: those that only the rule gets right.
+    Inverts the score test for paired proportions. That is too optimistic where few problems differ,
+    so the bound is at least the exact one for `lost - gained` losses. Ref: Tango 1998 (score test);
+    Clopper and Pearson 1934.
+    """
+    return max(_score_bound(lost, gained, problems), _exact_bound(max(0, lost - gained), problems))
+
+
+def _exact_bound(lost: int, problems: int) -> float:
+    """The share at which `lost` losses or fewer have a probability of 5 %."""
+    low, high = lost / problems, 1.0
+    for _ in range(_HALVINGS if lost < problems else 0):
+        share = (low + high) / 2
+        odds = math.log(share) - math.log1p(-share)
+        none = problems * math.log1p(-share)
+        at_most = math.fsum(
+            math.exp(_log_choose(problems, k) + k * odds + none) for k in range(lost + 1)
+        )
+        low, high = (share, high) if at_most > ALPHA else (low, share)
+    return high
+
+
+def _score_bound(lost: int, gained: int, problems: int) -> float:
+    """The largest loss that the score test does not reject at 5 %."""
+    low, high = (lost - gained) / problems, 1.0
+    for _ in range(_HALVINGS):
+        loss = (low + high) / 2
+        # The most likely P(gained) if the loss is `loss`: the root of a quadratic equation.
+        linear = (2 * problems - lost + gained) * loss - lost - gained
+        constant = gained * loss * (loss - 1)
+        root = math.sqrt(max(0.0, linear**2 - 8 * problems * constant))
+        gain = (root - linear) / (4 * problems)
+        variance = problems * (2 * gain + loss * (1 - loss))
+        rejected = (problems * loss - lost + gained) > _Z90 * math.sqrt(max(0.0, variance))
+        low, high = (low, loss) if rejected else (loss, high)
+    return high
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
 # ---------------------------------------------------------------- the choice
 
 
@@ -135,7 +260,7 @@ class Comparison:
 
     @property
     def loss_bound(self) -> float:
-        """One-sided 95 % upper bound of the loss of accuracy (see `loss_bound.bound_loss`)."""
+        """One-sided 95 % upper bound of the loss of accuracy (`bound_loss`)."""
         return bound_loss(self.lost, self.gained, self.runs)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
-TV = "tv"  # 1 when the rule of `tv_stopping` holds, else 0
+TV = "tv"  # 1 when the rule of `measures.has_settled` holds, else 0
 LEAD = "lead"  # see `certainty.lead`
 PROGRAM = "program"  # the certainty that a user's own program reports
 MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 from flashedge.certainty.history import History
 from flashedge.search.tree import Tree
@@ -163,7 +163,6 @@ class SearchState(Protocol):
 S = TypeVar("S")
 
 
-@runtime_checkable
 class Search(Protocol[S]):
     """A tree search over reasoning steps. Ref: arXiv 2509.00195 §3.1 (the common pattern)."""
 

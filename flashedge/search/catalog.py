@@ -105,7 +105,7 @@ def make_search(
     }
     if name not in STRATEGIES:
         program = _make_program(name, programs[name], options)
-        return ProgramSearch(program=program, label=name, **voting, **stepping)
+        return ProgramSearch(program=program, name=name, **voting, **stepping)
     checked = _check_options(name, options)
     if name == "probed_cot":
         return ProbedCot(policy=policy, **checked)

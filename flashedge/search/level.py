@@ -77,7 +77,7 @@ class LevelSearch(VotingSearch[LevelState]):
         state = replace(state, outstanding=state.outstanding - 1, num_ended=ended)
         if state.outstanding:
             return state, ()
-        if not self.verifies:
+        if not self.scores_levels:
             return self.decide(state)
         scoring = replace(state, phase=Phase.SCORE, outstanding=len(state.level))
         return scoring, (Score(nodes=state.level),)
@@ -135,11 +135,10 @@ class Stepwise(LevelSearch):
         return self.max_step_tokens
 
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        tokens = self.step_tokens(state.tree[node].depth)
-        return state.bound_step(node, max_step_tokens=tokens, max_steps=self.max_steps)
+        return state.bound_step(node, self.step_tokens(state.tree[node].depth), self.max_steps)
 
     def ends_path(self, state: LevelState, node: NodeId) -> bool:
-        return state.ends_path(node, max_steps=self.max_steps)
+        return state.ends_path(node, self.max_steps)
 
     def max_children(self, state: LevelState) -> int:
         return min(self.branching, self.n - len(state.complete) - state.num_ended)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import ClassVar, Generic, TypeVar, assert_never
 
 from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint, History
-from flashedge.certainty.measures import max_reward, measure_certainty
+from flashedge.certainty.measures import measure_certainty
 from flashedge.certainty.policies import Policy
 from flashedge.search.aggregates import aggregate, check_scores, score_per_step
 from flashedge.search.base import (
@@ -139,7 +139,7 @@ class VotingState:
             at = self.tree[at.parent]
         return max(0, self.limits.max_path_tokens - at.path_tokens)
 
-    def bound_step(self, node: NodeId, *, max_step_tokens: int, max_steps: int) -> Granularity:
+    def bound_step(self, node: NodeId, max_step_tokens: int, max_steps: int) -> Granularity:
         """How far the children of `node` go: one step, and the last one to the path's end."""
         depth, room = self.tree[node].depth, self.remaining_tokens(node)
         if depth >= max_steps or room == 0:
@@ -148,7 +148,7 @@ class VotingState:
             return Granularity(max_tokens=room, to_end=True)
         return Granularity(max_tokens=min(max_step_tokens, room))
 
-    def ends_path(self, node: NodeId, *, max_steps: int) -> bool:
+    def ends_path(self, node: NodeId, max_steps: int) -> bool:
         """Whether the model ended the path, the step is the last one, or no token fits."""
         at = self.tree[node]
         stopped = at.segment is not None and at.segment.finish.ends_path
@@ -164,7 +164,7 @@ S = TypeVar("S", bound=VotingState)
 class VotingSearch(ABC, Generic[S]):
     """A search that ends with a vote. Subclasses decide what is generated."""
 
-    verifies: ClassVar[bool] = True
+    scores_levels: ClassVar[bool] = True
 
     n: int
     aggregate: str = "last"
@@ -173,14 +173,6 @@ class VotingSearch(ABC, Generic[S]):
     """weighted, majority or best: see `choose_answer`."""
     policy: Policy | None = None
     judges: Judges = "steps"
-
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
-
-    @property
-    def scores_levels(self) -> bool:
-        return self.verifies
 
     # ------------------------------------------------------------ what subclasses define
 
@@ -227,13 +219,17 @@ class VotingSearch(ABC, Generic[S]):
         return state.complete
 
     def reward(self, rewards: Iterable[float]) -> float | None:
-        """Certainty by the scores of the measured paths."""
-        return max_reward(rewards)
+        """Certainty by the scores of the measured paths: their maximum, but the mean in MCTS.
+
+        A score is on the scale of one step's score, which the thresholds of the paper have.
+        Ref: arXiv 2412.20993 §3.1, App. B.1, which does not cover beam search and best-of-n.
+        """
+        return max(rewards, default=None)
 
     def measures(self, tree: Tree, paths: Sequence[NodeId]) -> dict[str, float]:
         """Certainty over finished paths whose answers are grouped, by measure."""
         values = {ENTROPY: measure_certainty(tree[n].answer for n in paths)}
-        if self.verifies:
+        if self.scores_levels:
             scores = (tree.path_scores(n) for n in paths)
             values[REWARD] = self.reward(score_per_step(s, self.aggregate) for s in scores)
         return {name: value for name, value in values.items() if value is not None}
@@ -247,9 +243,8 @@ class VotingSearch(ABC, Generic[S]):
                 at = state.tree.nodes.get(node)
                 if at is None or at.status is not NodeStatus.GENERATING:
                     return state, ()
-                return self.take_segment(
-                    replace(state, tree=state.tree.add_segment(node, segment)), node
-                )
+                grown = replace(state, tree=state.tree.add_segment(node, segment))
+                return self.take_segment(grown, node)
             case Scored(node=node, scores=scores):
                 at = state.tree.nodes.get(node)
                 if at is None or at.status is not NodeStatus.GENERATED or at.scores is not None:
@@ -257,9 +252,8 @@ class VotingSearch(ABC, Generic[S]):
                 if not self.awaits_scores(state, node):
                     return state, ()
                 check_scores(at, scores, self.judges)
-                return self.take_scores(
-                    replace(state, tree=state.tree.set_scores(node, scores)), node
-                )
+                scored = replace(state, tree=state.tree.set_scores(node, scores))
+                return self.take_scores(scored, node)
             case Clustered():
                 return self._receive_clusters(state, result)
             case ProbeResult() | Reached():

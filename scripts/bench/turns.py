@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from flashedge.statistics import bootstrap
+from scripts.lab.statistics import bootstrap
 
 T = TypeVar("T")
 

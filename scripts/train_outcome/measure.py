@@ -19,10 +19,9 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import NodeStatus, mix64
-from flashedge.statistics import interval, mean
 from flashedge.types import Problem as Asked
 from flashedge.types import Sampling
-from scripts.lab.statistics import auc
+from scripts.lab.statistics import auc, interval, mean
 from scripts.train_pair.checker import is_correct
 from scripts.train_pair.problems import Problem
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashedge.statistics import bootstrap, mean
 from scripts.lab.evaluation.records import ProblemRecord
-from scripts.lab.statistics import auc, calibration
+from scripts.lab.statistics import auc, bootstrap, calibration, mean
 from scripts.train_pair.checker import check_steps, split_steps
 from scripts.train_pair.errors import count_faults
 from scripts.train_pair.problems import Problem

@@ -18,8 +18,8 @@ import httpx
 import jsonschema  # type: ignore[import-untyped]
 
 from flashedge.cli.progress import show_bar
-from flashedge.statistics import interval, mean
 from scripts.bench.daemon import start_daemon
+from scripts.lab.statistics import interval, mean
 from scripts.train_tools.tasks import define_tool
 
 PAIR, PATHS = "tools", 8

@@ -98,7 +98,7 @@ SEARCHES: dict[str, Search[Any]] = {
     "probed_cot_waiting": ProbedCot(probe_tokens=6, beside=False, tv_epsilon=0.5),
     "probed_cot_unprobed": ProbedCot(probe_tokens=0),
     "program": ProgramSearch(
-        program=Halves(), label="halves", n=6, max_step_tokens=5, max_steps=4, policy=watching()
+        program=Halves(), name="halves", n=6, max_step_tokens=5, max_steps=4, policy=watching()
     ),
 }
 COUNTED: dict[str, Search[Any]] = {

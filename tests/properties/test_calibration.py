@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 
 from flashedge.certainty.calibration import (
     Calibrator,
+    Ending,
     Grid,
     Point,
+    RunTrace,
     SmallerCap,
     compare_endings,
+    end_at,
     keep_pareto_front,
     propose_smaller_caps,
+    replay,
 )
 from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint
 from flashedge.certainty.policies import POLICIES, Rule
-from flashedge.certainty.replay import Ending, RunTrace, end_at, replay
 from scripts.bench.certainty.equal_accuracy import lower_cap
 
 CAP = 12

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from flashedge.answers.groups import group_by_first_match, likeness
 from flashedge.certainty.history import Checkpoint, History
-from flashedge.certainty.measures import consistency, measure_certainty
+from flashedge.certainty.measures import (
+    consistency,
+    failure_bound,
+    measure_certainty,
+    min_probes,
+    total_variation,
+)
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
-from flashedge.certainty.tv_stopping import failure_bound, min_probes, total_variation
 from flashedge.search.aggregates import AGGREGATES, softmax
 from flashedge.search.base import Expand, Probe
 from flashedge.search.level import apportion

@@ -3,14 +3,14 @@ and values that are counted anew at each selection."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
-from flashedge.certainty.measures import mean_reward
 from flashedge.search.level import LevelState, Move, Shares, Stepwise
-from flashedge.search.strategies.mcts import logprob_priors, puct, uniform_priors
+from flashedge.search.strategies.mcts import logprob_priors, puct
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET
 from flashedge.types import Limits, NodeId, Problem
@@ -41,9 +41,7 @@ class NaiveMcts(Stepwise):
     prior: str = "logprob"
     """Prior of a child: logprob or uniform."""
 
-    @property
-    def name(self) -> str:
-        return "mcts"
+    name: ClassVar[str] = "mcts"
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         ask_at = self.find_first_ask()
@@ -114,7 +112,8 @@ class NaiveMcts(Stepwise):
         return state.rollouts or state.complete
 
     def reward(self, rewards: Iterable[float]) -> float | None:
-        return mean_reward(rewards)
+        values = list(rewards)
+        return math.fsum(values) / len(values) if values else None
 
     # ------------------------------------------------------------ selection
 
@@ -144,7 +143,8 @@ class NaiveMcts(Stepwise):
             unique = [c for c in children if c.status is not NodeStatus.DUPLICATE]
             segments = [c.segment for c in unique if c.segment is not None]
             uniform = self.prior == "uniform"
-            priors = uniform_priors(len(unique)) if uniform else logprob_priors(segments)
+            share = 1 / len(unique)
+            priors = (share,) * len(unique) if uniform else logprob_priors(segments)
             ranked: list[tuple[float, NodeId]] = []
             for child, prior in zip(unique, priors, strict=True):
                 n = visits.get(child.id, 0)

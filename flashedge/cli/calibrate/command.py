@@ -172,7 +172,7 @@ def _check_options(max_loss: float, policy: str | None, plot: Path | None) -> No
 
 def _check_enough(count: int, max_loss: float) -> None:
     """Raises RequestError if so few distinct problems can't show that the loss is small."""
-    from flashedge.certainty.loss_bound import min_problems
+    from flashedge.certainty.calibration import min_problems
 
     needed = min_problems(max_loss)
     if count >= needed:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from flashedge.certainty.calibration import Ending, RunTrace
 from flashedge.certainty.history import Checkpoint, History
-from flashedge.certainty.replay import Ending, RunTrace
 from flashedge.events import CertaintyUpdated, Event, Probed, RunFinished, RunStarted
 from flashedge.runtime.request.calibrations import collect_settings
 from flashedge.runtime.request.plan import Plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flashedge.search.level import LevelState, Shares, Stepwise, apportion, split_evenly
 from flashedge.types import NodeId
@@ -14,9 +15,7 @@ class BeamSearch(Stepwise):
     """Keep the best width / branching paths, with equal shares of the width. Ref:
     search-and-learn's `beam_search`; arXiv 2509.00195 §3.1."""
 
-    @property
-    def name(self) -> str:
-        return "beam"
+    name: ClassVar[str] = "beam"
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
         num_kept = -(-width // self.branching)
@@ -32,9 +31,7 @@ class DynamicBranching(Stepwise):
     score"). Departure: shares are rounded so that the width is met exactly.
     """
 
-    @property
-    def name(self) -> str:
-        return "dynamic_branching"
+    name: ClassVar[str] = "dynamic_branching"
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
         kept = paths[: -(-width // self.branching)]
@@ -54,13 +51,10 @@ class VaryingGranularity(BeamSearch):
     Ref: arXiv 2509.00195 §3.1 and Fig. 11 (64 tokens for the first 3 steps, 2,048 thereafter).
     """
 
+    name: ClassVar[str] = "varying_granularity"
     short_steps: int = 3
     short_step_tokens: int = 64
     long_step_tokens: int = 2048
-
-    @property
-    def name(self) -> str:
-        return "varying_granularity"
 
     def step_tokens(self, depth: int) -> int:
         return self.short_step_tokens if depth < self.short_steps else self.long_step_tokens

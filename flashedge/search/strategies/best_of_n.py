@@ -23,9 +23,7 @@ class BestOfN(LevelSearch):
     `selection="best"` is the plain form.
     """
 
-    @property
-    def name(self) -> str:
-        return "best_of_n"
+    name: ClassVar[str] = "best_of_n"
 
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
         if node != ROOT:
@@ -76,10 +74,6 @@ class SelfConsistency(BestOfN):
     """Take the most frequent answer, ties to the earlier one: without a verifier every selection is
     a majority vote. Ref: arXiv 2412.20993 App. A; groups instead of all at once: App. G.4."""
 
-    verifies: ClassVar[bool] = False
-
+    name: ClassVar[str] = "self_consistency"
+    scores_levels: ClassVar[bool] = False
     selection: str = "majority"
-
-    @property
-    def name(self) -> str:
-        return "self_consistency"

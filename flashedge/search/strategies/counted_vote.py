@@ -64,13 +64,9 @@ Move = tuple[CountedState, tuple[Command, ...]]
 class CountedSelfConsistency(VotingSearch[CountedState]):
     """Self-consistency that stops by its counts. `policy` has a rule by the lead."""
 
-    verifies: ClassVar[bool] = False
-
+    name: ClassVar[str] = "self_consistency"
+    scores_levels: ClassVar[bool] = False
     selection: str = "majority"
-
-    @property
-    def name(self) -> str:
-        return "self_consistency"
 
     @property
     def _lead(self) -> Rule:
@@ -141,7 +137,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
                 return state, ()
             return replace(state, watched={**state.watched, **asked}), (Watch(tokens=asked),)
         tree = state.tree
-        if not self.verifies:  # else it is complete once it is scored
+        if not self.scores_levels:  # else it is complete once it is scored
             tree = tree.mark({first: NodeStatus.COMPLETE})
         complete = tuple(sorted((*state.complete, first)))
         starts = {node: start for node, start in state.starts.items() if node != first}
@@ -184,7 +180,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
             nodes = tuple(state.starts)
             state = replace(state, tree=state.tree.cancel(nodes), starts={})
             commands = (Cancel(nodes=nodes),)
-        if self.verifies and not state.is_concluded and self._list_unscored(state):
+        if self.scores_levels and not state.is_concluded and self._list_unscored(state):
             scoring = replace(state, phase=Phase.SCORE)
             return scoring, (*commands, Score(nodes=state.complete))
         state, choice = VotingSearch.finish(self, state)
@@ -202,10 +198,6 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
 class CountedBestOfN(CountedSelfConsistency):
     """Best of n that stops by its counts; only the paths that ended by then have a vote."""
 
-    verifies: ClassVar[bool] = True
-
+    name: ClassVar[str] = "best_of_n"
+    scores_levels: ClassVar[bool] = True
     selection: str = "weighted"
-
-    @property
-    def name(self) -> str:
-        return "best_of_n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flashedge.search.level import LevelState, Shares, Stepwise
 from flashedge.types import NodeId
@@ -20,9 +21,7 @@ class Dvts(Stepwise):
     of two subtrees are never duplicates.
     """
 
-    @property
-    def name(self) -> str:
-        return "dvts"
+    name: ClassVar[str] = "dvts"
 
     def family(self, state: LevelState, node: NodeId) -> int:
         return state.tree.path(node)[0].index // self.branching

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
+from typing import ClassVar
 
-from flashedge.certainty.measures import mean_reward
 from flashedge.search.aggregates import softmax
 from flashedge.search.base import Child, Command, Expand, Finish, Result
 from flashedge.search.mcts.exits import FUTILITY, Exits
@@ -59,6 +60,7 @@ class Mcts(VotingSearch[MctsState]):
     rollouts if no leaf is open.
     """
 
+    name: ClassVar[str] = "mcts"
     branching: int = 4
     max_step_tokens: int = 256
     max_steps: int = 40
@@ -76,10 +78,6 @@ class Mcts(VotingSearch[MctsState]):
 
     def __post_init__(self) -> None:
         self.exits.check(self.aggregate)
-
-    @property
-    def name(self) -> str:
-        return "mcts"
 
     # ------------------------------------------------------------ ask and tell
 
@@ -128,11 +126,10 @@ class Mcts(VotingSearch[MctsState]):
     # ------------------------------------------------------------ what a search that votes needs
 
     def granularity(self, state: MctsState, node: NodeId) -> Granularity:
-        tokens, steps = self.max_step_tokens, self.max_steps
-        return state.bound_step(node, max_step_tokens=tokens, max_steps=steps)
+        return state.bound_step(node, self.max_step_tokens, self.max_steps)
 
     def ends_path(self, state: MctsState, node: NodeId) -> bool:
-        return state.ends_path(node, max_steps=self.max_steps)
+        return state.ends_path(node, self.max_steps)
 
     def max_children(self, state: MctsState) -> int:
         return self.branching
@@ -150,14 +147,14 @@ class Mcts(VotingSearch[MctsState]):
         return state.rollouts or state.complete
 
     def reward(self, rewards: Iterable[float]) -> float | None:
-        return mean_reward(rewards)
+        values = list(rewards)
+        return fmean(values) if values else None
 
     def vote(self, state: MctsState, cut_by: str | None = None) -> Move:
         """End the search. What is in flight is cancelled."""
         flying = state.list_flying_nodes(state.flights)
-        state, cancels = cancel_flights(
-            replace(state, frontier=(*state.frontier, *flying)), state.flights
-        )
+        state = replace(state, frontier=(*state.frontier, *flying))
+        state, cancels = cancel_flights(state, state.flights)
         state, commands = VotingSearch.vote(self, state, cut_by)
         return state, (*cancels, *commands)
 
@@ -191,7 +188,9 @@ class Mcts(VotingSearch[MctsState]):
             return self._change_allowance(state, self.script[done][1])
         if state.phase is not Phase.GENERATE:
             return None
-        if (ready := self._find_turn(state)) is not None:
+        expanders = [f for f in state.flights if f.stage is not Stage.WAITING]
+        turns = expanders[:1] if self.take == LAUNCH else expanders
+        if (ready := next((f for f in turns if f.stage is Stage.READY), None)) is not None:
             return self._take(state, ready)
         return None if state.flights else self._end(state)
 
@@ -268,11 +267,6 @@ class Mcts(VotingSearch[MctsState]):
 
     # ------------------------------------------------------------ the turn of an expansion
 
-    def _find_turn(self, state: MctsState) -> Flight | None:
-        expanders = [f for f in state.flights if f.stage is not Stage.WAITING]
-        turns = expanders[:1] if self.take == LAUNCH else expanders
-        return next((f for f in turns if f.stage is Stage.READY), None)
-
     def _take(self, state: MctsState, flight: Flight) -> Move:
         """Take the results of an expansion: its rollout goes on or ends."""
         state, best = self._settle(state, flight.node)
@@ -311,8 +305,9 @@ class Mcts(VotingSearch[MctsState]):
         children = tree.list_kept(node)
         segments = [child.segment for child in children if child.segment is not None]
         uniform = self.prior == "uniform"
-        priors = uniform_priors(len(children)) if uniform else logprob_priors(segments)
-        generated = [s for child in nodes if (s := tree[child].segment) is not None]
+        count = len(children)
+        priors = (1.0 / count,) * count if uniform else logprob_priors(segments)
+        tokens = sum(len(s.token_ids) for child in nodes if (s := tree[child].segment) is not None)
         known = state.statistics
         changes = {child: replace(known[child], is_closed=True) for child in nodes}
         for child, share in zip(children, priors, strict=True):
@@ -324,7 +319,7 @@ class Mcts(VotingSearch[MctsState]):
             statistics=known.update(changes.items()),
             complete=(*state.complete, *ended),
             turn=state.turn + 1,
-            taken_tokens=state.taken_tokens + sum(len(s.token_ids) for s in generated),
+            taken_tokens=state.taken_tokens + tokens,
             frontier=nodes,
             best_reward=max([state.best_reward, *(changes[child].reward for child in ended)]),
         )
@@ -358,11 +353,8 @@ class Mcts(VotingSearch[MctsState]):
     def _end(self, state: MctsState) -> Move:
         """Nothing is in flight and nothing may be launched."""
         tree = state.tree
-        unopened = [
-            n.id
-            for n in tree.nodes.values()
-            if n.status is NodeStatus.ACTIVE and not tree.children(n.id)
-        ]
+        active = (n.id for n in tree.nodes.values() if n.status is NodeStatus.ACTIVE)
+        unopened = [node for node in active if not tree.children(node)]
         state = replace(state, tree=tree.mark(dict.fromkeys(unopened, NodeStatus.PRUNED)))
         if self._count_done(state) == self.n or not state.has_cut_leaves:
             return self.vote(state)
@@ -390,10 +382,6 @@ def logprob_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
     """
     means = [math.fsum(s.logprobs) / max(1, len(s.logprobs)) for s in segments]
     return softmax(means, 1.0)
-
-
-def uniform_priors(count: int) -> tuple[float, ...]:
-    return (1.0 / count,) * count
 
 
 def select_leaf(

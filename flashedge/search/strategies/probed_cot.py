@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.groups import group_by_first_match
 from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
-from flashedge.certainty.measures import consistency, hesitates, is_unsettled, pick_settled_answer
+from flashedge.certainty.measures import (
+    consistency,
+    has_settled,
+    hesitates,
+    is_unsettled,
+    min_probes,
+    pick_settled_answer,
+)
 from flashedge.certainty.policies import Policy, Reason
-from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -60,6 +66,10 @@ class ProbedCot:
     probes; a chain that ends in a level does so whatever its probe says.
     """
 
+    name: ClassVar[str] = "probed_cot"
+    n: ClassVar[int] = 1
+    judges: ClassVar[Judges] = "steps"
+    scores_levels: ClassVar[bool] = False
     probe_tokens: int = 64
     """T: a probe after every T tokens of the chain. 0 disables probes."""
     suffix: str = SUFFIX
@@ -74,24 +84,8 @@ class ProbedCot:
     beside: bool = True
     """Generate the next segment while the probe runs, so an exit wastes up to T tokens."""
     tv_epsilon: float = 0.0
-    """Above 0, the rule of App. E is measured too. See `tv_stopping`."""
+    """Above 0, the rule of App. E is measured too. See `measures.has_settled`."""
     tv_delta: float = 0.05
-
-    @property
-    def name(self) -> str:
-        return "probed_cot"
-
-    @property
-    def scores_levels(self) -> bool:
-        return False
-
-    @property
-    def judges(self) -> Judges:
-        return "steps"
-
-    @property
-    def n(self) -> int:
-        return 1
 
     # ------------------------------------------------------------ ask and tell
 
@@ -251,15 +245,12 @@ class ProbedCot:
 
     def _take_checkpoint(self, state: ProbedState) -> Checkpoint:
         answers, measures = state.answers, {}
-        agreed = consistency(answers, self.window)
-        if agreed is not None:
+        if (agreed := consistency(answers, self.window)) is not None:
             measures[CONSISTENCY] = agreed
         if self.tv_epsilon > 0:
-            k = min_probes(
-                epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=max(1, len(set(answers)))
-            )
-            settled = has_settled(answers, k, epsilon=self.tv_epsilon)
-            measures[TV] = float(settled)
+            groups = max(1, len(set(answers)))
+            k = min_probes(epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=groups)
+            measures[TV] = float(has_settled(answers, k, epsilon=self.tv_epsilon))
         return Checkpoint(
             progress=len(answers),
             tokens=state.tree.committed_tokens,

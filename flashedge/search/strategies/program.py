@@ -51,12 +51,8 @@ class ProgramSearch(Stepwise):
     """Drives a program step by step. `branching` is not used."""
 
     program: ReasoningProgram
-    label: str
+    name: str
     """The name under which the program is registered."""
-
-    @property
-    def name(self) -> str:
-        return self.label
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
         """Raises RequestError when the program breaks the rules of `execute`."""
@@ -65,7 +61,7 @@ class ProgramSearch(Stepwise):
         wrong = [count for count in chosen.values() if not isinstance(count, int) or count < 1]
         if unknown or wrong or sum(chosen.values()) > width:
             raise RequestError(
-                f"strategy {self.label!r} asked for {dict(chosen)} of paths {list(paths)}",
+                f"strategy {self.name!r} asked for {dict(chosen)} of paths {list(paths)}",
                 hint=f"execute() must give each path at least 1 child, and at most {width} in all",
                 param="strategy",
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flashedge.search.aggregates import softmax
 from flashedge.search.level import LevelState, Move, Shares, Stepwise, apportion
@@ -21,15 +22,12 @@ class Rebase(Stepwise):
     paths free their width for the others.
     """
 
+    name: ClassVar[str] = "rebase"
     temperature: float = 0.2
     """T. 1 is the plain softmax of the paper; smaller values are greedier."""
     width: int = 0
     """Paths per tree; 0 puts all n in one tree, whose answers arrive together, so that no early
     exit saves anything."""
-
-    @property
-    def name(self) -> str:
-        return "rebase"
 
     def initial_width(self, state: LevelState) -> int:
         return min(self.width or self.n, self.n)

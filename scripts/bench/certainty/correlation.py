@@ -31,9 +31,8 @@ from flashedge.events import StepCompleted
 from flashedge.files.problems import read_labelled
 from flashedge.plots import draw_plot
 from flashedge.search.voting import count_votes
-from flashedge.statistics import bootstrap, mean
 from scripts.bench.certainty.whole_runs import record_whole_runs
-from scripts.lab.statistics import kendall, pearson
+from scripts.lab.statistics import bootstrap, kendall, mean, pearson
 
 ORDERS = 64
 SIGNALS = ("certainindex", "path length", "mean log-probability")

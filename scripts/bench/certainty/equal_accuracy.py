@@ -32,9 +32,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from flashedge.certainty.calibration import Comparison, Grid, SmallerCap, compare_endings
+from flashedge.certainty.calibration import (
+    Comparison,
+    Ending,
+    Grid,
+    RunTrace,
+    SmallerCap,
+    compare_endings,
+    replay,
+)
 from flashedge.certainty.policies import POLICIES, Rule
-from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.runtime.request.early_exit import build_paper_rule
 from scripts.bench.certainty.whole_runs import CALIBRATION, load_traces, write_calibration_problems
 

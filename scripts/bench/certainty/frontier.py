@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flashedge.certainty.calibration import Calibrator, SmallerCap
+from flashedge.certainty.calibration import Calibrator, Ending, RunTrace, SmallerCap, replay
 from flashedge.certainty.policies import POLICIES
-from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.plots import draw_plot
 from flashedge.runtime.request.early_exit import build_paper_rule
-from flashedge.statistics import bootstrap, interval, mean
 from scripts.bench.certainty.equal_accuracy import EVEN, describe, lower_cap
 from scripts.bench.certainty.whole_runs import load_traces
+from scripts.lab.statistics import bootstrap, interval, mean
 
 
 def main() -> None:

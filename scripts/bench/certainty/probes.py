@@ -23,8 +23,8 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import read_labelled
-from flashedge.statistics import mean
 from scripts.lab.evaluation.measure import run_to_end
+from scripts.lab.statistics import mean
 
 SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed": {}}
 

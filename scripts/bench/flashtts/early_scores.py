@@ -21,11 +21,11 @@ from flashedge.files.problems import FileProblem, read_problems
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.request.request import Request
-from flashedge.statistics import interval
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.lab.benchmark.live import parse_budget
+from scripts.lab.statistics import interval
 
 Seconds = tuple[float, float]  # all of a run, waiting for scores
 

@@ -22,7 +22,6 @@ from typing import Any
 
 from flashedge.files.problems import read_problems
 from flashedge.plots import draw_plot
-from flashedge.statistics import mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
 from scripts.bench.flashtts.study import (
@@ -35,6 +34,7 @@ from scripts.bench.flashtts.study import (
 from scripts.lab.benchmark.grades import grade_answers
 from scripts.lab.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
 from scripts.lab.benchmark.live import LiveRun, compare_runs
+from scripts.lab.statistics import mean
 
 NAMES = [rung.name for rung in ALL]
 STOCK, SUFFIX = NAMES[:2]

@@ -32,7 +32,6 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.engines import Ordering
 from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, prefix_order, sweep_order
 from flashedge.search.tree import Tree
-from flashedge.statistics import bootstrap
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.orders import random_order
 from scripts.bench.flashtts.study import WORKERS, build_cell, format_table
@@ -40,6 +39,7 @@ from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import simulate_run
 from scripts.lab.sim.model import StepTrace, TraceRow
+from scripts.lab.statistics import bootstrap
 
 Task = tuple[int, int, str, int]
 """n, MiB of KV for both engines, arm, row."""

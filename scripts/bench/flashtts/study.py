@@ -18,11 +18,11 @@ from typing import Any, TypeVar, cast
 
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
-from flashedge.statistics import interval
 from scripts.bench.daemon import ROOT
 from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.lengths import LENGTHS
 from scripts.lab.benchmark.simulate import Bench, Question, build_bench, compare_rungs
+from scripts.lab.statistics import interval
 
 OUTPUT = ROOT / "runs" / "flashtts"
 WORKLOADS = ("aime", "amc")

@@ -35,11 +35,11 @@ from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifie
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.request import Request
 from flashedge.search.tree import Tree
-from flashedge.statistics import bootstrap
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.study import format_table
+from scripts.lab.statistics import bootstrap
 
 KV_BYTES = 1 << 29  # ample
 CONFIGURATIONS = {

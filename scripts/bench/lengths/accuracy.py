@@ -12,9 +12,8 @@ from scipy import stats
 
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
-from flashedge.statistics import interval
 from scripts.lab.distributions import fit_log_t
-from scripts.lab.statistics import kendall, pearson
+from scripts.lab.statistics import interval, kendall, pearson
 
 Predict = Callable[[LengthRequest], LogT | None]
 LEVELS = np.arange(1, 20)[:, None] / 20

@@ -23,10 +23,10 @@ import numpy as np
 from scipy import stats
 
 from flashedge.scheduling.lengths.distribution import NU, Floats
-from flashedge.statistics import interval, mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
 from scripts.lab.benchmark.lengths import load_trace
+from scripts.lab.statistics import interval, mean
 
 ADEQUATE = 0.05
 LEVELS = np.arange(1, 20) / 20

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flashedge.certainty.loss_bound import bound_loss
+from flashedge.certainty.calibration import bound_loss
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.mcts.rollouts import MctsState, list_path
 from flashedge.search.strategies.mcts import Mcts

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from flashedge.statistics import bootstrap
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
+from scripts.lab.statistics import bootstrap
 
 Loads = Sequence[LoadRecord]
 BASE, DRAWS = "PE+NE", 2000

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.search.mcts.exits import Exits
-from flashedge.statistics import bootstrap, mean
 from scripts.bench.daemon import report
 from scripts.bench.mcts.choose_thresholds import (
     PlayedTree,
@@ -29,6 +28,7 @@ from scripts.bench.mcts.choose_thresholds import (
     play_tree,
 )
 from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_search
+from scripts.lab.statistics import bootstrap, mean
 
 EXITS: Mapping[str, Exits] = {
     "positive": Exits(positive_exit=True),

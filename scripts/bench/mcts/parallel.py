@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.files.journal import Journal
-from flashedge.statistics import bootstrap
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
 from scripts.bench.mcts.rig import Bench, build_spec, count_duplicates, open_bench
 from scripts.bench.turns import compare_seconds, rotate
+from scripts.lab.statistics import bootstrap
 
 FOLDER = Path("runs/mcts")
 WAYS = ("launch", "arrival")

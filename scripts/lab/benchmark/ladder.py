@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from flashedge.errors import NotFound
 from flashedge.optimizations import Optimizations
-from flashedge.statistics import mean
+from scripts.lab.statistics import mean
 
 
 def compute_goodput(tokens: Collection[int], done_s: Collection[float]) -> float:

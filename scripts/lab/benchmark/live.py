@@ -25,8 +25,8 @@ from flashedge.daemon import control as daemon_control
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.problems import FileProblem
 from flashedge.sizes import parse_size
-from flashedge.statistics import bootstrap, interval, mean
 from scripts.lab.benchmark.ladder import SUFFIX, Rung, compute_goodput
+from scripts.lab.statistics import bootstrap, interval, mean
 
 
 class RunKey(NamedTuple):

@@ -10,9 +10,8 @@ from typing import Any
 
 from flashedge.search.aggregates import aggregate
 from flashedge.search.voting import count_votes
-from flashedge.statistics import bootstrap, interval, mean
 from scripts.lab.evaluation.records import Chain, ProblemRecord
-from scripts.lab.statistics import auc, calibration, list_problem_aucs
+from scripts.lab.statistics import auc, bootstrap, calibration, interval, list_problem_aucs, mean
 
 AGGREGATES = ("last", "min", "prod")
 LABELS = "of a step: whether its chain's final answer is right (the file labels no steps)"

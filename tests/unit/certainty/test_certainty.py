@@ -10,15 +10,16 @@ from flashedge.answers.equality import decide_equal
 from flashedge.answers.groups import are_alike, group_by_first_match, likeness
 from flashedge.certainty.measures import (
     consistency,
+    failure_bound,
+    has_settled,
     hesitates,
     is_unsettled,
-    max_reward,
-    mean_reward,
     measure_certainty,
+    min_probes,
     pick_settled_answer,
+    total_variation,
 )
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
-from flashedge.certainty.tv_stopping import failure_bound, has_settled, min_probes, total_variation
 
 LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 
@@ -40,13 +41,6 @@ LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 )
 def test_certainindex(answers: list[str | None], expected: float | None) -> None:
     assert measure_certainty(answers) == pytest.approx(expected)
-
-
-def test_rewards() -> None:
-    assert mean_reward([0.2, 0.4, 0.9]) == pytest.approx(0.5)
-    assert max_reward([0.2, 0.4, 0.9]) == 0.9
-    assert mean_reward([]) is None
-    assert max_reward([]) is None
 
 
 # ---------------------------------------------------------------- probes

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from flashedge.certainty.loss_bound import bound_loss, min_problems
+from flashedge.certainty.calibration import bound_loss, min_problems
 
 
 def test_the_fewest_problems_that_show_a_loss() -> None:

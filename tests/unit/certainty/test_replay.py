@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from flashedge import events
+from flashedge.certainty.calibration import Ending, RunTrace, find_stop, replay
 from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import Allotment, Rule
-from flashedge.certainty.replay import Ending, RunTrace, find_stop, replay
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions

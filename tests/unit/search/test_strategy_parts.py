@@ -19,7 +19,7 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.search.aggregates import softmax
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import VaryingGranularity
-from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct, uniform_priors
+from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import NodeStatus, Tree
@@ -50,7 +50,6 @@ def test_priors() -> None:
     assert even == pytest.approx((0.5, 0.5))  # length does not count
     likely = logprob_priors([segment(0.0, -2.0), segment(-2.0, -2.0)])
     assert likely == pytest.approx((0.731059, 0.268941), abs=1e-6)  # e^-1 : e^-2
-    assert uniform_priors(4) == (0.25,) * 4
 
 
 def test_apportion() -> None:

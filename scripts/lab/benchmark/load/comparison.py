@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flashedge.statistics import interval, mean
+from scripts.lab.statistics import interval, mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from flashedge.files.problems import ProblemId
 from flashedge.scheduling.programs.program import Kind
-from flashedge.statistics import mean
-from scripts.lab.statistics import kendall
+from scripts.lab.statistics import kendall, mean
 
 
 class End(StrEnum):
