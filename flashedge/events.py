@@ -118,7 +118,7 @@ class CertaintyUpdated:
     1]."""
     answers: int
     measures: Mapping[str, float] = field(default_factory=dict)
-    """Every measure by name (see `certainty.history`)."""
+    """Every measure by name (see `certainty.measures`)."""
     progress: int = 0
     """Finished paths, rollouts or probes so far."""
     tokens: int = 0

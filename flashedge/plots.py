@@ -17,6 +17,9 @@ Series = Mapping[str, Sequence[tuple[float, float]]]
 SUFFIXES = (".svg", ".png")
 _MARKERS = ("hd", "*", "+", "o", "x", "#", "@", "%")  # distinct without colour
 _SHAPES = "osD^vP"
+_COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+"""Colours that colour-blind readers can distinguish (Okabe and Ito), each with a line style."""
+_LINES = ["-", "--", "-.", ":", "-", "--", "-."]
 
 
 def draw_plot(
@@ -40,16 +43,16 @@ def draw_plot(
     """
     check_suffix(path)
     import matplotlib
+    from cycler import cycler
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(
-        {
-            "svg.hashsalt": "flashedge",
-            "axes.prop_cycle": _cycle(),
-            "text.parse_math": False,  # a name may have a dollar sign
-        }
-    ):
+    settings: Any = {
+        "svg.hashsalt": "flashedge",
+        "axes.prop_cycle": cycler(color=_COLOURS) + cycler(linestyle=_LINES),
+        "text.parse_math": False,  # a name may have a dollar sign
+    }
+    with matplotlib.rc_context(settings):
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
@@ -120,11 +123,3 @@ def draw_text_plot(
     figure.label(x, "x")
     figure.label(y, "y")
     return str(figure.build().string(colorless=True))
-
-
-def _cycle() -> Any:
-    """Colours that colour-blind readers can distinguish (Okabe and Ito), each with a line style."""
-    from cycler import cycler
-
-    colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
-    return cycler(color=colours) + cycler(linestyle=["-", "--", "-.", ":", "-", "--", "-."])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Literal, NewType
 
 NodeId = NewType("NodeId", int)
@@ -29,28 +28,26 @@ BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entro
 POLICY_NAMES = ("fcfs", "gang", "tie", "shortest")
 """Which of the waiting programs goes next: see `scheduling.programs.policies`."""
 USUAL_POLICY = "shortest"
-STRATEGIES: Mapping[str, str] = MappingProxyType(
-    {
-        "beam": "step by step, the best paths go on",
-        "best_of_n": "n whole answers, weighed by the verifier",
-        "self_consistency": "n whole answers, the most frequent one wins",
-        "dvts": "subtrees, each keeps its best path",
-        "dynamic_branching": "a beam that branches more below high scores",
-        "varying_granularity": "a beam of short steps first, long ones later",
-        "rebase": "rewards decide how many children a path gets",
-        "mcts": "n rollouts of Monte Carlo tree search",
-        "probed_cot": "one chain, asked for its answer as it grows",
-    }
-)
+STRATEGIES: Mapping[str, str] = {
+    "beam": "step by step, the best paths go on",
+    "best_of_n": "n whole answers, weighed by the verifier",
+    "self_consistency": "n whole answers, the most frequent one wins",
+    "dvts": "subtrees, each keeps its best path",
+    "dynamic_branching": "a beam that branches more below high scores",
+    "varying_granularity": "a beam of short steps first, long ones later",
+    "rebase": "rewards decide how many children a path gets",
+    "mcts": "n rollouts of Monte Carlo tree search",
+    "probed_cot": "one chain, asked for its answer as it grows",
+}
 """The built-in strategies, each in words. `search.catalog` builds them."""
 STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
 `search.steps.MARKER_WORDS`; tokens: at its token limit; entropy: before an uncertain token
-(`search.entropy`)."""
+(`search.steps.EntropyRule`)."""
 STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
 """Defaults of the rule entropy: nats, and the least tokens of a step."""
 MAX_STEP_ENTROPY = 3.0
-"""Nats. `search.entropy` estimates at most 3.04."""
+"""Nats. `search.steps` estimates at most 3.04."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +156,8 @@ class Speculation:
     """Steps that were scored together with the step before."""
 
     def __add__(self, other: Speculation) -> Speculation:
-        return Speculation(
-            drawn_tokens=self.drawn_tokens + other.drawn_tokens,
-            kept_tokens=self.kept_tokens + other.kept_tokens,
-            kept_steps=self.kept_steps + other.kept_steps,
-            scored_steps=self.scored_steps + other.scored_steps,
-        )
+        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        return Speculation(**sums)
 
     @property
     def wasted_tokens(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -205,12 +205,11 @@ class DashboardApp(App[None]):
         self.theme = chosen if chosen in self.available_themes else colours.OURS.name
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         self._runs.focus()
-        self._work(feed.watch_daemon(self._daemon, self.post_message, self._poll_s))
-        self._work(feed.watch_devices(self._devices, lambda: self.state.cards, self.post_message))
+        self.run_worker(feed.watch_daemon(self._daemon, self.post_message, self._poll_s))
+        self.run_worker(
+            feed.watch_devices(self._devices, lambda: self.state.cards, self.post_message)
+        )
         self.set_interval(1 / FRAMES_PER_S, self.tick)
-
-    def _work(self, work: Coroutine[Any, Any, None]) -> None:
-        self.run_worker(work, exit_on_error=True)
 
     def _remember_theme(self, theme: Theme) -> None:
         if self._theme_file is None or theme.name == colours.load_choice(self._theme_file):
@@ -265,7 +264,7 @@ class DashboardApp(App[None]):
         oldest = self.state.oldest
         if self.state.has_older and oldest is not None and not self._is_loading_older:
             self._is_loading_older = True
-            self._work(feed.load_older(self._daemon, self.post_message, oldest.id))
+            self.run_worker(feed.load_older(self._daemon, self.post_message, oldest.id))
 
     @on(feed.RunAccepted)
     def _show_accepted(self, message: feed.RunAccepted) -> None:
@@ -299,7 +298,7 @@ class DashboardApp(App[None]):
                 self._followed.add(run)
                 tree = self.state.trees.get(run)
                 after = tree.seq if tree is not None else 0
-                self._work(feed.follow_run(self._daemon, self.post_message, run, after))
+                self.run_worker(feed.follow_run(self._daemon, self.post_message, run, after))
         self.paint()
 
     def paint(self) -> None:
@@ -387,7 +386,7 @@ class DashboardApp(App[None]):
     def _open_submit(self, draft: Draft | None, error: str = "") -> None:
         def submit(draft: Draft | None) -> None:
             if draft is not None:
-                self._work(feed.submit_problem(self._daemon, self.post_message, draft))
+                self.run_worker(feed.submit_problem(self._daemon, self.post_message, draft))
 
         pair = self.state.daemon.pair if self.state.daemon is not None else ""
         self.push_screen(Submit(self.state.strategies, draft, error, pair), submit)
@@ -400,7 +399,7 @@ class DashboardApp(App[None]):
 
         def cancel(sure: bool | None) -> None:
             if sure:
-                self._work(feed.cancel_run(self._daemon, self.post_message, run.id))
+                self.run_worker(feed.cancel_run(self._daemon, self.post_message, run.id))
 
         self.push_screen(Confirm(f"Cancel run {run.id}?", run.id), cancel)
 
@@ -412,7 +411,7 @@ class DashboardApp(App[None]):
         if run is None or run.live:
             self.notify("Choose a run that is over to replay it")
             return
-        self._work(feed.load_replay(self._daemon, self.post_message, run.id))
+        self.run_worker(feed.load_replay(self._daemon, self.post_message, run.id))
 
     def action_export(self) -> None:
         run = self.state.shown

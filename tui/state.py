@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from types import MappingProxyType
 
 from flashedge.client.run_figures import find_answer
 from flashedge.client.run_fold import Numbered, fold, interrupt
 from flashedge.client.run_view import RunView
+from flashedge.events import RunFinished, StepCompleted
 from flashedge.literal import show_in_line
-from flashedge.tui import replay
 from flashedge.tui.device import DeviceSample
-from flashedge.tui.replay import Replay
 from flashedge.tui.summary import DaemonStatus, RunRow
 from flashedge.types import STRATEGIES
 
 KEPT_S = 120.0
 WINDOW_S = 3.0
+SPEEDS = (1, 4, 16)
+_EVENT_S = 0.02  # where a run's duration is not known
+_OTHER_WEIGHT = 1.0
 TREES_KEPT = 4
 """A tree of 512 paths takes 2 to 3 MiB. The daemon sends an older one again."""
 
@@ -47,6 +50,26 @@ class Link:
     """connecting, up or lost."""
     error: str = ""
     retry_in_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    run: str
+    items: tuple[Numbered, ...]
+    offsets_s: tuple[float, ...]
+    """When each item is due, from the start."""
+    speed: int = SPEEDS[0]
+    at_s: float = 0.0
+    due: int = 0
+    """Index of the next item."""
+
+    @property
+    def over(self) -> bool:
+        return self.due >= len(self.items)
+
+    @property
+    def total_s(self) -> float:
+        return self.offsets_s[-1] if self.offsets_s else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +284,38 @@ def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None)
 
 # ---------------------------------------------------------------- replay
 
+# The store keeps no times: a run's duration is spread over its events by the tokens of each step.
+
+
+def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
+    weights = [
+        float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
+        for _, event in items
+    ]
+    total = sum(weights) or 1.0
+    length_s = _duration_s(items)
+    offsets = tuple(length_s * done / total for done in accumulate(weights))
+    return Replay(run=run, items=tuple(items), offsets_s=offsets)
+
+
+def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, ...]]:
+    """The replay `elapsed_s` of the watcher's time later, and the events due by then."""
+    at_s = min(replay.at_s + elapsed_s * replay.speed, replay.total_s)
+    due = replay.due
+    while due < len(replay.items) and replay.offsets_s[due] <= at_s:
+        due += 1
+    return replace(replay, at_s=at_s, due=due), replay.items[replay.due : due]
+
+
+def _duration_s(items: Sequence[Numbered]) -> float:
+    last = items[-1][1] if items else None
+    timing = last.result.get("timing") or {} if isinstance(last, RunFinished) else {}
+    duration_s = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
+    return duration_s if duration_s > 0 else _EVENT_S * len(items)
+
 
 def start_replay(state: Dashboard, run: str, items: Sequence[Numbered]) -> Dashboard:
-    begun = replay.build_replay(run, items)
+    begun = build_replay(run, items)
     return replace(state, replay=begun, replayed=RunView(id=run), samples=())
 
 
@@ -271,12 +323,16 @@ def advance_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
     """The replay after `elapsed_s` of the watcher's time."""
     if state.replay is None or state.replayed is None or state.replay.over:
         return state
-    moved, due = replay.advance(state.replay, elapsed_s)
+    moved, due = advance(state.replay, elapsed_s)
     return replace(state, replay=moved, replayed=fold(state.replayed, due))
 
 
 def speed_up_replay(state: Dashboard) -> Dashboard:
-    return state if state.replay is None else replace(state, replay=replay.speed_up(state.replay))
+    """At the next speed; after the last one, at the first again."""
+    if state.replay is None:
+        return state
+    speed = SPEEDS[(SPEEDS.index(state.replay.speed) + 1) % len(SPEEDS)]
+    return replace(state, replay=replace(state.replay, speed=speed))
 
 
 def end_replay(state: Dashboard) -> Dashboard:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
-from flashedge.certainty.history import History
+from flashedge.certainty.measures import History
 from flashedge.certainty.policies import Policy, Rule
 
 FOLDS = 5
@@ -44,7 +44,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTrace:
-    """One run at full compute, ready for replay. Raises ValueError unless stops fit checkpoints."""
+    """One run at full compute, ready for replay."""
 
     problem: str
     cap: int
@@ -54,10 +54,6 @@ class RunTrace:
     stops: tuple[Ending, ...]
     """(k,) How the run would have ended at each checkpoint."""
     whole: Ending
-
-    def __post_init__(self) -> None:
-        if len(self.stops) != len(self.checkpoints):
-            raise ValueError(f"{len(self.checkpoints)} checkpoints, {len(self.stops)} stops")
 
 
 def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
@@ -145,12 +141,6 @@ class SmallerCap:
         """How a run ends at the cap. Nobody probes a run that no policy watches."""
         ending = end_at(trace, self.cap) or trace.whole
         return Ending(right=ending.right, tokens=ending.tokens)
-
-
-def propose_smaller_caps(traces: Iterable[RunTrace]) -> tuple[SmallerCap, ...]:
-    """One candidate for each progress at which some run could have been stopped."""
-    found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
-    return tuple(SmallerCap(cap=progress) for progress in sorted(found))
 
 
 def _round_down(value: float) -> float:
@@ -298,7 +288,8 @@ class Calibrator:
         self._traces = tuple(traces)
         self._policy = policy
         self._grid = Grid.build(traces, measures)
-        self._caps = propose_smaller_caps(traces)
+        found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
+        self._caps = tuple(SmallerCap(cap=progress) for progress in sorted(found))
         self._replays: dict[Rule, tuple[Ending, ...]] = {}
 
     def choose(self, max_loss: float) -> Choice:

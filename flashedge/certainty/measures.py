@@ -1,11 +1,47 @@
-"""Measures of certainty: of answers that were grouped, of rewards, and of the probes of a chain."""
+"""The checkpoints of a run and their measures of certainty, of answers and of probes."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
+TV = "tv"  # 1 when the rule of `has_settled` holds, else 0
+LEAD = "lead"  # see `certainty.lead`
+PROGRAM = "program"  # the certainty that a user's own program reports
+MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """The measures of a run between two levels, rollouts or probes. Ref: arXiv 2412.20993 App.
+    D.1."""
+
+    progress: int
+    """Finished paths, rollouts (MCTS) or probes (chain of thought) so far."""
+    tokens: int
+    answers: int
+    """Paths (or probes) that have an answer."""
+    measures: Mapping[str, float]
+    """Measure name -> value in [0, 1]. A measure that is not defined here is missing."""
+    answer: str | None = None
+
+    @property
+    def certainty(self) -> float | None:
+        """The measure to display: the one over answers, if there is one."""
+        for name in (CONSISTENCY, ENTROPY, PROGRAM):
+            if name in self.measures:
+                return self.measures[name]
+        return None
+
+
+History = tuple[Checkpoint, ...]
+
+
+# ---------------------------------------------------------------- answers
 
 HESITATIONS = ("wait", "hmm", "hold on", "actually", "not sure", "let me check", "let me re")
 _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)

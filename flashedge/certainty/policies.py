@@ -14,8 +14,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
-from flashedge.certainty.history import LEAD, History
 from flashedge.certainty.lead import find_most_wanted
+from flashedge.certainty.measures import LEAD, History
 
 _EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
 """Progress between two decisions after the first one. 0: there is no other."""

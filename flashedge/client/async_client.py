@@ -12,12 +12,12 @@ from flashedge import events
 from flashedge.client.calls import READ_TIMEOUT_S, Calls
 from flashedge.client.protocol import (
     CHAT,
+    CUT_REPLY,
     DONE,
     ChatPiece,
     Frame,
     build_chat_body,
     build_headers,
-    explain_cut_reply,
     explain_missing_end,
     parse_chat_frame,
     parse_event,
@@ -25,6 +25,7 @@ from flashedge.client.protocol import (
     parse_json_object,
     translate_error,
 )
+from flashedge.errors import DaemonError
 from flashedge.events import Event
 from flashedge.types import Message
 
@@ -106,7 +107,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
                         return
                     for piece in parse_chat_frame(frame):
                         yield piece
-        raise explain_cut_reply()
+        raise DaemonError(CUT_REPLY)
 
     async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         try:

@@ -19,6 +19,7 @@ OPEN_STATUSES = ("queued", "running")
 
 LONGEST_NAME = 200
 CHAT = "/v1/chat/completions"
+CUT_REPLY = "the daemon went away in the middle of its reply"
 DONE = "[DONE]"
 """The data of the last frame of a chat's stream."""
 
@@ -220,10 +221,6 @@ def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
     if isinstance(error, httpx.TimeoutException):
         return DaemonError(f"the daemon at {base_url} does not answer", hint="flashedge ps")
     return DaemonError(f"lost the daemon at {base_url} ({type(error).__name__})")
-
-
-def explain_cut_reply() -> DaemonError:
-    return DaemonError("the daemon went away in the middle of its reply")
 
 
 def explain_missing_end(run: str, status: object) -> DaemonError:

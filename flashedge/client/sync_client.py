@@ -14,12 +14,12 @@ from flashedge.client import follow
 from flashedge.client.calls import READ_TIMEOUT_S, Calls
 from flashedge.client.protocol import (
     CHAT,
+    CUT_REPLY,
     DONE,
     ChatPiece,
     Frame,
     build_chat_body,
     build_headers,
-    explain_cut_reply,
     explain_missing_end,
     make_sendable,
     parse_chat_frame,
@@ -145,7 +145,7 @@ class Client(Calls[dict[str, Any]]):
             if frame.data == DONE:
                 return
             yield from parse_chat_frame(frame)
-        raise explain_cut_reply()
+        raise DaemonError(CUT_REPLY)
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:

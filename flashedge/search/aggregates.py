@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from flashedge.errors import RequestError
 from flashedge.search.tree import Node
 from flashedge.types import Judges
 
-_AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
-    {
-        "last": lambda scores: scores[-1],
-        "min": min,
-        "prod": math.prod,
-        "mean": lambda scores: math.fsum(scores) / len(scores),
-    }
-)
+_AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "last": lambda scores: scores[-1],
+    "min": min,
+    "prod": math.prod,
+    "mean": lambda scores: math.fsum(scores) / len(scores),
+}
 AGGREGATES = tuple(_AGGREGATES)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from flashedge.certainty.history import History
+from flashedge.certainty.measures import History
 from flashedge.search.tree import Tree
 from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 

@@ -15,10 +15,9 @@ from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
 from flashedge.search.mcts.exits import Exits
-from flashedge.search.strategies.beam import BeamSearch, DynamicBranching, VaryingGranularity
+from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, VaryingGranularity
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
-from flashedge.search.strategies.dvts import Dvts
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
@@ -31,22 +30,19 @@ def _pop_exits(fields: dict[str, Any]) -> Exits:
     return Exits(**{name: fields.pop(name) for name in names & fields.keys()})
 
 
-_STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
-    {
-        "beam": BeamSearch,
-        "dvts": Dvts,
-        "dynamic_branching": DynamicBranching,
-        "varying_granularity": VaryingGranularity,
-        "rebase": Rebase,
-        "mcts": lambda **fields: Mcts(exits=_pop_exits(fields), **fields),
-    }
-)
-_WHOLE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
-    {"best_of_n": BestOfN, "self_consistency": SelfConsistency}
-)
-_COUNTED: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
-    {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsistency}
-)
+_STEPWISE: Mapping[str, Callable[..., Search[Any]]] = {
+    "beam": BeamSearch,
+    "dvts": Dvts,
+    "dynamic_branching": DynamicBranching,
+    "varying_granularity": VaryingGranularity,
+    "rebase": Rebase,
+    "mcts": lambda **fields: Mcts(exits=_pop_exits(fields), **fields),
+}
+_WHOLE: Mapping[str, tuple[Callable[..., Search[Any]], Callable[..., Search[Any]]]] = {
+    "best_of_n": (BestOfN, CountedBestOfN),
+    "self_consistency": (SelfConsistency, CountedSelfConsistency),
+}
+"""Each draws whole answers, and stops by its policy or by the lead of its vote."""
 WITHOUT_STEP_SCORES = (*_WHOLE, "probed_cot")
 """Strategies that never choose between unfinished paths, so whole-answer verifiers serve them."""
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
@@ -86,10 +82,10 @@ def make_search(
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
     counts = find_lead(policy) is not None
-    if counts and name not in _COUNTED:
+    if counts and name not in _WHOLE:
         raise RequestError(
             f"strategy {name!r} can't stop by the lead of a vote: it does not draw whole answers",
-            hint=f"use {' or '.join(_COUNTED)}, or another policy",
+            hint=f"use {' or '.join(_WHOLE)}, or another policy",
             param="early_exit",
         )
     voting: dict[str, Any] = {
@@ -104,14 +100,18 @@ def make_search(
         "max_steps": max_steps,
     }
     if name not in STRATEGIES:
-        program = _make_program(name, programs[name], options)
+        try:
+            program = programs[name](**options)
+        except (TypeError, ValueError) as error:
+            raise RequestError(
+                f"strategy {name!r} can't be made with {dict(options)}: {error}", param="options"
+            ) from error
         return ProgramSearch(program=program, name=name, **voting, **stepping)
     checked = _check_options(name, options)
     if name == "probed_cot":
         return ProbedCot(policy=policy, **checked)
     if name in _WHOLE:
-        whole = _COUNTED[name] if counts else _WHOLE[name]
-        return whole(**voting, judges=judges, **checked)
+        return _WHOLE[name][counts](**voting, judges=judges, **checked)
     return _STEPWISE[name](**voting, **stepping, **checked)
 
 
@@ -124,17 +124,6 @@ def check_judges(strategy: str, judges: Judges) -> None:
             hint=f"use {' or '.join(WITHOUT_STEP_SCORES)}, or a pair with a process reward model",
             param="strategy",
         )
-
-
-def _make_program(
-    name: str, program: Callable[..., ReasoningProgram], options: Mapping[str, Any]
-) -> ReasoningProgram:
-    try:
-        return program(**options)
-    except (TypeError, ValueError) as error:
-        raise RequestError(
-            f"strategy {name!r} can't be made with {dict(options)}: {error}", param="options"
-        ) from error
 
 
 def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
@@ -179,39 +168,37 @@ class _Option:
 
 _MANY = 1 << 20
 _SHARE = _Option(float, 0.0, 1.0)
-_OPTIONS: Mapping[str, Mapping[str, _Option]] = MappingProxyType(
-    {
-        "varying_granularity": {
-            "short_steps": _Option(int, 0, 10_000),
-            "short_step_tokens": _Option(int, 1, _MANY),
-            "long_step_tokens": _Option(int, 1, _MANY),
-        },
-        "rebase": {"temperature": _Option(float, 0.001, 1000.0), "width": _Option(int, 0, _MANY)},
-        "mcts": {
-            "c": _Option(float, 0.0, 1000.0),
-            "prior": _Option(str, choices=("logprob", "uniform")),
-            "parallel": _Option(int, 1, 1024),
-            "boost": _Option(bool),
-            "take": _Option(str, choices=("launch", "arrival")),
-            "positive_exit": _Option(bool),
-            "accept": _SHARE,
-            "negative_exit": _Option(bool),
-            "cut_rollouts": _Option(bool),
-            "futile": _SHARE,
-        },
-        "probed_cot": {
-            "probe_tokens": _Option(int, 0, _MANY),
-            "suffix": _Option(str),
-            "max_probe_tokens": _Option(int, 1, 4096),
-            "window": _Option(int, 1, 10_000),
-            "give_up_after": _Option(int, 0, _MANY),
-            "give_up_below": _SHARE,
-            "beside": _Option(bool),
-            "tv_epsilon": _Option(float, 0, 0.99),
-            "tv_delta": _Option(float, 1e-9, 0.999),
-        },
-    }
-)
+_OPTIONS: Mapping[str, Mapping[str, _Option]] = {
+    "varying_granularity": {
+        "short_steps": _Option(int, 0, 10_000),
+        "short_step_tokens": _Option(int, 1, _MANY),
+        "long_step_tokens": _Option(int, 1, _MANY),
+    },
+    "rebase": {"temperature": _Option(float, 0.001, 1000.0), "width": _Option(int, 0, _MANY)},
+    "mcts": {
+        "c": _Option(float, 0.0, 1000.0),
+        "prior": _Option(str, choices=("logprob", "uniform")),
+        "parallel": _Option(int, 1, 1024),
+        "boost": _Option(bool),
+        "take": _Option(str, choices=("launch", "arrival")),
+        "positive_exit": _Option(bool),
+        "accept": _SHARE,
+        "negative_exit": _Option(bool),
+        "cut_rollouts": _Option(bool),
+        "futile": _SHARE,
+    },
+    "probed_cot": {
+        "probe_tokens": _Option(int, 0, _MANY),
+        "suffix": _Option(str),
+        "max_probe_tokens": _Option(int, 1, 4096),
+        "window": _Option(int, 1, 10_000),
+        "give_up_after": _Option(int, 0, _MANY),
+        "give_up_below": _SHARE,
+        "beside": _Option(bool),
+        "tv_epsilon": _Option(float, 0, 0.99),
+        "tv_delta": _Option(float, 1e-9, 0.999),
+    },
+}
 """What they mean is said at the fields of the strategies' classes."""
 
 

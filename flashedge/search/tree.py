@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from flashedge.types import NodeId, Segment, TokenIds
@@ -53,18 +52,16 @@ class NodeStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-_NEXT: Mapping[NodeStatus, tuple[NodeStatus, ...]] = MappingProxyType(
-    {
-        NodeStatus.GENERATING: (NodeStatus.GENERATED, NodeStatus.CANCELLED),
-        NodeStatus.GENERATED: (
-            NodeStatus.ACTIVE,
-            NodeStatus.COMPLETE,
-            NodeStatus.DUPLICATE,
-            NodeStatus.CANCELLED,
-        ),
-        NodeStatus.ACTIVE: (NodeStatus.PRUNED, NodeStatus.CANCELLED),
-    }
-)
+_NEXT: Mapping[NodeStatus, tuple[NodeStatus, ...]] = {
+    NodeStatus.GENERATING: (NodeStatus.GENERATED, NodeStatus.CANCELLED),
+    NodeStatus.GENERATED: (
+        NodeStatus.ACTIVE,
+        NodeStatus.COMPLETE,
+        NodeStatus.DUPLICATE,
+        NodeStatus.CANCELLED,
+    ),
+    NodeStatus.ACTIVE: (NodeStatus.PRUNED, NodeStatus.CANCELLED),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,9 +170,6 @@ class Nodes(Mapping[NodeId, Node]):
 
     def __iter__(self) -> Iterator[NodeId]:
         return map(NodeId, range(len(self._nodes)))
-
-    def __repr__(self) -> str:
-        return f"Nodes({list(self._nodes)!r})"
 
     @property
     def tokens(self) -> int:

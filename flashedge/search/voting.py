@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Generic, TypeVar, assert_never
 
-from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint, History
-from flashedge.certainty.measures import measure_certainty
+from flashedge.certainty.measures import ENTROPY, REWARD, Checkpoint, History, measure_certainty
 from flashedge.certainty.policies import Policy
 from flashedge.search.aggregates import aggregate, check_scores, score_per_step
 from flashedge.search.base import (

@@ -14,7 +14,7 @@ from flashedge.engine.vllm.shape_probe import choose_shape
 from flashedge.errors import RequestError
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.speculation.drafts import Continuation
-from flashedge.search.entropy import EntropyRule
+from flashedge.search.steps import EntropyRule
 from flashedge.types import Granularity, Problem
 from tests.support.engine_rig import ask, generate, settle
 

@@ -17,7 +17,7 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
-from flashedge.search.entropy import TOP, EntropyRule
+from flashedge.search.steps import TOP, EntropyRule
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
 from tests.support.engine_rig import ask

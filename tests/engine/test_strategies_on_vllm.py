@@ -8,7 +8,7 @@ import pytest
 
 from flashedge import events
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.certainty.history import ENTROPY
+from flashedge.certainty.measures import ENTROPY
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
 from flashedge.runtime.drive.driver import Driver, Outcome

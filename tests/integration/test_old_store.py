@@ -10,7 +10,7 @@ from pathlib import Path
 from flashedge.config import Config
 from flashedge.daemon import control
 from flashedge.events import from_json
-from flashedge.tui.replay import advance, build_replay
+from flashedge.tui.state import advance, build_replay
 from tests.support.commands import SIMULATED, cli, list_runs
 from tests.support.paths import DATA
 

@@ -311,15 +311,6 @@ async def test_an_answer_is_no_markup() -> None:
             runs.action_move(1)
 
 
-async def test_an_escape_sequence_stands_there() -> None:
-    title = "2+2\x1b]2;OWNED\x07\x1b[5;41m"
-    daemon = FakeDaemon(summary(RUN, "finished", problem=title))
-    app = dashboard(daemon)
-    async with app.run_test(size=(200, 60)) as pilot:
-        await until(pilot, lambda: app.query_one(RunList).count)
-        assert "2+2␛]2;OWNED␇␛[5;41m" in app.query_one(RunList).render_line(0).text
-
-
 async def test_a_step_keeps_its_lines_and_shows_its_controls() -> None:
     text = "one\r\n\ttwo\x1b[2J\u202e"
     daemon = FakeDaemon(summary(RUN, "finished"))

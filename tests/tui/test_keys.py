@@ -91,7 +91,7 @@ async def test_a_filter_of_the_runs_chooses_one_that_it_shows() -> None:
         await pilot.press("escape", "slash", *"other")
         assert (runs.count, runs.filter) == (1, "other")
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
-        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+        assert (runs.items[runs.cursor].id, runs.is_marked) == (OTHER, True)
         await pilot.press("enter")
         assert app.focused is runs
         assert runs.count == 1
@@ -99,7 +99,7 @@ async def test_a_filter_of_the_runs_chooses_one_that_it_shows() -> None:
         await pilot.pause(0.1)
         assert (runs.count, runs.filter) == (2, "")
         assert app.state.chosen == OTHER
-        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+        assert (runs.items[runs.cursor].id, runs.is_marked) == (OTHER, True)
         tree.focus()
         await pilot.press("slash", *"zzz")
         assert "nothing matches /zzz" in tree.render_line(0).text
@@ -113,9 +113,9 @@ async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
         daemon.listing.insert(0, summary("run-begun", "running", problem="Z", created_at=99.0))
         await until(pilot, lambda: app.state.chosen == "run-begun")
         await until(pilot, lambda: not runs.is_marked)
-        assert (runs.count, runs.run_at(0)) == (1, OTHER)
+        assert (runs.count, runs.items[0].id) == (1, OTHER)
         await pilot.press("escape")
-        assert (runs.run_at(runs.cursor), runs.is_marked) == ("run-begun", True)
+        assert (runs.items[runs.cursor].id, runs.is_marked) == ("run-begun", True)
 
 
 @asynccontextmanager
@@ -148,7 +148,7 @@ async def test_the_end_of_the_list_brings_older_runs() -> None:
         await until(pilot, lambda: runs.count == kept)
         await pilot.press("end", "down")
         await pilot.pause(0.2)
-        assert runs.run_at(runs.cursor) == app.state.chosen == f"run-{kept - 1:03}"
+        assert runs.items[runs.cursor].id == app.state.chosen == f"run-{kept - 1:03}"
         assert runs.border_title == f"Runs · {kept}"
         assert len(daemon.pages) == 2, "a page is asked for once, and none behind the last"
 
@@ -162,7 +162,7 @@ async def test_a_filter_looks_through_all_runs() -> None:
         assert (runs.count, runs.border_title) == (0, f"Runs · 0 of {kept} · /problem {kept - 1}.")
         daemon.may_page.set()
         await until(pilot, lambda: runs.count == 1)
-        assert runs.run_at(0) == f"run-{kept - 1:03}"
+        assert runs.items[0].id == f"run-{kept - 1:03}"
         assert runs.border_title == f"Runs · 1 of {kept} · /problem {kept - 1}."
         await until(pilot, lambda: app.state.chosen == f"run-{kept - 1:03}")
         assert len(daemon.pages) == 2
@@ -350,14 +350,9 @@ async def test_a_replay_at_every_speed() -> None:
         await until(pilot, lambda: app.state.shown and 0 < app.state.shown.seq < 267)
         clock.now += 60
         await until(pilot, lambda: app.state.replay is not None and app.state.replay.over)
-        assert app.state.shown == app.state.trees[OVER].__class__(**_fields(app, OVER))
+        assert app.state.shown == app.state.trees[OVER]
         await pilot.press("escape")
         assert app.state.replay is None
-
-
-def _fields(app: DashboardApp, run: str) -> dict[str, object]:
-    tree = app.state.trees[run]
-    return {name: getattr(tree, name) for name in tree.__dataclass_fields__}
 
 
 async def test_export(tmp_path: Path) -> None:
@@ -399,7 +394,7 @@ async def test_follow_goes_to_a_run_that_begins() -> None:
         daemon.logs["run-begun"] = live_items()[:50]
         daemon.listing.insert(0, begun)
         runs = app.query_one(RunList)
-        await until(pilot, lambda: runs.run_at(runs.cursor) == "run-begun")
+        await until(pilot, lambda: runs.items[runs.cursor].id == "run-begun")
         await pilot.press("down")
         assert app.state.chosen == OVER
         second = summary("run-second", "running", created_at=99.5)

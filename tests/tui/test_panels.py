@@ -17,7 +17,7 @@ from textual.widget import Widget
 from flashedge.client.words import describe_distrust, describe_unboxed, describe_unlikely
 from flashedge.events import RunCancelled, RunFailed, from_json, to_json
 from flashedge.tui.app import DashboardApp
-from flashedge.tui.colours import ON_LIGHT, OURS, SCALE, load_choice
+from flashedge.tui.colours import ON_LIGHT, OURS, SCALE
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import Confirm
 from flashedge.tui.widgets.runs import RunList
@@ -102,12 +102,6 @@ async def test_a_long_answer_leaves_room_for_its_warning() -> None:
             assert "word 0 word 1" in shown
             assert "…" in shown
             assert shown.endswith(describe_unlikely())
-
-
-async def test_a_search_that_gave_up_says_so_whole() -> None:
-    async with watching(end_with(unlikely=True), SIZES[0]) as (pilot, app):
-        async for _ in show_each_size(pilot, app):
-            assert describe_unlikely() in read(app, "#answer")
 
 
 async def test_a_failure_is_the_answer() -> None:
@@ -326,26 +320,18 @@ async def test_the_theme_is_remembered(tmp_path: Path) -> None:
         assert app.theme == "nord"
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
-def test_a_choice_that_cannot_be_read_is_ours(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"no such theme\n"])
+async def test_a_theme_that_is_not_known_is_ours(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "theme"
     file.write_bytes(content)
-    assert load_choice(file) == OURS.name
-
-
-async def test_a_theme_that_is_not_known_is_ours(tmp_path: Path) -> None:
-    file = tmp_path / "theme"
-    file.write_bytes(b"no such theme\n")
     async with watching(stored_items(), (80, 24), theme_file=file) as (_, app):
         assert app.theme == OURS.name
 
 
 async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    async with watching(stored_items(), (120, 40), theme_file=tmp_path / "file" / "theme") as (
-        pilot,
-        app,
-    ):
+    file = tmp_path / "file" / "theme"
+    async with watching(stored_items(), (120, 40), theme_file=file) as (pilot, app):
         app.theme = "nord"
         await until(pilot, lambda: app._notifications)
         (notice,) = app._notifications

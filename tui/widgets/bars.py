@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -13,9 +13,10 @@ from textual.widgets import Input
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
 from flashedge.tui.colours import DIM, WARNING, draw_track
-from flashedge.tui.replay import Replay
-from flashedge.tui.state import Dashboard
+from flashedge.tui.state import Dashboard, Replay
+from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.panel import stack_lines, wrap_parts
+from flashedge.tui.widgets.runs import RunList
 from flashedge.types import USUAL_POLICY
 
 
@@ -67,47 +68,36 @@ def _draw_replay(replay: Replay) -> Text:
 # ---------------------------------------------------------------- the filter
 
 
-class Filterable(Protocol):
-    filter: str
-
-    def set_filter(self, wanted: str) -> None: ...
-    def focus(self) -> object: ...
-
-
 class FilterLine(Input):
     """Hidden until it is opened for a panel, which is filtered while the user types."""
 
     def __init__(self) -> None:
         hint = "filter: enter keeps it, esc clears it"
         super().__init__(id="filter", placeholder=hint, compact=True)
-        self._panel: Filterable | None = None
+        self.panel: RunList | BeamTree | None = None
 
-    @property
-    def panel(self) -> Filterable | None:
-        return self._panel
-
-    def open_for(self, panel: Filterable) -> None:
-        self._panel = panel
+    def open_for(self, panel: RunList | BeamTree) -> None:
+        self.panel = panel
         self.value = show_in_line(panel.filter)
         self.add_class("open")
         self.focus()
 
-    def clear_filter(self, panel: Filterable) -> None:
+    def clear_filter(self, panel: RunList | BeamTree) -> None:
         panel.set_filter("")
         self._close(panel)
 
     @on(Input.Changed)
     def _update(self, event: Input.Changed) -> None:
-        if self._panel is not None:
-            self._panel.set_filter(event.value)
+        if self.panel is not None:
+            self.panel.set_filter(event.value)
 
     @on(Input.Submitted)
     def _keep(self) -> None:
-        if self._panel is not None:
-            self._close(self._panel)
+        if self.panel is not None:
+            self._close(self.panel)
 
-    def _close(self, panel: Filterable) -> None:
-        self._panel = None
+    def _close(self, panel: RunList | BeamTree) -> None:
+        self.panel = None
         self.remove_class("open")
         panel.focus()
 

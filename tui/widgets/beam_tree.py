@@ -51,7 +51,7 @@ class BeamTree(LineList):
         self.following = True
         self.shows_dropped = True
         self._run: RunView | None = None
-        self._lines: tuple[TreeLine, ...] = ()
+        self.items: tuple[TreeLine, ...] = ()
         self._places: dict[NodeId, int] = {}
         self._matches: tuple[int, ...] = ()
         """Lines that hold the filter's text."""
@@ -65,10 +65,6 @@ class BeamTree(LineList):
         self._selected: NodeId | None = None
 
     @property
-    def count(self) -> int:
-        return len(self._lines)
-
-    @property
     def empty(self) -> str:
         if self.filter:
             return f"nothing matches /{self.filter}"
@@ -78,9 +74,9 @@ class BeamTree(LineList):
     @property
     def selected(self) -> NodeId | None:
         """The cursor's node: on a line of several, the one that it came from."""
-        if self.cursor >= len(self._lines):
+        if self.cursor >= len(self.items):
             return None
-        line = self._lines[self.cursor]
+        line = self.items[self.cursor]
         return self._selected if self._selected in line.members else line.node
 
     # ------------------------------------------------------------ drawing
@@ -100,7 +96,7 @@ class BeamTree(LineList):
         run, selected = self._run, self.selected
         self._selected = selected
         if run is None:
-            self._lines, self._places, self._shape, self._texts = (), {}, (), ({}, {})
+            self.items, self._places, self._shape, self._texts = (), {}, (), ({}, {})
             self._matches = ()
             self._show_title()
             self.update_lines()
@@ -111,15 +107,15 @@ class BeamTree(LineList):
         is_same = shape[1:] == self._shape[1:] and shape[0] is (self._shape or (None,))[0]
         if not is_same or self._has_new_texts:
             self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
-            self._lines = tree_lines(
+            self.items = tree_lines(
                 run,
                 collapsed=self._collapsed,
                 hidden=frozenset() if self.shows_dropped else DROPPED,
                 wanted=self.filter,
                 group=partial(group_key, run),
             )
-            self._places = {m: i for i, line in enumerate(self._lines) for m in line.members}
-            self._matches = tuple(i for i, line in enumerate(self._lines) if line.is_match)
+            self._places = {m: i for i, line in enumerate(self.items) for m in line.members}
+            self._matches = tuple(i for i, line in enumerate(self.items) if line.is_match)
         self.update_lines()
         place = self._places.get(selected) if selected is not None else None
         if place is not None and place != self.cursor:
@@ -168,12 +164,12 @@ class BeamTree(LineList):
             parts.append(f"match {at} of {len(self._matches)}, n next, N back")
         parts += ["follow"] if self.following else []
         parts += [] if self.shows_dropped else ["pruned hidden"]
-        parts += [f"{self.cursor + 1}/{len(self._lines)}"] if self._lines else []
+        parts += [f"{self.cursor + 1}/{len(self.items)}"] if self.items else []
         self.retitle(" · ".join(parts))
 
     def line(self, index: int, width: int) -> Text:
         assert self._run is not None, "lines are those of a run"
-        line = self._lines[index]
+        line = self.items[index]
         node = self._run.nodes[line.node]
         best = not self._best.isdisjoint(line.members)
         text = Text()

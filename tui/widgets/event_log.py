@@ -20,12 +20,8 @@ class EventLogPanel(LineList):
         super().__init__(id="log")
         self.category = FILTERS[0]
         self._view = RunView()
-        self._lines: tuple[EventLine, ...] = ()
+        self.items: tuple[EventLine, ...] = ()
         self._show_title()
-
-    @property
-    def count(self) -> int:
-        return len(self._lines)
 
     @property
     def empty(self) -> str:
@@ -35,7 +31,7 @@ class EventLogPanel(LineList):
         view = run if run is not None else RunView()
         if view.log is self._view.log and view.id == self._view.id:
             return
-        at_end = self.cursor >= len(self._lines) - 1 or view.id != self._view.id
+        at_end = self.cursor >= self.count - 1 or view.id != self._view.id
         self._view = view
         self._filter(to_end=at_end)
 
@@ -47,7 +43,7 @@ class EventLogPanel(LineList):
         log = sum_up_scores(self._view.log)
         if self.category != FILTERS[0]:
             log = tuple(line for line in log if line.category == self.category)
-        self._lines = log
+        self.items = log
         self._show_title()
         self.update_lines()
         if to_end:
@@ -61,7 +57,7 @@ class EventLogPanel(LineList):
         self.retitle(f"Events · {shown}", filters)
 
     def line(self, index: int, width: int) -> Text:
-        entry = self._lines[index]
+        entry = self.items[index]
         text = Text(f"{entry.seq:>5} ", style=DIM)
         text.append(entry.text, style="bold" if entry.kind in _LOUD else "")
         text.truncate(width, overflow="ellipsis")

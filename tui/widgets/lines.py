@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import events
@@ -20,7 +21,7 @@ CURSOR = "▸"
 
 
 class LineList(LiteralTitles, ScrollView, can_focus=True):
-    """Subclasses give the number of lines (`count`) and draw one of them (`line`)."""
+    """Subclasses set what stands in the lines (`items`) and draw one of them (`line`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
@@ -37,10 +38,11 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.cursor = 0
+        self.items: Sequence[Any] = ()
 
     @property
     def count(self) -> int:
-        raise NotImplementedError
+        return len(self.items)
 
     @property
     def empty(self) -> str:
@@ -116,12 +118,6 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
         index = event.y - self.gutter.top + self.scroll_offset.y
         if 0 <= index < self.count:
             self._go(index)
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
 
     def on_resize(self) -> None:
         self.update_lines()

@@ -64,16 +64,12 @@ class RunList(LineList):
         self.retitle("Runs")
         self.filter = ""
         self._state = Dashboard()
-        self._rows: tuple[RunRow, ...] = ()
+        self.items: tuple[RunRow, ...] = ()
         self._shown: str | None = None
         self._cells: tuple[RunCells, ...] = ()
         self._sizes: dict[str, int] = {}
         self._word_width = self._wait_width = 0
         self._shared: Mapping[str, int] = {}
-
-    @property
-    def count(self) -> int:
-        return len(self._rows)
 
     @property
     def empty(self) -> str:
@@ -83,10 +79,7 @@ class RunList(LineList):
 
     @property
     def is_marked(self) -> bool:
-        return self.cursor < len(self._rows) and self._rows[self.cursor].id == self._shown
-
-    def run_at(self, index: int) -> str:
-        return self._rows[index].id
+        return self.cursor < len(self.items) and self.items[self.cursor].id == self._shown
 
     def show(self, state: Dashboard) -> None:
         shown = attrgetter("listed", "trees", "chosen", "wall_s", "daemon")
@@ -103,28 +96,28 @@ class RunList(LineList):
 
     def _go(self, index: int) -> None:
         super()._go(index)
-        if index >= len(self._rows) - 1:
+        if index >= len(self.items) - 1:
             self.post_message(self.EndReached())
-        if self._rows:
-            self._shown = self._rows[self.cursor].id
+        if self.items:
+            self._shown = self.items[self.cursor].id
             self.post_message(self.Chosen(self._shown))
 
     def draw(self) -> None:
         wanted = self.filter.casefold()
-        rows, was_empty = self._state.listed, not self._rows
+        rows, was_empty = self._state.listed, not self.items
         searched = (f"{r.id} {r.status} {r.search} {r.problem} {r.answer or ''}" for r in rows)
         found = zip(rows, searched, strict=True)
-        self._rows = tuple(r for r, text in found if wanted in text.casefold())
-        chosen = next((i for i, r in enumerate(self._rows) if r.id == self._state.chosen), None)
+        self.items = tuple(r for r, text in found if wanted in text.casefold())
+        chosen = next((i for i, r in enumerate(self.items) if r.id == self._state.chosen), None)
         self._shown = self._state.chosen
-        self._cells = tuple(map(self._list_cells, self._rows))
+        self._cells = tuple(map(self._list_cells, self.items))
         self._sizes = {
             name: max((len(cells[i]) for cells in self._cells), default=0)
             for i, name in enumerate(RunCells._fields)
         }
-        self._wait_width = max((len(_describe_start(r)) for r in self._rows), default=0)
-        self._shared = _measure_shared(frozenset(r.problem for r in self._rows))
-        self._word_width = max((len(_name_status(r)) for r in self._rows), default=0)
+        self._wait_width = max((len(_describe_start(r)) for r in self.items), default=0)
+        self._shared = _measure_shared(frozenset(r.problem for r in self.items))
+        self._word_width = max((len(_name_status(r)) for r in self.items), default=0)
         self._show_title()
         self.update_lines()
         if chosen is not None and chosen != self.cursor:
@@ -133,7 +126,7 @@ class RunList(LineList):
             self._go(0)  # the first match, from an older page
 
     def _show_title(self) -> None:
-        daemon, shown = self._state.daemon, len(self._rows)
+        daemon, shown = self._state.daemon, len(self.items)
         kept = daemon.kept if daemon is not None else None
         title = f"Runs · {shown}" if shown or self.filter else "Runs"
         if kept is not None and kept > shown:
@@ -141,7 +134,7 @@ class RunList(LineList):
         self.retitle(title + (f" · /{self.filter}" if self.filter else ""))
 
     def line(self, index: int, width: int) -> Text:
-        run, cells = self._rows[index], self._cells[index]
+        run, cells = self.items[index], self._cells[index]
         mark = STATUS.get(run.status, ("?", ""))[0]
         line = Text(f"{mark} {_name_status(run):<{self._word_width}}  ", "bold" if run.live else "")
         room = width - line.cell_len

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, assert_never, cast
 
 from flashedge.answers.grouping import group_answers
 from flashedge.answers.structured import list_call_marks
-from flashedge.certainty.history import History
+from flashedge.certainty.measures import History
 from flashedge.engine.base import Chunk
 from flashedge.events import EarlyExit, Event, Probed, Progress
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun

@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from flashedge.certainty.calibration import Ending, RunTrace
-from flashedge.certainty.history import Checkpoint, History
+from flashedge.certainty.measures import Checkpoint, History
 from flashedge.events import CertaintyUpdated, Event, Probed, RunFinished, RunStarted
 from flashedge.runtime.request.calibrations import collect_settings
 from flashedge.runtime.request.plan import Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.certainty.history import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
+from flashedge.certainty.measures import CONSISTENCY, ENTROPY, LEAD, MEASURES, REWARD
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.errors import RequestError
 from flashedge.runtime.request.values import check_choice, check_float, check_int

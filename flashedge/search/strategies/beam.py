@@ -1,7 +1,8 @@
-"""Verifier-guided beam search over steps, until n paths are complete, and two variants of it."""
+"""Verifier-guided beam search over steps, until n paths are complete, and three variants of it."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -58,3 +59,27 @@ class VaryingGranularity(BeamSearch):
 
     def step_tokens(self, depth: int) -> int:
         return self.short_step_tokens if depth < self.short_steps else self.long_step_tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dvts(Stepwise):
+    """n / branching subtrees of `branching` paths each (the last may have fewer).
+
+    The root's children 0 … branching-1 start the first subtree, the next ones the second. Each
+    completes its own share of paths. Ref: search-and-learn's `dvts`; arXiv 2509.00195 §3.1 (diverse
+    selection). Departures: after a path ends, its subtree continues with the remaining width; paths
+    of two subtrees are never duplicates.
+    """
+
+    name: ClassVar[str] = "dvts"
+
+    def family(self, state: LevelState, node: NodeId) -> int:
+        return state.tree.path(node)[0].index // self.branching
+
+    def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
+        done = Counter(self.family(state, node) for node in state.complete)
+        best: dict[int, NodeId] = {}
+        for node in paths:
+            best.setdefault(self.family(state, node), node)
+        sizes = {t: min(self.branching, self.n - t * self.branching) for t in best}
+        return tuple((best[t], sizes[t] - done[t]) for t in sorted(best))

@@ -19,9 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from flashedge.certainty.history import ENTROPY, LEAD
 from flashedge.certainty.lead import count_wanted, measure_lead
-from flashedge.certainty.measures import measure_certainty
+from flashedge.certainty.measures import ENTROPY, LEAD, measure_certainty
 from flashedge.certainty.policies import Rule, find_lead
 from flashedge.search.base import Cancel, Child, Command, Expand, Reached, Result, Score, Watch
 from flashedge.search.tree import ROOT, NodeStatus, Tree

@@ -8,8 +8,11 @@ from typing import ClassVar, assert_never
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.groups import group_by_first_match
-from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
 from flashedge.certainty.measures import (
+    CONSISTENCY,
+    TV,
+    Checkpoint,
+    History,
     consistency,
     has_settled,
     hesitates,

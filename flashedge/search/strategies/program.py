@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flashedge.certainty.history import PROGRAM
+from flashedge.certainty.measures import PROGRAM
 from flashedge.errors import RequestError
 from flashedge.search.level import LevelState, Shares, Stepwise
 from flashedge.search.tree import Tree

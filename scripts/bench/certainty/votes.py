@@ -29,8 +29,7 @@ from typing import Any
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.calibration import Comparison, Ending, RunTrace, compare_endings, end_at
-from flashedge.certainty.history import ENTROPY, LEAD, Checkpoint
-from flashedge.certainty.measures import measure_certainty
+from flashedge.certainty.measures import ENTROPY, LEAD, Checkpoint, measure_certainty
 from flashedge.certainty.policies import Policy, Rule, find_lead
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule, build_paper_rule
 from flashedge.search.base import (

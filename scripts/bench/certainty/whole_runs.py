@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.certainty.calibration import Ending, RunTrace
-from flashedge.certainty.history import Checkpoint
+from flashedge.certainty.measures import Checkpoint
 from flashedge.cli.calibrate.runs import find_right_answers, run_problems
 from flashedge.cli.connection import connect_ready
 from flashedge.config import Config, load_config

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from flashedge.certainty.history import ENTROPY
+from flashedge.certainty.measures import ENTROPY
 from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.events import Event

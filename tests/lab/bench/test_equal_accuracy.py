@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.certainty.calibration import Ending, RunTrace
-from flashedge.certainty.history import ENTROPY, Checkpoint
+from flashedge.certainty.measures import ENTROPY, Checkpoint
 from flashedge.files.problems import read_labelled
 from scripts.bench.certainty.equal_accuracy import (
     EVEN,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from flashedge.answers.equality import decide_equal
-from flashedge.answers.groups import are_alike, group_by_first_match, likeness
+from flashedge.answers.groups import group_by_first_match
 from flashedge.certainty.measures import (
     consistency,
     failure_bound,
@@ -138,18 +138,6 @@ def test_groups_go_by_the_first_member() -> None:
 
     assert group_by_first_match(["7", None, "07", "8", "$7$"], same) == ("7", None, "7", "8", "7")
     assert group_by_first_match([], same) == ()
-
-
-def test_likeness_of_open_ended_text() -> None:
-    a = "Sort the list, then scan it once for equal neighbours."
-    b = "First sort the list and then scan it once for equal neighbours"
-    other = "Use a hash set and return as soon as an element is seen twice."
-    assert likeness(a, a.upper()) == 1.0
-    assert likeness(a, b) == likeness(b, a) > 0.6 > likeness(a, other)
-    assert are_alike(a, b)
-    assert not are_alike(a, other)
-    assert not are_alike("It takes 3 days to get there.", "It takes 4 days to get there.")
-    assert likeness("", "x") == 0.0
 
 
 # ---------------------------------------------------------------- budgets

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.certainty.history import Checkpoint
+from flashedge.certainty.measures import Checkpoint
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Reason, Rule
 from flashedge.errors import RequestError
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy, build_paper_rule

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from flashedge import events
-from flashedge.certainty.calibration import Ending, RunTrace, find_stop, replay
-from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
+from flashedge.certainty.calibration import find_stop, replay
+from flashedge.certainty.measures import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import Allotment, Rule
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
@@ -170,15 +170,3 @@ def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
     assert find_stop(checkpoints, Spy(), 12) == 4
     assert seen == [[], [5], [5, 9]]
     assert find_stop(checkpoints[:4], Spy(), 12) is None
-
-
-def test_a_trace_has_a_stop_for_each_reading() -> None:
-    checkpoint = Checkpoint(progress=1, tokens=1, answers=1, measures={})
-    with pytest.raises(ValueError, match="1 checkpoints, 0 stops"):
-        RunTrace(
-            problem="p",
-            cap=1,
-            checkpoints=(checkpoint,),
-            stops=(),
-            whole=Ending(right=True, tokens=1),
-        )

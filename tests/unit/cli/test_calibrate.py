@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from flashedge import events
 from flashedge.certainty.calibration import Calibrator, Ending, RunTrace
-from flashedge.certainty.history import ENTROPY, Checkpoint
+from flashedge.certainty.measures import ENTROPY, Checkpoint
 from flashedge.certainty.policies import Rule
 from flashedge.cli.calibrate import command
 from flashedge.cli.calibrate.command import build_frontier, describe_rule

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flashedge.certainty.lead import count_wanted
 from flashedge.certainty.policies import GiveUp, Rule
 from flashedge.errors import RequestError
-from flashedge.search.base import Cancel, Cluster, Expand, Finish, Score
+from flashedge.search.base import Cancel, Cluster, Finish, Score
 from flashedge.search.catalog import make_search
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus, Tree
@@ -77,13 +77,6 @@ def test_those_that_agree_first_end_the_vote() -> None:
     assert [c.tokens for c in state.history] == [3, 9, 18]
 
 
-def test_more_begin_at_once_where_answers_differ() -> None:
-    paths = [("5", 3), ("4", 5), *[("5", 30)] * 6]
-    run = drive(CountedSelfConsistency(n=8, policy=LEAD), world=Script(paths=paths))
-    begun = [len(c.children) for c in run.commands if isinstance(c, Expand)]
-    assert begun == [4, 2]  # at 5 tokens; those that began first go on
-
-
 def test_a_tie_goes_to_the_earlier_path_however_long_it_is() -> None:
     paths = [("5", 30), ("4", 3), ("4", 30), ("5", 4)]
     run = drive(CountedSelfConsistency(n=4, policy=LEAD), world=Script(paths=paths))
@@ -117,11 +110,6 @@ def test_a_vote_that_is_cut_while_it_groups_its_answers_is_not_scored() -> None:
     (clustered,) = world.results(state.tree, commands)
     _, commands = search.tell(state, clustered)
     assert isinstance(commands[-1], Finish)
-
-
-def test_all_begin_where_no_path_has_an_answer() -> None:
-    run = drive(CountedSelfConsistency(n=16, policy=LEAD), world=Script(paths=[("", 5)] * 16))
-    assert [len(c.children) for c in run.commands if isinstance(c, Expand)] == [4, 12]
 
 
 def test_a_budget_ends_the_vote() -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from flashedge.search.entropy import TOP, EntropyRule, estimate_entropy
+from flashedge.search.steps import TOP, EntropyRule, estimate_entropy
 from flashedge.types import MAX_STEP_ENTROPY
 
 RULE = EntropyRule(threshold=1.0, min_tokens=2)

@@ -27,7 +27,7 @@ from flashedge.client.run_view import CUT, LOG_LINES, ROOT, RunView
 from flashedge.client.tree_lines import MAX_LEAD, tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.strategies.mcts import logprob_priors
-from flashedge.tui import device, replay, state
+from flashedge.tui import device, state
 from flashedge.tui.colours import SCALE, draw_bar, draw_sparkline, score_colour
 from flashedge.tui.device import DeviceSample, read_devices
 from flashedge.tui.export import to_json, to_svg
@@ -461,21 +461,19 @@ def test_the_last_tokens_of_a_run_count() -> None:
 # ---------------------------------------------------------------- replay
 
 
-@pytest.mark.parametrize("speed", replay.SPEEDS)
+@pytest.mark.parametrize("speed", state.SPEEDS)
 def test_a_replay_gives_every_event_once(speed: int) -> None:
     items = stored_items()
-    played, given = replay.build_replay("r", items), []
-    while played.speed != speed:
-        played = replay.speed_up(played)
+    played, given = replace(state.build_replay("r", items), speed=speed), []
     while not played.over:
-        played, due = replay.advance(played, 0.05)
+        played, due = state.advance(played, 0.05)
         given += due
     assert given == items
-    assert replay.advance(played, 5.0)[1] == ()
+    assert state.advance(played, 5.0)[1] == ()
     timing = items[-1][1].result["timing"]  # type: ignore[union-attr]
     assert played.total_s == pytest.approx(timing["total_s"] - timing["queue_s"])
     assert list(played.offsets_s) == sorted(played.offsets_s)
-    without_timing = replay.build_replay("r", items[:100])
+    without_timing = state.build_replay("r", items[:100])
     assert without_timing.total_s == pytest.approx(2.0)
 
 

@@ -27,8 +27,7 @@ from flashedge.engine.vllm.inside.keys import (
     read_args,
 )
 from flashedge.engine.vllm.inside.outputs import find_entropy
-from flashedge.search.entropy import EntropyRule
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.steps import BoundaryRule, EntropyRule
 
 Append = Callable[[list[int]], tuple[list[int], bool]]
 """Appends tokens to a request, up to the one that ends it. Returns them, and whether it has

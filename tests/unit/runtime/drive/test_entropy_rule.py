@@ -14,7 +14,7 @@ from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Expand
-from flashedge.search.entropy import EntropyRule
+from flashedge.search.steps import EntropyRule
 from flashedge.types import STEP_RULES, Sampling
 from tests.support.runtime_rig import BEAM, sim_engines
 

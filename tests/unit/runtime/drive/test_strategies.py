@@ -10,7 +10,7 @@ import pytest
 
 from flashedge import events
 from flashedge.answers.extraction import extract_answer
-from flashedge.certainty.history import ENTROPY
+from flashedge.certainty.measures import ENTROPY
 from flashedge.runtime.drive.driver import Growth
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.records.result import build_result

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge.answers import grouping
-from flashedge.certainty.history import ENTROPY
+from flashedge.certainty.measures import ENTROPY
 from flashedge.runtime.records import result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
