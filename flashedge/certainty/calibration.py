@@ -17,6 +17,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
+from flashedge.certainty.lead import log_choose
 from flashedge.certainty.measures import History
 from flashedge.certainty.policies import Policy, Rule
 
@@ -186,7 +187,7 @@ def _exact_bound(lost: int, problems: int) -> float:
         odds = math.log(share) - math.log1p(-share)
         none = problems * math.log1p(-share)
         at_most = math.fsum(
-            math.exp(_log_choose(problems, k) + k * odds + none) for k in range(lost + 1)
+            math.exp(log_choose(problems, k) + k * odds + none) for k in range(lost + 1)
         )
         low, high = (share, high) if at_most > ALPHA else (low, share)
     return high
@@ -206,10 +207,6 @@ def _score_bound(lost: int, gained: int, problems: int) -> float:
         rejected = (problems * loss - lost + gained) > _Z90 * math.sqrt(max(0.0, variance))
         low, high = (low, loss) if rejected else (loss, high)
     return high
-
-
-def _log_choose(n: int, k: int) -> float:
-    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 # ---------------------------------------------------------------- the choice

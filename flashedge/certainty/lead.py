@@ -64,16 +64,17 @@ def _find_chance(first: int, second: int, left: int) -> float:
     """
     if second + left <= first:
         return 1.0
-    whole = _log_ways(first + second + left + 1, left)
+    whole = log_choose(first + second + left + 1, left)
     logs = (
-        _log_ways(second + x, x) + _log_ways(first + left - x, first) - whole
+        log_choose(second + x, x) + log_choose(first + left - x, first) - whole
         for x in range(min(left, (first + left - second) // 2) + 1)
     )
     return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def _log_ways(of: int, chosen: int) -> float:
-    return math.lgamma(of + 1) - math.lgamma(chosen + 1) - math.lgamma(of - chosen + 1)
+def log_choose(n: int, k: int) -> float:
+    """The logarithm of a binomial coefficient."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _count_two(answers: Answers) -> tuple[int, int]:

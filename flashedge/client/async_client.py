@@ -9,22 +9,8 @@ from typing import Any
 import httpx
 
 from flashedge import events
+from flashedge.client import protocol
 from flashedge.client.calls import READ_TIMEOUT_S, Calls
-from flashedge.client.protocol import (
-    CHAT,
-    CUT_REPLY,
-    DONE,
-    ChatPiece,
-    Frame,
-    build_chat_body,
-    build_headers,
-    explain_missing_end,
-    parse_chat_frame,
-    parse_event,
-    parse_frames,
-    parse_json_object,
-    translate_error,
-)
 from flashedge.errors import DaemonError
 from flashedge.events import Event
 from flashedge.types import Message
@@ -51,7 +37,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         self.base_url = base_url
         self._http = httpx.AsyncClient(
             base_url=base_url,
-            headers=build_headers(api_key=api_key, name=name, program=program),
+            headers=protocol.build_headers(api_key=api_key, name=name, program=program),
             transport=transport,
             trust_env=False,  # no proxy between this client and its daemon
             timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
@@ -80,13 +66,13 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
             async for frames in pieces:
                 items: list[tuple[int, Event]] = []
                 for frame in frames:
-                    last, event = parse_event(frame, last)
+                    last, event = protocol.parse_event(frame, last)
                     items.append((last, event))
                 if items:
                     yield tuple(items)
                     if isinstance(items[-1][1], events.TERMINAL):
                         return
-        raise explain_missing_end(run, (await self.run(run)).get("status"))
+        raise protocol.explain_missing_end(run, (await self.run(run)).get("status"))
 
     async def chat(
         self,
@@ -95,37 +81,39 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         model: str,
         headers: Mapping[str, str] | None = None,
         **options: Any,
-    ) -> AsyncGenerator[ChatPiece]:
+    ) -> AsyncGenerator[protocol.ChatPiece]:
         """Stream one reply, however long it waits in the engine. `options` are fields of
         /v1/chat/completions."""
-        body, timeout = build_chat_body(messages, model, options), self._patient(None)
-        stream = self._stream("POST", CHAT, json=body, headers=headers, timeout=timeout)
+        body, timeout = protocol.build_chat_body(messages, model, options), self._patient(None)
+        stream = self._stream("POST", protocol.CHAT, json=body, headers=headers, timeout=timeout)
         async with aclosing(stream) as pieces:
             async for frames in pieces:
                 for frame in frames:
-                    if frame.data == DONE:
+                    if frame.data == protocol.DONE:
                         return
-                    for piece in parse_chat_frame(frame):
+                    for piece in protocol.parse_chat_frame(frame):
                         yield piece
-        raise DaemonError(CUT_REPLY)
+        raise DaemonError(protocol.CUT_REPLY)
 
     async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         try:
-            return parse_json_object(await self._http.request(method, path, **kwargs))
+            return protocol.parse_json_object(await self._http.request(method, path, **kwargs))
         except httpx.HTTPError as error:
-            raise translate_error(error, self.base_url) from error
+            raise protocol.translate_error(error, self.base_url) from error
 
-    async def _stream(self, method: str, path: str, **kwargs: Any) -> AsyncGenerator[list[Frame]]:
+    async def _stream(
+        self, method: str, path: str, **kwargs: Any
+    ) -> AsyncGenerator[list[protocol.Frame]]:
         """The complete frames of a stream, in pieces as they arrive."""
         try:
             async with self._http.stream(method, path, **kwargs) as response:
                 if response.is_error:
                     await response.aread()
-                    parse_json_object(response)
+                    protocol.parse_json_object(response)
                 rest = b""
                 async for chunk in response.aiter_bytes():
                     whole, end, rest = (rest + chunk).rpartition(b"\n\n")
                     if end:
-                        yield list(parse_frames([whole + end]))
+                        yield list(protocol.parse_frames([whole + end]))
         except httpx.HTTPError as error:
-            raise translate_error(error, self.base_url) from error
+            raise protocol.translate_error(error, self.base_url) from error

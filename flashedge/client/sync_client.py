@@ -10,25 +10,8 @@ from typing import Any
 import httpx
 
 from flashedge import events
-from flashedge.client import follow
+from flashedge.client import follow, protocol
 from flashedge.client.calls import READ_TIMEOUT_S, Calls
-from flashedge.client.protocol import (
-    CHAT,
-    CUT_REPLY,
-    DONE,
-    ChatPiece,
-    Frame,
-    build_chat_body,
-    build_headers,
-    explain_missing_end,
-    make_sendable,
-    parse_chat_frame,
-    parse_event,
-    parse_frame,
-    parse_frames,
-    parse_json_object,
-    translate_error,
-)
 from flashedge.errors import DaemonError, RunInterrupted
 from flashedge.events import Event
 from flashedge.types import Message
@@ -59,7 +42,7 @@ class Client(Calls[dict[str, Any]]):
         self.base_url = base_url
         self._http = httpx.Client(
             base_url=base_url,
-            headers=build_headers(api_key=api_key, name=name, program=program),
+            headers=protocol.build_headers(api_key=api_key, name=name, program=program),
             transport=transport,
             trust_env=False,  # no proxy between this client and its daemon
             timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
@@ -97,14 +80,14 @@ class Client(Calls[dict[str, Any]]):
         run: str | None = None
         last = 0
         try:
-            sent = make_sendable({**body, "stream": True})
+            sent = protocol.make_sendable({**body, "stream": True})
             for frame in self._stream("POST", "/v1/solve", json=sent):
                 if frame.event == "queued":
-                    data = parse_frame(frame)
+                    data = protocol.parse_frame(frame)
                     run, position = str(data["id"]), data.get("position")
                     yield 0, Queued(id=run, position=position, starts_in_s=data.get("starts_in_s"))
                     continue
-                last, event = parse_event(frame, last)
+                last, event = protocol.parse_event(frame, last)
                 yield last, event
                 if isinstance(event, events.TERMINAL):
                     return
@@ -123,12 +106,12 @@ class Client(Calls[dict[str, Any]]):
             try:
                 headers = {"Last-Event-ID": str(connection.last)}
                 for frame in self._stream("GET", f"/v1/runs/{run}/events", headers=headers):
-                    number, event = parse_event(frame, connection.last)
+                    number, event = protocol.parse_event(frame, connection.last)
                     connection.receive(number)
                     yield number, event
                     if isinstance(event, events.TERMINAL):
                         return
-                raise explain_missing_end(run, self.run(run).get("status"))
+                raise protocol.explain_missing_end(run, self.run(run).get("status"))
             except RunInterrupted:
                 raise
             except DaemonError as error:
@@ -139,29 +122,31 @@ class Client(Calls[dict[str, Any]]):
 
     def chat(
         self, messages: Sequence[Message], *, model: str, **options: Any
-    ) -> Iterator[ChatPiece]:
+    ) -> Iterator[protocol.ChatPiece]:
         """Stream one reply. `options` are fields of /v1/chat/completions."""
-        for frame in self._stream("POST", CHAT, json=build_chat_body(messages, model, options)):
-            if frame.data == DONE:
+        for frame in self._stream(
+            "POST", protocol.CHAT, json=protocol.build_chat_body(messages, model, options)
+        ):
+            if frame.data == protocol.DONE:
                 return
-            yield from parse_chat_frame(frame)
-        raise DaemonError(CUT_REPLY)
+            yield from protocol.parse_chat_frame(frame)
+        raise DaemonError(protocol.CUT_REPLY)
 
     def _send(self, method: str, path: str, **kwargs: Any) -> httpx.Response:
         try:
             return self._http.request(method, path, **kwargs)
         except httpx.HTTPError as error:
-            raise translate_error(error, self.base_url) from error
+            raise protocol.translate_error(error, self.base_url) from error
 
     def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
-        return parse_json_object(self._send(method, path, **kwargs))
+        return protocol.parse_json_object(self._send(method, path, **kwargs))
 
-    def _stream(self, method: str, path: str, **kwargs: Any) -> Iterator[Frame]:
+    def _stream(self, method: str, path: str, **kwargs: Any) -> Iterator[protocol.Frame]:
         try:
             with self._http.stream(method, path, **kwargs) as response:
                 if response.is_error:
                     response.read()
-                    parse_json_object(response)
-                yield from parse_frames(response.iter_bytes())
+                    protocol.parse_json_object(response)
+                yield from protocol.parse_frames(response.iter_bytes())
         except httpx.HTTPError as error:
-            raise translate_error(error, self.base_url) from error
+            raise protocol.translate_error(error, self.base_url) from error

@@ -152,12 +152,13 @@ class Vector(Generic[T]):
 class Nodes(Mapping[NodeId, Node]):
     """Immutable map of nodes by dense id. It also indexes children and counts generated tokens."""
 
-    __slots__ = ("_children", "_nodes", "_tokens")
+    __slots__ = ("_children", "_nodes", "tokens")
 
     def __init__(self) -> None:
         self._nodes: Vector[Node] = Vector()
         self._children: Vector[tuple[NodeId, ...]] = Vector()
-        self._tokens = 0
+        self.tokens = 0
+        """Generated tokens of all nodes."""
 
     def __getitem__(self, node: NodeId) -> Node:
         try:
@@ -171,10 +172,6 @@ class Nodes(Mapping[NodeId, Node]):
     def __iter__(self) -> Iterator[NodeId]:
         return map(NodeId, range(len(self._nodes)))
 
-    @property
-    def tokens(self) -> int:
-        return self._tokens
-
     def children(self, node: NodeId) -> tuple[NodeId, ...]:
         self[node]
         return self._children[node]
@@ -185,7 +182,7 @@ class Nodes(Mapping[NodeId, Node]):
     def update(self, changed: Iterable[Node]) -> Nodes:
         """Return a copy with nodes added and replaced. Raises IndexError if an id leaves a gap."""
         changed = tuple(changed)
-        size, tokens = len(self._nodes), self._tokens
+        size, tokens = len(self._nodes), self.tokens
         family: dict[int, tuple[NodeId, ...]] = {}
         for node in changed:
             before = self._nodes[node.id] if node.id < size else None
@@ -199,7 +196,7 @@ class Nodes(Mapping[NodeId, Node]):
         made = Nodes()
         made._nodes = self._nodes.update((n.id, n) for n in changed)
         made._children = self._children.update(sorted(family.items())) if family else self._children
-        made._tokens = tokens
+        made.tokens = tokens
         return made
 
 

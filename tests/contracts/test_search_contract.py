@@ -37,8 +37,6 @@ from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive
 
 
 class Halves:
-    """A user's program: the better half of the paths continues, the best gets what is left over."""
-
     def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
         kept = paths[: -(-len(paths) // 2)]
         each = width // len(kept)
@@ -49,7 +47,6 @@ class Halves:
 
 
 def watching(policy: str = "every_step") -> Policy:
-    """A policy that is asked again and again and never stops a run."""
     return Rule(policy=policy, detect=1, thresholds=(("entropy", 2.0),))
 
 
@@ -105,9 +102,7 @@ COUNTED: dict[str, Search[Any]] = {
     "best_of_n_counted": CountedBestOfN(n=7, policy=by_lead(2, 0.9)),
     "best_of_n_counted_longer": CountedBestOfN(n=12, policy=by_lead(4, 0.999)),
 }
-"""Searches that end before n paths and cancel what is under way."""
 SILENT = {"self_consistency", "probed_cot"}
-"""Searches without a verifier."""
 WORLDS = [World(seed) for seed in range(6)]
 ENDED = {NodeStatus.COMPLETE, NodeStatus.PRUNED, NodeStatus.DUPLICATE}
 SEGMENT = Segment(
@@ -173,8 +168,7 @@ def test_order_of_arrival_never_matters(search: Search[Any]) -> None:
 
 
 def list_choices(run: Run) -> list[Command]:
-    """The commands without Score, which parallel rollouts send whenever their nodes are ready, and
-    Watch, which asks for what has not arrived."""
+    """Without Score and Watch, which depend on what has arrived."""
     return [command for command in run.commands if not isinstance(command, Score | Watch)]
 
 

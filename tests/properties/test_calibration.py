@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +18,11 @@ from flashedge.certainty.calibration import (
     Point,
     RunTrace,
     SmallerCap,
+    bound_loss,
     compare_endings,
     end_at,
     keep_pareto_front,
+    min_problems,
     replay,
 )
 from flashedge.certainty.measures import ENTROPY, REWARD, Checkpoint
@@ -32,7 +35,6 @@ CAP = 12
 def trace(
     problem: str, certain: Sequence[float], right: Sequence[bool], overhead: int = 0
 ) -> RunTrace:
-    """A run with a checkpoint at each progress from 1 on, ten tokens each."""
     checkpoints = tuple(
         Checkpoint(progress=k, tokens=10 * k, answers=k, measures={ENTROPY: c, REWARD: c / 2})
         for k, c in enumerate(certain, start=1)
@@ -109,7 +111,6 @@ def test_a_problem_is_calibrated_on_once() -> None:
 
 
 def test_a_rule_must_beat_a_smaller_cap() -> None:
-    """All runs are right from the first path on, so asking for fewer paths saves as much."""
     made = [trace(f"p{i}", [0.9] * CAP, [True] * CAP) for i in range(60)]
     choice = Calibrator(made, "every_step", (ENTROPY,)).choose(0.05)
     assert choice.rule is None
@@ -140,7 +141,6 @@ def test_the_grid_knows_no_answer(made: list[RunTrace]) -> None:
 
 
 def test_it_finds_the_threshold_that_separates() -> None:
-    """Runs that are sure are right for good, unsure ones turn right at the end."""
     rng = random.Random(5)
     made = []
     for i in range(60):
@@ -163,7 +163,6 @@ def test_it_finds_the_threshold_that_separates() -> None:
 
 
 def noisy_runs(rng: random.Random, count: int) -> list[RunTrace]:
-    """Runs whose certainty says nothing and whose accuracy rises by four points a step."""
     return [
         trace(
             f"p{i}",
@@ -176,7 +175,6 @@ def noisy_runs(rng: random.Random, count: int) -> list[RunTrace]:
 
 @pytest.mark.parametrize("policy", ["static", "every_step"])
 def test_noise_is_not_mistaken_for_gain(policy: str) -> None:
-    """Whatever qualifies holds its bound on problems that it was not chosen on."""
     rng = random.Random(1)
     others = noisy_runs(rng, 1500)
     for _ in range(4):
@@ -190,7 +188,6 @@ def test_noise_is_not_mistaken_for_gain(policy: str) -> None:
 
 
 def test_probes_count_against_what_they_save() -> None:
-    """A rule that stops late and probes dearly costs more than the chain alone."""
     cheap = [trace(f"p{i}", [0.0] * 9 + [1.0] * 3, [True] * CAP, overhead=1) for i in range(9)]
     dear = [trace(f"p{i}", [0.0] * 9 + [1.0] * 3, [True] * CAP, overhead=9) for i in range(9)]
     rule = Rule(policy="every_step", detect=1, thresholds=((ENTROPY, 1.0),))
@@ -222,3 +219,45 @@ def test_pareto_keeps_what_nothing_beats() -> None:
     points = [(1, 0.2), (2, 0.5), (2, 0.4), (3, 0.5), (4, 0.9)]
     kept = keep_pareto_front(Point(tokens=t, accuracy=a) for t, a in points)
     assert [(p.tokens, p.accuracy) for p in kept] == [(1, 0.2), (2, 0.5), (4, 0.9)]
+
+
+# ---------------------------------------------------------------- the bound of the loss
+
+
+def test_the_fewest_problems_that_show_a_loss() -> None:
+    assert [min_problems(loss) for loss in (0.01, 0.05, 0.5)] == [299, 59, 5]
+    for loss in (0.005, 0.01, 0.05, 0.2):
+        n = min_problems(loss)
+        assert bound_loss(0, 0, n) <= loss < bound_loss(0, 0, n - 1)
+
+
+def test_known_bounds() -> None:
+    assert bound_loss(0, 0, 299) == pytest.approx(1 - 0.05 ** (1 / 299))
+    assert bound_loss(1, 0, 100) == pytest.approx(0.0466, abs=1e-4)  # Clopper-Pearson
+    assert bound_loss(5, 0, 5) == 1.0
+    assert bound_loss(0, 9, 300) >= bound_loss(0, 0, 300)  # gains are no proof against losses
+    # Tango's score test: (40 - 20 - 1000 d) / sqrt(1000 (2 q + d (1 - d))) = -1.645
+    assert bound_loss(40, 20, 1000) == pytest.approx(0.0330, abs=3e-4)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.002, 0.01, 0.05])
+@pytest.mark.parametrize(("problems", "loss"), [(299, 0.01), (59, 0.05), (150, 0.05)])
+def test_a_rule_that_loses_too_much_passes_in_one_of_twenty_at_most(
+    problems: int, loss: float, gain: float
+) -> None:
+    """The exact chance that the bound falls below the true loss."""
+    lose = gain + loss
+    same = 1 - lose - gain
+    passed = 0.0
+    for lost in range(60):
+        for gained in range(60):
+            rest = problems - lost - gained
+            if rest < 0 or (gained and not gain) or bound_loss(lost, gained, problems) >= loss:
+                continue
+            chance = math.lgamma(problems + 1) - sum(
+                math.lgamma(k + 1) for k in (lost, gained, rest)
+            )
+            chance += lost * math.log(lose) + rest * math.log(same)
+            chance += gained * math.log(gain) if gained else 0.0
+            passed += math.exp(chance)
+    assert passed <= 0.0515

@@ -1,8 +1,5 @@
-"""Parallel rollouts under random schedules: 1,000 of them, with allowances, exits and stops.
-
-`Schedule` checks the books after every move: in flight ≤ allowance, counts equal to those counted
-anew, no request that nobody waits for, nothing left at the end.
-"""
+"""Parallel rollouts under random schedules, with allowances, exits and stops, checked by
+`Schedule`."""
 
 from __future__ import annotations
 
@@ -65,7 +62,6 @@ def test_no_schedule_leaks_or_exceeds_its_allowance(block: int) -> None:
 
 @pytest.mark.parametrize("block", range(4))
 def test_seed_and_p_fix_the_tree_whatever_arrives_first(block: int) -> None:
-    """And the recorded allowances do, where it changed."""
     changed = 0
     for seed in range(50 * block, 50 * block + 50):
         random = Random(seed)
@@ -90,7 +86,6 @@ def test_seed_and_p_fix_the_tree_whatever_arrives_first(block: int) -> None:
 
 
 def test_results_taken_by_arrival_depend_on_the_order() -> None:
-    """The other mode is another search: the test above can fail."""
     search = Mcts(n=12, branching=3, max_step_tokens=5, max_steps=5, parallel=4, take="arrival")
     trees = []
     for order in range(6):

@@ -99,8 +99,6 @@ def check_level(
     width: int,
     expanded: dict[NodeId, Expand],
 ) -> None:
-    """The best of the different paths are kept, and share the width evenly."""
-
     def rank(node: NodeId) -> tuple[float, int]:
         return (-aggregate(tree.path_scores(node), search.aggregate), node)
 
@@ -158,7 +156,6 @@ def test_split_steps_loses_nothing(text: str) -> None:
 
 @given(st.lists(st.integers(0, len(PIECES) - 1), max_size=20))
 def test_ids_and_text_agree_on_boundaries(ids: list[int]) -> None:
-    """A piece of ids ends exactly where its text first holds a blank line after its first id."""
     rule = BoundaryRule.from_decode(PIECES.__getitem__, len(PIECES))
     assert BoundaryRule.from_json(rule.to_json()) == rule == pickle.loads(pickle.dumps(rule))
     pieces = rule.split_ids(ids)

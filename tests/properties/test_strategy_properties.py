@@ -89,7 +89,6 @@ def test_the_width_is_met_exactly(
 @given(search=st.builds(Dvts, **stepping), world=worlds, order=orders)
 @settings(max_examples=60, deadline=None)
 def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
-    """Each subtree completes its own share, whatever happens in the others."""
     run = drive(search, world=world, order=order)
     state = run.states[-1]
     done: Counter[int] = Counter()

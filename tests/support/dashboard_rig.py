@@ -9,18 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from flashedge import events
 from flashedge.client.run_fold import Numbered
 from flashedge.errors import DaemonError, NotFound, RunInterrupted
-from flashedge.events import (
-    TERMINAL,
-    Event,
-    NodesExpanded,
-    Progress,
-    RunStarted,
-    StepCompleted,
-    from_json,
-    to_json,
-)
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.device import DeviceSample
 from flashedge.types import STRATEGIES, USUAL_POLICY, NodeId
@@ -39,10 +30,10 @@ DEVICE = DeviceSample(
 
 
 @cache
-def recorded(name: str = BEAM) -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
+def recorded(name: str = BEAM) -> tuple[dict[str, Any], list[tuple[int, float, events.Event]]]:
     """The run's row, and (number, seconds, event) as a live client received them."""
     data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
-    return data["summary"], [(n, s, from_json(e)) for n, s, e in data["events"]]
+    return data["summary"], [(n, s, events.from_json(e)) for n, s, e in data["events"]]
 
 
 def live_items(name: str = BEAM) -> list[Numbered]:
@@ -51,29 +42,29 @@ def live_items(name: str = BEAM) -> list[Numbered]:
 
 def stored_items() -> list[Numbered]:
     """What the store keeps of the beam run: everything but Progress."""
-    return [(n, e) for n, e in live_items() if not isinstance(e, Progress)]
+    return [(n, e) for n, e in live_items() if not isinstance(e, events.Progress)]
 
 
 def end_with(**fields: Any) -> list[Numbered]:
     """The stored events, with these fields of the run's result."""
     *items, (number, end) = stored_items()
-    told = to_json(end)
-    return [*items, (number, from_json({**told, "result": {**told["result"], **fields}}))]
+    told = events.to_json(end)
+    return [*items, (number, events.from_json({**told, "result": {**told["result"], **fields}}))]
 
 
 def whole_answer_items(ended: int) -> list[Numbered]:
     """A self-consistency run made of the beam run's 16 paths: `ended` are whole, the rest grow."""
-    events = [e for _, e in live_items()]
-    config = {**events[0].config, "strategy": "self_consistency", "selection": "majority"}  # type: ignore[union-attr]
-    result = events[-1].result  # type: ignore[union-attr]
+    live = [e for _, e in live_items()]
+    config = {**live[0].config, "strategy": "self_consistency", "selection": "majority"}  # type: ignore[union-attr]
+    result = live[-1].result  # type: ignore[union-attr]
     paths = [(NodeId(i + 1), c["text"]) for i, c in enumerate(result["completions"])]
     children = tuple((node, i, 0) for i, (node, _) in enumerate(paths))
-    items: list[Event] = [
-        RunStarted(config=config, queue_s=0.0),
-        NodesExpanded(parent=NodeId(0), depth=1, children=children),
+    items: list[events.Event] = [
+        events.RunStarted(config=config, queue_s=0.0),
+        events.NodesExpanded(parent=NodeId(0), depth=1, children=children),
     ]
     items += [
-        StepCompleted(
+        events.StepCompleted(
             node=node,
             token_ids=tuple(range(len(text.split()) * 3)),
             logprobs=(-0.1,) * (len(text.split()) * 3),
@@ -87,7 +78,7 @@ def whole_answer_items(ended: int) -> list[Numbered]:
     growing = [(node, text[: 20 * (node % 5 + 2)]) for node, text in paths[ended:]]
     tokens = tuple((node, len(text) // 2) for node, text in growing)
     numbered = list(enumerate(items, start=1))
-    return [*numbered, (len(items), Progress(tokens=tokens, tails=tuple(growing)))]
+    return [*numbered, (len(items), events.Progress(tokens=tokens, tails=tuple(growing)))]
 
 
 def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
@@ -97,7 +88,6 @@ def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
 
 
 def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[str, Any]:
-    """The row of a run in the listing. more: fields such as its position in the queue."""
     base = recorded(recording)[0]
     ended = {} if status == "finished" else {"answer": None, "tree_tokens": None, "total_s": None}
     return {**base, "id": run, "status": status, "created_at": 97.0, **ended, **more}
@@ -201,7 +191,7 @@ class FakeDaemon:
             at += len(news)
             if news:
                 yield news
-                if isinstance(news[-1][1], TERMINAL):
+                if isinstance(news[-1][1], events.TERMINAL):
                     return
             status = next(r["status"] for r in self.listing if r["id"] == run)
             if status == "interrupted":
@@ -212,8 +202,6 @@ class FakeDaemon:
 
 
 class Clock:
-    """Seconds that pass only when a test advances them."""
-
     def __init__(self) -> None:
         self.now = 100.0
 
@@ -224,10 +212,7 @@ class Clock:
 def dashboard(
     daemon: FakeDaemon, clock: Clock | None = None, theme_file: Path | None = None
 ) -> DashboardApp:
-    """With a fixed device and a clock that stands still, so that it always draws the same.
-
-    Unix seconds begin with the clock: runs of `summary` were created at second 97.
-    """
+    """With a fixed device and a clock that stands still at second 100."""
     clock = clock or Clock()
     return DashboardApp(
         daemon,

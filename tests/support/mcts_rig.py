@@ -1,8 +1,6 @@
 """Drives MCTS through a random schedule: results in any order, allowances, a stop at any time.
-
-After every move it counts anew what the search keeps, and follows which requests a driver would
-have open.
-"""
+After every move it counts what the search keeps, and follows which requests a driver would have
+open."""
 
 from __future__ import annotations
 
@@ -32,16 +30,12 @@ NEW = (NodeStatus.GENERATING, NodeStatus.GENERATED)
 
 @dataclass
 class Schedule:
-    """One run. `play` returns its last state and its Finish."""
-
     search: Mcts
     world: World
     random: Random
     limits: Limits = LIMITS
     allowances: tuple[int, ...] = ()
-    """From which allowances are drawn now and then."""
     stop_after: int | None = None
-    """Results after which the run is concluded."""
     most_in_flight: int = 0
     late: list[Result] = field(default_factory=list)
     """Results of cancelled nodes, which a driver could not stop in time."""
@@ -88,7 +82,6 @@ class Schedule:
     def _follow(
         self, state: MctsState, commands: tuple[Command, ...], pending: list[Result]
     ) -> list[Result]:
-        """What a driver has open after these commands."""
         for command in commands:
             if isinstance(command, Cancel):
                 gone = set(command.nodes)
@@ -138,7 +131,6 @@ class Schedule:
 
 
 def list_open(state: MctsState) -> list[NodeId]:
-    """The nodes whose results are still to come."""
     found = []
     for flight in state.flights:
         for node in state.list_new_children(flight.node):

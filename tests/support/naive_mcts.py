@@ -1,5 +1,5 @@
 """The naive twin of `search.strategies.mcts`: one rollout after the other, in levels, with visits
-and values that are counted anew at each selection."""
+and values that are counted at each selection."""
 
 from __future__ import annotations
 
@@ -19,27 +19,14 @@ from flashedge.types import Limits, NodeId, Problem
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaiveState(LevelState):
     rollouts: tuple[NodeId, ...] = ()
-    """The nodes in which rollouts ended, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaiveMcts(Stepwise):
-    """A rollout descends from the root to a leaf by PUCT. It gives the leaf `branching` children
-    and continues with the child of highest reward until a path ends. The path's score counts at
-    all of its nodes.
-
-    A level is the expansion of one node. Visit counts and values are not stored: they follow from
-    `NaiveState.rollouts`. The reward of a path is its aggregate (prod in the paper).
-    Ref: arXiv 2604.00510 App. A (node-reusing MCTS); arXiv 2412.20993 App. A.
-    Departures: an unvisited child has the verifier's reward as its value, not 0; a finished path is
-    rolled out at most once; finished siblings of a trajectory take part in the choice; the search
-    ends before n rollouts if no leaf is open.
-    """
+    """A level is the expansion of one node. Visits and values follow from `NaiveState.rollouts`."""
 
     c: float = 1.0
-    """Weight of exploration."""
     prior: str = "logprob"
-    """Prior of a child: logprob or uniform."""
 
     name: ClassVar[str] = "mcts"
 
@@ -57,11 +44,9 @@ class NaiveMcts(Stepwise):
         return parent
 
     def keep(self, state: Any, paths: Sequence[NodeId], width: int) -> Shares:
-        """Continue the rollout from the best child. No path is pruned."""
         return ((paths[0], self.branching),)
 
     def decide(self, state: Any) -> Move:
-        """Continue from the best new child. If its path ended, the rollout is over."""
         state, unique = self.settle_level(state)
         best = min(
             (n for n in state.level if state.tree[n].status is not NodeStatus.DUPLICATE),
@@ -118,13 +103,11 @@ class NaiveMcts(Stepwise):
     # ------------------------------------------------------------ selection
 
     def visits(self, state: Any) -> Mapping[NodeId, int]:
-        """N: rollouts through each node, including the root."""
         visits = Counter(node.id for end in state.rollouts for node in state.tree.path(end))
         visits[ROOT] = len(state.rollouts)
         return visits
 
     def values(self, state: Any) -> Mapping[NodeId, float]:
-        """Sum of the rewards of the rollouts through each node."""
         total: dict[NodeId, float] = {}
         for end in state.rollouts:
             reward = self.path_score(state, end)
@@ -133,7 +116,6 @@ class NaiveMcts(Stepwise):
         return total
 
     def select(self, state: Any) -> NodeId | None:
-        """Descend by PUCT to a leaf, ties to the older child. None if no leaf is open."""
         tree, visits, values = state.tree, self.visits(state), self.values(state)
         is_open = self._find_open(state)
         node = ROOT

@@ -1,8 +1,5 @@
-"""Random events on the real scheduler of a verifier: paths are scored, and nothing is drawn.
-
-The runner is `replay_machine`'s, with its checks of KV. Beside them: a pass computes whole windows,
-from where a window begins, or to the end of a path.
-"""
+"""Random events on the real scheduler of a verifier: a pass computes whole windows, from where a
+window begins, or to the end of a path."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ class ScoreRunner(HashRunner):
 
 
 class ScoreMachine(Machine):
-    """One random schedule of paths to be scored. Many continue another one, as in a search."""
-
     requests = 30
     arrival_rate, abort_rate, restart_rate = 0.8, 0.1, 0.02
 

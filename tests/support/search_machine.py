@@ -43,8 +43,6 @@ class _Drawn:
 
 
 class SearchRunner(HashRunner):
-    """Reports log-probabilities, as drafts need them."""
-
     asked: dict[str, _Drawn]  # type: ignore[assignment]
 
     def run(self, output: Any) -> Any:
@@ -70,17 +68,13 @@ class SearchRunner(HashRunner):
 
 @dataclass(slots=True)
 class Step:
-    """A requested step of a path."""
-
     path: tuple[int, ...]
     seed: int
     children: tuple[int, ...]
-    """Seeds of the steps that may follow."""
     max_tokens: int
     tokens: list[int] = field(default_factory=list)
     is_over: bool = False
     is_lost: bool = False
-    """Whether it was aborted."""
 
     def list_expected(self, max_model_len: int) -> list[int]:
         path = list(self.path)
@@ -93,8 +87,6 @@ class Step:
 
 @dataclass(slots=True)
 class Search:
-    """One run: its present level."""
-
     name: str
     deterministic: bool
     steps: list[Step]
@@ -102,12 +94,9 @@ class Search:
 
 
 class SearchMachine:
-    """One random schedule of several searches."""
-
     searches, levels = 4, 6
     abort_rate, restart_rate, quota_rate = 0.01, 0.002, 0.05
     deterministic = 0.2
-    """Share of the searches."""
 
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool) -> None:
         self.draw = Random(seed)

@@ -107,8 +107,8 @@ class World:
         return made
 
     def reach(self, tree: Tree, tokens: Mapping[NodeId, int]) -> list[Result]:
-        """What is told of watched nodes, all of which are whole paths: those that end earlier have
-        only their `Generated`."""
+        """What is told of watched nodes: whole paths that end earlier have only their
+        `Generated`."""
         bound = Granularity(max_tokens=LIMITS.max_path_tokens, to_end=True)
         lengths = {node: len(self.segment(tree, node, bound).token_ids) for node in tokens}
         return [Reached(node=n, tokens=t) for n, t in tokens.items() if lengths[n] >= t]
@@ -116,8 +116,6 @@ class World:
 
 @dataclass
 class Run:
-    """A driven search: every state, every command, and the results in order of arrival."""
-
     states: list[Any] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -146,8 +144,8 @@ def drive(
     stop_after: int | None = None,
     watch: Callable[[Any], None] = lambda state: None,
 ) -> Run:
-    """Drive to the Finish with results in a random order; conclude after `stop_after` results. The
-    results that had not arrived by then are in `left`."""
+    """Drive to the Finish with results in a random order; conclude after `stop_after` results, with
+    the rest in `left`."""
     world, order = world or World(), order or Random(0)
     run = Run()
     state, commands = search.start(PROBLEM, seed, limits)

@@ -31,7 +31,7 @@ PROBES = {"probe_tokens": 8, "suffix": "The answer is \\boxed{", "max_probe_toke
 
 
 def spec_of(problem: Problem, strategy: str, **fields: Any) -> Request:
-    """A small search by a strategy. The fields take the place of the strategy's defaults."""
+    """The fields take the place of the strategy's defaults."""
     told: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 192, "seed": 3}
     told |= {"strategy": strategy, **find_defaults(strategy), **fields}
     if strategy == "probed_cot":
@@ -40,7 +40,6 @@ def spec_of(problem: Problem, strategy: str, **fields: Any) -> Request:
 
 
 def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
-    """By name. Sampling is cut in every second one."""
     lines = (DATA / "heldout.jsonl").read_text().splitlines()[:problems]
     found: dict[str, Request] = {}
     for number, line in enumerate(lines):
@@ -58,7 +57,6 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
 
 
 async def run_searches(specs: dict[str, Request], *, second: bool) -> dict[str, Any]:
-    """The trees by the names of `specs`, and what was drafted."""
     with tempfile.TemporaryDirectory() as home:
         asked = {"features": {"second_runner": second, "async_scheduling": True}}
         config = load_config(asked, environ={"FLASHEDGE_HOME": home})
@@ -78,8 +76,8 @@ async def run_searches(specs: dict[str, Request], *, second: bool) -> dict[str, 
 
 
 def describe_node(node: Any) -> list[Any]:
-    """What has to be equal of a node: all but the generator's log-probabilities, which the second
-    runner computes by another kernel."""
+    """All that has to be equal of a node: not its log-probabilities, which the second runner
+    computes by another kernel."""
     segment = None if node.segment is None else asdict(node.segment)
     if segment is not None:
         segment = [segment["token_ids"], str(segment["finish"])]

@@ -56,7 +56,6 @@ STANDING = {
     "left_tokens": 6800.0,
     "starts_in_s": 12.3,
 }
-"""Of a run that waits."""
 RUNNING = {
     "key": "run-3bd232185d21",
     "place": None,

@@ -34,15 +34,7 @@ from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
 from flashedge.tui.widgets.panel import ActingFilter, LiteralTitles
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.texts import StepPanel
-from tests.support.dashboard_rig import (
-    Clock,
-    FakeDaemon,
-    dashboard,
-    end_with,
-    live_items,
-    stored_items,
-    summary,
-)
+from tests.support import dashboard_rig as rig
 from tests.support.hostile import HOSTILE, acting_texts, find_acting, poison
 from tests.tui.test_keys import until
 
@@ -55,16 +47,16 @@ def poison_items(items: list[Numbered], text: str) -> list[Numbered]:
     return [(number, from_json(poison(to_json(event), text))) for number, event in items]
 
 
-class HostileDaemon(FakeDaemon):
+class HostileDaemon(rig.FakeDaemon):
     """Every text that it sends ends with the same words, and it refuses every problem."""
 
     def __init__(self, text: str) -> None:
-        rows = summary(RUN, "running"), summary(PAST, "finished", answer="46")
+        rows = rig.summary(RUN, "running"), rig.summary(PAST, "finished", answer="46")
         super().__init__(*(poison(row, text) for row in rows))
         self.text = text
         self.strategies = (*self.strategies, f"own{text}")
-        self.send(RUN, poison_items(live_items()[:200], text))
-        self.send(PAST, poison_items(stored_items(), text))
+        self.send(RUN, poison_items(rig.live_items()[:200], text))
+        self.send(PAST, poison_items(rig.stored_items(), text))
 
     async def status(self) -> dict[str, Any]:
         found: dict[str, Any] = poison({**await super().status(), "detail": "bad"}, self.text)
@@ -89,10 +81,7 @@ class HostileDaemon(FakeDaemon):
 
 @dataclass
 class Seen:
-    """What a walk through the dashboard showed."""
-
     mark: str
-    """What every screen but the help has to show, once its messages have come."""
 
     classes: set[type] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
@@ -141,9 +130,8 @@ def watch_filter(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 
 
 async def walk(text: str, size: tuple[int, int], folder: Path, seen: Seen) -> None:
-    """Open every panel and every dialog of the dashboard, with `text` wherever text can be."""
-    daemon, clock = HostileDaemon(text), Clock()
-    app = dashboard(daemon, clock)
+    daemon, clock = HostileDaemon(text), rig.Clock()
+    app = rig.dashboard(daemon, clock)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
         await until(pilot, lambda: app.query_one(BeamTree).count and app.state.devices)
@@ -231,7 +219,6 @@ def walk_alone(text: str, size: tuple[int, int], folder: Path, mark: str = "") -
 
 
 def list_widgets() -> Iterator[type[Widget]]:
-    """The dashboard's widgets and screens, without those that others are made of."""
     for module in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
         importlib.import_module(module.name)
 
@@ -266,17 +253,16 @@ def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -
 
 
 def show_title(widget: Widget, app: DashboardApp) -> str:
-    """The line of the screen that has the widget's title."""
     return app.screen._compositor.render_strips()[widget.region.y].text
 
 
 async def test_a_filter_is_no_markup() -> None:
     texts = ("[/", "[", "]", "[/]", "[b]", "[@click=app.quit]")
-    daemon = FakeDaemon(
-        summary(RUN, "finished", problem=f"A problem with {' '.join(texts)} in it.")
+    daemon = rig.FakeDaemon(
+        rig.summary(RUN, "finished", problem=f"A problem with {' '.join(texts)} in it.")
     )
-    daemon.send(RUN, stored_items())
-    app = dashboard(daemon)
+    daemon.send(RUN, rig.stored_items())
+    app = rig.dashboard(daemon)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.query_one(BeamTree).count)
         for panel in (app.query_one(RunList), app.query_one(BeamTree)):
@@ -294,11 +280,11 @@ async def test_a_filter_is_no_markup() -> None:
 async def test_an_answer_is_no_markup() -> None:
     answers = ("[a=1,b=2]", "[/]", "[link=http://x]y", "[x]", "[A]", "[bold]")
     answers += ("[@click=app.quit]5", "\\[4]")
-    rows = [summary(f"run-{i}", "finished", answer=answer) for i, answer in enumerate(answers)]
-    daemon = FakeDaemon(*rows)
+    rows = [rig.summary(f"run-{i}", "finished", answer=answer) for i, answer in enumerate(answers)]
+    daemon = rig.FakeDaemon(*rows)
     for row, answer in zip(rows, answers, strict=True):
-        daemon.send(row["id"], end_with(answer=answer, text=f"\\boxed{{{answer}}}"))
-    app = dashboard(daemon)
+        daemon.send(row["id"], rig.end_with(answer=answer, text=f"\\boxed{{{answer}}}"))
+    app = rig.dashboard(daemon)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.state.shown is not None)
         panel, runs = app.query_one(AnswerPanel), app.query_one(RunList)
@@ -313,9 +299,9 @@ async def test_an_answer_is_no_markup() -> None:
 
 async def test_a_step_keeps_its_lines_and_shows_its_controls() -> None:
     text = "one\r\n\ttwo\x1b[2J\u202e"
-    daemon = FakeDaemon(summary(RUN, "finished"))
-    daemon.send(RUN, poison_items(stored_items(), text))
-    app = dashboard(daemon)
+    daemon = rig.FakeDaemon(rig.summary(RUN, "finished"))
+    daemon.send(RUN, poison_items(rig.stored_items(), text))
+    app = rig.dashboard(daemon)
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.over)
         words = app.query_one(StepPanel).query_one(Static)
@@ -324,8 +310,8 @@ async def test_a_step_keeps_its_lines_and_shows_its_controls() -> None:
 
 
 async def test_a_pasted_problem_is_sent_as_it_is_shown() -> None:
-    daemon = FakeDaemon(summary(RUN, "finished"))
-    app = dashboard(daemon)
+    daemon = rig.FakeDaemon(rig.summary(RUN, "finished"))
+    app = rig.dashboard(daemon)
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("s")
         app.post_message(events.Paste("first\r\nsecond\rthird\x1b[2J\u2028"))
@@ -344,7 +330,7 @@ def test_an_exported_tree_is_valid(text: str, tmp_path: Path) -> None:
     from flashedge.client.run_fold import fold
     from flashedge.client.run_view import RunView
 
-    run = fold(RunView(id=RUN), poison_items(stored_items(), text))
+    run = fold(RunView(id=RUN), poison_items(rig.stored_items(), text))
     export.write_tree(run, tmp_path / "tree.svg")
     drawn = "".join(ElementTree.parse(tmp_path / "tree.svg").getroot().itertext())
     assert show_in_line(f"46{text}") in show_in_line(drawn)

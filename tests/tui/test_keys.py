@@ -23,21 +23,13 @@ from flashedge.tui.widgets.dialogs import HELP, Draft, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.texts import StepPanel
-from tests.support.dashboard_rig import (
-    Clock,
-    FakeDaemon,
-    dashboard,
-    live_items,
-    stored_items,
-    summary,
-)
+from tests.support import dashboard_rig as rig
 
 OVER, OTHER = "run-over", "run-other"
 _NAMES = {"+": "plus", "?": "question_mark", "-": "minus"}
 
 
 async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
-    """Wait until messages have made it true."""
     async with asyncio.timeout(10):
         while not true():
             await pilot.pause(0.02)
@@ -46,13 +38,14 @@ async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
 @asynccontextmanager
 async def opened(
     status: str = "finished", size: tuple[int, int] = (120, 40)
-) -> AsyncIterator[tuple[Pilot[None], DashboardApp, FakeDaemon, Clock]]:
-    """With two runs; the first is chosen and its events are all there."""
-    daemon = FakeDaemon(summary(OVER, status), summary(OTHER, "finished", problem="Other one."))
-    daemon.send(OVER, stored_items() if status == "finished" else live_items()[:200])
-    daemon.send(OTHER, stored_items())
-    clock = Clock()
-    app = dashboard(daemon, clock)
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp, rig.FakeDaemon, rig.Clock]]:
+    daemon = rig.FakeDaemon(
+        rig.summary(OVER, status), rig.summary(OTHER, "finished", problem="Other one.")
+    )
+    daemon.send(OVER, rig.stored_items() if status == "finished" else rig.live_items()[:200])
+    daemon.send(OTHER, rig.stored_items())
+    clock = rig.Clock()
+    app = rig.dashboard(daemon, clock)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
         await until(pilot, lambda: app.query_one(BeamTree).count)
@@ -109,8 +102,8 @@ async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
     async with opened() as (pilot, app, daemon, _):
         runs = app.query_one(RunList)
         await pilot.press("slash", *"other", "enter", "f")
-        daemon.logs["run-begun"] = live_items()[:50]
-        daemon.listing.insert(0, summary("run-begun", "running", problem="Z", created_at=99.0))
+        daemon.logs["run-begun"] = rig.live_items()[:50]
+        daemon.listing.insert(0, rig.summary("run-begun", "running", problem="Z", created_at=99.0))
         await until(pilot, lambda: app.state.chosen == "run-begun")
         await until(pilot, lambda: not runs.is_marked)
         assert (runs.count, runs.items[0].id) == (1, OTHER)
@@ -121,15 +114,14 @@ async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
 @asynccontextmanager
 async def opened_with_many(
     kept: int,
-) -> AsyncIterator[tuple[Pilot[None], DashboardApp, FakeDaemon, RunList]]:
-    """With `kept` runs over, of which the daemon is polled for the newest."""
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp, rig.FakeDaemon, RunList]]:
     rows = [
-        summary(f"run-{i:03}", "finished", problem=f"Problem {i}.", created_at=97.0 - i)
+        rig.summary(f"run-{i:03}", "finished", problem=f"Problem {i}.", created_at=97.0 - i)
         for i in range(kept)
     ]
-    daemon = FakeDaemon(*rows)
+    daemon = rig.FakeDaemon(*rows)
     daemon.more_kept = 0
-    app = dashboard(daemon, Clock())
+    app = rig.dashboard(daemon, rig.Clock())
     async with app.run_test(size=(120, 40)) as pilot:
         runs = app.query_one(RunList)
         await until(pilot, lambda: runs.count)
@@ -277,7 +269,6 @@ async def test_the_dialog_offers_what_the_daemon_serves() -> None:
 
 
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
-    """All keys are in the queue before the first widget has handled one."""
     async with opened() as (pilot, app, daemon, _):
         for key in ("s", *"2+2?", "tab", *["backspace"] * 7, *"dvts-4", "ctrl+s"):
             name = _NAMES.get(key, key)
@@ -375,12 +366,12 @@ async def test_follow_goes_with_the_newest_node() -> None:
         tree = app.query_one(BeamTree)
         tree.focus()
         assert tree.following
-        daemon.send(OVER, live_items()[200:230])
+        daemon.send(OVER, rig.live_items()[200:230])
         await until(pilot, lambda: tree.selected == app.state.trees[OVER].latest)
         await pilot.press("up")
         assert not tree.following
         here = tree.selected
-        daemon.send(OVER, live_items()[230:])
+        daemon.send(OVER, rig.live_items()[230:])
         await until(pilot, lambda: app.state.trees[OVER].over)
         await pilot.pause(0.2)
         assert tree.selected == here, "the cursor stays on its node"
@@ -390,15 +381,15 @@ async def test_follow_goes_with_the_newest_node() -> None:
 
 async def test_follow_goes_to_a_run_that_begins() -> None:
     async with opened() as (pilot, app, daemon, _):
-        begun = summary("run-begun", "running", created_at=99.0)
-        daemon.logs["run-begun"] = live_items()[:50]
+        begun = rig.summary("run-begun", "running", created_at=99.0)
+        daemon.logs["run-begun"] = rig.live_items()[:50]
         daemon.listing.insert(0, begun)
         runs = app.query_one(RunList)
         await until(pilot, lambda: runs.items[runs.cursor].id == "run-begun")
         await pilot.press("down")
         assert app.state.chosen == OVER
-        second = summary("run-second", "running", created_at=99.5)
-        daemon.logs["run-second"] = live_items()[:50]
+        second = rig.summary("run-second", "running", created_at=99.5)
+        daemon.logs["run-second"] = rig.live_items()[:50]
         daemon.listing.insert(0, second)
         await until(pilot, lambda: len(app.state.runs) == 4)
         assert app.state.chosen == OVER, "the user chose it"

@@ -22,40 +22,28 @@ from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import Confirm
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel
-from tests.support.dashboard_rig import (
-    Clock,
-    FakeDaemon,
-    Numbered,
-    dashboard,
-    end_with,
-    engine,
-    live_items,
-    recorded,
-    stored_items,
-    summary,
-)
+from tests.support import dashboard_rig as rig
 from tests.tui.test_keys import until
 
 RUN = "run-shown"
 SIZES = ((80, 24), (120, 40), (200, 60))
-PROBLEM = recorded()[0]["problem"]
+PROBLEM = rig.recorded()[0]["problem"]
 
 
 @asynccontextmanager
 async def watching(
-    items: list[Numbered],
+    items: list[rig.Numbered],
     size: tuple[int, int],
     status: str = "finished",
     *,
-    daemon: FakeDaemon | None = None,
+    daemon: rig.FakeDaemon | None = None,
     theme_file: Path | None = None,
     **row: Any,
 ) -> AsyncIterator[tuple[Pilot[None], DashboardApp]]:
-    """With one run, whose events are all there."""
-    daemon = daemon or FakeDaemon()
-    daemon.listing.insert(0, summary(RUN, status, **row))
+    daemon = daemon or rig.FakeDaemon()
+    daemon.listing.insert(0, rig.summary(RUN, status, **row))
     daemon.logs[RUN] = items
-    app = dashboard(daemon, Clock(), theme_file=theme_file)
+    app = rig.dashboard(daemon, rig.Clock(), theme_file=theme_file)
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: app.state.shown and app.state.shown.seq >= items[-1][0])
         await until(pilot, lambda: app.state.devices)
@@ -72,7 +60,6 @@ def read(app: DashboardApp, widget: str | type[Widget] | None = None) -> str:
 
 
 async def show_each_size(pilot: Pilot[None], app: DashboardApp) -> AsyncIterator[int]:
-    """Resize the terminal to each of SIZES, and give its columns once the screen has settled."""
     for size in SIZES:
         await pilot.resize_terminal(*size)
         before, shown = "", read(app)
@@ -83,7 +70,7 @@ async def show_each_size(pilot: Pilot[None], app: DashboardApp) -> AsyncIterator
 
 
 async def test_no_warning_is_cut() -> None:
-    items = end_with(trusted=False, unboxed=True, cut_by="deadline")
+    items = rig.end_with(trusted=False, unboxed=True, cut_by="deadline")
     async with watching(items, SIZES[0]) as (pilot, app):
         async for _ in show_each_size(pilot, app):
             shown = read(app, "#answer")
@@ -95,7 +82,7 @@ async def test_no_warning_is_cut() -> None:
 
 async def test_a_long_answer_leaves_room_for_its_warning() -> None:
     answer = " ".join(f"word {i}" for i in range(400))
-    items = end_with(answer=answer, unlikely=True, votes=[])
+    items = rig.end_with(answer=answer, unlikely=True, votes=[])
     async with watching(items, SIZES[0]) as (pilot, app):
         async for _ in show_each_size(pilot, app):
             shown = read(app, "#answer")
@@ -105,7 +92,7 @@ async def test_a_long_answer_leaves_room_for_its_warning() -> None:
 
 
 async def test_a_failure_is_the_answer() -> None:
-    items = live_items()[:100]
+    items = rig.live_items()[:100]
     error = "the generator ran out of memory while it computed a batch of 16 requests, and again"
     items.append((items[-1][0] + 1, RunFailed(error=error, code="engine_dead", hint=None)))
     async with watching(items, SIZES[0], "failed") as (pilot, app):
@@ -114,13 +101,13 @@ async def test_a_failure_is_the_answer() -> None:
 
 
 async def test_an_engine_that_is_unwell_comes_first() -> None:
-    class Unwell(FakeDaemon):
+    class Unwell(rig.FakeDaemon):
         async def status(self) -> dict[str, Any]:
             why = "the verifier died of a CUDA error in a step of 4,096 tokens"
             detail = f"{why}; it is restarted in 8 s"
             return {**await super().status(), "state": "degraded", "detail": detail}
 
-    async with watching(stored_items(), SIZES[0], daemon=Unwell()) as (pilot, app):
+    async with watching(rig.stored_items(), SIZES[0], daemon=Unwell()) as (pilot, app):
         async for _ in show_each_size(pilot, app):
             shown = read(app, "#status")
             assert "4,096 tokens; it is restarted in 8 s" in shown
@@ -128,7 +115,7 @@ async def test_an_engine_that_is_unwell_comes_first() -> None:
 
 
 async def test_a_finished_run_shows_its_problem_and_sets_off_its_answer() -> None:
-    async with watching(stored_items(), SIZES[0]) as (pilot, app):
+    async with watching(rig.stored_items(), SIZES[0]) as (pilot, app):
         panel = app.query_one(ProblemPanel)
         async for columns in show_each_size(pilot, app):
             row = app.query_one(RunList).render_line(0).text.rstrip()
@@ -151,9 +138,9 @@ async def test_a_finished_run_shows_its_problem_and_sets_off_its_answer() -> Non
 
 async def test_a_long_problem_is_scrolled() -> None:
     text = " ".join(f"sentence {i}." for i in range(200))
-    started = deepcopy(to_json(stored_items()[0][1]))
+    started = deepcopy(to_json(rig.stored_items()[0][1]))
     started["config"]["problem"]["messages"][-1]["content"] = text
-    items = [(1, from_json(started)), *stored_items()[1:]]
+    items = [(1, from_json(started)), *rig.stored_items()[1:]]
     async with watching(items, (120, 40), problem=text[:200]) as (pilot, app):
         assert "sentence 199." not in read(app, ProblemPanel)
         await pilot.press("tab", "end")
@@ -161,11 +148,11 @@ async def test_a_long_problem_is_scrolled() -> None:
 
 
 async def test_a_run_under_way_has_a_best_answer_so_far() -> None:
-    daemon = FakeDaemon()
-    async with watching(live_items()[:60], SIZES[0], "running", daemon=daemon) as (pilot, app):
+    daemon = rig.FakeDaemon()
+    async with watching(rig.live_items()[:60], SIZES[0], "running", daemon=daemon) as (pilot, app):
         async for _ in show_each_size(pilot, app):
             assert read(app, "#answer") == "Answer none yet"
-        daemon.send(RUN, live_items()[60:262])
+        daemon.send(RUN, rig.live_items()[60:262])
         await until(pilot, lambda: "Best so far" in read(app))
         async for _ in show_each_size(pilot, app):
             assert read(app, "#answer").startswith("Best so far")
@@ -173,7 +160,7 @@ async def test_a_run_under_way_has_a_best_answer_so_far() -> None:
 
 
 async def test_a_run_that_was_cancelled_in_the_queue_says_so() -> None:
-    items: list[Numbered] = [(1, RunCancelled(reason="cancelled by request"))]
+    items: list[rig.Numbered] = [(1, RunCancelled(reason="cancelled by request"))]
     problem = "A problem of its own."
     async with watching(items, SIZES[0], "cancelled", problem=problem) as (pilot, app):
         async for _ in show_each_size(pilot, app):
@@ -185,9 +172,9 @@ async def test_a_run_that_was_cancelled_in_the_queue_says_so() -> None:
 
 async def test_problems_that_begin_alike_are_told_apart() -> None:
     begin = "Noa has 85 shells. Day 1: gets 11. Day 2: drops 81. Day 3: wins "
-    rows = [summary(f"run-{i}", "finished", problem=f"{begin}{i}4. The end.") for i in range(3)]
-    rows.append(summary("run-3", "finished", problem=rows[0]["problem"]))
-    async with watching(stored_items(), (120, 40), daemon=FakeDaemon(*rows)) as (_, app):
+    rows = [rig.summary(f"run-{i}", "finished", problem=f"{begin}{i}4. The end.") for i in range(3)]
+    rows.append(rig.summary("run-3", "finished", problem=rows[0]["problem"]))
+    async with watching(rig.stored_items(), (120, 40), daemon=rig.FakeDaemon(*rows)) as (_, app):
         runs = app.query_one(RunList)
         drawn = [runs.line(i, 74).plain for i in range(1, 5)]
         assert [line[line.index("…") + 2 :][:12] for line in drawn] == [
@@ -201,11 +188,11 @@ async def test_problems_that_begin_alike_are_told_apart() -> None:
 
 async def test_rows_that_wait_keep_the_columns() -> None:
     waits = [
-        summary(f"run-{i}", "queued", position=i, starts_in_s=start_s)
+        rig.summary(f"run-{i}", "queued", position=i, starts_in_s=start_s)
         for i, start_s in enumerate((9.4, 200.0, None))
     ]
-    daemon = FakeDaemon(*waits)
-    async with watching(live_items()[:60], (120, 40), "running", daemon=daemon) as (_, app):
+    daemon = rig.FakeDaemon(*waits)
+    async with watching(rig.live_items()[:60], (120, 40), "running", daemon=daemon) as (_, app):
         runs = app.query_one(RunList)
         drawn = [runs.line(i, 90).plain for i in range(runs.count)]
         assert len({line.index("beam-16") for line in drawn}) == 1
@@ -213,7 +200,7 @@ async def test_rows_that_wait_keep_the_columns() -> None:
 
 
 async def test_duplicates_share_the_row_of_the_node_that_is_kept() -> None:
-    async with watching(stored_items(), (120, 40)) as (_, app):
+    async with watching(rig.stored_items(), (120, 40)) as (_, app):
         assert app.state.shown is not None
         assert "duplicate" in {node.status for node in app.state.shown.nodes.values()}
         tree = app.query_one(BeamTree)
@@ -221,36 +208,37 @@ async def test_duplicates_share_the_row_of_the_node_that_is_kept() -> None:
 
 
 async def test_a_question_is_withdrawn_when_its_run_ends() -> None:
-    daemon = FakeDaemon()
-    async with watching(live_items()[:200], (120, 40), "running", daemon=daemon) as (pilot, app):
+    daemon = rig.FakeDaemon()
+    async with watching(rig.live_items()[:200], (120, 40), "running", daemon=daemon) as (
+        pilot,
+        app,
+    ):
         await pilot.press("c")
         assert isinstance(app.screen, Confirm)
-        daemon.send(RUN, live_items()[200:])
+        daemon.send(RUN, rig.live_items()[200:])
         await until(pilot, lambda: not isinstance(app.screen, Confirm))
         assert daemon.cancelled == []
 
 
 async def test_a_small_terminal_has_ten_lines_of_the_tree() -> None:
-    async with watching(live_items()[:262], (80, 24), "running") as (_, app):
+    async with watching(rig.live_items()[:262], (80, 24), "running") as (_, app):
         assert app.query_one(BeamTree).size.height == 10
         assert not [
             line for line in ("#rates", "#memory", "#device") if app.query_one(line).display
         ]
 
 
-class UsedMemory(FakeDaemon):
-    """Its engines use so many blocks of their KV memory."""
-
+class UsedMemory(rig.FakeDaemon):
     blocks = (2000, 1)
 
     async def status(self) -> dict[str, Any]:
-        generator, verifier = engine(self.blocks[0], 2047), engine(self.blocks[1], 1023)
+        generator, verifier = rig.engine(self.blocks[0], 2047), rig.engine(self.blocks[1], 1023)
         return {**await super().status(), "engines": {"generator": generator, "verifier": verifier}}
 
 
 async def test_kv_memory_takes_a_line_when_it_is_full_and_idle_engines_share_one() -> None:
     daemon = UsedMemory()
-    async with watching(stored_items(), (80, 24), daemon=daemon) as (pilot, app):
+    async with watching(rig.stored_items(), (80, 24), daemon=daemon) as (pilot, app):
         assert read(app, "#memory").startswith("KV gen")
         assert "98%" in read(app, "#memory")
         daemon.blocks = (0, 0)
@@ -259,7 +247,7 @@ async def test_kv_memory_takes_a_line_when_it_is_full_and_idle_engines_share_one
 
 
 async def test_a_large_terminal_shows_the_path_of_the_answer() -> None:
-    async with watching(stored_items(), (120, 40)) as (pilot, app):
+    async with watching(rig.stored_items(), (120, 40)) as (pilot, app):
         assert not app.query_one(SolutionPanel).display
         await pilot.resize_terminal(200, 60)
         await until(pilot, lambda: "The path of the answer" in read(app))
@@ -284,7 +272,7 @@ def list_colours(app: DashboardApp) -> set[str]:
 
 
 async def test_scores_are_dark_on_a_light_theme() -> None:
-    async with watching(stored_items(), (120, 40)) as (pilot, app):
+    async with watching(rig.stored_items(), (120, 40)) as (pilot, app):
         assert app.theme == OURS.name
         assert SCALE[-1] in list_colours(app)
         app.theme = "textual-light"
@@ -300,7 +288,7 @@ async def test_scores_are_dark_on_a_light_theme() -> None:
 
 async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    async with watching(stored_items(), (120, 40)) as (pilot, app):
+    async with watching(rig.stored_items(), (120, 40)) as (pilot, app):
         assert any(isinstance(one, Monochrome) for one in app.get_line_filters())
         for theme in (OURS.name, "textual-light"):
             app.theme = theme
@@ -311,12 +299,12 @@ async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_theme_is_remembered(tmp_path: Path) -> None:
     file = tmp_path / "new" / "theme"
-    async with watching(stored_items(), (120, 40), theme_file=file) as (pilot, app):
+    async with watching(rig.stored_items(), (120, 40), theme_file=file) as (pilot, app):
         assert not file.exists()
         await pilot.press("ctrl+p", *"theme", "enter", *"nord", "enter")
         await until(pilot, lambda: app.theme == "nord")
         await until(pilot, file.exists)
-    async with watching(stored_items(), (120, 40), theme_file=file) as (_, app):
+    async with watching(rig.stored_items(), (120, 40), theme_file=file) as (_, app):
         assert app.theme == "nord"
 
 
@@ -324,14 +312,14 @@ async def test_the_theme_is_remembered(tmp_path: Path) -> None:
 async def test_a_theme_that_is_not_known_is_ours(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "theme"
     file.write_bytes(content)
-    async with watching(stored_items(), (80, 24), theme_file=file) as (_, app):
+    async with watching(rig.stored_items(), (80, 24), theme_file=file) as (_, app):
         assert app.theme == OURS.name
 
 
 async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     file = tmp_path / "file" / "theme"
-    async with watching(stored_items(), (120, 40), theme_file=file) as (pilot, app):
+    async with watching(rig.stored_items(), (120, 40), theme_file=file) as (pilot, app):
         app.theme = "nord"
         await until(pilot, lambda: app._notifications)
         (notice,) = app._notifications
@@ -340,9 +328,7 @@ async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None
         assert app.theme == "nord"
 
 
-class BusyDaemon(FakeDaemon):
-    """One that has answered requests, on a card that another program uses, too."""
-
+class BusyDaemon(rig.FakeDaemon):
     async def status(self) -> dict[str, Any]:
         told = await super().status()
         told["engines"]["generator"]["view"]["cache_hits"] = 0.84
@@ -355,7 +341,7 @@ class BusyDaemon(FakeDaemon):
 
 
 async def test_the_machine_says_how_fast_requests_were() -> None:
-    async with watching(stored_items(), SIZES[0], daemon=BusyDaemon()) as (pilot, app):
+    async with watching(rig.stored_items(), SIZES[0], daemon=BusyDaemon()) as (pilot, app):
         async for columns in show_each_size(pilot, app):
             is_small = columns == 80
             words = ("Certainty",) if is_small else ("Cache hits", "Held by")

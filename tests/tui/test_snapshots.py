@@ -1,7 +1,5 @@
-"""Pictures of the dashboard: runs under way and finished, a replay, the submit dialog.
-
-After an intended change run `pytest tests/tui --snapshot-update`; look at the pictures first.
-"""
+"""Pictures of the dashboard. After an intended change run `pytest tests/tui --snapshot-update`;
+look at the pictures first."""
 
 from __future__ import annotations
 
@@ -19,19 +17,7 @@ from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit
 from flashedge.tui.widgets.panel import Panel
-from tests.support.dashboard_rig import (
-    BOOST,
-    MCTS,
-    Clock,
-    FakeDaemon,
-    Numbered,
-    dashboard,
-    end_with,
-    live_items,
-    stored_items,
-    summary,
-    whole_answer_items,
-)
+from tests.support import dashboard_rig as rig
 from tests.tui.test_keys import until
 
 SIZES = [(80, 24), (120, 40)]
@@ -43,17 +29,16 @@ BEAM_ENDS = (160, 200, 235, 262)
 WAITS = {"position": 0, "starts_in_s": 9.4, **PREDICTED}
 
 
-def scene(status: str) -> FakeDaemon:
-    return FakeDaemon(
-        summary(QUEUED, "queued", problem="Let h = 91. y = 22. p = h - y. z = p + y.", **WAITS),
-        summary(RUN, status, **(PREDICTED if status == "running" else {})),
-        summary(PAST, "finished", problem="Dan has 24 nuts. Day 1: wins 20.", answer="26"),
+def scene(status: str) -> rig.FakeDaemon:
+    return rig.FakeDaemon(
+        rig.summary(QUEUED, "queued", problem="Let h = 91. y = 22. p = h - y. z = p + y.", **WAITS),
+        rig.summary(RUN, status, **(PREDICTED if status == "running" else {})),
+        rig.summary(PAST, "finished", problem="Dan has 24 nuts. Day 1: wins 20.", answer="26"),
     )
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Follow once more from the top, so that the way there, which depends on the machine's speed,
-    doesn't show."""
+    """Follow once more from the top, so that the way there doesn't show."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
     for _ in range(3):  # panels grow with what they say, and the tree has the rest
@@ -70,19 +55,21 @@ async def settled(pilot: Pilot[None]) -> None:
 
 
 async def sampled(pilot: Pilot[None], seconds: float) -> None:
-    """Let time pass until the rates are sampled once more."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
-    assert isinstance(app._clock, Clock)
+    assert isinstance(app._clock, rig.Clock)
     seen = len(app.state.samples)
     app._clock.now += seconds
     await until(pilot, lambda: len(app.state.samples) > seen)
 
 
 async def grown(
-    pilot: Pilot[None], daemon: FakeDaemon, run: str, items: list[Numbered], ends: Iterable[int]
+    pilot: Pilot[None],
+    daemon: rig.FakeDaemon,
+    run: str,
+    items: list[rig.Numbered],
+    ends: Iterable[int],
 ) -> None:
-    """Send the run's events up to each end, a second apart."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
     start = 0
@@ -99,18 +86,18 @@ Then = Callable[[Pilot[None], DashboardApp], Awaitable[object]]
 def picture(
     compare: Any,
     size: tuple[int, int],
-    daemon: FakeDaemon,
+    daemon: rig.FakeDaemon,
     run: str = RUN,
     *,
-    items: list[Numbered] | None = None,
+    items: list[rig.Numbered] | None = None,
     ends: Iterable[int] = (),
     then: Then | None = None,
     before: Callable[[DashboardApp], object] = lambda app: None,
     settle: Callable[[Pilot[None]], Awaitable[object]] = settled,
 ) -> bool:
     """Whether the picture is as before, of a run with `items` up to each end, or of one that is
-    over; then: what the user does, given once the run is there."""
-    app = dashboard(daemon, Clock())
+    over."""
+    app = rig.dashboard(daemon, rig.Clock())
 
     async def play(pilot: Pilot[None]) -> None:
         before(app)
@@ -126,21 +113,20 @@ def picture(
     return bool(compare(app, terminal_size=size, run_before=play))
 
 
-def over(items: list[Numbered], status: str = "finished") -> FakeDaemon:
-    """The scene without the run that waits."""
+def over(items: list[rig.Numbered], status: str = "finished") -> rig.FakeDaemon:
     daemon = scene(status)
     daemon.listing.pop(0)
     daemon.send(RUN, items)
     return daemon
 
 
-def quarters(items: list[Numbered], count: int) -> list[int]:
+def quarters(items: list[rig.Numbered], count: int) -> list[int]:
     return [len(items) * quarter // 4 for quarter in range(1, count + 1)]
 
 
 @pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    assert picture(snap_compare, size, scene("running"), items=live_items(), ends=BEAM_ENDS)
+    assert picture(snap_compare, size, scene("running"), items=rig.live_items(), ends=BEAM_ENDS)
 
 
 def test_a_light_theme(snap_compare: Any) -> None:
@@ -148,52 +134,53 @@ def test_a_light_theme(snap_compare: Any) -> None:
         app.theme = "textual-light"
 
     daemon, size = scene("running"), (120, 40)
-    shown = picture(snap_compare, size, daemon, items=live_items(), ends=BEAM_ENDS, before=lighten)
+    shown = picture(
+        snap_compare, size, daemon, items=rig.live_items(), ends=BEAM_ENDS, before=lighten
+    )
     assert shown
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    run, items = "run-fd3576bddf2a", live_items(MCTS)
-    daemon = FakeDaemon(summary(run, "running", MCTS), summary(PAST, "finished"))
+    run, items = "run-fd3576bddf2a", rig.live_items(rig.MCTS)
+    daemon = rig.FakeDaemon(rig.summary(run, "running", rig.MCTS), rig.summary(PAST, "finished"))
     assert picture(snap_compare, size, daemon, run, items=items, ends=quarters(items, 3))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_boosted_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    run, items = "run-f8a7df324c10", live_items(BOOST)
-    daemon = FakeDaemon(summary(run, "running", BOOST), summary(PAST, "finished"))
+    run, items = "run-f8a7df324c10", rig.live_items(rig.BOOST)
+    daemon = rig.FakeDaemon(rig.summary(run, "running", rig.BOOST), rig.summary(PAST, "finished"))
     daemon.boosts = [{"pair": "bundled", "budget": 7, "reason": "", "runs": {run: 3, PAST: 4}}]
     assert picture(snap_compare, size, daemon, run, items=items, ends=quarters(items, 2))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_self_consistency_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    items = whole_answer_items(ended=9)
-    row = summary(RUN, "running", strategy="self_consistency")
-    daemon = FakeDaemon(row, summary(PAST, "finished"))
+    items = rig.whole_answer_items(ended=9)
+    row = rig.summary(RUN, "running", strategy="self_consistency")
+    daemon = rig.FakeDaemon(row, rig.summary(PAST, "finished"))
     assert picture(snap_compare, size, daemon, items=items, ends=(2, 6, len(items)))
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_a_queue(snap_compare: Any, size: tuple[int, int]) -> None:
-    """Four runs wait, the chosen one among them, under a policy that is not the usual one."""
     waiting = [
-        summary(f"run-wait{place}", "queued", position=place, starts_in_s=start_s, **PREDICTED)
+        rig.summary(f"run-wait{place}", "queued", position=place, starts_in_s=start_s, **PREDICTED)
         for place, start_s in ((3, None), (1, 21.0), (0, 9.4), (2, 95.0))
     ]
-    daemon = FakeDaemon(*waiting, summary(RUN, "running", **PREDICTED))
+    daemon = rig.FakeDaemon(*waiting, rig.summary(RUN, "running", **PREDICTED))
     daemon.policy = "fair_finish"
 
     async def choose(pilot: Pilot[None], app: DashboardApp) -> None:
         await pilot.press("down")
         await until(pilot, lambda: app.state.chosen == "run-wait0")
 
-    assert picture(snap_compare, size, daemon, items=live_items(), ends=(40, 60), then=choose)
+    assert picture(snap_compare, size, daemon, items=rig.live_items(), ends=(40, 60), then=choose)
 
 
 def test_an_interrupted_run(snap_compare: Any) -> None:
-    assert picture(snap_compare, (120, 40), over(stored_items()[:163], "interrupted"))
+    assert picture(snap_compare, (120, 40), over(rig.stored_items()[:163], "interrupted"))
 
 
 @pytest.mark.parametrize("size", [*SIZES, LARGE])
@@ -201,13 +188,12 @@ def test_a_finished_run(snap_compare: Any, size: tuple[int, int]) -> None:
     async def look_at_the_tree(pilot: Pilot[None], app: DashboardApp) -> None:
         await pilot.press("tab", "tab")
 
-    assert picture(snap_compare, size, over(stored_items()), then=look_at_the_tree)
+    assert picture(snap_compare, size, over(rig.stored_items()), then=look_at_the_tree)
 
 
 @pytest.mark.parametrize("size", [*SIZES, LARGE])
 def test_a_doubtful_run(snap_compare: Any, size: tuple[int, int]) -> None:
-    """The verifier gives the answer a low score, and some paths are cut."""
-    assert picture(snap_compare, size, over(end_with(trusted=False, cut_by="deadline")))
+    assert picture(snap_compare, size, over(rig.end_with(trusted=False, cut_by="deadline")))
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -218,7 +204,7 @@ def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
         for _ in range(4):
             await sampled(pilot, 0.7)
 
-    assert picture(snap_compare, size, over(stored_items()), then=replay)
+    assert picture(snap_compare, size, over(rig.stored_items()), then=replay)
 
 
 def test_the_submit_dialog(snap_compare: Any) -> None:
@@ -229,7 +215,7 @@ def test_the_submit_dialog(snap_compare: Any) -> None:
         pilot.app.screen.query_one("#search", Input).cursor_blink = False
         await pilot.pause()
 
-    assert picture(snap_compare, (80, 24), over(stored_items()), settle=refuse)
+    assert picture(snap_compare, (80, 24), over(rig.stored_items()), settle=refuse)
 
 
 def test_the_commands(snap_compare: Any) -> None:
@@ -240,4 +226,4 @@ def test_the_commands(snap_compare: Any) -> None:
         pilot.app.screen.query_one(Input).cursor_blink = False
         await pilot.pause()
 
-    assert picture(snap_compare, (120, 40), over(stored_items()), settle=open_palette)
+    assert picture(snap_compare, (120, 40), over(rig.stored_items()), settle=open_palette)

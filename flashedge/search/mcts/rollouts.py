@@ -142,12 +142,16 @@ class MctsState(VotingState):
 
     @property
     def expanding(self) -> frozenset[NodeId]:
-        return frozenset(f.node for f in self.flights if f.stage is not Stage.WAITING)
+        return frozenset(flight.node for flight in self.expanders)
+
+    @property
+    def expanders(self) -> list[Flight]:
+        """The rollouts in flight that expand a node, in the order in which they came to it."""
+        return [flight for flight in self.flights if flight.stage is not Stage.WAITING]
 
     def find_expander(self, node: NodeId) -> Flight:
         parent = self.tree[node].parent
-        expanders = (f for f in self.flights if f.node == parent and f.stage is not Stage.WAITING)
-        return next(expanders)
+        return next(flight for flight in self.expanders if flight.node == parent)
 
     def list_new_children(self, node: NodeId) -> tuple[NodeId, ...]:
         """The open children of a node that is being expanded."""

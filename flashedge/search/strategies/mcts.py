@@ -188,8 +188,7 @@ class Mcts(VotingSearch[MctsState]):
             return self._change_allowance(state, self.script[done][1])
         if state.phase is not Phase.GENERATE:
             return None
-        expanders = [f for f in state.flights if f.stage is not Stage.WAITING]
-        turns = expanders[:1] if self.take == LAUNCH else expanders
+        turns = state.expanders[:1] if self.take == LAUNCH else state.expanders
         if (ready := next((f for f in turns if f.stage is Stage.READY), None)) is not None:
             return self._take(state, ready)
         return None if state.flights else self._end(state)

@@ -136,7 +136,6 @@ async def test_a_killed_worker_is_replaced(worker: EmbeddingGroups) -> None:
 
 
 async def test_the_loop_goes_on_while_the_worker_works(tmp_path: Path) -> None:
-    """The worker answers only once the loop, which waits for it, has done something else."""
     sign = tmp_path / "sign"
     code = f"""import os, time
 sys.stdin.readline()

@@ -46,7 +46,6 @@ THINKING = Thinking(begins=_Part.BEFORE)
 
 
 def decode_in_pieces(text: str) -> None:
-    """Half characters and bytes that are no text, as a model may write them."""
     decoder = IncrementalText(ByteCodec())
     data = text[: len(text) // 25].encode(errors="surrogatepass")
     for byte in data:
@@ -81,7 +80,6 @@ READERS: dict[str, Callable[[str], Any]] = {
 
 
 def count_lines(read: Callable[[str], Any], text: str) -> int:
-    """Lines of our packages that run."""
     lines = 0
 
     def count(frame: FrameType, event: str, arg: object) -> Any:
@@ -111,7 +109,6 @@ def test_work_grows_with_the_text_and_no_faster(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", READERS)
 def test_a_megabyte_is_read(name: str) -> None:
-    """Quadratic work on one would take hours. Prints the slowest fragment's seconds."""
     print_slowest(name, READERS[name])
 
 

@@ -145,7 +145,6 @@ async def test_spelling_needs_no_worker() -> None:
 
 
 async def test_the_worker_starts_before_its_first_question() -> None:
-    """It imports sympy for seconds. Numbers and phrases need no worker."""
     grader = MathGrader()
     for answer in ("12", "\\frac{1}{2}", "-0.5", "Paris"):
         grader.expect(answer)
@@ -224,7 +223,6 @@ def test_the_daemon_does_not_import_math_verify() -> None:
 
 
 def test_the_worker_ends_with_its_parent() -> None:
-    """Its stdin closes when the daemon is gone, however it went."""
     done = subprocess.run(
         [sys.executable, "-m", "flashedge.answers.workers.mathematics"],
         stdin=subprocess.DEVNULL,

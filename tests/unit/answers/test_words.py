@@ -28,7 +28,6 @@ def test_complete_links_do_not_chain() -> None:
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=28), st.randoms())
 def test_complete_links(found: set[tuple[int, int]], rng: random.Random) -> None:
-    """Any two of a group are similar, no two groups could be joined, and order has no effect."""
     pairs = {(i, j): (i * 5 + j * 3) % 4 / 4 for i, j in found if i < j}
     alike = [(similarity, i, j) for (i, j), similarity in pairs.items()]
     homes = group_by_complete_links(8, alike)
@@ -64,7 +63,6 @@ def test_numbers_conflict_when_each_has_its_own() -> None:
 
 
 def test_likeness_on_the_labelled_answers() -> None:
-    """The figures of docs/strategies.md: likeness measures wording, so near misses fool it."""
     pairs = [json.loads(line) for line in OPEN_ANSWERS.read_text(encoding="utf-8").splitlines()]
     halves = {half: {p["question"] for p in pairs if p["split"] == half} for half in HALVES}
     assert len(halves["tune"]) == len(halves["test"])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import product
+from math import comb
 
 import pytest
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.groups import group_by_first_match
+from flashedge.certainty.lead import count_wanted, find_most_wanted, measure_lead
 from flashedge.certainty.measures import (
     consistency,
     failure_bound,
@@ -105,7 +108,6 @@ def test_total_variation() -> None:
 
 
 def test_the_bound_is_the_papers() -> None:
-    """2k * 2^(M+1) * exp(-(k-1) (eps/3)^2 / 2) at k = 1001, eps = 0.3, M = 2."""
     expected = 2002 * 8 * math.exp(-1000 * 0.01 / 2)
     assert failure_bound(1001, epsilon=0.3, num_groups=2) == pytest.approx(expected)
 
@@ -165,3 +167,75 @@ def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
     over = Claim(wanted_tokens=0, certainty=0.0)
     assert top_up(100, [over, nearly], 64) == (0, 10)
     assert top_up(-5, claims, 64) == (0, 0, 0)
+
+
+# ---------------------------------------------------------------- the lead of a vote
+
+
+@pytest.mark.parametrize(
+    ("answers", "cap", "chance"),
+    [
+        (["a", "a"], 8, 0.952),
+        (["a", "a", "a"], 8, 0.992),
+        (["a", "b", "a", "a"], 8, 0.960),
+        (["a", "a", "b"], 8, 0.833),
+        (["a", "b"], 8, 0.595),
+        (["a", "a", "a", "a", "b", "b"], 8, 1.0),  # equal counts at the end are no loss
+        (["a", None, "a"], 8, 0.929),  # a path without an answer does not vote, but is drawn
+        (["a", "b", "c"], 3, 1.0),
+        ([None, None], 8, None),
+        ([], 8, None),
+    ],
+)
+def test_by_the_counts(answers: list[str | None], cap: int, chance: float | None) -> None:
+    found = measure_lead(answers, cap)
+    assert found == (None if chance is None else pytest.approx(chance, abs=5e-4))
+
+
+@pytest.mark.parametrize(("first", "second", "left"), [(1, 0, 7), (2, 1, 5), (3, 3, 4), (5, 4, 7)])
+def test_it_is_the_share_of_all_continuations(first: int, second: int, left: int) -> None:
+    wins = 0.0
+    for continuation in product("ab", repeat=left):
+        counts, weight = {"a": first, "b": second}, 1.0
+        for answer in continuation:
+            weight *= (counts[answer] + 1) / (counts["a"] + counts["b"] + 2)
+            counts[answer] += 1
+        wins += weight * (counts["a"] >= counts["b"])
+    assert measure_lead(["a"] * first + ["b"] * second, first + second + left) == pytest.approx(
+        wins
+    )
+
+
+def test_a_vote_that_is_settled_is_sure() -> None:
+    assert [measure_lead(["a"] * n, 2 * n) for n in range(1, 40)] == [1.0] * 39
+
+
+def test_more_paths_are_wanted_where_answers_differ() -> None:
+    def count(text: str, cap: int = 8) -> int:
+        return count_wanted([None if a == "-" else a for a in text], cap, 0.955)
+
+    assert count("") == 6  # three alike, of which a half would be
+    assert count("aaa") == count("aaab") == 0
+    assert count("aa") == 2  # one more, of which three quarters would be like the first two
+    assert count("ab") == 4
+    assert count("abcdef") == 2  # no more than there are
+    assert count("aabb", 64) == 10
+    assert count("----") == 4
+
+
+@pytest.mark.parametrize("cap", [1, 2, 8, 16, 33])
+def test_no_count_wants_more_than_equal_counts_do(cap: int) -> None:
+    most = find_most_wanted(cap, 0.955)
+    for first in range(cap + 1):
+        for second in range(min(first, cap - first) + 1):
+            answers = ["a"] * first + ["b"] * second
+            assert count_wanted(answers, cap, 0.955) <= most
+    assert most <= cap
+
+
+def test_a_large_vote_is_exact() -> None:
+    answers = ["a"] * 260 + ["b"] * 240
+    found = measure_lead(answers, 1000)
+    ways = sum(comb(240 + x, x) * comb(760 - x, 260) for x in range(261))
+    assert found == pytest.approx(ways / comb(1001, 500))
+    assert 0.5 < found < 1.0

@@ -42,7 +42,6 @@ def spec_of(strategy: str, **fields: Any) -> Request:
 
 
 def log_of(story: Story, spec: Request) -> list[events.Event]:
-    """The events as the run store has them."""
     usage = Usage(tree_tokens=story.outcome.tree.committed_tokens)
     result = build_result("run-1", Plan(request=spec), story.outcome, usage, Timing())
     return [
@@ -155,7 +154,6 @@ async def test_only_whole_runs_are_recorded() -> None:
 
 
 def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
-    """A jump over the progress asked for is read where it lands; what lies between is not seen."""
     seen: list[list[int]] = []
 
     class Spy:

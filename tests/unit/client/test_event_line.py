@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flashedge import events
 from flashedge.client.event_line import FEW_SCORES, sum_up_scores
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import LOG_LINES, ROOT, RunView
+from flashedge.client.words import describe_wait, format_duration
 from flashedge.events import Event
 from flashedge.types import NodeId
 
@@ -64,3 +67,25 @@ def test_scores_that_left_the_log_still_count() -> None:
     for at in range(0, len(items), 7):
         view = fold(view, items[at : at + 7])
     assert view == fold(RunView(), items), "however the events arrive"
+
+
+# ---------------------------------------------------------------- words
+
+
+@pytest.mark.parametrize(
+    ("position", "starts_in_s", "words"),
+    [
+        (2, 12.4, "2 before it, starts in about 12 s"),
+        (0, 3700.0, "next, starts in about 1 h"),
+        (0, 0.0, "next, starts in about a second"),
+        (1, None, "1 before it"),
+        (None, None, ""),
+    ],
+)
+def test_a_wait_in_words(position: int | None, starts_in_s: float | None, words: str) -> None:
+    assert describe_wait(position, starts_in_s) == words
+
+
+def test_durations_have_one_unit() -> None:
+    shown = [format_duration(s) for s in (0.2, 59.4, 61, 7300, 200_000)]
+    assert shown == ["0 s", "59 s", "1 min", "2 h", "2 d"]

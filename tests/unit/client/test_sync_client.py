@@ -154,7 +154,6 @@ def test_answers_out_of_the_ordinary(
     "error", [e for e in vars(httpx).values() if isinstance(e, type) and issubclass(e, Exception)]
 )
 def test_every_exception_of_the_transport_is_translated(error: type[Exception]) -> None:
-    """Also of a later httpx: one that brings a new kind of transport error fails here."""
     if not issubclass(error, httpx.TransportError):
         return
 

@@ -26,8 +26,6 @@ LEAD = Rule(policy="lead", detect=4, thresholds=(("lead", 0.955),))
 
 @dataclass(frozen=True)
 class Script(World):
-    """A world in which the paths' answers and lengths are given."""
-
     paths: Sequence[tuple[str, int]] = ()
 
     def segment(self, tree: Tree, node: NodeId, bound: Granularity) -> Segment:
@@ -43,8 +41,8 @@ class Script(World):
 
 
 def simulate(paths: Sequence[tuple[str, int]], n: int, lead: Rule) -> tuple[set[int], int]:
-    """The twin: which paths are counted, and how many were begun, in a batch that gives each path a
-    token a step."""
+    """The twin: the counted paths, and how many began, in a batch that gives each path a token a
+    step."""
     ends = {i: paths[i][1] for i in range(min(n, lead.detect))}
     counted: set[int] = set()
     begun = len(ends)
@@ -146,7 +144,6 @@ paths = st.lists(
 def test_the_tree_is_that_of_a_batch_in_step(
     paths: list[tuple[str, int]], n: int, detect: int, least: float, order: int, kind: Any
 ) -> None:
-    """However late the results are."""
     lead = Rule(policy="lead", detect=detect, thresholds=(("lead", least),))
     run = drive(kind(n=n, policy=lead), world=Script(paths=paths), order=Random(order))
     counted, begun = simulate(paths, n, lead)

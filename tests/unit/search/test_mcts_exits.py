@@ -68,7 +68,6 @@ def test_without_exits_every_path_is_rolled_out() -> None:
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_a_good_path_ends_the_search(parallel: int) -> None:
-    """The paths of branch 1 are worth 0.9³."""
     score = {0: 0.8, 1: 0.9}
     found, state = run(
         search(parallel, positive_exit=True, accept=0.7), lambda path: score[path[0]]
@@ -86,7 +85,6 @@ def test_a_good_path_ends_the_search(parallel: int) -> None:
 
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_the_search_ends_once_every_leaf_is_futile(parallel: int) -> None:
-    """After two steps of 0.5 nothing can reach 0.3."""
     found, state = run(search(parallel, negative_exit=True, futile=0.3), lambda path: 0.5)
     assert (found.end.cut_by, found.end.unlikely) == ("futility", True)
     assert found.end.answer is not None, "the first path ran to its end"
@@ -97,7 +95,6 @@ def test_the_search_ends_once_every_leaf_is_futile(parallel: int) -> None:
 
 
 def test_one_viable_leaf_keeps_the_search_going() -> None:
-    """Branch 1 stays above 0.3, though no path of branch 0 does."""
     found, state = run(search(negative_exit=True, futile=0.3), lambda path: 0.9 if path[0] else 0.5)
     assert found.end.cut_by is None
     assert len(state.rollouts) == 8
@@ -105,8 +102,6 @@ def test_one_viable_leaf_keeps_the_search_going() -> None:
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_futile_rollouts_are_cut_and_count_among_n(parallel: int) -> None:
-    """Branch 0 is futile after its second step; a rollout there ends without a visit."""
-
     def score(path: Indices) -> float:
         return 0.95 if path[0] else (0.94 if len(path) == 1 else 0.2)
 
@@ -121,7 +116,6 @@ def test_futile_rollouts_are_cut_and_count_among_n(parallel: int) -> None:
 
 
 def test_rollouts_in_flight_are_cancelled_when_they_turn_out_futile() -> None:
-    """None is cut before a path has ended. Then those that are futile already go at once."""
     found, state = run(search(4, cut_rollouts=True, futile=0.3), lambda path: 0.5)
     assert (found.end.cut_by, found.end.unlikely) == ("futility", True)
     assert len(state.rollouts) >= 1

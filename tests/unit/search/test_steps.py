@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from flashedge.search.steps import BoundaryRule, StepEnd, build_rules, split_steps
-from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, FinishReason
+from flashedge.search.steps import (
+    TOP,
+    BoundaryRule,
+    EntropyRule,
+    StepEnd,
+    build_rules,
+    estimate_entropy,
+    split_steps,
+)
+from flashedge.types import BLANK_LINE, MARKERS, MAX_STEP_ENTROPY, STEP_RULES, TOKENS, FinishReason
 
 TEXTS = ["A", "\n\n", ".\n\n", "\n", "B\n", "\nC", " \n", "\n\nD", "", " "]
 A, BLANK, DOT, NEWLINE, B, C, SPACE_NL, D, EMPTY, SPACE = range(len(TEXTS))
@@ -62,7 +72,6 @@ def test_ends_step(rule: BoundaryRule, prev: int | None, token: int, ends: bool)
 
 
 def test_a_step_is_never_empty(rule: BoundaryRule) -> None:
-    """A blank line at a step's start is the rest of the one that ended the step before."""
     assert not rule.ends_step(None, BLANK)
     assert not rule.ends_step(None, NEWLINE)
     assert rule.ends_step(None, D)
@@ -126,7 +135,71 @@ def test_a_step_is_cut_where_it_ends(
 
 @pytest.mark.parametrize("limit", ["room", "max_tokens"])
 def test_a_boundary_counts_where_it_uses_up_the_last_token(limit: str) -> None:
-    """As for the stock loop, whose stop string counts before vLLM's length limit."""
     end = replace(END, **{limit: 2})
     assert end.cut([A, BLANK]) == (2, FinishReason.BOUNDARY)
     assert end.cut([A, EOS]) == (2, FinishReason.STOP)
+
+
+# ---------------------------------------------------------------- the rule entropy
+
+
+RULE = EntropyRule(threshold=1.0, min_tokens=2)
+
+
+def measure_exactly(shares: list[float]) -> float:
+    return -sum(p * math.log(p) for p in shares if p > 0)
+
+
+@pytest.mark.parametrize(
+    ("entropies", "before", "kept"),
+    [
+        ([0.1, 0.2, 0.3], 0, 3),
+        ([0.1, 0.2, 1.5, 0.1], 0, 2),
+        ([0.1, 0.2, 1.0, 0.1], 0, 4),  # not more than the threshold
+        ([9.0, 9.0, 9.0], 0, 2),  # the least length comes first
+        ([9.0, 0.1, 0.1], 0, 3),
+        ([9.0, 0.1, 0.1], 1, 3),
+        ([9.0, 0.1, 0.1], 2, 0),
+        ([], 5, 0),
+    ],
+)
+def test_a_step_is_cut_before_the_first_uncertain_token(
+    entropies: list[float], before: int, kept: int
+) -> None:
+    assert RULE.count_kept(entropies, before) == kept
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_the_cut_does_not_depend_on_the_chunks(size: int) -> None:
+    entropies = [2.0, 0.3, 0.9, 0.2, 1.7, 2.5, 0.1]
+    count = 0
+    for start in range(0, len(entropies), size):
+        chunk = entropies[start : start + size]
+        kept = RULE.count_kept(chunk, count)
+        count += kept
+        if kept < len(chunk):
+            break
+    assert count == RULE.count_kept(entropies) == 4
+
+
+def test_an_estimate_of_few_tokens_is_exact() -> None:
+    shares = [0.5, 0.25, 0.125, 0.125]
+    assert estimate_entropy([math.log(p) for p in shares]) == pytest.approx(1.75 * math.log(2))
+    assert estimate_entropy([0.0, -math.inf]) == 0.0
+
+
+def test_the_other_tokens_count_as_one() -> None:
+    shares = [0.04] * TOP + [0.02] * 10
+    found = estimate_entropy([math.log(p) for p in shares])
+    assert found == pytest.approx(measure_exactly([0.04] * TOP + [0.2]))
+    assert measure_exactly(shares) - found == pytest.approx(0.2 * math.log(10))
+
+
+def test_no_estimate_is_below_every_threshold() -> None:
+    most = estimate_entropy([-math.log(TOP + 1)] * (TOP + 1))
+    assert most == pytest.approx(math.log(TOP + 1))
+    assert most > MAX_STEP_ENTROPY
+
+
+def test_travels_to_an_engine_process() -> None:
+    assert EntropyRule.from_json(json.loads(json.dumps(RULE.to_json()))) == RULE

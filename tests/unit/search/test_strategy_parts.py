@@ -29,7 +29,6 @@ from tests.support.runtime_rig import BEAM, drive, sim_engines
 
 
 def test_puct_by_hand() -> None:
-    """Q + c P sqrt(N) / (1 + n)."""
     assert puct(0.5, 0.25, visits=0, parent_visits=4, c=1.0) == pytest.approx(1.0)
     assert puct(0.5, 0.25, visits=3, parent_visits=4, c=2.0) == pytest.approx(0.75)
     assert puct(0.5, 0.25, visits=3, parent_visits=0, c=2.0) == 0.5
@@ -149,8 +148,6 @@ def test_a_spec_survives_json() -> None:
 
 
 class Wide:
-    """Continues all paths. It is certain as soon as two paths are finished."""
-
     def __init__(self, *, greed: int = 1) -> None:
         self.greed = greed
 

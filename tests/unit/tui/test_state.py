@@ -33,7 +33,7 @@ from flashedge.tui.device import DeviceSample, read_devices
 from flashedge.tui.export import to_json, to_svg
 from flashedge.tui.state import Dashboard, TokenSample
 from flashedge.tui.summary import parse_run, parse_status
-from flashedge.tui.widgets.bars import draw_status
+from flashedge.tui.widgets.answer import CHOSEN, draw_line, draw_table
 from flashedge.tui.widgets.beam_tree import group_key
 from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.machine import draw_devices, draw_rates
@@ -53,7 +53,6 @@ def whole_mcts() -> RunView:
 
 
 def grown(*items: events.Event) -> RunView:
-    """A root whose children 1 and 2 generate, then `items`."""
     first = events.NodesExpanded(
         parent=ROOT, depth=1, children=((NodeId(1), 0, 7), (NodeId(2), 1, 8))
     )
@@ -103,7 +102,6 @@ def test_progress_stands_apart_from_committed_tokens() -> None:
 
 
 def test_a_cancelled_node_loses_what_it_had() -> None:
-    """So does the search's tree, whatever had arrived of the node."""
     run = grown(step(1, 5), score(1, 0.5))
     run = fold(run, [(9, events.NodesMarked(status="cancelled", nodes=(NodeId(1),)))])
     node = run.nodes[NodeId(1)]
@@ -290,21 +288,7 @@ def test_live_runs_come_first_and_one_is_chosen() -> None:
     assert state.find_runs_to_follow(now) == ("go", "wait")
 
 
-def test_following_goes_to_the_run_that_begins() -> None:
-    now = listing(("old", "finished"))
-    assert now.daemon is not None
-    new = parse_run(summary("new", "running", created_at=120.0))
-    rows = [new, *now.runs]
-    assert state.update_daemon(now, now.daemon, rows).chosen == "new"
-    held = state.update_daemon(now, now.daemon, rows, follow=False)
-    assert held.chosen == "old"
-    assert state.follow_newest(held, True).chosen == "new"
-    again = state.choose(state.update_daemon(now, now.daemon, rows), "old")
-    assert state.update_daemon(again, now.daemon, rows).chosen == "old", "it did not begin now"
-
-
 def test_runs_that_wait_stand_in_their_order_and_are_not_followed() -> None:
-    """An agent sends many problems: the watcher stays with what runs."""
     now = listing(("go", "running"))
     assert now.daemon is not None
     first, second = (
@@ -340,16 +324,6 @@ def test_what_is_known_of_a_run_that_waits() -> None:
     assert small[1][11:] == f"a path: {row.prediction}", "not cut"
 
 
-def test_the_policy_is_named_where_it_is_not_the_usual_one() -> None:
-    ready = {"state": "ready", "pair": "bundled"}
-    for policy, is_named in (("shortest", False), ("fcfs", True)):
-        status = parse_status({**ready, "scheduling": {"policy": policy, "programs": []}})
-        now = state.update_daemon(Dashboard(), status, [])
-        assert (f"policy {policy}" in draw_status(now, 120, "here").plain) is is_named
-    older = state.update_daemon(Dashboard(), parse_status(ready), [])
-    assert "policy" not in draw_status(older, 120, "here").plain
-
-
 def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
     now = state.choose(listing(("old", "finished")), "new")
     assert now.daemon is not None
@@ -380,13 +354,6 @@ def test_older_runs_stay_listed_behind_the_newest() -> None:
     now = state.add_older(now, poll(Dashboard(), 22, 0, 4).runs)
     assert (now.has_older, len(now.listed)) == (False, 22)
     assert poll(now, 21, 17, 21).older == (), "a run was removed, and nobody knows which"
-
-
-def test_a_lost_daemon_keeps_what_was_listing() -> None:
-    before = state.fold_events(listing(("go", "running")), "go", live_items()[:50])
-    now = state.lose_daemon(before, "gone", 2.0)
-    assert (now.link.state, now.link.retry_in_s, now.daemon) == ("lost", 2.0, None)
-    assert (now.trees, now.runs) == (before.trees, before.runs)
 
 
 def test_few_trees_are_kept() -> None:
@@ -477,14 +444,6 @@ def test_a_replay_gives_every_event_once(speed: int) -> None:
     assert without_timing.total_s == pytest.approx(2.0)
 
 
-def test_a_replayed_run_is_the_stored_run() -> None:
-    now = state.start_replay(listing(("go", "finished")), "r", stored_items())
-    while now.replay is not None and not now.replay.over:
-        now = state.advance_replay(now, 0.3)
-    assert now.shown == whole()
-    assert state.end_replay(now).shown is None
-
-
 # ---------------------------------------------------------------- lines, export, the rest
 
 
@@ -504,7 +463,6 @@ def test_lines_of_a_tree() -> None:
 
 
 def family(*families: tuple[int, ...]) -> RunView:
-    """A tree of families: each a parent, then its children."""
     items = [
         events.NodesExpanded(
             parent=NodeId(parent),
@@ -608,12 +566,6 @@ def test_scores_are_read_without_colour() -> None:
     assert [score_colour(s) for s in (0.0, 1.0, -3.0)] == [SCALE[0], SCALE[-1], SCALE[0]]
     assert draw_sparkline([0, 4, 8], 4) == "  ▄█"
 
-    def luminance(c: str) -> float:
-        r, g, b = (int(c[i : i + 2], 16) for i in (1, 3, 5))
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b
-
-    assert [luminance(c) for c in SCALE] == sorted(luminance(c) for c in SCALE)
-
 
 def test_the_engines_cards_are_sampled_or_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SimpleNamespace(total=24 << 30, free=4 << 30, used=20 << 30)
@@ -696,3 +648,50 @@ def test_a_run_is_over_in_the_list_as_soon_as_its_tree_is() -> None:
         state.fold_events(listing(("r", "running")), "r", live_items()[:99]), "r"
     )
     assert (stopped.listed[0].status, stopped.listed[0].answer) == ("interrupted", None)
+
+
+# ---------------------------------------------------------------- votes: a line, or a table
+
+
+VOTES = (9, 3, 2, 1, 1)
+
+
+SHARES = tuple(
+    (Vote(answer=f"{10 + i}", weight=n / 16, count=n), n / 16) for i, n in enumerate(VOTES)
+)
+
+
+def draw_votes_line(width: int) -> str:
+    return draw_line("Votes", SHARES, "10", width).plain
+
+
+def test_a_line_has_as_many_votes_as_it_has_room_for_and_counts_the_rest() -> None:
+    assert draw_votes_line(100).count("×") == len(VOTES)
+    assert "more" not in draw_votes_line(100)
+    line = draw_votes_line(50)
+    assert len(line) <= 50
+    assert line.endswith(f"{len(VOTES) - line.count('×')} more")
+    assert draw_votes_line(12).count("×") == 1, "one always stands"
+
+
+def test_the_chosen_answer_stands_first_and_is_marked() -> None:
+    line = draw_line("Answer", SHARES, "12", 60).plain
+    assert line.startswith(f"Answer     {CHOSEN} 12 ×2 12% · 10 ×9 56%")
+    assert line.count(CHOSEN) == 1
+
+
+def test_an_answer_that_no_vote_has_is_shown() -> None:
+    assert draw_line("Answer", (), "12", 60).plain == f"Answer     {CHOSEN} 12"
+
+
+def test_the_table_has_a_header_and_marks_the_chosen_answer() -> None:
+    rows = [line.plain for line in draw_table(SHARES, "11", 42, 8)]
+    assert rows[0].split() == ["answer", "paths", "share"]
+    assert [row[:4].strip() for row in rows[1:]] == ["10", f"{CHOSEN} 11", "12", "13", "14"]
+    assert {len(row) for row in rows} == {42}
+
+
+def test_the_table_counts_what_it_has_no_line_for() -> None:
+    rows = [line.plain for line in draw_table(SHARES, "10", 42, 4)]
+    assert len(rows) == 4
+    assert rows[-1].strip() == "3 more answers from 4 paths"
