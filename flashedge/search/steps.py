@@ -54,11 +54,6 @@ class BoundaryRule:
     """Ids whose text is whitespace only."""
 
     @classmethod
-    def from_decode(cls, decode: Callable[[int], str], vocab_size: int) -> BoundaryRule:
-        """Decode each id in [0, vocab_size) by itself."""
-        return cls.from_texts(enumerate(map(decode, range(vocab_size))))
-
-    @classmethod
     def from_texts(cls, texts: Iterable[tuple[int, str]]) -> BoundaryRule:
         """From (id, text) pairs. Ids that are not listed never end a step."""
         newlines = [(token, text) for token, text in texts if "\n" in text]

@@ -156,7 +156,7 @@ def test_split_steps_loses_nothing(text: str) -> None:
 
 @given(st.lists(st.integers(0, len(PIECES) - 1), max_size=20))
 def test_ids_and_text_agree_on_boundaries(ids: list[int]) -> None:
-    rule = BoundaryRule.from_decode(PIECES.__getitem__, len(PIECES))
+    rule = BoundaryRule.from_texts(enumerate(PIECES))
     assert BoundaryRule.from_json(rule.to_json()) == rule == pickle.loads(pickle.dumps(rule))
     pieces = rule.split_ids(ids)
     assert [i for piece in pieces for i in piece] == ids

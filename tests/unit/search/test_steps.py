@@ -25,7 +25,7 @@ A, BLANK, DOT, NEWLINE, B, C, SPACE_NL, D, EMPTY, SPACE = range(len(TEXTS))
 
 @pytest.fixture
 def rule() -> BoundaryRule:
-    return BoundaryRule.from_decode(TEXTS.__getitem__, len(TEXTS))
+    return BoundaryRule.from_texts(enumerate(TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_vocabulary_has_every_rule() -> None:
     texts = [*TEXTS, "Wait", " Wait", "Waiting", " Alternatively", "</think>", "wait"]
     rules = build_rules(enumerate(texts))
     assert tuple(rules) == STEP_RULES
-    assert rules[BLANK_LINE] == BoundaryRule.from_decode(texts.__getitem__, len(texts))
+    assert rules[BLANK_LINE] == BoundaryRule.from_texts(enumerate(texts))
     first = len(TEXTS)
     assert rules[MARKERS].holds == {first, first + 1, first + 3, first + 4}
     ids = (first, A, first + 1, A, first + 2, first + 3, A)

@@ -566,6 +566,12 @@ def test_scores_are_read_without_colour() -> None:
     assert [score_colour(s) for s in (0.0, 1.0, -3.0)] == [SCALE[0], SCALE[-1], SCALE[0]]
     assert draw_sparkline([0, 4, 8], 4) == "  ▄█"
 
+    def luminance(c: str) -> float:
+        r, g, b = (int(c[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    assert [luminance(c) for c in SCALE] == sorted(luminance(c) for c in SCALE)
+
 
 def test_the_engines_cards_are_sampled_or_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SimpleNamespace(total=24 << 30, free=4 << 30, used=20 << 30)
