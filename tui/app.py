@@ -106,10 +106,8 @@ class DashboardApp(App[None]):
         self._answer, self._certainty = AnswerPanel(), CertaintyPanel()
         self._votes = Panel(draw_votes, id="votes", title="Votes")
         machine = build_machine_panels()
-        self._panels: tuple[Panel, ...] = (
-            *(self._bar, self._answer, self._votes, self._certainty),
-            *machine,
-        )
+        panels = self._bar, self._answer, self._votes, self._certainty
+        self._panels: tuple[Panel, ...] = (*panels, *machine)
         self._machine = PanelGroup(*machine, id="machine")
         self._machine.retitle("Machine")
         self._question = PanelGroup(*(self._problem, self._answer, self._solution), id="question")

@@ -186,7 +186,9 @@ def update_daemon(
     """A snapshot of the daemon. follow: a run that started since the last one becomes the chosen,
     and one that waits only where none runs."""
     known = {r.id: r.status for r in state.runs}
-    ordered = tuple(sorted(runs, key=_rank_row))
+    ordered = tuple(
+        sorted(runs, key=lambda r: (not r.live, r.status != "running", r.position or 0))
+    )
     begun = [r for r in _list_running(runs) if known.get(r.id) != r.status]
     newest = max(begun, key=lambda r: r.created_at, default=None)
     chosen = state.chosen  # it may be newer than this snapshot, or older than the listing
@@ -293,7 +295,10 @@ def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
         for _, event in items
     ]
     total = sum(weights) or 1.0
-    length_s = _duration_s(items)
+    last = items[-1][1] if items else None
+    timing = last.result.get("timing") or {} if isinstance(last, RunFinished) else {}
+    length_s = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
+    length_s = length_s if length_s > 0 else _EVENT_S * len(items)
     offsets = tuple(length_s * done / total for done in accumulate(weights))
     return Replay(run=run, items=tuple(items), offsets_s=offsets)
 
@@ -305,13 +310,6 @@ def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, .
     while due < len(replay.items) and replay.offsets_s[due] <= at_s:
         due += 1
     return replace(replay, at_s=at_s, due=due), replay.items[replay.due : due]
-
-
-def _duration_s(items: Sequence[Numbered]) -> float:
-    last = items[-1][1] if items else None
-    timing = last.result.get("timing") or {} if isinstance(last, RunFinished) else {}
-    duration_s = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
-    return duration_s if duration_s > 0 else _EVENT_S * len(items)
 
 
 def start_replay(state: Dashboard, run: str, items: Sequence[Numbered]) -> Dashboard:
@@ -379,10 +377,6 @@ def _settle_row(row: RunRow, tree: RunView | None) -> RunRow:
 def _list_running(runs: Sequence[RunRow]) -> list[RunRow]:
     """The runs that run; where there is none, those that wait."""
     return [r for r in runs if r.status == "running"] or [r for r in runs if r.live]
-
-
-def _rank_row(row: RunRow) -> tuple[bool, bool, int]:
-    return not row.live, row.status != "running", row.position or 0
 
 
 def _age_key(row: RunRow) -> tuple[float, str]:

@@ -110,7 +110,8 @@ class Grid:
         checkpoints = [c for trace in traces for c in trace.checkpoints[:-1]]
         found = []
         for i, name in enumerate(measures):
-            seen = {_round_down(c.measures[name]) for c in checkpoints if name in c.measures}
+            values = (c.measures[name] for c in checkpoints if name in c.measures)
+            seen = {math.floor(value * 1e4) / 1e4 for value in values}  # a run still meets its own
             if i == 0:
                 found.append((name, _thin_out(sorted({*seen, 1.0}), MAX_FIRST)))
             elif seen:
@@ -142,10 +143,6 @@ class SmallerCap:
         """How a run ends at the cap. Nobody probes a run that no policy watches."""
         ending = end_at(trace, self.cap) or trace.whole
         return Ending(right=ending.right, tokens=ending.tokens)
-
-
-def _round_down(value: float) -> float:
-    return math.floor(value * 1e4) / 1e4
 
 
 def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
@@ -300,15 +297,17 @@ class Calibrator:
             rule = None
         compared = [self.compare(r) for r in rules]
         caps = [self._compare_cap(cap, everything) for cap in self._caps]
+        points, even = (
+            [Point(tokens=c.tokens, accuracy=c.accuracy) for c in found]
+            for found in (compared, caps)
+        )
         return Choice(
             rule=rule,
             comparison=self.compare(rule),
             validated=validated,
             smaller_cap=self._find_cap(everything, max_loss),
-            frontier=keep_pareto_front(
-                Point(tokens=c.tokens, accuracy=c.accuracy) for c in compared
-            ),
-            even=tuple(Point(tokens=c.tokens, accuracy=c.accuracy) for c in caps),
+            frontier=keep_pareto_front(points),
+            even=tuple(even),
         )
 
     def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:

@@ -68,13 +68,8 @@ class Calls(Generic[Reply]):
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
         """Start a run without following it: `{"id", "status", "position", …}`, once the pair is
         loaded."""
-        return self._json(
-            "POST",
-            "/v1/runs",
-            json=make_sendable(body),
-            headers=headers,
-            timeout=self._patient(_LOAD_TIMEOUT_S),
-        )
+        sent, timeout = make_sendable(body), self._patient(_LOAD_TIMEOUT_S)
+        return self._json("POST", "/v1/runs", json=sent, headers=headers, timeout=timeout)
 
     def repeat_run(self, run: str) -> Reply:
         """Start a run's request once more, as a new run: `{"id", "status", "position", …}`."""

@@ -209,13 +209,9 @@ class _ViewDraft:
     def _mark(self, node: NodeId, status: str) -> None:
         known = self._now.nodes.get(node)
         if status == "cancelled" and known is not None:
-            place: dict[str, Any] = {
-                "parent": known.parent,
-                "index": known.index,
-                "depth": known.depth,
-            }
-            blank = NodeView(id=node, status=status, **place)
-            self._change(node, **{f.name: getattr(blank, f.name) for f in fields(NodeView)})
+            blank = NodeView(id=node, parent=known.parent, index=known.index, depth=known.depth)
+            kept = {f.name: getattr(blank, f.name) for f in fields(NodeView)}
+            self._change(node, **{**kept, "status": status})
         else:
             self._change(node, status=status)
 
@@ -254,15 +250,8 @@ def build_view(result: Mapping[str, Any]) -> RunView:
     for data in result["tree"]["nodes"]:
         node, parent = NodeId(data["id"]), data["parent"]
         depth = nodes[parent].depth + 1 if parent in nodes else 0
-        nodes[node] = NodeView(
-            id=node,
-            parent=parent,
-            depth=depth,
-            status=data["status"],
-            tokens=data["tokens"],
-            text=data["text"],
-            score=data["score"],
-        )
+        known = {name: data[name] for name in ("status", "tokens", "text", "score")}
+        nodes[node] = NodeView(id=node, parent=parent, depth=depth, **known)
         if parent is not None:
             children[parent] = (*children.get(parent, ()), node)
     certainty = result.get("certainty")

@@ -100,11 +100,8 @@ def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FilePr
     question = _find_first(fields, _QUESTION)
     if not isinstance(question, str) or not question.strip():
         raise ValueError("problem is missing or is not a text")
-    name, family, steps = (
-        _find_first(fields, _NAME),
-        _find_first(fields, _FAMILY),
-        fields.get("steps"),
-    )
+    name, family = _find_first(fields, _NAME), _find_first(fields, _FAMILY)
+    steps = fields.get("steps")
     if name is not None and not _is_plain(name, str, int):
         raise ValueError("id is neither a text nor an integer")
     return FileProblem(

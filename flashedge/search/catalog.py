@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
@@ -24,27 +24,22 @@ from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.types import STRATEGIES, Judges
 
-
-def _pop_exits(fields: dict[str, Any]) -> Exits:
-    names = {field.name for field in dataclasses.fields(Exits)}
-    return Exits(**{name: fields.pop(name) for name in names & fields.keys()})
-
-
-_STEPWISE: Mapping[str, Callable[..., Search[Any]]] = {
+_STRATEGIES: Mapping[str, Any] = {
     "beam": BeamSearch,
+    "best_of_n": BestOfN,
+    "self_consistency": SelfConsistency,
     "dvts": Dvts,
     "dynamic_branching": DynamicBranching,
     "varying_granularity": VaryingGranularity,
     "rebase": Rebase,
-    "mcts": lambda **fields: Mcts(exits=_pop_exits(fields), **fields),
+    "mcts": Mcts,
+    "probed_cot": ProbedCot,
 }
-_WHOLE: Mapping[str, tuple[Callable[..., Search[Any]], Callable[..., Search[Any]]]] = {
-    "best_of_n": (BestOfN, CountedBestOfN),
-    "self_consistency": (SelfConsistency, CountedSelfConsistency),
-}
-"""Each draws whole answers, and stops by its policy or by the lead of its vote."""
-WITHOUT_STEP_SCORES = (*_WHOLE, "probed_cot")
+_COUNTED = {"best_of_n": CountedBestOfN, "self_consistency": CountedSelfConsistency}
+"""They draw whole answers, and can stop by the lead of their vote."""
+WITHOUT_STEP_SCORES = (*_COUNTED, "probed_cot")
 """Strategies that never choose between unfinished paths, so whole-answer verifiers serve them."""
+T = TypeVar("T")
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
 _SUFFIXED = re.compile(r"(.+)-(\d{1,9})", re.ASCII)
 
@@ -63,56 +58,47 @@ def parse_strategy(text: str, programs: Collection[str] = ()) -> tuple[str, int 
 def make_search(
     strategy: str,
     *,
-    n: int,
-    branching: int,
-    aggregate: str,
-    selection: str,
-    max_step_tokens: int,
-    max_steps: int,
     options: Mapping[str, Any] = MappingProxyType({}),
     policy: Policy | None = None,
     programs: Programs = MappingProxyType({}),
     judges: Judges = "steps",
+    **common: Any,
 ) -> Search[Any]:
-    """Create the search of that name. Arguments that it has no use for are ignored.
+    """Create the search of that name.
 
     options: see `_OPTIONS`; programs: the user's own strategies by name, which can't replace a
-    built-in one; judges: what one score of the verifier is about. Raises NotFound, RequestError.
+    built-in one; judges: what one score of the verifier is about; common: n, aggregate, selection,
+    branching, max_step_tokens and max_steps, for the searches that have them. Raises NotFound,
+    RequestError.
     """
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
     counts = find_lead(policy) is not None
-    if counts and name not in _WHOLE:
+    if counts and name not in _COUNTED:
         raise RequestError(
             f"strategy {name!r} can't stop by the lead of a vote: it does not draw whole answers",
-            hint=f"use {' or '.join(_WHOLE)}, or another policy",
+            hint=f"use {' or '.join(_COUNTED)}, or another policy",
             param="early_exit",
         )
-    voting: dict[str, Any] = {
-        "n": n,
-        "aggregate": aggregate,
-        "selection": selection,
-        "policy": policy,
-    }
-    stepping: dict[str, Any] = {
-        "branching": branching,
-        "max_step_tokens": max_step_tokens,
-        "max_steps": max_steps,
-    }
-    if name not in STRATEGIES:
-        try:
-            program = programs[name](**options)
-        except (TypeError, ValueError) as error:
-            raise RequestError(
-                f"strategy {name!r} can't be made with {dict(options)}: {error}", param="options"
-            ) from error
-        return ProgramSearch(program=program, name=name, **voting, **stepping)
-    checked = _check_options(name, options)
-    if name == "probed_cot":
-        return ProbedCot(policy=policy, **checked)
-    if name in _WHOLE:
-        return _WHOLE[name][counts](**voting, judges=judges, **checked)
-    return _STEPWISE[name](**voting, **stepping, **checked)
+    given = {**common, "policy": policy, "judges": judges}
+    if name in STRATEGIES:
+        given |= _check_options(name, options)
+        if name == "mcts":
+            given["exits"] = _build(Exits, given)
+        return cast(Search[Any], _build(_COUNTED[name] if counts else _STRATEGIES[name], given))
+    try:
+        program = programs[name](**options)
+    except (TypeError, ValueError) as error:
+        raise RequestError(
+            f"strategy {name!r} can't be made with {dict(options)}: {error}", param="options"
+        ) from error
+    return _build(ProgramSearch, {**given, "program": program, "name": name})
+
+
+def _build(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Create a dataclass from the given values that are fields of it."""
+    names = {field.name for field in dataclasses.fields(cast(Any, kind))}
+    return kind(**{name: given[name] for name in names & given.keys()})
 
 
 def check_judges(strategy: str, judges: Judges) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flashedge.search.base import Child, Command, Expand, Score
-from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
+from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
 from flashedge.types import Granularity, Limits, NodeId, Problem
 
@@ -166,15 +166,8 @@ class Stepwise(LevelSearch):
 
     def settle_level(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
         """Mark ended paths and duplicates. The second value: the other paths, best first."""
-        ended = tuple(node for node in state.level if self.ends_path(state, node))
-        unfinished = sorted(set(state.level).difference(ended))
-        found = find_unique(state.tree, unfinished, lambda node: self.family(state, node))
-        unique = sorted(found, key=lambda node: (-self.path_score(state, node), node))
-        tree = state.tree.mark(
-            dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
-            | dict.fromkeys(unique, NodeStatus.ACTIVE)
-            | dict.fromkeys(ended, NodeStatus.COMPLETE)
-        )
+        tree, unique, ended = self.settle(state, state.level, lambda n: self.family(state, n))
+        unique.sort(key=lambda node: (-self.path_score(state, node), node))
         return replace(state, tree=tree, complete=(*state.complete, *ended)), tuple(unique)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from flashedge.types import BLANK_LINE, ENTROPY, MARKERS, TOKENS, FinishReason, TokenIds
@@ -93,21 +93,11 @@ class BoundaryRule:
         return tuple(pieces)
 
     def to_json(self) -> dict[str, list[int]]:
-        return {
-            "holds": sorted(self.holds),
-            "closes": sorted(self.closes),
-            "opens": sorted(self.opens),
-            "blank": sorted(self.blank),
-        }
+        return {field.name: sorted(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Iterable[int]]) -> BoundaryRule:
-        return cls(
-            holds=frozenset(data["holds"]),
-            closes=frozenset(data["closes"]),
-            opens=frozenset(data["opens"]),
-            blank=frozenset(data["blank"]),
-        )
+        return cls(**{name: frozenset(ids) for name, ids in data.items()})
 
 
 def build_rules(texts: Iterable[tuple[int, str]]) -> Mapping[str, BoundaryRule]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Generic, TypeVar
@@ -306,13 +306,3 @@ class Tree:
 
     def _replace(self, changed: tuple[Node, ...]) -> Tree:
         return Tree(nodes=self.nodes.update(changed))
-
-
-def find_unique(
-    tree: Tree, nodes: Iterable[NodeId], family: Callable[[NodeId], int] = lambda node: 0
-) -> list[NodeId]:
-    """The first node of each text. nodes: ascending ids; equal texts of two families differ."""
-    first: dict[tuple[int, str], NodeId] = {}
-    for node in nodes:
-        first.setdefault((family(node), tree.path_text(node).strip()), node)
-    return list(first.values())

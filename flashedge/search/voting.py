@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Generic, TypeVar, assert_never
@@ -357,6 +357,24 @@ class VotingSearch(ABC, Generic[S]):
         )
 
     # ------------------------------------------------------------ the vote
+
+    def settle(
+        self, state: S, nodes: Sequence[NodeId], family: Callable[[NodeId], int] = lambda node: 0
+    ) -> tuple[Tree, list[NodeId], list[NodeId]]:
+        """Mark generated nodes, ascending ids: those that end a path, the first of each text, and
+        duplicates of it within a family. Returns the tree, the unfinished ones and the ended ones.
+        """
+        ended = [node for node in nodes if self.ends_path(state, node)]
+        unfinished = [node for node in nodes if node not in ended]
+        first: dict[tuple[int, str], NodeId] = {}
+        for node in unfinished:
+            first.setdefault((family(node), state.tree.path_text(node).strip()), node)
+        tree = state.tree.mark(
+            dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
+            | dict.fromkeys(first.values(), NodeStatus.ACTIVE)
+            | dict.fromkeys(ended, NodeStatus.COMPLETE)
+        )
+        return tree, list(first.values()), ended
 
     def settle_open(
         self, state: S, nodes: Iterable[NodeId]

@@ -191,8 +191,9 @@ class BeamTree(LineList):
             text.append(f" → {show_in_line(node.answer)}", style="bold")
         begin = len(text)
         text.append(f" {self._words(node, width - len(text) - 1)}", style=style)
-        if line.is_match:
-            _highlight(text, self.filter, begin)
+        if line.is_match and (pattern := re.escape(show_in_line(self.filter))):
+            for match in re.finditer(pattern, text.plain[begin:], re.IGNORECASE):
+                text.stylize("reverse", begin + match.start(), begin + match.end())
         text.truncate(width, overflow="ellipsis")
         return text
 
@@ -267,9 +268,3 @@ class BeamTree(LineList):
         if best in self._places:
             self._go(self._places[best])
             self._selected = best
-
-
-def _highlight(text: Text, wanted: str, begin: int) -> None:
-    if pattern := re.escape(show_in_line(wanted)):
-        for match in re.finditer(pattern, text.plain[begin:], re.IGNORECASE):
-            text.stylize("reverse", begin + match.start(), begin + match.end())

@@ -54,20 +54,10 @@ class EmbeddingGroups:
         self, folder: Path, threshold: float, *, command: Sequence[str] | None = None
     ) -> None:
         """folder: checked by `resolve_model`; threshold: least cosine, in [0, 1]."""
-        own = (
-            sys.executable,
-            "-P",
-            "-m",
-            "flashedge.answers.workers.embedding_groups",
-            str(folder),
-            str(threshold),
-        )
-        self._worker = LineWorker(
-            "embedding",
-            command or own,
-            without=FALLBACK,
-            environ={"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"},
-        )
+        module = "flashedge.answers.workers.embedding_groups"
+        own = (sys.executable, "-P", "-m", module, str(folder), str(threshold))
+        environ = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
+        self._worker = LineWorker("embedding", command or own, without=FALLBACK, environ=environ)
         self._lock = asyncio.Lock()
         self.doubts = 0
         """See `answers.grouping.TextGroups`."""
@@ -163,10 +153,8 @@ def main() -> None:
         return
     replies.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
-        replies.write(
-            json.dumps({"groups": group_texts(embedder, json.loads(line)["texts"], threshold)})
-            + "\n"
-        )
+        groups = group_texts(embedder, json.loads(line)["texts"], threshold)
+        replies.write(json.dumps({"groups": groups}) + "\n")
 
 
 if __name__ == "__main__":

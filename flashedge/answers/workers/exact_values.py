@@ -55,18 +55,13 @@ def are_equal_values(a: Any, b: Any) -> bool:
     difference = a - b
     if difference.is_Rational and not may_round:
         return bool(difference == 0)
-    point = _choose_point(difference)
+    symbols = sorted(difference.free_symbols, key=lambda symbol: symbol.sort_key())
+    point = {symbol: sympy.Rational(sympy.prime(5 + i), 7) for i, symbol in enumerate(symbols)}
     size = max(abs(value.subs(point).evalf(30)) for value in (a, b))
     gap = abs(difference.subs(point).evalf(30))
     if gap.is_comparable and gap > _APART * size:
         return may_round and not point and bool(gap <= min(LEAST_DIGIT, LEAST_SHARE * size))
     return bool(sympy.expand(difference) == 0) or difference.equals(0) is True
-
-
-def _choose_point(value: Any) -> dict[Any, Any]:
-    """A value for each symbol. Formulas that differ there differ."""
-    symbols = sorted(value.free_symbols, key=lambda symbol: symbol.sort_key())
-    return {symbol: sympy.Rational(sympy.prime(5 + i), 7) for i, symbol in enumerate(symbols)}
 
 
 def _list_positive(value: Any) -> set[Any]:

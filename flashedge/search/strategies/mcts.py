@@ -31,7 +31,7 @@ from flashedge.search.mcts.rollouts import (
     note_segment,
     visit,
 )
-from flashedge.search.tree import ROOT, NodeStatus, Tree, find_unique
+from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET, Phase, VotingSearch
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
 
@@ -294,13 +294,7 @@ class Mcts(VotingSearch[MctsState]):
         the older child.
         """
         nodes = state.list_new_children(node)
-        ended = tuple(child for child in nodes if self.ends_path(state, child))
-        unfinished = [child for child in nodes if child not in ended]
-        tree = state.tree.mark(
-            dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
-            | dict.fromkeys(find_unique(state.tree, unfinished), NodeStatus.ACTIVE)
-            | dict.fromkeys(ended, NodeStatus.COMPLETE)
-        )
+        tree, _, ended = self.settle(state, nodes)
         children = tree.list_kept(node)
         segments = [child.segment for child in children if child.segment is not None]
         uniform = self.prior == "uniform"

@@ -41,10 +41,9 @@ def step_counter(generator: Path) -> StepCounter:
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(generator / "tokenizer.json"))
-    rule = BoundaryRule.from_decode(
-        lambda token: str(tokenizer.decode([token], skip_special_tokens=False)),
-        tokenizer.get_vocab_size(with_added_tokens=True),
-    )
+    ids = range(tokenizer.get_vocab_size(with_added_tokens=True))
+    texts = (str(tokenizer.decode([token], skip_special_tokens=False)) for token in ids)
+    rule = BoundaryRule.from_texts(enumerate(texts))
 
     def count(token_ids: Sequence[int], num_steps: int) -> tuple[int, ...]:
         lengths = [len(piece) for piece in rule.split_ids(token_ids)]
