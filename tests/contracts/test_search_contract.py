@@ -32,8 +32,8 @@ from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
-from flashedge.types import FinishReason, Limits, NodeId, Segment
-from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive
+from flashedge.types import FinishReason, Limits, NodeId
+from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive, make_segment
 
 
 class Halves:
@@ -54,6 +54,7 @@ def by_lead(detect: int, least: float) -> Policy:
     return Rule(policy="lead", detect=detect, thresholds=(("lead", least),))
 
 
+SHORT = {"max_step_tokens": 5, "max_steps": 4}
 SEARCHES: dict[str, Search[Any]] = {
     "best_of_n": BestOfN(n=5),
     "best_of_1": BestOfN(n=1, selection="best", aggregate="min"),
@@ -74,28 +75,18 @@ SEARCHES: dict[str, Search[Any]] = {
     "rebase": Rebase(n=9, max_step_tokens=5, max_steps=4, policy=watching("static")),
     "rebase_greedy": Rebase(n=5, max_step_tokens=5, max_steps=5, temperature=0.01),
     "rebase_in_trees": Rebase(n=8, width=3, max_step_tokens=5, max_steps=4),
-    "rebase_in_trees_watched": Rebase(
-        n=8, width=3, max_step_tokens=5, max_steps=4, policy=watching("every_5")
-    ),
-    "mcts": Mcts(n=5, branching=3, max_step_tokens=5, max_steps=4, aggregate="prod"),
-    "mcts_watched": Mcts(
-        n=6, branching=2, max_step_tokens=5, max_steps=5, prior="uniform", policy=watching()
-    ),
-    "mcts_watched_now_and_then": Mcts(
-        n=7, branching=3, max_step_tokens=5, max_steps=3, policy=watching("every_5")
-    ),
-    "mcts_parallel": Mcts(
-        n=8, branching=3, max_step_tokens=5, max_steps=4, aggregate="prod", parallel=4
-    ),
+    "rebase_in_trees_watched": Rebase(n=8, width=3, **SHORT, policy=watching("every_5")),
+    "mcts": Mcts(n=5, branching=3, **SHORT, aggregate="prod"),
+    "mcts_watched": Mcts(n=6, branching=2, **SHORT, prior="uniform", policy=watching()),
+    "mcts_watched_now_and_then": Mcts(n=7, branching=3, **SHORT, policy=watching("every_5")),
+    "mcts_parallel": Mcts(n=8, branching=3, **SHORT, aggregate="prod", parallel=4),
     "mcts_parallel_watched": Mcts(
         n=9, branching=2, max_step_tokens=5, max_steps=5, policy=watching("every_5"), parallel=3
     ),
     "probed_cot": ProbedCot(probe_tokens=6),
     "probed_cot_waiting": ProbedCot(probe_tokens=6, beside=False, tv_epsilon=0.5),
     "probed_cot_unprobed": ProbedCot(probe_tokens=0),
-    "program": ProgramSearch(
-        program=Halves(), name="halves", n=6, max_step_tokens=5, max_steps=4, policy=watching()
-    ),
+    "program": ProgramSearch(program=Halves(), name="halves", n=6, **SHORT, policy=watching()),
 }
 COUNTED: dict[str, Search[Any]] = {
     "self_consistency_counted": CountedSelfConsistency(n=9, policy=by_lead(3, 0.96)),
@@ -105,9 +96,7 @@ COUNTED: dict[str, Search[Any]] = {
 SILENT = {"self_consistency", "probed_cot"}
 WORLDS = [World(seed) for seed in range(6)]
 ENDED = {NodeStatus.COMPLETE, NodeStatus.PRUNED, NodeStatus.DUPLICATE}
-SEGMENT = Segment(
-    token_ids=(1,), logprobs=(0.0,), text="a", steps=("a",), finish=FinishReason.BOUNDARY
-)
+SEGMENT = make_segment("a", tokens=(1,), finish=FinishReason.BOUNDARY)
 
 every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
 _ALL = SEARCHES | COUNTED

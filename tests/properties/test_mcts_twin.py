@@ -55,18 +55,11 @@ def test_a_single_rollout_builds_the_twins_tree(block: int) -> None:
         stop_after = random.choice([None, None, random.randint(0, 60)])
         bounded = fields["aggregate"] in ("prod", "min")
         mine = Mcts(**fields, exits=NEVER if bounded and seed % 2 else Exits())
-        runs = [
-            drive(
-                search,
-                limits=limits,
-                seed=seed % 7,
-                world=World(seed),
-                order=Random(seed),
-                stop_after=stop_after,
-            )
+        told = {"limits": limits, "seed": seed % 7, "stop_after": stop_after}
+        one, other = (
+            drive(search, **told, world=World(seed), order=Random(seed))
             for search in (mine, NaiveMcts(**fields))
-        ]
-        one, other = runs
+        )
         assert one.tree == other.tree, seed
         assert one.commands == other.commands, seed
         mine_last, its_last = one.states[-1], other.states[-1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 from hypothesis import assume, given, settings
@@ -24,7 +23,6 @@ from flashedge.search.base import Expand, Probe
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import Dvts, DynamicBranching
 from flashedge.search.strategies.best_of_n import SelfConsistency
-from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus
@@ -101,42 +99,6 @@ def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
     for command in (c for c in run.commands if isinstance(c, Expand) and c.parent != ROOT):
         levels[search.family(state, command.parent), run.tree[command.parent].depth] += 1
     assert all(count == 1 for count in levels.values())  # one path of each goes on
-
-
-@given(
-    search=st.builds(
-        Mcts,
-        c=st.floats(0, 5),
-        prior=st.sampled_from(["logprob", "uniform"]),
-        parallel=st.integers(1, 6),
-        **stepping,
-    ),
-    policy=st.none() | policies,
-    limits=budgets,
-    world=worlds,
-    order=orders,
-)
-@settings(max_examples=100, deadline=None)
-def test_visits_are_rollouts(
-    search: Mcts, policy: Policy | None, limits: Limits, world: World, order: Random
-) -> None:
-    search = replace(search, policy=policy)
-    run = drive(search, world=world, order=order, limits=limits)
-    state = run.states[-1]
-    kept = state.statistics
-    visits = {node: kept[node].visits for node in run.tree.nodes}
-    values = {node: kept[node].value for node in run.tree.nodes}
-    assert visits[ROOT] == len(state.rollouts) <= search.n
-    for node in run.tree.nodes.values():
-        children = run.tree.children(node.id)
-        if children:
-            assert visits.get(node.id, 0) == sum(visits.get(c.id, 0) for c in children)
-        assert visits.get(node.id, 0) <= max(1, len(children) and search.n)
-        if visits[node.id]:
-            assert 0 <= values[node.id] <= visits[node.id] + 1e-9
-    assert all(run.tree[end].status is NodeStatus.COMPLETE for end in state.rollouts)
-    if run.end.cut_by is None:
-        assert len(state.rollouts) == search.n or kept[ROOT].is_closed
 
 
 @given(n=st.integers(1, 12), policy=policies, limits=budgets, world=worlds, order=orders)

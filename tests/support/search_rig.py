@@ -30,10 +30,15 @@ from flashedge.search.base import (
     Watch,
 )
 from flashedge.search.tree import Tree, mix64
-from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment
+from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment, TokenIds
 
 PROBLEM = Problem.from_text("How many?")
 LIMITS = Limits(max_path_tokens=40)
+
+
+def make_segment(*steps: str, tokens: TokenIds, finish: FinishReason) -> Segment:
+    logprobs, text = (-0.5,) * len(tokens), "".join(steps)
+    return Segment(token_ids=tokens, logprobs=logprobs, text=text, steps=steps, finish=finish)
 
 
 @dataclass(frozen=True)
@@ -59,13 +64,8 @@ class World:
         steps = [f"{random.choice('ab')}{random.choice(('', ' '))}\n\n" for _ in range(count)]
         if finish is FinishReason.STOP and random.random() < 0.8:
             steps[-1] = f"\\boxed{{{random.choice(['7', '07', '8', 'x+1'])}}}"
-        return Segment(
-            token_ids=tuple(random.randrange(100) for _ in range(length)),
-            logprobs=(-0.5,) * length,
-            text="".join(steps),
-            steps=tuple(steps),
-            finish=finish,
-        )
+        tokens = tuple(random.randrange(100) for _ in range(length))
+        return make_segment(*steps, tokens=tokens, finish=finish)
 
     def scores(self, tree: Tree, node: NodeId) -> tuple[float, ...]:
         at = tree[node]

@@ -18,10 +18,9 @@ from flashedge.client.words import describe_distrust, describe_unboxed, describe
 from flashedge.events import RunCancelled, RunFailed, from_json, to_json
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.colours import ON_LIGHT, OURS, SCALE
-from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import Confirm
 from flashedge.tui.widgets.runs import RunList
-from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel
+from flashedge.tui.widgets.texts import ProblemPanel
 from tests.support import dashboard_rig as rig
 from tests.tui.test_keys import until
 
@@ -186,27 +185,6 @@ async def test_problems_that_begin_alike_are_told_apart() -> None:
         assert all(line[2:].startswith("done  Noa has 85…") for line in drawn)
 
 
-async def test_rows_that_wait_keep_the_columns() -> None:
-    waits = [
-        rig.summary(f"run-{i}", "queued", position=i, starts_in_s=start_s)
-        for i, start_s in enumerate((9.4, 200.0, None))
-    ]
-    daemon = rig.FakeDaemon(*waits)
-    async with watching(rig.live_items()[:60], (120, 40), "running", daemon=daemon) as (_, app):
-        runs = app.query_one(RunList)
-        drawn = [runs.line(i, 90).plain for i in range(runs.count)]
-        assert len({line.index("beam-16") for line in drawn}) == 1
-        assert {len(line) for line in drawn} == {90}
-
-
-async def test_duplicates_share_the_row_of_the_node_that_is_kept() -> None:
-    async with watching(rig.stored_items(), (120, 40)) as (_, app):
-        assert app.state.shown is not None
-        assert "duplicate" in {node.status for node in app.state.shown.nodes.values()}
-        tree = app.query_one(BeamTree)
-        assert not [i for i in range(tree.count) if "≡" in tree.line(i, 80).plain]
-
-
 async def test_a_question_is_withdrawn_when_its_run_ends() -> None:
     daemon = rig.FakeDaemon()
     async with watching(rig.live_items()[:200], (120, 40), "running", daemon=daemon) as (
@@ -218,14 +196,6 @@ async def test_a_question_is_withdrawn_when_its_run_ends() -> None:
         daemon.send(RUN, rig.live_items()[200:])
         await until(pilot, lambda: not isinstance(app.screen, Confirm))
         assert daemon.cancelled == []
-
-
-async def test_a_small_terminal_has_ten_lines_of_the_tree() -> None:
-    async with watching(rig.live_items()[:262], (80, 24), "running") as (_, app):
-        assert app.query_one(BeamTree).size.height == 10
-        assert not [
-            line for line in ("#rates", "#memory", "#device") if app.query_one(line).display
-        ]
 
 
 class UsedMemory(rig.FakeDaemon):
@@ -244,16 +214,6 @@ async def test_kv_memory_takes_a_line_when_it_is_full_and_idle_engines_share_one
         daemon.blocks = (0, 0)
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: read(app, "#memory") == "KV gen 0% ver 0% split 67:33")
-
-
-async def test_a_large_terminal_shows_the_path_of_the_answer() -> None:
-    async with watching(rig.stored_items(), (120, 40)) as (pilot, app):
-        assert not app.query_one(SolutionPanel).display
-        await pilot.resize_terminal(200, 60)
-        await until(pilot, lambda: "The path of the answer" in read(app))
-        shown = read(app, SolutionPanel)
-        assert shown.startswith("The path of the answer Day 1: gets 11. 85+11=96.")
-        assert shown.endswith("The answer is \\boxed{46}.")
 
 
 # ---------------------------------------------------------------- colours

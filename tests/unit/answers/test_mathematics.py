@@ -214,21 +214,16 @@ async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPat
     assert len(asked) == 10
 
 
-def test_the_daemon_does_not_import_math_verify() -> None:
-    code = (
-        "import flashedge.answers.workers.mathematics, sys; "
-        "assert not {'math_verify', 'sympy', 'torch', 'vllm'} & set(sys.modules)"
-    )
+@pytest.mark.parametrize("module", ["mathematics", "embedding_groups"])
+def test_the_daemon_imports_nothing_of_the_workers(module: str) -> None:
+    heavy = {"math_verify", "sympy", "torch", "transformers", "numpy", "vllm"}
+    code = f"import sys, flashedge.answers.workers.{module}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=package_parent())
 
 
 def test_the_worker_ends_with_its_parent() -> None:
+    command, cwd = [sys.executable, "-m", grading.__name__], package_parent()
     done = subprocess.run(
-        [sys.executable, "-m", "flashedge.answers.workers.mathematics"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        check=True,
-        cwd=package_parent(),
+        command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True, cwd=cwd
     )
     assert done.stdout == b'{"ready": true}\n'

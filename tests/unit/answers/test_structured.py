@@ -38,24 +38,11 @@ def test_a_blank_text_is_no_answer_and_broken_json_is_text() -> None:
         assert write_canonically(broken) == broken
 
 
-AUTO = {
-    "structural_tag": json.dumps(
-        {
-            "format": {
-                "type": "triggered_tags",
-                "triggers": ["<tool_call>"],
-                "tags": [
-                    {
-                        "type": "tag",
-                        "begin": '<tool_call>\n{"name": "sell", "arguments": ',
-                        "content": {"type": "json_schema", "json_schema": {"begin": "no mark"}},
-                        "end": "}\n</tool_call>",
-                    }
-                ],
-            }
-        }
-    )
-}
+BEGIN = '<tool_call>\n{"name": "sell", "arguments": '
+SCHEMA = {"type": "json_schema", "json_schema": {"begin": "no mark"}}
+TAG = {"type": "tag", "begin": BEGIN, "content": SCHEMA, "end": "}\n</tool_call>"}
+TAGS = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [TAG]}
+AUTO = {"structural_tag": json.dumps({"format": TAGS})}
 
 
 def call(reason: str, count: int, blank: str = " ") -> str:
@@ -64,7 +51,7 @@ def call(reason: str, count: int, blank: str = " ") -> str:
 
 
 def test_a_grammar_says_how_calls_begin() -> None:
-    assert list_call_marks(AUTO) == ('<tool_call>\n{"name": "sell", "arguments": ',)
+    assert list_call_marks(AUTO) == (BEGIN,)
     assert list_call_marks({"json": {}}) == list_call_marks(None) == ()
 
 

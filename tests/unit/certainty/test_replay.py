@@ -23,6 +23,7 @@ from tests.support.runtime_rig import BEAM, Story, drive, sim_engines
 
 PROBES = {"probe_tokens": 3, "suffix": "\n\nTherefore", "max_probe_tokens": 20, "window": 2}
 IN_TREES = "rebase in trees"
+VOTES = "self_consistency", "best_of_n"
 SEEDS = 2
 NEVER = Rule(policy="static", detect=1, thresholds=(("entropy", 2.0),))
 
@@ -74,16 +75,7 @@ def rules(strategy: str) -> list[Rule]:
     ]
 
 
-STRATEGIES = (
-    "self_consistency",
-    "best_of_n",
-    "mcts",
-    "rebase",
-    IN_TREES,
-    "beam",
-    "dvts",
-    "probed_cot",
-)
+STRATEGIES = (*VOTES, "mcts", "rebase", IN_TREES, "beam", "dvts", "probed_cot")
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -134,7 +126,7 @@ async def test_a_rule_that_is_never_met_is_the_whole_run(strategy: str) -> None:
     assert progress_values == sorted(progress_values)
     tokens = [checkpoint.tokens for checkpoint in whole.checkpoints]
     assert tokens == sorted(tokens)
-    if strategy in ("self_consistency", "best_of_n"):
+    if strategy in VOTES:
         assert progress_values == list(range(1, spec.n + 1))
 
 

@@ -19,7 +19,7 @@ from flashedge.search.catalog import make_search
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Segment
-from tests.support.search_rig import LIMITS, PROBLEM, World, drive
+from tests.support.search_rig import LIMITS, PROBLEM, World, drive, make_segment
 
 LEAD = Rule(policy="lead", detect=4, thresholds=(("lead", 0.955),))
 
@@ -31,13 +31,7 @@ class Script(World):
     def segment(self, tree: Tree, node: NodeId, bound: Granularity) -> Segment:
         answer, length = self.paths[tree[node].index]
         text = f"\\boxed{{{answer}}}" if answer else "none"
-        return Segment(
-            token_ids=(7,) * length,
-            logprobs=(-0.5,) * length,
-            text=text,
-            steps=(text,),
-            finish=FinishReason.STOP,
-        )
+        return make_segment(text, tokens=(7,) * length, finish=FinishReason.STOP)
 
 
 def simulate(paths: Sequence[tuple[str, int]], n: int, lead: Rule) -> tuple[set[int], int]:
@@ -156,13 +150,4 @@ def test_the_tree_is_that_of_a_batch_in_step(
 
 def test_other_strategies_have_no_lead() -> None:
     with pytest.raises(RequestError, match="'beam' can't stop by the lead of a vote"):
-        make_search(
-            "beam",
-            n=4,
-            branching=2,
-            aggregate="last",
-            selection="weighted",
-            max_step_tokens=9,
-            max_steps=3,
-            policy=LEAD,
-        )
+        make_search("beam", n=4, policy=LEAD)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -15,10 +15,11 @@ from flashedge.search.mcts.exits import Exits
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.types import FinishReason, Granularity, NodeId, Problem, Segment
-from tests.support.search_rig import Run, World, drive
+from flashedge.types import FinishReason, Granularity, NodeId, Segment
+from tests.support.search_rig import PROBLEM, Run, World, drive, make_segment
 
 Indices = tuple[int, ...]
+SPEC = Request(problem=PROBLEM, pair="bundled", strategy="mcts")
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,7 @@ class Planned(World):
         ends = len(path) == 3
         text = f"\\boxed{{{path[0]}}}" if ends else f"step {path}\n\n"
         finish = FinishReason.STOP if ends else FinishReason.BOUNDARY
-        return Segment(
-            token_ids=(1, 2), logprobs=(-0.5, -0.5), text=text, steps=(text,), finish=finish
-        )
+        return make_segment(text, tokens=(1, 2), finish=finish)
 
     def scores(self, tree: Tree, node: NodeId) -> tuple[float, ...]:
         return (self.score(list_indices(tree, node)),)
@@ -45,25 +44,13 @@ def list_indices(tree: Tree, node: NodeId) -> Indices:
 
 
 def search(parallel: int = 1, n: int = 20, **exits: object) -> Mcts:
-    return Mcts(
-        n=n,
-        branching=2,
-        aggregate="prod",
-        selection="best",
-        parallel=parallel,
-        exits=Exits(**exits),  # type: ignore[arg-type]
-    )
+    common = {"n": n, "branching": 2, "aggregate": "prod", "selection": "best"}
+    return Mcts(**common, parallel=parallel, exits=Exits(**exits))  # type: ignore[arg-type]
 
 
 def run(mcts: Mcts, score: Callable[[Indices], float]) -> tuple[Run, MctsState]:
     found = drive(mcts, world=Planned(score=score))
     return found, found.states[-1]
-
-
-def test_without_exits_every_path_is_rolled_out() -> None:
-    found, state = run(search(), lambda path: 0.1)
-    assert len(state.rollouts) == 8, "all of 2 × 2 × 2"
-    assert (found.end.cut_by, found.end.unlikely) == (None, False)
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -127,28 +114,15 @@ def test_rollouts_in_flight_are_cancelled_when_they_turn_out_futile() -> None:
 @pytest.mark.parametrize("switch", ["negative_exit", "cut_rollouts"])
 @pytest.mark.parametrize("aggregate", ["last", "mean"])
 def test_an_aggregate_that_bounds_nothing_is_refused(switch: str, aggregate: str) -> None:
-    spec = Request(
-        problem=Problem.from_text("How many?"),
-        pair="bundled",
-        strategy="mcts",
-        aggregate=aggregate,
-        options={switch: True},
-    )
     with pytest.raises(RequestError, match="only falls as a path grows") as error:
-        build_search(spec)
+        build_search(replace(SPEC, aggregate=aggregate, options={switch: True}))
     assert error.value.param == "aggregate"
     assert "prod or min" in error.value.line
 
 
 def test_exits_that_bound_nothing_are_no_matter_for_positive_ones() -> None:
-    spec = Request(
-        problem=Problem.from_text("How many?"),
-        pair="bundled",
-        strategy="mcts",
-        aggregate="last",
-        options={"positive_exit": True, "accept": 0.5, "parallel": 4, "take": "arrival"},
-    )
-    made = build_search(spec)
+    options = {"positive_exit": True, "accept": 0.5, "parallel": 4, "take": "arrival"}
+    made = build_search(replace(SPEC, aggregate="last", options=options))
     assert isinstance(made, Mcts)
     assert (made.parallel, made.take, made.exits.accept) == (4, "arrival", 0.5)
     assert not made.exits.negative_exit

@@ -26,6 +26,7 @@ from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import FinishReason, NodeId, Segment
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, sim_engines
+from tests.support.search_rig import make_segment
 
 
 def test_puct_by_hand() -> None:
@@ -37,13 +38,8 @@ def test_puct_by_hand() -> None:
 
 def test_priors() -> None:
     def segment(*logprobs: float) -> Segment:
-        return Segment(
-            token_ids=tuple(range(len(logprobs))),
-            logprobs=logprobs,
-            text="a",
-            steps=("a",),
-            finish=FinishReason.BOUNDARY,
-        )
+        made = make_segment("a", tokens=(1,) * len(logprobs), finish=FinishReason.BOUNDARY)
+        return replace(made, logprobs=logprobs)
 
     even = logprob_priors([segment(-1.0), segment(-1.0, -1.0, -1.0)])
     assert even == pytest.approx((0.5, 0.5))  # length does not count

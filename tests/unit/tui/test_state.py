@@ -37,7 +37,7 @@ from flashedge.tui.widgets.answer import CHOSEN, draw_line, draw_table
 from flashedge.tui.widgets.beam_tree import group_key
 from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.machine import draw_devices, draw_rates
-from flashedge.types import FinishReason, NodeId, Segment, Vote
+from flashedge.types import NodeId, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
 from tests.support.fake_nvml import FakeNvml
 
@@ -145,15 +145,13 @@ def test_the_best_path_while_a_run_goes_on() -> None:
 
 def test_certainty_thresholds_and_exit() -> None:
     config = {"early_exit": {"thresholds": {"entropy": 0.8}}}
-    run = fold(
-        RunView(id="r"),
-        [
-            (1, events.RunStarted(config=config, queue_s=0.0)),
-            (2, events.CertaintyUpdated(certainty=None, answers=0, tokens=10)),
-            (3, events.CertaintyUpdated(certainty=0.9, answers=4, tokens=30)),
-            (4, events.EarlyExit(reason="non_convergence", tokens=31)),
-        ],
+    story = (
+        events.RunStarted(config=config, queue_s=0.0),
+        events.CertaintyUpdated(certainty=None, answers=0, tokens=10),
+        events.CertaintyUpdated(certainty=0.9, answers=4, tokens=30),
+        events.EarlyExit(reason="non_convergence", tokens=31),
     )
+    run = fold(RunView(id="r"), enumerate(story, start=1))
     assert find_thresholds(run.config) == {"entropy": 0.8}
     assert find_thresholds({}) == find_thresholds({"early_exit": None}) == {}
     assert [(p.tokens, p.certainty) for p in run.certainty] == [(10, None), (30, 0.9)]
@@ -224,17 +222,8 @@ def test_visits_and_values_follow_from_the_rollouts() -> None:
 
 def test_priors_are_those_of_the_search() -> None:
     run = whole_mcts()
-    segments = {
-        event.node: Segment(
-            token_ids=event.token_ids,
-            logprobs=event.logprobs,
-            text=event.text,
-            steps=event.steps,
-            finish=FinishReason(event.finish),
-        )
-        for _, event in live_items(MCTS)
-        if isinstance(event, events.StepCompleted)
-    }
+    ended = (e for _, e in live_items(MCTS) if isinstance(e, events.StepCompleted))
+    segments = {event.node: SimpleNamespace(logprobs=event.logprobs) for event in ended}
     for _, event in live_items(MCTS):
         if isinstance(event, events.NodesExpanded):
             children = [c for c, _, _ in event.children if run.nodes[c].status != "duplicate"]
@@ -397,11 +386,8 @@ def test_rates_over_a_window() -> None:
 
 
 def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
-    samples = (
-        TokenSample(at_s=0.0, counts={}),
-        TokenSample(at_s=1.0, counts={}),
-        TokenSample(at_s=2.0, counts={"a": (1176, 0)}),
-    )
+    counts: tuple[dict[str, tuple[int, int]], ...] = ({}, {}, {"a": (1176, 0)})
+    samples = tuple(TokenSample(at_s=float(i), counts=c) for i, c in enumerate(counts))
     assert [(r.at_s, r.tokens_per_s) for r in state.compute_rates(samples)] == [(1.0, 0.0)]
     for height in (1, 4):
         for shown in ((), samples):
@@ -463,28 +449,15 @@ def test_lines_of_a_tree() -> None:
 
 
 def family(*families: tuple[int, ...]) -> RunView:
-    items = [
-        events.NodesExpanded(
-            parent=NodeId(parent),
-            depth=1,
-            children=tuple((NodeId(c), i, 0) for i, c in enumerate(children)),
-        )
-        for parent, *children in families
-    ]
-    return fold(RunView(id="r"), list(enumerate(items, start=1)))
+    placed = ((p, tuple((NodeId(c), i, 0) for i, c in enumerate(cs))) for p, *cs in families)
+    items = (events.NodesExpanded(parent=NodeId(p), depth=1, children=cs) for p, cs in placed)
+    return fold(RunView(id="r"), enumerate(items, start=1))
 
 
 def test_only_branch_points_indent() -> None:
     run = family((0, 1, 2), (1, 3), (3, 4, 5), (5, 6), (4, 7))
-    assert [(line.node, line.lead) for line in tree_lines(run)] == [
-        (2, "├ "),
-        (1, ""),
-        (3, ""),
-        (4, "├ "),
-        (7, "│ "),
-        (5, "└ "),
-        (6, "  "),
-    ]
+    lines = [f"{line.lead}{line.node}" for line in tree_lines(run)]
+    assert lines == ["├ 2", "1", "3", "├ 4", "│ 7", "└ 5", "  6"]
 
 
 def test_chains_and_branches_of_any_depth_are_drawn() -> None:
