@@ -92,6 +92,12 @@ def end_at(trace: RunTrace, progress: int) -> Ending | None:
     return None if at is None else trace.stops[at]
 
 
+def end_at_cap(trace: RunTrace, cap: int) -> Ending:
+    """How a run ends with a smaller cap. Nobody probes a run that no policy watches."""
+    ending = end_at(trace, cap) or trace.whole
+    return Ending(right=ending.right, tokens=ending.tokens)
+
+
 # ---------------------------------------------------------------- candidates
 
 
@@ -127,22 +133,6 @@ class Grid:
         first, least = self.measures[0]
         for detect, value, chosen in product(self.detects, least, others):
             yield Rule(policy=policy, detect=detect, thresholds=((first, value), *chosen))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SmallerCap:
-    """The even policy with a smaller cap: every run makes the same, smaller progress.
-
-    A policy that watches certainty must beat this, since a user gets it by asking for fewer paths.
-    Ref: arXiv 2412.20993 App. F.2 (1).
-    """
-
-    cap: int
-
-    def end(self, trace: RunTrace) -> Ending:
-        """How a run ends at the cap. Nobody probes a run that no policy watches."""
-        ending = end_at(trace, self.cap) or trace.whole
-        return Ending(right=ending.right, tokens=ending.tokens)
 
 
 def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
@@ -249,12 +239,6 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    tokens: float
-    accuracy: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     rule: Rule | None
     """None if no rule qualifies."""
@@ -262,11 +246,13 @@ class Choice:
     """The rule, or else full compute, on the runs that it was chosen on."""
     validated: Comparison | None
     """Each run under the rule that the other folds chose. None for a single problem."""
-    smaller_cap: tuple[SmallerCap, Comparison] | None
-    """The smallest cap of the even policy that meets the bound, if any does."""
-    frontier: tuple[Point, ...]
+    smaller_cap: tuple[int, Comparison] | None
+    """The smallest cap of the even policy that meets the bound, if any does. A policy that watches
+    certainty must beat it, since a user gets it by asking for fewer paths.
+    Ref: arXiv 2412.20993 App. F.2 (1)."""
+    frontier: tuple[Comparison, ...]
     """The rules that no other rule beats."""
-    even: tuple[Point, ...]
+    even: tuple[Comparison, ...]
 
 
 class Calibrator:
@@ -283,7 +269,7 @@ class Calibrator:
         self._policy = policy
         self._grid = Grid.build(traces, measures)
         found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
-        self._caps = tuple(SmallerCap(cap=progress) for progress in sorted(found))
+        self._caps = sorted(found)
         self._replays: dict[Rule, tuple[Ending, ...]] = {}
 
     def choose(self, max_loss: float) -> Choice:
@@ -297,17 +283,13 @@ class Calibrator:
             rule = None
         compared = [self.compare(r) for r in rules]
         caps = [self._compare_cap(cap, everything) for cap in self._caps]
-        points, even = (
-            [Point(tokens=c.tokens, accuracy=c.accuracy) for c in found]
-            for found in (compared, caps)
-        )
         return Choice(
             rule=rule,
             comparison=self.compare(rule),
             validated=validated,
             smaller_cap=self._find_cap(everything, max_loss),
-            frontier=keep_pareto_front(points),
-            even=tuple(even),
+            frontier=keep_pareto_front(compared),
+            even=tuple(caps),
         )
 
     def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:
@@ -350,18 +332,16 @@ class Calibrator:
             pairs += [(self._replay(rule)[i], self._traces[i].whole) for i in outside]
         return compare_endings(pairs) if pairs else None
 
-    def _find_cap(
-        self, runs: Sequence[int], max_loss: float
-    ) -> tuple[SmallerCap, Comparison] | None:
+    def _find_cap(self, runs: Sequence[int], max_loss: float) -> tuple[int, Comparison] | None:
         for cap in self._caps:
             found = self._compare_cap(cap, runs)
             if found.loss_bound <= max_loss:
                 return cap, found
         return None
 
-    def _compare_cap(self, cap: SmallerCap, runs: Sequence[int]) -> Comparison:
+    def _compare_cap(self, cap: int, runs: Sequence[int]) -> Comparison:
         traces = (self._traces[i] for i in runs)
-        return compare_endings([(cap.end(trace), trace.whole) for trace in traces])
+        return compare_endings([(end_at_cap(trace, cap), trace.whole) for trace in traces])
 
     def _replay(self, rule: Rule | None) -> tuple[Ending, ...]:
         if rule is None:
@@ -386,9 +366,9 @@ def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
     )
 
 
-def keep_pareto_front(points: Iterable[Point]) -> tuple[Point, ...]:
+def keep_pareto_front(points: Iterable[Comparison]) -> tuple[Comparison, ...]:
     """Keep the points that no other point beats in both, by rising tokens."""
-    kept: list[Point] = []
+    kept: list[Comparison] = []
     for point in sorted(points, key=lambda p: (p.tokens, -p.accuracy)):
         if not kept or point.accuracy > kept[-1].accuracy:
             kept.append(point)

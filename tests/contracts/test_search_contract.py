@@ -32,7 +32,7 @@ from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
-from flashedge.types import FinishReason, Limits, NodeId
+from flashedge.types import STRATEGIES, FinishReason, Limits, NodeId
 from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive, make_segment
 
 

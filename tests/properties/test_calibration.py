@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,12 +16,11 @@ from flashedge.certainty.calibration import (
     Calibrator,
     Ending,
     Grid,
-    Point,
     RunTrace,
-    SmallerCap,
     bound_loss,
     compare_endings,
     end_at,
+    end_at_cap,
     keep_pareto_front,
     min_problems,
     replay,
@@ -116,14 +116,14 @@ def test_a_rule_must_beat_a_smaller_cap() -> None:
     assert choice.rule is None
     assert choice.smaller_cap is not None
     cap, compared = choice.smaller_cap
-    assert cap == SmallerCap(cap=1)
+    assert cap == 1
     assert (compared.tokens, compared.saved) == (10, pytest.approx(11 / 12))
 
 
 def test_a_smaller_cap_makes_no_probes() -> None:
     one = trace("p", [0.5] * 4, [True, False, True, True], overhead=3)
-    assert SmallerCap(cap=2).end(one) == Ending(right=False, tokens=20)
-    assert SmallerCap(cap=9).end(one) == Ending(right=True, tokens=40)
+    assert end_at_cap(one, 2) == Ending(right=False, tokens=20)
+    assert end_at_cap(one, 9) == Ending(right=True, tokens=40)
 
 
 @given(made=traces())
@@ -217,7 +217,7 @@ def test_a_run_ends_at_a_smaller_cap() -> None:
 
 def test_pareto_keeps_what_nothing_beats() -> None:
     points = [(1, 0.2), (2, 0.5), (2, 0.4), (3, 0.5), (4, 0.9)]
-    kept = keep_pareto_front(Point(tokens=t, accuracy=a) for t, a in points)
+    kept = keep_pareto_front(SimpleNamespace(tokens=t, accuracy=a) for t, a in points)
     assert [(p.tokens, p.accuracy) for p in kept] == [(1, 0.2), (2, 0.5), (4, 0.9)]
 
 

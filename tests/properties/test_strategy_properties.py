@@ -18,7 +18,7 @@ from flashedge.certainty.measures import (
     min_probes,
 )
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
-from flashedge.search.aggregates import AGGREGATES, softmax
+from flashedge.search.aggregates import AGGREGATES
 from flashedge.search.base import Expand, Probe
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import Dvts, DynamicBranching

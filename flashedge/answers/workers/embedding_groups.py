@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import logging
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashedge.answers.grouping import WordGroups
 from flashedge.answers.groups import group_by_complete_links
 from flashedge.answers.numbers import find_numbers, numbers_conflict
-from flashedge.answers.workers.line_worker import LineWorker
+from flashedge.answers.workers.line_worker import LineWorker, serve
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.folders import resolve_model
@@ -138,24 +136,13 @@ def group_texts(embedder: Embedder, texts: list[str], threshold: float) -> tuple
     return group_by_complete_links(len(texts), similar)
 
 
-def main() -> None:
-    """Answer questions until stdin ends. Anything that a library prints goes to stderr."""
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    folder, threshold = Path(sys.argv[1]), float(sys.argv[2])
-    try:
-        from flashedge.answers.workers.embedding import Embedder
+def _prepare() -> Callable[[Any], Mapping[str, Any]]:
+    from flashedge.answers.workers.embedding import Embedder
 
-        embedder = Embedder(folder)
-        embedder.embed(["warm up"])
-    except Exception as error:
-        replies.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
-        return
-    replies.write(json.dumps({"ready": True}) + "\n")
-    for line in sys.stdin:
-        groups = group_texts(embedder, json.loads(line)["texts"], threshold)
-        replies.write(json.dumps({"groups": groups}) + "\n")
+    embedder, threshold = Embedder(Path(sys.argv[1])), float(sys.argv[2])
+    embedder.embed(["warm up"])
+    return lambda question: {"groups": group_texts(embedder, question["texts"], threshold)}
 
 
 if __name__ == "__main__":
-    main()
+    serve(_prepare)

@@ -10,7 +10,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,18 @@ class LineWorker:
 def package_parent() -> str:
     """The folder from which a child can `import flashedge`."""
     return str(Path(__file__).resolve().parents[3])
+
+
+def serve(prepare: Callable[[], Callable[[Any], Mapping[str, Any]]]) -> None:
+    """In the child: answer questions until stdin ends. Anything that a library prints goes to
+    stderr. prepare: makes ready, and returns what answers a question."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    try:
+        answer = prepare()
+    except Exception as error:
+        replies.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
+        return
+    replies.write(json.dumps({"ready": True}) + "\n")
+    for line in sys.stdin:
+        replies.write(json.dumps(answer(json.loads(line))) + "\n")

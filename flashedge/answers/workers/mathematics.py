@@ -8,17 +8,15 @@ all memory on an answer like 9^{9^{9}}. So the daemon never imports it. This mod
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.spelling import normalize
-from flashedge.answers.workers.line_worker import LineWorker
+from flashedge.answers.workers.line_worker import LineWorker, serve
 from flashedge.types import NodeId
 
 LIMIT_S = 3.0
@@ -147,26 +145,18 @@ class _Late(BaseException):
     """A comparison's time limit. Not an Exception, so that no library catches it."""
 
 
-def _work() -> None:
-    """Answer questions until stdin ends. Anything that a library prints goes to stderr.
-
-    SIGALRM ends a late comparison. In C code no handler runs: there the default action of SIGPROF
-    ends the process, even if the daemon is gone.
-    """
+def _prepare() -> Callable[[Any], Mapping[str, Any]]:
+    """SIGALRM ends a late comparison. In C code no handler runs: there the default action of
+    SIGPROF ends the process, even if the daemon is gone."""
     import resource
     from functools import lru_cache
 
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    try:
-        import math_verify
-        from math_verify.parser import NormalizationConfig
+    import math_verify
+    from math_verify.parser import NormalizationConfig
 
-        from flashedge.answers.workers.exact_values import stands_for_value, use_exact_values
-    except Exception as error:
-        replies.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
-        return
+    from flashedge.answers.workers.exact_values import stands_for_value, use_exact_values
+
     logging.disable(logging.CRITICAL)
     use_exact_values()
     # Units stay: `spelling` drops them. Nothing but the whole formula is read, no number within it.
@@ -196,11 +186,7 @@ def _work() -> None:
     def raise_late(signum: int, frame: object) -> None:
         raise _Late
 
-    equal("x^{2}+2x+1", "(x+1)^{2}")  # warm up: the first call builds the parser's tables
-    signal.signal(signal.SIGALRM, raise_late)
-    replies.write(json.dumps({"ready": True}) + "\n")
-    for line in sys.stdin:
-        question = json.loads(line)
+    def answer(question: Any) -> Mapping[str, Any]:
         reply = {"equal": False, "late": False}
         try:
             signal.setitimer(signal.ITIMER_REAL, question["limit_s"])
@@ -214,8 +200,12 @@ def _work() -> None:
             reply["late"] = True
         except Exception:  # sympy may raise anything for a strange answer: not equal
             pass
-        replies.write(json.dumps(reply) + "\n")
+        return reply
+
+    equal("x^{2}+2x+1", "(x+1)^{2}")  # warm up: the first call builds the parser's tables
+    signal.signal(signal.SIGALRM, raise_late)
+    return answer
 
 
 if __name__ == "__main__":
-    _work()
+    serve(_prepare)

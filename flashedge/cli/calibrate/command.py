@@ -241,7 +241,7 @@ def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) ->
     baseline = None
     if choice.smaller_cap is not None:
         cap, compared = choice.smaller_cap
-        baseline = {"cap": cap.cap, **describe_comparison(compared)}
+        baseline = {"cap": cap, **describe_comparison(compared)}
     provenance = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **origin,
@@ -301,7 +301,7 @@ def print_choice(
         compared["cross-validated"] = choice.validated
     if choice.smaller_cap is not None:
         cap, smaller = choice.smaller_cap
-        compared[f"smaller cap: n {cap.cap}"] = smaller
+        compared[f"smaller cap: n {cap}"] = smaller
     compared["uncalibrated"] = usual
     rows = [_format_row(name, describe_comparison(one)) for name, one in compared.items()]
     if stored is not None and stored.loss_bound is not None:
@@ -343,7 +343,7 @@ def _explain_none(choice: Choice, max_loss: float) -> str:
     advice = f"no rule keeps the loss below {max_loss:.1%} and saves more than a smaller n"
     if choice.smaller_cap is not None:
         cap, compared = choice.smaller_cap
-        advice += f"; -n {cap.cap} saves {compared.saved:.1%} within the same bound"
+        advice += f"; -n {cap} saves {compared.saved:.1%} within the same bound"
     return f"{advice}. `--early-exit` without a calibration uses the strategy's defaults"
 
 

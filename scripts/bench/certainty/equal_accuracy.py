@@ -37,8 +37,8 @@ from flashedge.certainty.calibration import (
     Ending,
     Grid,
     RunTrace,
-    SmallerCap,
     compare_endings,
+    end_at_cap,
     replay,
 )
 from flashedge.certainty.policies import POLICIES, Rule
@@ -140,7 +140,7 @@ def compare(traces: Sequence[RunTrace], cap: int, rule: Rule | None) -> Comparis
 def end_runs(traces: Sequence[RunTrace], cap: int, rule: Rule | None) -> list[Ending]:
     """Return how each run ends under a rule and cap. None is the even policy."""
     if rule is None:
-        return [SmallerCap(cap=cap).end(trace) for trace in traces]
+        return [end_at_cap(trace, cap) for trace in traces]
     return [replay(lower_cap(trace, cap), rule) for trace in traces]
 
 

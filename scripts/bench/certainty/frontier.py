@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flashedge.certainty.calibration import Calibrator, Ending, RunTrace, SmallerCap, replay
+from flashedge.certainty.calibration import Calibrator, Ending, RunTrace, end_at_cap, replay
 from flashedge.certainty.policies import POLICIES
 from flashedge.plots import draw_plot
 from flashedge.runtime.request.early_exit import build_paper_rule
@@ -64,7 +64,7 @@ def build_rows(
     max_loss: float,
 ) -> list[dict[str, Any]]:
     """Return a row for the even policy and one for each other policy, calibrated for this cap."""
-    even = [SmallerCap(cap=cap).end(trace) for trace in heldout]
+    even = [end_at_cap(trace, cap) for trace in heldout]
     rows = [{"cap": cap, "policy": EVEN, **compare(even, even), "fired": 0.0, "rule": None}]
     for policy in policies:
         rule = Calibrator(calibration, policy, measures).choose(max_loss).rule

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from flashedge import events
-from flashedge.certainty.calibration import Calibrator, Ending, RunTrace
+from flashedge.certainty.calibration import Calibrator
 from flashedge.certainty.measures import ENTROPY, Checkpoint
 from flashedge.certainty.policies import Rule
 from flashedge.cli.calibrate import command
