@@ -79,7 +79,10 @@ def to_svg(run: RunView) -> str:
     places = _place_nodes(run)
     best = frozenset(run.path(run.best))
     steps = list(_best_path_text(run))
-    titles = [_title(run), *([describe_distrust()] if run.is_distrusted else [])]
+    answer = (run.result or {}).get("answer")
+    titles = [f"run {run.id} · {run.state} · {run.tokens:,} tokens"]
+    titles[0] += f" · answer {answer}" if answer is not None else ""
+    titles += [describe_distrust()] if run.is_distrusted else []
     above = [*titles, *_LEGEND]
     top = _MARGIN + _LINE * (len(above) + 1)
     bottom = int(top + max((y for _, y in places.values()), default=0)) + _ROW + _LINE
@@ -111,12 +114,6 @@ def to_svg(run: RunView) -> str:
 def _text_line(x: int, y: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ' fill="#555555"'
     return f'<text x="{x}" y="{y}" xml:space="preserve"{weight}>{escape_page(text)}</text>'
-
-
-def _title(run: RunView) -> str:
-    answer = (run.result or {}).get("answer")
-    title = f"run {run.id} · {run.state} · {run.tokens:,} tokens"
-    return title + (f" · answer {answer}" if answer is not None else "")
 
 
 def _best_path_text(run: RunView) -> Iterator[str]:
@@ -172,16 +169,12 @@ def _box(places: Places, node: NodeView, best: bool) -> str:
     tip = escape_page(
         f"node {node.id}: {node.status}, {format_count(node.tokens, 'token')}\n{node.text.strip()}"
     )
+    score = "" if node.score is None else f" {node.score:.2f}"
+    label = shorten(f"{node.mark}{score} {show_in_line(node.text)}", _BOX_CHARACTERS)
+    label = "root" if node.id == ROOT else label
     return (
         f"<g{faded}><title>{tip}</title>"
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX_W}" height="{_BOX_H}"'
         f' rx="3" fill="{fill}" {line}/>'
-        f'<text x="{x + 5:g}" y="{y + 12:g}">{escape_page(_label(node))}</text></g>'
+        f'<text x="{x + 5:g}" y="{y + 12:g}">{escape_page(label)}</text></g>'
     )
-
-
-def _label(node: NodeView) -> str:
-    if node.id == ROOT:
-        return "root"
-    score = "" if node.score is None else f" {node.score:.2f}"
-    return shorten(f"{node.mark}{score} {show_in_line(node.text)}", _BOX_CHARACTERS)

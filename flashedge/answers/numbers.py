@@ -62,16 +62,11 @@ def parse_number(normalized: str) -> Fraction | None:
         part = Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(fixed))
         return Fraction(f"{whole}.{fixed}0") + (-part if whole.startswith("-") else part)
     if match := _BASED.fullmatch(normalized):
-        return _parse_based(match[1], match[2], match[3] or match[4])
+        base = match[3] or match[4]
+        radix = int(base) if base.isdecimal() else _SMALL.get(base, 0)
+        if 2 <= radix <= 36 and all(_DIGITS.index(digit) < radix for digit in match[2]):
+            return Fraction(int(f"{match[1]}{match[2]}", radix))
     return None
-
-
-def _parse_based(sign: str, digits: str, base: str) -> Fraction | None:
-    """None where a digit is too large for the base, which is 2 to 36, in digits or as a word."""
-    radix = int(base) if base.isdecimal() else _SMALL.get(base, 0)
-    if not 2 <= radix <= 36 or any(_DIGITS.index(digit) >= radix for digit in digits):
-        return None
-    return Fraction(int(f"{sign}{digits}", radix))
 
 
 def parse_words(text: str) -> int | None:

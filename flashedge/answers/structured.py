@@ -60,9 +60,9 @@ def write_canonically(text: str) -> str | None:
         if spelled is None:
             at = found.end()
         else:
-            parts += [_collapse(text[begin : found.start()]), spelled]
+            parts += [_BLANKS.sub(" ", text[begin : found.start()]), spelled]
             begin = at
-    parts.append(_collapse(text[begin:]))
+    parts.append(_BLANKS.sub(" ", text[begin:]))
     return "".join(parts).strip() or None
 
 
@@ -91,7 +91,3 @@ def _respell(value: str) -> str | None:
     except ValueError:
         return None
     return spelled.encode(errors="backslashreplace").decode()  # half a pair stays escaped
-
-
-def _collapse(text: str) -> str:
-    return _BLANKS.sub(" ", text)

@@ -46,7 +46,10 @@ class CertaintyPanel(Panel):
         if height < 5 or width < 24:
             return _draw_line(state, run, width)
         progress = [Text(part, style="bold") for part in _list_progress(state, run)]
-        head = [*wrap_parts(progress, width, " · "), *_draw_tokens(state, run, width)]
+        head = wrap_parts(progress, width, " · ")
+        if state.prediction:
+            drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
+            head += wrap_parts([*drawn, Text(f"a path: {state.prediction}")], width, " · ")
         levels = level_scores(run)
         if len(known) > 1 or (known and not levels):
             self.retitle("Certainty over tokens")
@@ -86,14 +89,6 @@ def _list_progress(state: Dashboard, run: RunView) -> list[str]:
     if run.over:
         parts.append(run.state)
     return parts
-
-
-def _draw_tokens(state: Dashboard, run: RunView, width: int) -> list[Text]:
-    """The tokens so far, and how long a path is predicted to be, where it is."""
-    if not state.prediction:
-        return []
-    drawn = [Text(format_count(run.all_tokens, "token"))] if run.all_tokens else []
-    return wrap_parts([*drawn, Text(f"a path: {state.prediction}")], width, " · ")
 
 
 def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:

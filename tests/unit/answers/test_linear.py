@@ -144,18 +144,6 @@ SEARCHES = frozenset(
         *("split", "partition", "find", "raw_decode", "loads"),
     }
 )
-COVERED = {
-    "answers.equality": "decide_equal",
-    "answers.groups": "are_alike",
-    "answers.extraction": "extract_answer and find_named_answer",
-    "answers.numbers": "find_numbers, parse_number and parse_words",
-    "answers.spelling": "normalize, find_option and write_in_latex",
-    "answers.structured": "write_canonically and find_calls",
-    "certainty.measures": "hesitates",
-    "runtime.drive.segments": "split_steps",
-    "runtime.thinking": "Thinking.split",
-    "search.steps": "split_steps",
-}
 NO_MODEL_TEXT = {
     "answers.workers.embedding": "a checkpoint's own file",
     "answers.workers.embedding_groups": "in the worker, which has a time limit",
@@ -174,4 +162,5 @@ def test_the_list_is_complete() -> None:
             names = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
             if names & SEARCHES:
                 found.add(".".join(file.relative_to(top).with_suffix("").parts))
-    assert found == set(COVERED) | set(NO_MODEL_TEXT)
+    covered = {m for m in found if any(reader.startswith(f"{m}.") for reader in READERS)}
+    assert found - covered == set(NO_MODEL_TEXT)
