@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from flashedge.errors import DaemonError, NotFound, RunInterrupted
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.device import DeviceSample
 from flashedge.types import STRATEGIES, USUAL_POLICY, NodeId
+from tests.support.made_run import build_level, build_step
 from tests.support.paths import DATA
 
 BEAM, MCTS, BOOST = "recorded_run", "recorded_mcts", "recorded_boost"
@@ -58,23 +60,11 @@ def whole_answer_items(ended: int) -> list[Numbered]:
     config = {**live[0].config, "strategy": "self_consistency", "selection": "majority"}  # type: ignore[union-attr]
     result = live[-1].result  # type: ignore[union-attr]
     paths = [(NodeId(i + 1), c["text"]) for i, c in enumerate(result["completions"])]
-    children = tuple((node, i, 0) for i, (node, _) in enumerate(paths))
-    items: list[events.Event] = [
-        events.RunStarted(config=config, queue_s=0.0),
-        events.NodesExpanded(parent=NodeId(0), depth=1, children=children),
-    ]
-    items += [
-        events.StepCompleted(
-            node=node,
-            token_ids=tuple(range(len(text.split()) * 3)),
-            logprobs=(-0.1,) * (len(text.split()) * 3),
-            text=text,
-            steps=(text,),
-            finish="stop",
-            answer=text.rpartition("{")[2].partition("}")[0],
-        )
-        for node, text in paths[:ended]
-    ]
+    level = build_level(0, 1, *(node for node, _ in paths))
+    items: list[events.Event] = [events.RunStarted(config=config, queue_s=0.0), level]
+    for node, text in paths[:ended]:
+        step = build_step(node, text, tokens=len(text.split()) * 3, finish="stop")
+        items.append(replace(step, answer=text.rpartition("{")[2].partition("}")[0]))
     growing = [(node, text[: 20 * (node % 5 + 2)]) for node, text in paths[ended:]]
     tokens = tuple((node, len(text) // 2) for node, text in growing)
     numbered = list(enumerate(items, start=1))

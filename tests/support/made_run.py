@@ -79,6 +79,15 @@ def build_step(
     )
 
 
+def build_score(node: int, score: float) -> events.NodeScored:
+    return events.NodeScored(node=NodeId(node), scores=(score,), score=score)
+
+
+def build_level(parent: int, depth: int, *nodes: int, seed: int = 5) -> events.NodesExpanded:
+    children = tuple((NodeId(node), i, seed + i) for i, node in enumerate(nodes))
+    return events.NodesExpanded(parent=NodeId(parent), depth=depth, children=children)
+
+
 def build_start(
     config: Mapping[str, Any],
     steps: Sequence[tuple[str, float]],
@@ -94,18 +103,8 @@ def build_start(
     nodes = [NodeId(1 + i) for i in range(len(steps))]
     return [
         events.RunStarted(config=dict(config), queue_s=queue_s),
-        events.NodesExpanded(
-            parent=NodeId(0),
-            depth=1,
-            children=tuple((node, i, seed + i) for i, node in enumerate(nodes)),
-        ),
+        build_level(0, 1, *nodes, seed=seed),
         events.Progress(tokens=tuple((node, 3 - i) for i, node in enumerate(nodes))),
-        *(
-            build_step(node, text, tokens=tokens)
-            for node, (text, _) in zip(nodes, steps, strict=True)
-        ),
-        *(
-            events.NodeScored(node=node, scores=(score,), score=score)
-            for node, (_, score) in zip(nodes, steps, strict=True)
-        ),
+        *(build_step(node, text, tokens=tokens) for node, (text, _) in enumerate(steps, 1)),
+        *(build_score(node, score) for node, (_, score) in enumerate(steps, 1)),
     ]

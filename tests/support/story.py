@@ -12,21 +12,17 @@ from flashedge.runtime.request.request import Request
 from flashedge.types import Problem
 from tests.support.made_run import build_result, build_row, build_start, build_step, build_usage
 
+VOTES = [{"answer": "19", "weight": 0.9, "count": 1}, {"answer": "18", "weight": 0.2, "count": 1}]
+NODES = [
+    {"id": 0, "parent": None, "tokens": 0, "text": "", "score": None, "status": "active"},
+    {"id": 1, "parent": 0, "tokens": 5, "text": "12 + 7", "score": 0.9, "status": "active"},
+]
 RESULT = build_result(
     answer="19",
     text="12 + 7 = 19.\n\nThe answer is \\boxed{19}.",
     choice=3,
-    votes=[
-        {"answer": "19", "weight": 0.9, "count": 1},
-        {"answer": "18", "weight": 0.2, "count": 1},
-    ],
-    tree={
-        "root": 0,
-        "nodes": [
-            {"id": 0, "parent": None, "tokens": 0, "text": "", "score": None, "status": "active"},
-            {"id": 1, "parent": 0, "tokens": 5, "text": "12 + 7", "score": 0.9, "status": "active"},
-        ],
-    },
+    votes=VOTES,
+    tree={"root": 0, "nodes": NODES},
     certainty=0.5,
     usage=build_usage(tree_tokens=14),
 )
@@ -45,24 +41,13 @@ STORY: list[Event] = [
 ]
 
 STANDING = {
-    "key": "run-5eab91940b5d",
-    "client": "cli",
-    "kind": "search",
-    "place": 0,
-    "has_started": False,
-    "waited_s": 3.2,
-    "median_tokens": 420.4,
-    "tail_tokens": 1532.1,
-    "left_tokens": 6800.0,
-    "starts_in_s": 12.3,
+    **{"key": "run-5eab91940b5d", "client": "cli", "kind": "search", "place": 0},
+    **{"has_started": False, "waited_s": 3.2, "left_tokens": 6800.0, "starts_in_s": 12.3},
+    **{"median_tokens": 420.4, "tail_tokens": 1532.1},
 }
 RUNNING = {
-    "key": "run-3bd232185d21",
-    "place": None,
-    "has_started": True,
-    "median_tokens": None,
-    "tail_tokens": None,
-    "starts_in_s": None,
+    **{"key": "run-3bd232185d21", "place": None, "has_started": True, "starts_in_s": None},
+    **{"median_tokens": None, "tail_tokens": None},
 }
 NAMED = {"key": "my-long-research-agent/task-7", "client": "my-agent", "kind": "batch", "place": 1}
 REQUEST = {"key": "chatcmpl-1", "client": "person", "kind": "chat", "has_started": False}
@@ -72,30 +57,17 @@ PROGRAMS = (
     STANDING,
     {**STANDING, **NAMED, "starts_in_s": None},
 )
+VIEW = {"running": 3, "waiting": 0, "blocks_used": 4, "quota_blocks": 64}
 ENGINES = {
-    "generator": {
-        "state": "ready",
-        "pid": 11,
-        "restarts": 0,
-        "view": {"running": 3, "waiting": 0, "blocks_used": 4, "quota_blocks": 64},
-    },
+    "generator": {"state": "ready", "pid": 11, "restarts": 0, "view": VIEW},
     "verifier": {"state": "dead", "pid": None, "restarts": 2, "view": None},
 }
+RUNS = {"queued": 1, "running": 2}
 STATUS = {
-    "version": "0.1.0",
-    "pair": "bundled",
-    "runs": {"queued": 1, "running": 2},
+    **{"version": "0.1.0", "pair": "bundled", "runs": RUNS, "engines": ENGINES},
     "scheduling": {"policy": "shortest", "programs": list(PROGRAMS)},
     "self_test": {"batch_invariant": True, "invariant_tokens": 4096},
-    "engines": ENGINES,
-    "pairs": {
-        "bundled": {
-            "state": "degraded",
-            "detail": None,
-            "engines": ENGINES,
-            "runs": {"queued": 1, "running": 2},
-        }
-    },
+    "pairs": {"bundled": {"state": "degraded", "detail": None, "engines": ENGINES, "runs": RUNS}},
 }
 SUMMARY = build_row(RESULT, created_at=1_700_000_000.0)
 

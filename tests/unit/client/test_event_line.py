@@ -17,15 +17,8 @@ from flashedge.client.words import describe_wait, format_duration
 from flashedge.events import Event
 from flashedge.types import NodeId
 from tests.support.boost_rig import SPEC, run_boosted
-
-
-def level(parent: int, depth: int, *nodes: int) -> events.NodesExpanded:
-    children = tuple((NodeId(node), i, 0) for i, node in enumerate(nodes))
-    return events.NodesExpanded(parent=NodeId(parent), depth=depth, children=children)
-
-
-def score(node: int, value: float) -> events.NodeScored:
-    return events.NodeScored(node=NodeId(node), scores=(value,), score=value)
+from tests.support.made_run import build_level as level
+from tests.support.made_run import build_score as score
 
 
 def texts(story: list[Event]) -> list[str]:

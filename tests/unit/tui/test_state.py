@@ -40,6 +40,8 @@ from flashedge.tui.widgets.machine import draw_devices, draw_rates
 from flashedge.types import NodeId, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
 from tests.support.fake_nvml import FakeNvml
+from tests.support.made_run import build_level, build_step
+from tests.support.made_run import build_score as score
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -53,25 +55,11 @@ def whole_mcts() -> RunView:
 
 
 def grown(*items: events.Event) -> RunView:
-    first = events.NodesExpanded(
-        parent=ROOT, depth=1, children=((NodeId(1), 0, 7), (NodeId(2), 1, 8))
-    )
-    return fold(RunView(id="r"), [(i + 1, e) for i, e in enumerate((first, *items))])
+    return fold(RunView(id="r"), enumerate((build_level(ROOT, 1, 1, 2), *items), start=1))
 
 
 def step(node: int, tokens: int, text: str = "a step\n\n") -> events.StepCompleted:
-    return events.StepCompleted(
-        node=NodeId(node),
-        token_ids=(5,) * tokens,
-        logprobs=(-0.1,) * tokens,
-        text=text,
-        steps=(text,),
-        finish="boundary",
-    )
-
-
-def score(node: int, value: float) -> events.NodeScored:
-    return events.NodeScored(node=NodeId(node), scores=(value,), score=value)
+    return build_step(node, text, tokens=tokens)
 
 
 # ---------------------------------------------------------------- one run
@@ -449,8 +437,7 @@ def test_lines_of_a_tree() -> None:
 
 
 def family(*families: tuple[int, ...]) -> RunView:
-    placed = ((p, tuple((NodeId(c), i, 0) for i, c in enumerate(cs))) for p, *cs in families)
-    items = (events.NodesExpanded(parent=NodeId(p), depth=1, children=cs) for p, cs in placed)
+    items = (build_level(parent, 1, *children) for parent, *children in families)
     return fold(RunView(id="r"), enumerate(items, start=1))
 
 
