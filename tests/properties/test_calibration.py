@@ -129,13 +129,11 @@ def test_a_smaller_cap_makes_no_probes() -> None:
 @given(made=traces())
 @settings(max_examples=40, deadline=None)
 def test_the_grid_knows_no_answer(made: list[RunTrace]) -> None:
+    def flip(ending: Ending) -> Ending:
+        return replace(ending, right=not ending.right)
+
     flipped = [
-        replace(
-            one,
-            stops=tuple(replace(s, right=not s.right) for s in one.stops),
-            whole=replace(one.whole, right=not one.whole.right),
-        )
-        for one in made
+        replace(one, stops=tuple(map(flip, one.stops)), whole=flip(one.whole)) for one in made
     ]
     assert Grid.build(made, (ENTROPY,)) == Grid.build(flipped, (ENTROPY,))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from flashedge.search.base import (
     Cancel,
@@ -142,7 +143,7 @@ def list_open(state: MctsState) -> list[NodeId]:
     return found
 
 
-def count_closed(state: MctsState) -> dict[NodeId, bool]:
+def count_closed(state: Any) -> dict[NodeId, bool]:
     """Which nodes lead to no leaf that a rollout can still reach: the naive twin."""
     tree, ended = state.tree, set(state.rollouts)
     closed: dict[NodeId, bool] = {}

@@ -14,6 +14,7 @@ from flashedge.search.strategies.mcts import logprob_priors, puct
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET
 from flashedge.types import Limits, NodeId, Problem
+from tests.support.mcts_rig import count_closed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +118,9 @@ class NaiveMcts(Stepwise):
 
     def select(self, state: Any) -> NodeId | None:
         tree, visits, values = state.tree, self.visits(state), self.values(state)
-        is_open = self._find_open(state)
+        closed = count_closed(state)
         node = ROOT
-        if not is_open[ROOT]:
+        if closed[ROOT]:
             return None
         while children := tree.children(node):
             unique = [c for c in children if c.status is not NodeStatus.DUPLICATE]
@@ -132,21 +133,7 @@ class NaiveMcts(Stepwise):
                 n = visits.get(child.id, 0)
                 q = values[child.id] / n if n else self.path_score(state, child.id)
                 rank = puct(q, prior, visits=n, parent_visits=visits.get(node, 0), c=self.c)
-                if is_open[child.id]:
+                if not closed[child.id]:
                     ranked.append((-rank, child.id))
             node = min(ranked)[1]
         return node
-
-    def _find_open(self, state: Any) -> Mapping[NodeId, bool]:
-        """For each node: whether it is, or leads to, a leaf that a rollout can still reach."""
-        rolled_out = set(state.rollouts)
-        is_open: dict[NodeId, bool] = {}
-        for node in reversed(tuple(state.tree.nodes.values())):  # children come after parents
-            children = state.tree.children(node.id)
-            if children:
-                is_open[node.id] = any(is_open[c.id] for c in children)
-            elif node.status is NodeStatus.COMPLETE:
-                is_open[node.id] = node.id not in rolled_out
-            else:
-                is_open[node.id] = node.status is NodeStatus.ACTIVE
-        return is_open

@@ -27,11 +27,7 @@ from tests.support.replay_machine import BLOCK, STOP, HashRunner
 ENDS = frozenset({1, 12, 23, 34})
 """Tokens that end a step."""
 RULE = "rule"
-RULES = {
-    RULE: BoundaryRule(
-        holds=ENDS, closes=frozenset(), opens=frozenset(), blank=frozenset()
-    ).to_json()
-}
+RULES = {RULE: BoundaryRule.from_words(((token, "end") for token in ENDS), {"end"}).to_json()}
 
 
 @dataclass(slots=True)
@@ -161,16 +157,9 @@ class SearchMachine:
             step_rule=RULE,
             deterministic=search.deterministic,
         )
-        args = {
-            "seed": step.seed,
-            "temperature": 1.0,
-            "top_k": 0,
-            "top_p": 1.0,
-            BOUNDARY: RULE,
-            LOGPROBS: True,
-            DETERMINISTIC: search.deterministic,
-            "continuation": after.to_json(),
-        }
+        args = {"seed": step.seed, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        args |= {BOUNDARY: RULE, LOGPROBS: True, DETERMINISTIC: search.deterministic}
+        args["continuation"] = after.to_json()
         room = self.scheduler.max_model_len - len(step.path)
         params = SamplingParams(
             max_tokens=min(step.max_tokens, room),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from flashedge import events
 from flashedge.certainty.calibration import find_stop, replay
 from flashedge.certainty.measures import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
-from flashedge.certainty.policies import Allotment, Rule
+from flashedge.certainty.policies import POLICIES, Allotment, Rule
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -69,9 +70,7 @@ def rules(strategy: str) -> list[Rule]:
             sure.append(((ENTROPY, 0.3), (REWARD, 0.5)))
     return [
         Rule(policy=policy, detect=detect, thresholds=least)
-        for policy in ("static", "every_5", "every_step")
-        for detect in (1, 3, 5)
-        for least in sure
+        for policy, detect, least in product(POLICIES, (1, 3, 5), sure)
     ]
 
 

@@ -572,17 +572,9 @@ def test_the_status_tells_how_fast_requests_were_and_who_holds_the_card() -> Non
 
 
 def test_each_card_has_a_line_as_far_as_there_is_room() -> None:
-    cards = tuple(
-        DeviceSample(
-            name="RTX 4090",
-            label=str(i),
-            utilization=i / 10,
-            memory_used_bytes=6 << 30,
-            memory_total_bytes=24 << 30,
-            power_w=100.0 + i,
-        )
-        for i in range(4)
-    )
+    known = {"name": "4090", "memory_used_bytes": 6 << 30, "memory_total_bytes": 24 << 30}
+    figures = [{"label": str(i), "utilization": i / 10, "power_w": 100.0 + i} for i in range(4)]
+    cards = tuple(DeviceSample(**known, **own) for own in figures)
 
     def draw(count: int, height: int) -> list[str]:
         panel = draw_devices(Dashboard(devices=cards[:count]), 58, height)
