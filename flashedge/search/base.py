@@ -148,8 +148,8 @@ class Lookahead:
 
     granularity: Granularity
     seeds: tuple[int, ...]
-    """Seeds of the next children in order, as many as the node can get at most."""
-    terminal: bool
+    """Seeds of the next children in order, as many as the node can get at most. Empty if the path
+    ends with the node."""
 
 
 class SearchState(Protocol):

@@ -165,7 +165,7 @@ _OPTIONS: Mapping[str, Mapping[str, _Option]] = {
         "c": _Option(float, 0.0, 1000.0),
         "prior": _Option(str, choices=("logprob", "uniform")),
         "parallel": _Option(int, 1, 1024),
-        "boost": _Option(bool),
+        "boost": _Option(bool),  # whether the runtime sends allowances
         "take": _Option(str, choices=("launch", "arrival")),
         "positive_exit": _Option(bool),
         "accept": _SHARE,

@@ -275,13 +275,13 @@ class VotingSearch(ABC, Generic[S]):
         at = state.tree[node]
         if children := state.tree.list_kept(node):
             seeds = tuple(child.seed for child in children)
-            return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=False)
-        if not self._may_continue(state, at):
-            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
-        first = len(state.tree.children(node))
-        indices = range(first, first + self.max_children(state))
-        seeds = tuple(child_seed(at.seed, at.depth, i) for i in indices)
-        return Lookahead(granularity=self.granularity(state, node), seeds=seeds, terminal=not seeds)
+        elif self._may_continue(state, at):
+            first = len(state.tree.children(node))
+            indices = range(first, first + self.max_children(state))
+            seeds = tuple(child_seed(at.seed, at.depth, i) for i in indices)
+        else:
+            return Lookahead(granularity=NOTHING, seeds=())
+        return Lookahead(granularity=self.granularity(state, node), seeds=seeds)
 
     def _may_continue(self, state: S, node: Node) -> bool:
         budget = state.limits.token_budget

@@ -265,8 +265,7 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
         expands = [c for c in run.commands if isinstance(c, Expand)]
         expanded = {c.parent: c for c in reversed(expands)}  # the first of each
         for node, ahead in late.items():
-            assert ahead.terminal == (run.tree[node].status is NodeStatus.COMPLETE)
-            assert ahead.terminal == (not ahead.seeds)
+            assert (not ahead.seeds) == (run.tree[node].status is NodeStatus.COMPLETE)
             if node in expanded:
                 then = expanded[node]
                 seeds = tuple(c.seed for c in then.children)

@@ -68,8 +68,6 @@ class Mcts(VotingSearch[MctsState]):
     prior: str = "logprob"
     parallel: int = 1
     """P: most rollouts in flight, until an `Allowance` says otherwise."""
-    boost: bool = False
-    """Whether the runtime sends allowances."""
     take: str = LAUNCH
     """launch, or arrival: take results as they complete. Then the tree depends on the engines."""
     script: tuple[tuple[int, int], ...] = ()

@@ -136,11 +136,11 @@ class ProbedCot:
         family = state.tree.children(node)
         over = state.phase is not Phase.GENERATE or node != state.leaf or state.is_over_budget
         if not family and (over or (at.segment is not None and self._ends(state))):
-            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
+            return Lookahead(granularity=NOTHING, seeds=())
         above = replace(state, leaf=node)
         if at.status is NodeStatus.GENERATING and at.parent is not None:
             above = replace(state, leaf=at.parent)
-        return Lookahead(granularity=self._granularity(above), seeds=(at.seed,), terminal=False)
+        return Lookahead(granularity=self._granularity(above), seeds=(at.seed,))
 
     # ------------------------------------------------------------ inner
 
