@@ -98,11 +98,11 @@ def draw_meter(part: float, width: int) -> Text:
     return Text(draw_track(part, width), style=SCALE[-1] if part > 0.9 else SCALE[0])
 
 
-def draw_score(score: float | None, width: int = 3) -> Text:
+def draw_score(score: float | None) -> Text:
     """`0.83 ██▍`; blanks of the same width without a score."""
     if score is None:
-        return Text(" " * (5 + width))
-    return Text(f"{score:.2f} {draw_bar(score, width)}", style=score_colour(score))
+        return Text(" " * 8)
+    return Text(f"{score:.2f} {draw_bar(score, 3)}", style=score_colour(score))
 
 
 def draw_sparkline(values: Sequence[float], width: int, top: float | None = None) -> str:

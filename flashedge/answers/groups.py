@@ -60,10 +60,10 @@ def group_by_complete_links(
     return tuple(home)
 
 
-def are_alike(a: str, b: str, least: float = MIN_LIKENESS) -> bool:
-    """Whether two open-ended texts count as one answer: their likeness is at least `least`, and not
+def are_alike(a: str, b: str) -> bool:
+    """Whether two open-ended texts count as one answer: their likeness is at least 0.6, and not
     each of them names a number that the other lacks."""
-    return likeness(a, b) >= least and not numbers_conflict(find_numbers(a), find_numbers(b))
+    return likeness(a, b) >= MIN_LIKENESS and not numbers_conflict(find_numbers(a), find_numbers(b))
 
 
 def likeness(a: str, b: str) -> float:
