@@ -146,9 +146,7 @@ SEARCHES = frozenset(
 )
 NO_MODEL_TEXT = {
     "answers.workers.embedding": "a checkpoint's own file",
-    "answers.workers.embedding_groups": "in the worker, which has a time limit",
-    "answers.workers.line_worker": "a worker's replies",
-    "answers.workers.mathematics": "in the worker, which has a time limit",
+    "answers.workers.line_worker": "in the worker, which has a time limit, and a worker's replies",
     "search.catalog": "the name of a strategy",
 }
 
