@@ -20,8 +20,8 @@ from scripts.bench.determinism.card import (
     write_checkpoint,
 )
 from scripts.bench.determinism.priced_engine import EAGER_S, PricedEngine
+from scripts.lab.sim.engine_loop import estimate_step_s
 from scripts.lab.sim.shapes import QWEN25_7B
-from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 
 
 @pytest.fixture
@@ -50,8 +50,8 @@ def test_without_the_flag_no_shape_changes_anything(engine: PricedEngine) -> Non
 def test_others_wait_for_one_pass_beside_a_long_prompt(engine: PricedEngine) -> None:
     """Without the flag they wait for vLLM's chunk of 2,048 tokens."""
     found, long = measure_stall(engine, long=4096), 4096
-    whole_pass = PlainShare(context=long, new=engine.shape.rows)
-    step = [PlainShare(context=64 + 400, new=1)] * 17
+    whole_pass = (long, engine.shape.rows)
+    step = [(64 + 400, 1)] * 17
     bound_s = EAGER_S + sum(
         estimate_step_s(engine.device, engine.model, batch) for batch in ([whole_pass], step)
     )

@@ -88,14 +88,13 @@ def engines_with(
     *,
     speculation: bool = True,
     lookahead: bool = True,
-    truncation: float | None = None,
     verifier: SimConfig | None = None,
     faults: Faults | None = None,
     model: SimModel = MODEL,
 ) -> Engines:
     gate = asyncio.Lock()
     return Engines(
-        generator=WatchedGenerator(config, model, gate=gate, truncation=truncation, faults=faults),
+        generator=WatchedGenerator(config, model, gate=gate, faults=faults),
         verifier=SimulatedVerifier(verifier or config, gate=gate),
         grader=MathGrader(),
     ).switch(speculation=speculation, lookahead=lookahead)

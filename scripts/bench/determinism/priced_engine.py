@@ -26,7 +26,7 @@ from scripts.bench.determinism.token_runner import (
     make_scheduler,
 )
 from scripts.lab.benchmark.devices import CARDS, OVERHEADS
-from scripts.lab.sim.step_cost import estimate_sums_s
+from scripts.lab.sim.engine_loop import estimate_sums_s
 
 CARD = CARDS["rtx4090"]
 OVERHEAD = "typical"

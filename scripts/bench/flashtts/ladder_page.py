@@ -31,9 +31,8 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
-from scripts.lab.benchmark.grades import grade_answers
 from scripts.lab.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
-from scripts.lab.benchmark.live import LiveRun, compare_runs
+from scripts.lab.benchmark.live import LiveRun, compare_runs, grade_answers
 from scripts.lab.statistics import mean
 
 NAMES = [rung.name for rung in ALL]

@@ -38,9 +38,8 @@ from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.turns import rotate
-from scripts.lab.benchmark.grades import grade_answers
 from scripts.lab.benchmark.ladder import ALL, Rung, compute_goodput
-from scripts.lab.benchmark.live import LiveRun, RunKey, compare_runs, parse_budget
+from scripts.lab.benchmark.live import LiveRun, RunKey, compare_runs, grade_answers, parse_budget
 
 BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"

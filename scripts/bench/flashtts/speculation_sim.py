@@ -7,13 +7,11 @@ next level those children that follow kept beams begin with what is there. The l
 only as far as its *longest* child had a draft, so the gain depends on how irregular steps are
 and how well the scores of the step before tell who is kept.
 
-Beam searches (4 children) on the simulated RTX 4090 with 1.5B + 1.5B, in five ways: off, on, with
-lookahead, with a batch that may grow as far as a step of the simulated device stays flat, and
-with the paper's truncation (R = 0.85: duplicates begin with their sibling's tokens, which
-is another search, so its ratios compare unlike with unlike). Two traces of step lengths: `math`,
-real samples, a level's steps from the samples of one problem and step (max / mean 1.5); `mixed`,
-the same lengths dealt out anew over all problems (as independent draws have it, 2.5). KV ample
-and tight.
+Beam searches (4 children) on the simulated RTX 4090 with 1.5B + 1.5B, in four ways: off, on, with
+lookahead, and with a batch that may grow as far as a step of the simulated device stays flat. Two
+traces of step lengths: `math`, real samples, a level's steps from the samples of one problem and
+step (max / mean 1.5); `mixed`, the same lengths dealt out again over all problems (as independent
+draws have it, 2.5). KV ample and tight.
 
 Reported: virtual seconds and goodput (mean tokens of a completed path / mean seconds to its
 completion, arXiv 2509.00195 §6.1) as ratios to off; the share of steps that began with a draft; the
@@ -52,7 +50,6 @@ from scripts.lab.sim.shapes import QWEN25_1_5B
 
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}
-R = 0.85
 STEP = RooflineCurve(device=RTX_4090, shape=QWEN25_1_5B).decode_at(512)
 FLAT = find_flat_batch(STEP, max_batch=256)
 
@@ -60,7 +57,6 @@ FLAT = find_flat_batch(STEP, max_batch=256)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
     optimizations: Optimizations = field(default_factory=Optimizations)
-    truncation: float | None = None
     flat_batch: int = 0
 
 
@@ -69,7 +65,6 @@ WAYS = {
     "on": Way(),
     "lookahead": Way(optimizations=Optimizations(lookahead=True)),
     f"flat={FLAT}": Way(flat_batch=FLAT),
-    f"R={R:g}": Way(truncation=R),
 }
 
 
@@ -92,7 +87,7 @@ async def run_search(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Wa
         flat_batch=way.flat_batch,
     )
     gate, loop = asyncio.Lock(), asyncio.get_running_loop()
-    generator = SimulatedGenerator(config, SimModel(trace), gate=gate, truncation=way.truncation)
+    generator = SimulatedGenerator(config, SimModel(trace), gate=gate)
     verifier = SimulatedVerifier(config, gate=gate)
     grader = MathGrader()
     engines = Engines(

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.errors import EngineError, PathOverflow
+from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs import Device
 from flashedge.types import FinishReason
 from scripts.bench.mcts.content import Content, Contents
-from scripts.lab.sim.engine_loop import Job, SimConfig, SimEngine
+from scripts.lab.sim.engine_loop import Job, SimConfig, SimEngine, estimate_step_s
+from scripts.lab.sim.pair import ScoringJob
 from scripts.lab.sim.scheduler import SequenceState, SimSequence, Slice
-from scripts.lab.sim.step_cost import estimate_decode_steps_s, estimate_step_s
-from scripts.lab.sim.verifier import ScoringJob
 
 Seconds = NDArray[np.float64]
 LONGEST_LEAP = 256
@@ -65,6 +66,23 @@ class SharedDevice:
         return done
 
 
+def estimate_decode_steps_s(
+    device: Device, shape: ModelShape, computed: float, count: int, steps: int
+) -> Seconds:
+    """(steps,) seconds of consecutive steps that each add a token to the same `count` sequences.
+    Equal to `estimate_step_s` of each step.
+
+    computed: tokens of all sequences together whose KV is there before the first step.
+    """
+    added = count * np.arange(1, steps + 1)  # each token attends to itself as well
+    tokens = np.asarray(computed + added, dtype=np.float64)
+    attention = 4 * shape.layers * shape.heads * shape.head_dim * tokens
+    flops = 2 * shape.params * float(count) + attention
+    moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens
+    slower_s: Seconds = np.maximum(flops / device.flops, moved / device.bandwidth)
+    return device.overhead_s + device.sequence_s * count + slower_s
+
+
 class LeapingEngine(SimEngine):
     """The loop of both engines."""
 
@@ -101,7 +119,8 @@ class LeapingEngine(SimEngine):
     def _list_seconds(self, batch: Sequence[Slice], count: int) -> Seconds:
         device, shape = self.config.device, self.config.shape
         if count == 1:
-            return np.array([estimate_step_s(device, shape, batch)])
+            shares = ((work.context, work.new) for work in batch)
+            return np.array([estimate_step_s(device, shape, shares)])
         computed = sum(work.context for work in batch)
         return estimate_decode_steps_s(device, shape, computed, len(batch), count)
 

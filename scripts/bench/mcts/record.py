@@ -26,7 +26,7 @@ from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, rig
-from scripts.lab.benchmark.grades import grade_pairs
+from scripts.lab.benchmark.live import grade_pairs
 
 N, BRANCHING, AT_ONCE = 16, 4, 24
 WAYS: Mapping[str, Mapping[str, Any]] = {

@@ -22,7 +22,7 @@ from scripts.bench.daemon import Daemon
 from scripts.bench.mcts.forgetful_daemon import ROUTE
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.variants import BRANCHING, VARIANTS
-from scripts.lab.benchmark.grades import grade_pairs
+from scripts.lab.benchmark.live import grade_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

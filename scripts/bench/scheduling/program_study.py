@@ -17,7 +17,7 @@ from flashedge.optimizations import Features
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import USUAL_POLICY
 from scripts.bench.flashtts.study import format_table
-from scripts.lab.benchmark.load.comparison import compare_paired, estimate_mean
+from scripts.bench.scheduling.study import compare_paired, estimate_mean
 from scripts.lab.benchmark.load.plan import (
     PlannedProgram,
     RecordedArrivals,
@@ -25,9 +25,9 @@ from scripts.lab.benchmark.load.plan import (
     plan_programs,
 )
 from scripts.lab.benchmark.load.slo import (
+    TARGET,
     Slo,
     compute_attainment,
-    find_highest_rate,
     find_least_scale,
     list_needed_scales,
 )
@@ -200,6 +200,22 @@ def _find_sustained(
         variant: {seed: find_highest_rate(one) for seed, one in by_seed.items()}
         for variant, by_seed in points.items()
     }
+
+
+def find_highest_rate(points: Sequence[tuple[float, float]]) -> float:
+    """The highest rate up to which the attainment is at least `TARGET`.
+
+    points: (rate, attainment) from the lowest rate on. Between two rates it is interpolated. 0 if
+    the lowest rate misses it already; the highest rate measured if none misses it.
+    """
+    last: tuple[float, float] | None = None
+    for rate, share in points:
+        if share < TARGET:
+            if last is None:
+                return 0.0
+            return last[0] + (rate - last[0]) * (last[1] - TARGET) / (last[1] - share)
+        last = rate, share
+    return last[0] if last else 0.0
 
 
 def _compare_sustained(

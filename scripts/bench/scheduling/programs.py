@@ -28,7 +28,6 @@ from flashedge.config import load_config
 from flashedge.runtime.request.early_exit import ExitOptions
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import run_in_parallel
-from scripts.bench.scheduling.policies import OUTPUT
 from scripts.bench.scheduling.program_study import (
     VARIANTS,
     Task,
@@ -38,6 +37,7 @@ from scripts.bench.scheduling.program_study import (
     plan,
     summarize,
 )
+from scripts.bench.scheduling.study import OUTPUT
 from scripts.lab.benchmark.load.timings import ProgramRecord
 from scripts.lab.benchmark.load.virtual_load import (
     VirtualLoad,

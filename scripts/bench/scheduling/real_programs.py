@@ -29,7 +29,6 @@ from flashedge.daemon import control
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, read_problems
 from scripts.bench.daemon import DATA, Daemon, report, start_daemon
-from scripts.bench.scheduling.policies import OUTPUT
 from scripts.bench.scheduling.program_study import (
     VARIANTS,
     Task,
@@ -39,8 +38,9 @@ from scripts.bench.scheduling.program_study import (
     plan,
     summarize,
 )
+from scripts.bench.scheduling.study import OUTPUT
 from scripts.bench.turns import rotate
-from scripts.lab.benchmark.grades import grade_pairs
+from scripts.lab.benchmark.live import grade_pairs
 from scripts.lab.benchmark.load.open_load import DaemonServer, Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.timings import ProgramRecord
@@ -72,17 +72,6 @@ class Cell:
         return cls(task=(variant, rate, seed), programs=fields["programs"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VariedServer:
-    """Searches of different width. Implements `ProgramServer`."""
-
-    by_paths: Mapping[int, DaemonServer]
-
-    async def serve(self, program: PlannedProgram) -> Served:
-        """See `ProgramServer`."""
-        return await self.by_paths[PATHS[program.number % len(PATHS)]].serve(program)
-
-
 async def serve(
     daemon: Daemon,
     programs: Sequence[PlannedProgram],
@@ -103,8 +92,11 @@ async def serve(
             for paths in PATHS
         }
         ids = [problem.id for problem in problems]
-        server = VariedServer(by_paths=servers)
-        await run_load(programs, server, records.append, problem_ids=ids)
+
+        async def serve_one(program: PlannedProgram) -> Served:
+            return await servers[PATHS[program.number % len(PATHS)]].serve(program)
+
+        await run_load(programs, serve_one, records.append, problem_ids=ids)
     return sorted(records, key=lambda record: record.number)
 
 

@@ -4,10 +4,10 @@
 
 The bundled generator in vLLM, in batches of 8, with the product's own means: the order of programs
 is sent to the engine at most every 20 ms while requests come and go. Requests, arrivals,
-predictions and orders are those of `policies`, with all lengths divided by four; each output is
-drawn to its given length. Rates are multiples of what this engine finishes while all are there at
-once, measured before. Every policy gets the same requests at the same times, one policy after the
-other within each seed and rate, in an order that rotates. Ratios are paired by seed.
+predictions and orders are those of `request_orders`, all lengths divided by four; each output is
+drawn to its given length. Rates are multiples of what this engine finishes while all requests are
+there at once, measured before. Every policy gets the same requests at the same times, one policy
+after the other within each seed and rate, in an order that rotates. Ratios are paired by seed.
 
 A study that is interrupted goes on where it was: runs/scheduling/real_requests.jsonl. The last line
 is JSON.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import math
 import time
 from collections import Counter
@@ -37,14 +38,23 @@ from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.files.journal import Journal
 from flashedge.models.registry import find_pair
+from flashedge.statistics import mean
 from flashedge.types import Sampling, TokenIds
 from scripts.bench.daemon import report
-from scripts.bench.scheduling.policies import BATCH, OUTPUT, describe, print_tables, summarize
-from scripts.bench.scheduling.workloads import WORKLOADS, RequestLoad, draw_load
+from scripts.bench.flashtts.study import format_table
+from scripts.bench.scheduling.request_orders import (
+    NAMES,
+    POINT_RIVALS,
+    WORKLOADS,
+    RequestLoad,
+    Rivals,
+    WaitingOrder,
+    draw_load,
+    sort_waiting,
+)
+from scripts.bench.scheduling.study import OUTPUT, compare_paired, estimate_mean
 from scripts.bench.turns import rotate
-from scripts.lab.benchmark.load.timings import Timings
-from scripts.lab.benchmark.requests.event_driven import WaitingOrder, sort_waiting
-from scripts.lab.benchmark.requests.rivals import NAMES
+from scripts.lab.benchmark.load.timings import Timings, compute_order_quality
 
 BATCH_SIZE = 8
 SHRINK = 4
@@ -54,6 +64,11 @@ LEAST_INTERVAL_S = 0.02
 """Between two orders that are sent, as in `runtime.programs`."""
 LEAST_TOKEN, VOCABULARY = 10, 400
 """Prompts are drawn from these tokens. No two share a prefix."""
+BATCH = "batch"
+"""The rate of all requests at once."""
+FIGURES = ("per_token_s", "per_token_p90_s", "ttft_s", "latency_s")
+BATCH_FIGURE = "time_to_30_percent_s"
+"""The paper's time@3K of 10K."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,10 +115,10 @@ class Serving:
         self._load = load
         self._waiting: set[int] = set()
         self._changed = asyncio.Event()
-        self._first_s = np.full(len(load.prompts), np.nan)
-        self._finished_s = np.full(len(load.prompts), np.nan)
+        self._first_s = np.full(len(load), np.nan)
+        self._finished_s = np.full(len(load), np.nan)
         self._names = (f"{time.monotonic_ns()}-{n}" for n in itertools.count())
-        self._keys = list(itertools.islice(self._names, len(load.prompts)))
+        self._keys = list(itertools.islice(self._names, len(load)))
         """A program of its own for each request."""
 
     async def run(self, arrived_s: Sequence[float], order: WaitingOrder | None) -> Timings:
@@ -128,11 +143,11 @@ class Serving:
             started_s=self._first_s,
             first_token_s=self._first_s,
             finished_s=self._finished_s,
-            output_tokens=self._load.prompts.output_tokens,
+            output_tokens=self._load.output_tokens,
         )
 
     async def _serve(self, number: int, now: Callable[[], float]) -> None:
-        generator, tokens = self._generator, int(self._load.prompts.output_tokens[number])
+        generator, tokens = self._generator, int(self._load.output_tokens[number])
         request = ExtendRequest(
             token_ids=self._make_prompt(number),
             seed=number,
@@ -159,7 +174,7 @@ class Serving:
 
     def _make_prompt(self, number: int) -> TokenIds:
         draw = Random(f"{self._load.seed} {number}")
-        count = int(self._load.prompts.prompt_tokens[number])
+        count = int(self._load.prompt_tokens[number])
         return tuple(draw.randrange(LEAST_TOKEN, VOCABULARY) for _ in range(count))
 
     async def _send_orders(self, order: WaitingOrder, now: Callable[[], float]) -> None:
@@ -179,8 +194,8 @@ class Serving:
 
 async def measure_capacity(generator: VllmGenerator, load: RequestLoad) -> float:
     """Requests a second that the engine finishes until half of them are done, all there at once."""
-    served = await Serving(generator, load).run(np.zeros(len(load.prompts)).tolist(), None)
-    return len(load.prompts) / 2 / float(np.median(served.finished_s))
+    served = await Serving(generator, load).run(np.zeros(len(load)).tolist(), None)
+    return len(load) / 2 / float(np.median(served.finished_s))
 
 
 @asynccontextmanager
@@ -202,13 +217,14 @@ async def measure(asked: argparse.Namespace, kept: Journal[Any, Cell]) -> None:
         with show_bar("serving", total, unit="loads") as advance:
             for seed, workload in itertools.product(range(asked.seeds), asked.workloads):
                 load = draw_load(workload, asked.requests, seed, shrink=SHRINK)
+                rivals = Rivals(load)
                 capacity = await measure_capacity(generator, load)
                 for at, rate in enumerate(rates):
                     name = BATCH if rate == math.inf else f"{rate:g}"
                     for policy in rotate(policies, seed * len(rates) + at):
                         if (workload, seed, name, policy) not in kept.records:
                             arrived_s = load.draw_arrivals(rate * capacity)
-                            order = load.rivals.order(policy, arrived_s, BATCH_SIZE)
+                            order = rivals.order(policy, arrived_s, BATCH_SIZE)
                             used = None if policy == "fcfs" else order
                             served = await Serving(generator, load).run(arrived_s.tolist(), used)
                             kept.append(
@@ -217,11 +233,83 @@ async def measure(asked: argparse.Namespace, kept: Journal[Any, Cell]) -> None:
                                     seed=seed,
                                     rate=name,
                                     policy=policy,
-                                    figures=describe(served, preemptions=0)
-                                    | {"capacity": capacity},
+                                    figures=describe(served) | {"capacity": capacity},
                                 )
                             )
                         advance(1)
+
+
+def describe(timings: Timings) -> dict[str, float]:
+    soonest = np.sort(timings.finished_s)[int(np.ceil(0.3 * len(timings) - 1e-9)) - 1]
+    return {
+        "per_token_s": float(timings.per_token_s.mean()),
+        "per_token_p90_s": float(np.quantile(timings.per_token_s, 0.9)),
+        "ttft_s": float(timings.ttft_s.mean()),
+        "latency_s": float(timings.latency_s.mean()),
+        "longest_wait_s": float(timings.wait_s.max()),
+        BATCH_FIGURE: float(soonest - timings.arrived_s.min()),
+        "order_tau": compute_order_quality(timings),
+    }
+
+
+def summarize_rate(
+    rate: str, by_seed: Mapping[int, Mapping[str, Mapping[str, Mapping[str, float]]]]
+) -> dict[str, Any]:
+    """Means over seeds by policy, and paired ratios over FCFS and over the better point predictor.
+
+    The better one is chosen on the same seeds, which favours it.
+    """
+    policies = list(next(iter(by_seed.values()))[rate])
+    names = (BATCH_FIGURE,) if rate == BATCH else FIGURES
+    values = {
+        figure: {p: {s: rows[rate][p][figure] for s, rows in by_seed.items()} for p in policies}
+        for figure in (*names, "longest_wait_s", "order_tau")
+    }
+    points = [p for p in POINT_RIVALS if p in policies]
+    rivals = {"fcfs": dict.fromkeys(names, "fcfs")} if "fcfs" in policies else {}
+    if points:
+        rivals["best_point"] = {
+            figure: min(points, key=lambda p: mean(list(values[figure][p].values())))
+            for figure in names
+        }
+    found = {}
+    for policy in policies:
+        row = {figure: estimate_mean(values[figure][policy]).to_json() for figure in values}
+        for name, by_figure in rivals.items():
+            for figure, rival in by_figure.items():
+                ratio = compare_paired(values[figure][policy], values[figure][rival])
+                row[f"{figure}_over_{name}"] = ratio.to_json()
+        found[policy] = row
+    return {"best_point": rivals.get("best_point", {}), "policies": found}
+
+
+def print_tables(workload: str, about: Mapping[str, Any], rates: Mapping[str, Any]) -> str:
+    """One table of ratios over FCFS and over the best point predictor for each rate."""
+    tables = []
+    for rate, found in rates.items():
+        figures = (BATCH_FIGURE,) if rate == BATCH else ("per_token_s", "ttft_s")
+        head = ["policy"]
+        for figure in figures:
+            head += [figure.removesuffix("_s"), "over fcfs", "over best point"]
+        lines = []
+        for policy, row in found["policies"].items():
+            line = [policy]
+            for figure in figures:
+                line.append(f"{row[figure]['value']:.3f} s")
+                line += [
+                    _format_ratio(row.get(f"{figure}_over_{n}")) for n in ("fcfs", "best_point")
+                ]
+            line += [f"{row['longest_wait_s']['value']:.0f} s", f"{row['order_tau']['value']:.2f}"]
+            lines.append(line)
+        title = f"{workload}, {rate if rate == BATCH else f'{rate} of what the engine serves'}"
+        tables.append(format_table([*head, "longest wait", "tau"], lines, title))
+    return "\n\n".join([f"## {workload}\n\n{json.dumps(about)}", *tables])
+
+
+def _format_ratio(ratio: Mapping[str, float] | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio['value']:.2f} ({ratio['low']:.2f}-{ratio['high']:.2f})"
 
 
 def group_complete(cells: Sequence[Cell]) -> dict[int, dict[str, dict[str, dict[str, float]]]]:
@@ -245,11 +333,14 @@ def tell(asked: argparse.Namespace, cells: Sequence[Cell]) -> None:
             continue
         load = draw_load(workload, asked.requests, 0, shrink=SHRINK)
         about = {
-            "about": WORKLOADS[workload].about,
-            "dispersion": load.prompts.dispersion.to_json(),
+            "about": WORKLOADS[workload],
+            "dispersion": load.dispersion.to_json(),
             "capacity_per_s": round(float(np.mean([cell.figures["capacity"] for cell in ours])), 2),
         }
-        figures[workload] = {**about, "rates": summarize(by_seed)}
+        figures[workload] = {
+            **about,
+            "rates": {rate: summarize_rate(rate, by_seed) for rate in next(iter(by_seed.values()))},
+        }
         pages.append(print_tables(workload, about, figures[workload]["rates"]))
     (OUTPUT / "real_requests.md").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
     print("\n\n".join(pages))

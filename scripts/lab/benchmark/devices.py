@@ -7,7 +7,7 @@ of a 4090 allow, and every simulated gain depends on it: see scripts/bench/flash
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from flashedge.errors import NotFound
@@ -27,29 +27,20 @@ class Overheads:
     step_s: float
     sequence_s: float
 
-    def apply(self, device: Device) -> Device:
-        """Build the device with these overheads in place of its own."""
-        return replace(device, overhead_s=self.step_s, sequence_s=self.sequence_s)
-
     def __str__(self) -> str:
         return f"{self.step_s * 1e3:g} ms a step + {self.sequence_s * 1e6:g} us a sequence"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A card by its data sheet."""
-
     sheet: str
     """NVML's name of the card. `profiler.datasheet` has its peak and bandwidth by this name."""
-
     memory_bytes: int
     """As the driver reports it."""
-
-    link_bytes_per_s: float
-    """Bandwidth to pinned host memory, one way."""
+    link: HostLink
+    """To pinned host memory."""
 
     def build_device(self, overheads: Overheads) -> Device:
-        """Build the device, with the data sheet's peak and bandwidth and these overheads."""
         sheet = find_sheet(self.sheet)
         assert sheet is not None, f"{self.sheet} has no data sheet"
         return Device(
@@ -61,29 +52,20 @@ class Card:
             sequence_s=overheads.sequence_s,
         )
 
-    @property
-    def link(self) -> HostLink:
-        return HostLink(
-            bytes_per_s=self.link_bytes_per_s, capacity_bytes=HOST_BYTES, switch_s=SWITCH_S
-        )
 
-
-LINKS_GB_PER_S: Mapping[str, float] = MappingProxyType(
-    {
-        "rtx4090": 25.0,  # PCIe 4.0 x16: 25 of 32 GB/s
-        "rtx4080": 25.0,
-        "rtx3090": 25.0,
-        "rtx5090": 50.0,  # PCIe 5.0 x16
-    }
-)
 CARDS: Mapping[str, Card] = MappingProxyType(
     {
         name: Card(
             sheet=KNOWN_CARDS[name].sheet,
             memory_bytes=KNOWN_CARDS[name].memory_bytes,
-            link_bytes_per_s=link * 1e9,
+            link=HostLink(bytes_per_s=gb_per_s * 1e9, capacity_bytes=HOST_BYTES, switch_s=SWITCH_S),
         )
-        for name, link in LINKS_GB_PER_S.items()
+        for name, gb_per_s in (
+            ("rtx4090", 25.0),  # PCIe 4.0 x16: 25 of 32 GB/s
+            ("rtx4080", 25.0),
+            ("rtx3090", 25.0),
+            ("rtx5090", 50.0),  # PCIe 5.0 x16
+        )
     }
 )
 

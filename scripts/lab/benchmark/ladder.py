@@ -16,8 +16,7 @@ from scripts.lab.statistics import mean
 
 
 def compute_goodput(tokens: Collection[int], done_s: Collection[float]) -> float:
-    """Divide the mean tokens of a completed path by the mean seconds to its completion. 0 without
-    a completed path.
+    """Mean tokens of a completed path over the mean seconds to its completion. 0 without one.
 
     Ref: arXiv 2509.00195 §6.1.
     """
@@ -36,15 +35,12 @@ STOCK_ENGINE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """A row of the tables: some optimizations, by name."""
-
     name: str
     about: str
     optimizations: Optimizations
 
     @property
     def is_stock(self) -> bool:
-        """Whether it is the stock loop, which the other rungs are compared with."""
         return self.optimizations == Optimizations.none()
 
 
@@ -63,8 +59,7 @@ def _build_rungs() -> Iterable[Rung]:
 
 
 RUNGS: tuple[Rung, ...] = tuple(_build_rungs())
-SUFFIX = RUNGS[1]
-"""A verifier with a prefix cache, and nothing else."""
+SUFFIX = RUNGS[1]  # a verifier with a prefix cache, and nothing else
 BEST = RUNGS[-2]  # all of the paper that is on by default: lookahead is not
 ONCE = Rung(
     name="+P+M+S+once",

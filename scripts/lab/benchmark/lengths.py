@@ -23,12 +23,16 @@ from pathlib import Path
 from statistics import NormalDist, fmean
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from flashedge.errors import NotFound
 from scripts.lab.sim.model import StepTrace, TraceRow
 
 FILE = Path(__file__).parent / "step_lengths.jsonl"
 LENGTHS = ("smooth", "observed")
-"""How lengths are drawn."""
+MAX_TOKENS = 2048
+"""Of a whole answer (`draw_answer_lengths`)."""
 COPIES = 128
 """Quantiles of the log-normal for each observed sample."""
 
@@ -38,9 +42,8 @@ class StepLengths:
     """A choice of problems whose step lengths are drawn."""
 
     about: str
-
     levels: frozenset[int]
-    """Levels of difficulty in MATH, from 1 (easy) to 5."""
+    """Of difficulty in MATH, from 1 (easy) to 5."""
 
 
 WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
@@ -62,12 +65,6 @@ WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
 @cache
 def load_trace(workload: str, lengths: str = "observed") -> StepTrace:
     """Load the problems of a workload, in a fixed order. Raises NotFound."""
-    if lengths not in LENGTHS:
-        raise NotFound(
-            f"there are no lengths {lengths!r}",
-            hint=f"known: {', '.join(LENGTHS)}",
-            param="lengths",
-        )
     if workload not in WORKLOADS:
         raise NotFound(
             f"there is no workload {workload!r}",
@@ -76,16 +73,7 @@ def load_trace(workload: str, lengths: str = "observed") -> StepTrace:
         )
     levels = WORKLOADS[workload].levels
     lines = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
-    trace = StepTrace(
-        tuple(
-            TraceRow(
-                prompt_tokens=line["prompt_tokens"],
-                step_tokens=tuple(map(tuple, line["step_tokens"])),
-            )
-            for line in lines
-            if line["level"] in levels
-        )
-    )
+    trace = StepTrace(tuple(TraceRow.from_json(line) for line in lines if line["level"] in levels))
     return smooth(trace) if lengths == "smooth" else trace
 
 
@@ -93,20 +81,13 @@ def smooth(trace: StepTrace, copies: int = COPIES) -> StepTrace:
     """Replace each sample by `copies` samples with as many steps, whose lengths are quantiles of
     the log-normal of their problem and step. Nothing is random here, so equal seeds still draw
     equal lengths."""
-    pooled = estimate_variance(trace)
+    groups = [group for row in trace.rows for group in group_lengths(row).values()]
+    pooled = sum(map(_sum_squares, groups)) / sum(len(group) - 1 for group in groups)
     return StepTrace(tuple(_smooth_row(row, pooled, copies) for row in trace.rows))
 
 
-def estimate_variance(trace: StepTrace) -> float:
-    """Estimate the variance of a length's logarithm within a problem and step, pooled over all."""
-    groups = [group for row in trace.rows for group in group_lengths(row).values()]
-    freedom = sum(len(group) - 1 for group in groups)
-    return sum(map(_sum_squares, groups)) / freedom if freedom else 0.0
-
-
 def group_lengths(row: TraceRow) -> dict[tuple[int, bool], list[int]]:
-    """Group a problem's lengths by (step, whether it is the sample's last), in the samples'
-    order."""
+    """A problem's lengths by (step, whether it is the sample's last), in the samples' order."""
     groups: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
     for sample in row.step_tokens:
         for step, tokens in enumerate(sample):
@@ -130,7 +111,7 @@ def _smooth_row(row: TraceRow, pooled: float, copies: int) -> TraceRow:
 
 
 def _list_quantiles(group: Sequence[int], pooled: float, count: int) -> list[int]:
-    """List `count` even quantiles of a log-normal with the mean of `group`, at least 1 each."""
+    """`count` even quantiles of a log-normal with the mean of `group`, at least 1 each."""
     scale = sqrt((_sum_squares(group) + pooled) / len(group))  # one more degree of freedom
     shape = [exp(scale * quantile) for quantile in _list_normal_quantiles(count)]
     factor = fmean(group) / fmean(shape)
@@ -150,10 +131,23 @@ def _sum_squares(group: Sequence[int]) -> float:
 
 
 def pick_rows(trace: StepTrace, count: int) -> tuple[int, ...]:
-    """Pick rows that are spread evenly over the trace sorted by length, so that few problems have
-    the mix of all. Returns (min(count, rows),) indices."""
+    """Indices spread evenly over the trace sorted by length, so that few problems have the mix of
+    all; at most as many as there are rows."""
     by_length = sorted(
         range(len(trace.rows)), key=lambda i: sum(map(sum, trace.rows[i].step_tokens))
     )
     count = min(count, len(by_length))
     return tuple(by_length[(2 * i + 1) * len(by_length) // (2 * count)] for i in range(count))
+
+
+def draw_answer_lengths(row: TraceRow, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """(count,) tokens of whole answers to the row's problem, each step drawn by itself."""
+    groups = {key: np.array(group) for key, group in group_lengths(row).items()}
+    patterns = [len(sample) for sample in row.step_tokens]
+    found = np.zeros(count, dtype=np.int64)
+    for at, pattern in enumerate(draw.integers(len(patterns), size=count)):
+        steps = patterns[pattern]
+        for step in range(steps):
+            group = groups[step, step == steps - 1]
+            found[at] += group[draw.integers(len(group))]
+    return np.minimum(found, MAX_TOKENS)

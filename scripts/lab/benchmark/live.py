@@ -1,4 +1,4 @@
-"""Times searches on a running daemon, and compares them problem by problem."""
+"""Times searches on a running daemon, compares them problem by problem, grades their answers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from flashedge import events
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.protocol import build_run_error
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
@@ -25,12 +26,15 @@ from flashedge.daemon import control as daemon_control
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.problems import FileProblem
 from flashedge.sizes import parse_size
+from flashedge.types import NodeId
 from scripts.lab.benchmark.ladder import SUFFIX, Rung, compute_goodput
 from scripts.lab.statistics import bootstrap, interval, mean
 
+P = TypeVar("P", int, int | str)
+
 
 class RunKey(NamedTuple):
-    """Identifies a run of the benchmark: rung and KV budget by name, the problem by its index."""
+    """Identifies a run: rung and KV budget by name, the problem by its index."""
 
     rung: str
     kv: str
@@ -78,7 +82,6 @@ class LiveRun:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises TypeError."""
         return cls(**data)
 
 
@@ -88,7 +91,6 @@ def time_run(
     key: RunKey,
     clock: Callable[[], float] = time.monotonic,
 ) -> LiveRun:
-    """Run a search. Raises its error."""
     began = clock()
     done_s: dict[int, float] = {}
     for _, event in client.solve(body):
@@ -103,7 +105,7 @@ def time_run(
                 raise build_run_error(failed)
             case events.RunCancelled(reason=reason):
                 raise RequestError(f"a run of the benchmark was cancelled: {reason}")
-    raise RequestError("a run of the benchmark has no terminal event")
+    raise AssertionError("a stream of events ends with a terminal one")
 
 
 def _build_live_run(
@@ -132,9 +134,6 @@ def digest_tree(tree: Mapping[str, Any]) -> str:
     """Hash a result's tree to 16 hex digits, equal for equal tokens, scores and statuses."""
     nodes = [(n["id"], n["parent"], n["token_ids"], n["score"], n["status"]) for n in tree["nodes"]]
     return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()[:16]
-
-
-# ---------------------------------------------------------------- many
 
 
 def compare_runs(
@@ -215,6 +214,29 @@ def _summarize_ratios(
     }
 
 
+async def grade_answers(
+    runs: Iterable[LiveRun], problems: Sequence[FileProblem]
+) -> dict[tuple[int, str | None], bool]:
+    known = {p.index: p.answer for p in problems if p.answer is not None}
+    return await grade_pairs(((run.problem, run.answer) for run in runs), known)
+
+
+async def grade_pairs(
+    asked: Iterable[tuple[P, str | None]], known: Mapping[P, str]
+) -> dict[tuple[P, str | None], bool]:
+    """(problem, answer) -> is right, of the pairs whose problem has a known right answer."""
+    pairs = sorted({(p, answer) for p, answer in asked if p in known}, key=str)
+    grader = MathGrader()
+    found: dict[tuple[P, str | None], bool] = {}
+    try:
+        for problem, answer in pairs:
+            same = await grader.cluster({NodeId(0): known[problem], NodeId(1): answer})
+            found[problem, answer] = answer is not None and same[NodeId(0)] == same[NodeId(1)]
+    finally:
+        await grader.close()
+    return found
+
+
 PLANNED = "plan"
 """Names the KV budget of the pair's own memory plan."""
 
@@ -225,7 +247,6 @@ class BenchPlan:
 
     rungs: tuple[Rung, ...]
     problems: tuple[FileProblem, ...]
-
     widths: tuple[int, ...]
     """Values of n."""
 
@@ -233,14 +254,8 @@ class BenchPlan:
     """Bytes of KV of both engines together, by name. See `parse_budget`."""
 
     rounds: int
-    """How often each run is repeated."""
-
     strategy: str = "beam"
     seed: int = 0
-
-    @property
-    def runs(self) -> int:
-        return len(self.keys)
 
     @cached_property
     def keys(self) -> tuple[RunKey, ...]:
@@ -278,8 +293,7 @@ def run_plan(
 ) -> None:
     """Run the whole plan but the runs in `kept`, and report each to `done`.
 
-    say: receives progress messages. command: starts a daemon. Raises the error of a daemon that
-    does not start or is lost, and the error of a run.
+    Raises the error of a daemon that does not start or is lost, and the error of a run.
     """
     rungs = {rung.name: rung for rung in plan.rungs}
     problems = {problem.index: problem for problem in plan.problems}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from statistics import mean
 from typing import Any
 
@@ -17,7 +18,7 @@ from flashedge.models.specs import Pair
 from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import check_judges, parse_strategy
-from scripts.lab.benchmark.devices import OVERHEADS, Card, Overheads, find_card
+from scripts.lab.benchmark.devices import OVERHEADS, Overheads, find_card
 from scripts.lab.benchmark.ladder import SUFFIX, Rung
 from scripts.lab.benchmark.lengths import WORKLOADS, load_trace, pick_rows
 from scripts.lab.benchmark.virtual_run import Setup, VirtualRun, simulate_run
@@ -51,10 +52,7 @@ class Question:
     """KV of both engines together. None takes what weights and overheads leave."""
 
     overheads: Overheads = OVERHEADS["typical"]
-    """Of both engines, unless the verifier has its own."""
-
-    verifier_overheads: Overheads | None = None
-    """Of the verifier, where its model needs others. None takes `overheads`."""
+    """Of both engines."""
 
     lengths: str = "smooth"
     """How step lengths are drawn: see `LENGTHS`."""
@@ -64,32 +62,21 @@ class Question:
 class Bench:
     """A checked question, with what its runs need."""
 
-    card: Card
     gpu: str
     pair: Pair
     setup: Setup
     trace: StepTrace
     rows: tuple[int, ...]
-
     search: Request
     """The request of every run but for its problem and seed."""
 
     def spec(self, row: int, seed: int | None = None) -> Request:
-        """Build the request of a problem. seed: None takes the row's number."""
+        """The request of a problem. seed: None takes the row's number."""
         seed = row if seed is None else seed
         return replace(self.search, problem=self.trace.problem(row), seed=seed)
 
     def run(self, rung: Rung, row: int, seed: int | None = None) -> VirtualRun:
         return simulate_run(rung, self.setup, self.trace, self.spec(row, seed))
-
-
-def _find_kv_room(question: Question, pair: Pair, card: Card, config: Config) -> int:
-    """KV bytes of both engines together. Negative where the rest does not fit."""
-    if question.share is None:
-        place = build_idle_card(card.sheet, card.memory_bytes)
-        return find_need(pair, config, place).kv_bytes(place)
-    weights = sum(shape.weights_bytes for shape in find_pair_shapes(pair, config))
-    return round(card.memory_bytes * question.share) - weights - 2 * STUDY_OVERHEAD_BYTES
 
 
 def build_bench(question: Question, config: Config) -> Bench:
@@ -105,10 +92,14 @@ def build_bench(question: Question, config: Config) -> Bench:
     observed = load_trace(question.workload)
     trace = load_trace(question.workload, question.lengths)
     shapes = find_pair_shapes(pair, config)
-    device = card.build_device(question.overheads)
-    kv_bytes = question.kv_bytes
-    if kv_bytes is None:
-        kv_bytes = _find_kv_room(question, pair, card, config)
+    if question.kv_bytes is not None:
+        kv_bytes = question.kv_bytes
+    elif question.share is None:
+        place = build_idle_card(card.sheet, card.memory_bytes)
+        kv_bytes = find_need(pair, config, place).kv_bytes(place)
+    else:
+        weights = sum(shape.weights_bytes for shape in shapes)
+        kv_bytes = round(card.memory_bytes * question.share) - weights - 2 * STUDY_OVERHEAD_BYTES
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     least = [limit * shape.kv_bytes_per_token for limit, shape in zip(limits, shapes, strict=True)]
     if kv_bytes < 2 * max(least):
@@ -127,17 +118,15 @@ def build_bench(question: Question, config: Config) -> Bench:
         **find_defaults(strategy),
     }
     return Bench(
-        card=card,
         gpu=gpu,
         pair=pair,
         setup=Setup(
-            device=device,
+            device=card.build_device(question.overheads),
             generator=shapes[0],
             verifier=shapes[1],
             kv_bytes=kv_bytes,
             link=card.link,
             limits=limits,
-            verifier_overheads=question.verifier_overheads,
         ),
         trace=trace,
         rows=pick_rows(observed, question.problems),
@@ -149,20 +138,18 @@ def run_ladder(
     bench: Bench, ladder: Sequence[Rung], advance: Callable[[int], None] = lambda done: None
 ) -> list[dict[str, Any]]:
     """Run every problem on every rung. A row for each rung; advance: called after each problem."""
-    runs: dict[str, list[VirtualRun]] = {}
-    for rung in ladder:
-        runs[rung.name] = []
-        for row in bench.rows:
-            runs[rung.name].append(bench.run(rung, row))
-            advance(1)
+    runs: dict[str, list[VirtualRun]] = {rung.name: [] for rung in ladder}
+    for rung, row in product(ladder, bench.rows):
+        runs[rung.name].append(bench.run(rung, row))
+        advance(1)
     return compare_rungs(ladder, runs)
 
 
 def compare_rungs(
     ladder: Sequence[Rung], runs: Mapping[str, Sequence[VirtualRun]]
 ) -> list[dict[str, Any]]:
-    """Build a row for each rung from its runs. Gains are over the first rung and over suffix
-    scoring (None where that rung was not run)."""
+    """A row for each rung. Gains are over the first rung and over suffix scoring (None where that
+    rung was not run)."""
     rows = []
     for rung in ladder:
         figures = summarize_runs(runs[rung.name], runs[ladder[0].name])
@@ -173,7 +160,7 @@ def compare_rungs(
 
 
 def summarize_runs(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> dict[str, Any]:
-    """Build the means over problems. Ratios are to the stock runs of the same problems."""
+    """Means over problems. Ratios are to the stock runs of the same problems."""
     tokens = sum(r.verifier_tokens for r in runs)
     return {
         "latency_s": mean(r.seconds for r in runs),
@@ -224,7 +211,7 @@ def span_overheads(
 
 
 def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
-    """List what the figures rest on, for every output."""
+    """What the figures rest on."""
     device = bench.setup.device
     return {
         "simulated": True,
@@ -236,7 +223,7 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
             "overhead_s": device.overhead_s,
             "sequence_s": device.sequence_s,
         },
-        "verifier_overheads": asdict(question.verifier_overheads or question.overheads),
+        "verifier_overheads": asdict(question.overheads),
         "lengths": question.lengths,
         "pair": bench.pair.name,
         "strategy": bench.search.strategy,

@@ -21,7 +21,6 @@ from flashedge.scheduling.kv.stages import EngineCost
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
-from scripts.lab.benchmark.devices import Overheads
 from scripts.lab.benchmark.ladder import Rung, compute_goodput
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig, SimEngine
@@ -43,9 +42,6 @@ class Setup:
     """Where the verifier has processors of its own. None lets the steps of both engines take turns
     on one device."""
 
-    verifier_overheads: Overheads | None = None
-    """What a step of the verifier adds to its roofline. None takes its device's."""
-
     generator: ModelShape
     verifier: ModelShape
 
@@ -66,15 +62,12 @@ class Setup:
     """Batch up to which a step costs about what it costs for one sequence (see `BatchView`). None
     computes it from the device's roofline."""
 
-    truncation: float | None = None
-    """See `SimSpeculator`."""
-
     common: float = 0.0
     """How often siblings write the same words. See `SimModel`."""
 
 
 class IntegerGrader:
-    """Implements `Grader`. The simulated model boxes plain integers, which need no mathematics."""
+    """A `Grader` for the plain integers that the simulated model boxes."""
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
         return dict(answers)
@@ -98,11 +91,8 @@ class VirtualPair:
             _build_config(setup, setup.device, setup.generator, setup.limits[0]),
             SimModel(trace, common=setup.common),
             gate=gate,
-            truncation=setup.truncation,
         )
         device = setup.verifier_device or setup.device
-        if setup.verifier_overheads is not None:
-            device = setup.verifier_overheads.apply(device)
         config = _build_config(setup, device, setup.verifier, setup.limits[1])
         return cls(
             generator=generator,
@@ -116,13 +106,13 @@ def build_manager(
     setup: Setup, link: HostLink | None, generator: SimulatedGenerator, verifier: SimulatedVerifier
 ) -> KvManager:
     """Build the product's own manager with the costs of the simulated device."""
-    curves_by_engine = [
+    generating, verifying = (
         RooflineCurve(device=engine.config.device, shape=engine.config.shape)
         for engine in (generator, verifier)
-    ]
+    )
     curves = Curves(
-        generator=curves_by_engine[0],
-        verifier=curves_by_engine[1],
+        generator=generating,
+        verifier=verifying,
         link_bytes_per_s=0.0 if link is None else link.bytes_per_s,
         source="the simulated device",
     )
@@ -135,7 +125,7 @@ def build_manager(
             least_bytes=-(-engine.max_model_len // engine.config.block_tokens)
             * engine.config.block_bytes,
         )
-        for curve, engine in ((curves.generator, generator), (curves.verifier, verifier))
+        for curve, engine in ((generating, generator), (verifying, verifier))
     ]
     return KvManager(
         generator, verifier, (costs[0], costs[1]), curves, kv_bytes=setup.kv_bytes, link=link

@@ -30,13 +30,10 @@ def chain(previous: int, token_ids: Sequence[int]) -> int:
 class BlockCache:
     """The blocks of one engine. Raises OutOfBlocks, or ValueError for a caller's mistake."""
 
-    def __init__(self, total: int, block_tokens: int, *, reuse: bool = True) -> None:
-        if total < 1 or block_tokens < 1:
-            raise ValueError(f"{total} blocks of {block_tokens} tokens; both must be at least 1")
+    def __init__(self, total: int, block_tokens: int) -> None:
         self.total = total
         self.block_tokens = block_tokens
         self.quota = total
-        self._reuse = reuse
         # A small model has millions of blocks, of which a run touches few: those are made on use.
         self._blocks: defaultdict[int, _Block] = defaultdict(_Block)
         self._untouched = 0  # blocks from here on were never taken
@@ -53,14 +50,10 @@ class BlockCache:
 
     @property
     def cached(self) -> int:
-        """Blocks kept only for reuse."""
         return len(self._cached)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_tokens)
-
-    def holders(self, block: int) -> int:
-        return self._blocks[block].refs
 
     def fits(self, found: Sequence[int], new: int) -> bool:
         """Whether the quota allows holding the blocks `found` and `new` more."""
@@ -101,7 +94,7 @@ class BlockCache:
         """Let lookups find a full block by `key`. A key keeps the first block sealed with it."""
         if self._blocks[block].refs == 0:
             raise ValueError(f"block {block} is held by nobody and can't be sealed")
-        if self._reuse and self._blocks[block].key is None and key not in self._by_key:
+        if self._blocks[block].key is None and key not in self._by_key:
             self._blocks[block].key = key
             self._by_key[key] = block
 

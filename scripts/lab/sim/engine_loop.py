@@ -1,16 +1,19 @@
-"""The loop that a simulated Generator and Verifier share: plan a step, wait, deliver.
+"""The loop that a simulated Generator and Verifier share: plan a step, wait for the time that the
+roofline says, deliver.
 
 The engine's task starts with the first request and ends when none is left.
+
+Ref: arXiv 2509.00195 §4.3 for the cost of a step.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
@@ -19,7 +22,34 @@ from flashedge.scheduling.costs import RTX_4090, Device
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH
 from scripts.lab.sim.blocks import BlockCache
 from scripts.lab.sim.scheduler import SimScheduler, SimSequence, Slice
-from scripts.lab.sim.step_cost import estimate_step_s
+
+
+def estimate_step_s(device: Device, shape: ModelShape, shares: Iterable[tuple[int, int]]) -> float:
+    """Seconds of one engine step.
+
+    shares: (context, new) of each sequence: `new` tokens, computed behind `context` tokens of KV.
+    """
+    attended = new = tokens = count = 0.0
+    for context, more in shares:
+        attended += more * (context + (more + 1) / 2)
+        new += more
+        tokens += context + more
+        count += 1
+    return estimate_sums_s(device, shape, attended=attended, new=new, tokens=tokens, count=count)
+
+
+def estimate_sums_s(
+    device: Device, shape: ModelShape, *, attended: float, new: float, tokens: float, count: float
+) -> float:
+    """`estimate_step_s` of a batch whose sums are known.
+
+    attended: tokens that the new ones attend to, summed over the new ones; tokens: those of the
+    batch, with the new ones; count: sequences.
+    """
+    flops = 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
+    moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens
+    roofline_s = max(flops / device.flops, moved / device.bandwidth)
+    return device.overhead_s + device.sequence_s * count + roofline_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +103,11 @@ class Job(ABC):
         """Use the result of an engine step. True when the job is done."""
 
     @abstractmethod
-    def fail(self, error: EngineError) -> None:
-        """Pass the error to whoever waits for the job."""
+    def fail(self, error: EngineError) -> None: ...
 
 
 class SimEngine:
     """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults."""
-
-    kind: Literal["simulated"] = "simulated"
 
     def __init__(
         self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
@@ -92,7 +119,7 @@ class SimEngine:
         self.config = config
         self.steps = 0
         self.busy_s = 0.0
-        self.on_step: Callable[[tuple[Slice, ...], float], None] | None = None
+        self.on_step: Callable[[tuple[Slice, ...], float], None] = lambda batch, took_s: None
         """Called after each step with its batch and its seconds."""
         self._faults = faults or Faults()
         self._gate: Gate = gate or asyncio.Lock()
@@ -151,7 +178,6 @@ class SimEngine:
 
     @property
     def held_bytes(self) -> int:
-        """KV that requests hold."""
         return self._scheduler.cache.used * self.config.block_bytes
 
     async def offload(self, *, keep: bool = True) -> int:
@@ -172,7 +198,6 @@ class SimEngine:
         return moved
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
-        """See `engine.base`."""
         self._scheduler.rank_programs(keys)
 
     async def _move_kv(self) -> int:
@@ -244,7 +269,7 @@ class SimEngine:
         self._wake()
 
     def _end(self, job: Job) -> None:
-        """Drop a job that is done or cancelled, and free its blocks. Again, this does nothing."""
+        """Drop a job that is done or cancelled, and free its blocks."""
         self._jobs.pop(job.sequence.id, None)
         self._scheduler.remove(job.sequence)
 
@@ -278,12 +303,12 @@ class SimEngine:
 
     async def _compute(self, batch: tuple[Slice, ...]) -> None:
         config = self.config
-        took_s = estimate_step_s(config.device, config.shape, batch)
+        shares = ((work.context, work.new) for work in batch)
+        took_s = estimate_step_s(config.device, config.shape, shares)
         async with self._gate:
             await asyncio.sleep(took_s)
         self.busy_s += took_s
-        if self.on_step is not None:
-            self.on_step(batch, took_s)
+        self.on_step(batch, took_s)
 
     def _deliver(self, batch: Sequence[Slice]) -> None:
         for work in batch:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, MutableMapping, Sequence
 from itertools import count
-from statistics import NormalDist
 
 from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
 from flashedge.errors import EngineError, RequestError
@@ -13,8 +12,7 @@ from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.search.steps import StepEnd
-from flashedge.search.tree import mix64
-from flashedge.types import FinishReason, TokenIds
+from flashedge.types import FinishReason
 from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
 from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence
@@ -151,7 +149,6 @@ def _make_step_end(max_tokens: int, room: int, rule: str | None) -> StepEnd:
 
 
 FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
-TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
 
 DraftedTokens = tuple[Sequence[int], Sequence[float]]  # token ids, log-probabilities
 
@@ -165,21 +162,15 @@ class SimSpeculator:
         model: SimModel,
         config: SimConfig,
         jobs: MutableMapping[int, Job],
-        truncation: float | None = None,
     ) -> None:
-        """jobs: the engine's, by sequence; drafts are added to them. truncation: the paper's R. A
-        child without a draft of its own then starts with a part of child 0's draft, which makes
-        another tree: for comparison only."""
+        """jobs: the engine's, by sequence; drafts are added to them."""
         self._scheduler = scheduler
         self._model = model
         self._config = config
         self._jobs = jobs
-        self._truncation = truncation
         self.flat_batch = config.flat_batch
         self._board = DraftBoard()
         self._draft_jobs: dict[Draft, DraftJob] = {}
-        self._first_children: dict[tuple[str, TokenIds], Draft] = {}
-        """Drafts of child 0 by run and path, for `truncation`."""
         self._ids = count(FIRST_DRAFT_ID)
 
     # ------------------------------------------------------------ engine.base.Speculator
@@ -206,7 +197,7 @@ class SimSpeculator:
             return (), ()
         draft = self._board.adopt(continuation, path, request.seed, request.sampling)
         if draft is None:
-            return self._copy_sibling(request, sequence)
+            return (), ()
         sequence.tokens += draft.token_ids
         job = self._draft_jobs.pop(draft, None)
         if job is not None:
@@ -228,10 +219,9 @@ class SimSpeculator:
         draft = self._board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
         if draft is None:
             return
-        self._first_children.setdefault((draft.continuation.run, draft.path), draft)
         sequence, reader = self._make_sequence(draft), job.reader
         if job.sequence.state is SequenceState.DONE:  # sequence and reader are past the boundary
-            reader = self._model.reader(draft.path)
+            reader = Reader(self._model, draft.path)
         else:
             self._scheduler.transfer_kv(job.sequence, sequence)
         self._scheduler.pause(sequence)
@@ -264,7 +254,7 @@ class SimSpeculator:
                 self._scheduler.resume(self._draft_jobs[draft].sequence)
             else:
                 sequence = self._make_sequence(draft)
-                self._add_job(draft, sequence, self._model.reader(draft.path))
+                self._add_job(draft, sequence, Reader(self._model, draft.path))
                 self._scheduler.add(sequence)
 
     def clear(self) -> None:
@@ -299,27 +289,6 @@ class SimSpeculator:
                 del self._jobs[job.sequence.id]
                 self._scheduler.remove(job.sequence)
 
-    def _copy_sibling(self, request: ExtendRequest, sequence: SimSequence) -> DraftedTokens:
-        """Start `sequence` with a part of child 0's draft, as the paper does."""
-        if self._truncation is None or request.continuation is None:
-            return (), ()
-        first = self._first_children.get((request.continuation.run, request.token_ids))
-        if first is None:
-            return (), ()
-        size = truncate_draft(len(first.token_ids), self._truncation, request.seed)
-        sequence.tokens += first.token_ids[:size]
-        return first.token_ids[:size], first.logprobs[:size]
-
-
-def truncate_draft(length: int, ratio: float, seed: int) -> int:
-    """How many of a draft's `length` tokens a duplicate keeps by the paper's rule (line 19): a
-    share drawn from a normal distribution with mean R = `ratio`.
-
-    For comparison only: a duplicate that starts with its sibling's tokens is another search.
-    """
-    share = NormalDist(ratio, TRUNCATION_SPREAD).inv_cdf((mix64(seed, length) + 0.5) / 2**63)
-    return round(length * min(1.0, max(0.0, share)))
-
 
 class SimulatedGenerator(SimEngine):
     """Implements engine.base.Generator: tokens of a SimModel at the cost of a real model."""
@@ -331,13 +300,11 @@ class SimulatedGenerator(SimEngine):
         *,
         faults: Faults | None = None,
         gate: Gate | None = None,
-        truncation: float | None = None,
     ) -> None:
-        """truncation: see `SimSpeculator`."""
         super().__init__(config, faults=faults, gate=gate)
         self._model = model
         self._codec = SimCodec()
-        self._speculator = SimSpeculator(self._scheduler, model, config, self._jobs, truncation)
+        self._speculator = SimSpeculator(self._scheduler, model, config, self._jobs)
 
     @property
     def codec(self) -> SimCodec:
@@ -395,7 +362,7 @@ class SimulatedGenerator(SimEngine):
         job = GenerationJob(
             sequence,
             request,
-            self._model.reader(sequence.tokens),
+            Reader(self._model, sequence.tokens),
             room=self.max_model_len - len(request.token_ids),
             interval=self.config.stream_interval,
             on_end=on_end,

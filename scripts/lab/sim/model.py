@@ -53,7 +53,7 @@ _NUMBERED = re.compile(r"w(\d+)|#(\d+)|\\boxed\{(\d+)\}")
 
 
 class SimCodec:
-    """Implements engine.base.Codec. `encode(decode(ids)) == ids` for generated ids."""
+    """`encode(decode(ids)) == ids` for generated ids."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -127,6 +127,11 @@ class TraceRow:
     right: float | None = None
     """The share of paths that box the problem's right answer. None: the model's."""
 
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> TraceRow:
+        steps = tuple(map(tuple, line["step_tokens"]))
+        return cls(prompt_tokens=line["prompt_tokens"], step_tokens=steps)
+
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
@@ -137,16 +142,7 @@ class StepTrace:
     @classmethod
     def read(cls, path: Path) -> StepTrace:
         """Lines hold prompt_tokens and step_tokens. Raises OSError, ValueError, KeyError."""
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-        return cls(
-            tuple(
-                TraceRow(
-                    prompt_tokens=int(line["prompt_tokens"]),
-                    step_tokens=tuple(tuple(map(int, sample)) for sample in line["step_tokens"]),
-                )
-                for line in lines
-            )
-        )
+        return cls(tuple(map(TraceRow.from_json, map(json.loads, path.read_text().splitlines()))))
 
     def problem(self, row: int) -> Problem:
         """A problem whose paths follow `row`, with a prompt as long as that row's."""
@@ -159,9 +155,8 @@ class _StepLengths:
     """Lengths of one step among the samples that reach it."""
 
     last: tuple[int, ...]
-    """Of samples that end with this step."""
+    """Of samples that end with this step. `inner`: of those that go on after it."""
     inner: tuple[int, ...]
-    """Of samples that go on after it."""
 
 
 class SimModel:
@@ -181,27 +176,18 @@ class SimModel:
             raise ValueError("the trace is empty")
         self.right = right
         self.common = common
-        self._trace = trace
+        self.trace = trace
         self._lengths: dict[tuple[int, int], _StepLengths] = {}
-
-    def reader(self, token_ids: Sequence[int]) -> Reader:
-        """A reader that has read `token_ids` (prompt and path so far)."""
-        return Reader(self, token_ids)
 
     def find_row(self, prompt: Sequence[int]) -> int:
         """The row that a prompt names (#3), or else one by the prompt's hash."""
         named = next((t - ROWS for t in prompt if ROWS <= t < ROWS + NUM_ROWS), None)
-        return (digest(prompt) if named is None else named) % len(self._trace.rows)
-
-    def find_right(self, row: int) -> float:
-        """The share of the row's paths that box the right answer."""
-        right = self._trace.rows[row].right
-        return self.right if right is None else right
+        return (digest(prompt) if named is None else named) % len(self.trace.rows)
 
     def step_lengths(self, row: int, step: int) -> _StepLengths:
         """Never empty: behind the longest sample a path concludes at once."""
         if (row, step) not in self._lengths:
-            reached = [s for s in self._trace.rows[row].step_tokens if len(s) > step]
+            reached = [s for s in self.trace.rows[row].step_tokens if len(s) > step]
             self._lengths[row, step] = _StepLengths(
                 last=tuple(max(3, s[step]) for s in reached if len(s) == step + 1),
                 inner=tuple(max(2, s[step]) for s in reached if len(s) > step + 1),
@@ -218,6 +204,7 @@ class Reader:
     """
 
     def __init__(self, model: SimModel, token_ids: Sequence[int]) -> None:
+        """token_ids: prompt and path so far."""
         ids = list(token_ids)
         start = max((i + 1 for i, t in enumerate(ids) if t == ASSISTANT), default=0)
         self._model = model
@@ -233,7 +220,6 @@ class Reader:
             self._track(token)
 
     def read(self, token: int) -> None:
-        """Append a token to the path."""
         self._hash.update(array("I", (token,)).tobytes())
         self._position += 1
         self._track(token)
@@ -283,7 +269,8 @@ class Reader:
         return _pick(u, ends, lambda: (BLANK_LINE, 0.0), lambda: _draw_word(more))
 
     def _box_answer(self, more: int) -> tuple[int, float]:
-        right = self._model.find_right(self._row)
+        own = self._model.trace.rows[self._row].right
+        right = self._model.right if own is None else own
         other = (1 - right) / NUM_ANSWERS
         if (more >> 32) / 2**31 < right:
             return BOXED + self._answer, log(right + other)

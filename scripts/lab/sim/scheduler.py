@@ -49,7 +49,6 @@ class SimSequence:
     priority: int = 0
     """Of a draft: the lowest runs first."""
     program: str | None = None
-    """See `engine.base.ExtendRequest`."""
     is_draft: bool = False
     reuse_tokens: int | None = None
     """Most tokens whose KV may come from the cache. None: all but the last."""
@@ -93,9 +92,7 @@ class SimScheduler:
     ) -> None:
         """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step."""
         self.cache = cache
-        self.running: list[
-            SimSequence
-        ] = []  # in order of `_rank`, as `waiting` is by `_rank_waiting`
+        self.running: list[SimSequence] = []  # by `_rank`, `waiting` by `_rank_waiting`
         self.waiting: list[SimSequence] = []
         self.paused: list[SimSequence] = []
         self.preemptions = 0
@@ -116,7 +113,6 @@ class SimScheduler:
         insort(self.paused, draft, key=self._rank)
 
     def resume(self, draft: SimSequence) -> None:
-        """Put a paused draft back in line."""
         self._leave_queue(draft)
         draft.move(_S.WAITING)
         self.add(draft)
@@ -128,7 +124,7 @@ class SimScheduler:
         self.remove(source)
 
     def remove(self, sequence: SimSequence) -> None:
-        """Drop a finished or cancelled request and free its blocks. Again, this does nothing."""
+        """Drop a finished or cancelled request and free its blocks."""
         if sequence.state is _S.DONE:
             return
         self._leave_queue(sequence)
@@ -137,7 +133,6 @@ class SimScheduler:
 
     @property
     def spare_blocks(self) -> int:
-        """Blocks that nothing holds."""
         return self.cache.quota - self.cache.used
 
     def set_quota(self, blocks: int) -> int:

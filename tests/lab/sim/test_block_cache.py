@@ -112,7 +112,7 @@ class BlockCacheMachine(RuleBasedStateMachine):
         assert self.cache.cached == len(self.lru)
         assert self.cache.used + self.cache.cached <= self.cache.quota
         for block in range(TOTAL):
-            assert self.cache.holders(block) == self.refs[block]
+            assert self.cache._blocks[block].refs == self.refs[block]
         for block, key in self.keys.items():
             assert self.cache.lookup([key]) == (block,)
         for key in range(1, 9):
@@ -251,7 +251,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert len(running) <= self.MAX_SEQS
         holders = Counter(block for s in (*running, *waiting, *paused) for block in s.blocks)
         assert self.cache.used == len(holders) <= self.cache.quota
-        assert all(self.cache.holders(b) == count for b, count in holders.items())
+        assert all(self.cache._blocks[b].refs == count for b, count in holders.items())
         assert all(s.blocks or s.computed == 0 for s in (*waiting, *paused))
         assert all(s.state is SequenceState.RUNNING for s in running)
         assert all(s.state is SequenceState.PAUSED and s.is_draft for s in paused)
@@ -314,13 +314,6 @@ def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:
     assert evicted == [first[1], first[0], second[1], second[0]]
 
 
-def test_no_reuse() -> None:
-    cache = BlockCache(2, SIZE, reuse=False)
-    (block,) = cache.take(1)
-    cache.seal(block, 1)
-    assert cache.lookup([1]) == ()
-
-
 def test_misuse_is_refused() -> None:
     cache = BlockCache(2, SIZE)
     (block,) = cache.take(1)
@@ -331,8 +324,6 @@ def test_misuse_is_refused() -> None:
         cache.release([block])
     with pytest.raises(ValueError, match="can't be sealed"):
         cache.seal(block, 1)
-    with pytest.raises(ValueError, match="at least 1"):
-        BlockCache(0, SIZE)
     done = SimSequence(id=0, tokens=[1])
     done.move(SequenceState.DONE)
     with pytest.raises(ValueError, match="not a legal move"):

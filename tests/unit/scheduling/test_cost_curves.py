@@ -8,8 +8,8 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve, interpolate_measurements
+from scripts.lab.sim.engine_loop import estimate_step_s
 from scripts.lab.sim.shapes import QWEN25_7B
-from scripts.lab.sim.step_cost import PlainShare, estimate_step_s
 
 POINTS: dict[str, Any] = {
     "batches": (1, 4),
@@ -23,9 +23,9 @@ POINTS: dict[str, Any] = {
 def test_the_roofline_equals_the_simulators() -> None:
     curve = RooflineCurve(device=RTX_4090, shape=QWEN25_7B)
     for batch in (1, 7, 512):
-        decode = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(300, 1)] * batch)
+        decode = estimate_step_s(RTX_4090, QWEN25_7B, [(300, 1)] * batch)
         assert curve.decode_at(300)(batch) == pytest.approx(decode)
-        prefill = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(300, 52)] * batch)
+        prefill = estimate_step_s(RTX_4090, QWEN25_7B, [(300, 52)] * batch)
         assert curve.prefill_at(300, 52)(batch) == pytest.approx(prefill)
 
 

@@ -1,16 +1,16 @@
 """Sends the programs of a load at their times, whether or not those before have ended.
 
-The clock is the event loop's. On real time the server is a daemon over HTTP (`DaemonServer`), on
-virtual time a simulated pair (`virtual_load`).
+The clock is the event loop's. A daemon over HTTP serves in real time (`DaemonServer`), a simulated
+pair in virtual time (`virtual_load`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from flashedge import events
 from flashedge.answers.extraction import extract_answer
@@ -38,21 +38,17 @@ class Served:
     answer: str | None = None
 
 
-class ProgramServer(Protocol):
-    """Serves programs, one call each."""
+Serve = Callable[[PlannedProgram], Awaitable[Served]]
+"""Sends a program and awaits its end. Ends it at the server when cancelled.
 
-    async def serve(self, program: PlannedProgram) -> Served:
-        """Send the program and await its end. Ends it at the server when cancelled.
-
-        Raises QueueFull where it is refused, DaemonError where the server is gone, and any other
-        FlashEdgeError where the program fails.
-        """
-        ...
+Raises QueueFull where it is refused, DaemonError where the server is gone, and any other
+FlashEdgeError where the program fails.
+"""
 
 
 async def run_load(
     programs: Sequence[PlannedProgram],
-    server: ProgramServer,
+    serve: Serve,
     keep: Callable[[ProgramRecord], None],
     *,
     problem_ids: Sequence[ProblemId],
@@ -65,23 +61,29 @@ async def run_load(
     """
     if not programs:
         return
-    loop = asyncio.get_running_loop()
-    origin_s = loop.time() - programs[0].arrived_s
+    now = asyncio.get_running_loop().time
+    origin_s = now() - programs[0].arrived_s
 
     async def run_one(program: PlannedProgram) -> None:
         due_s = origin_s + program.arrived_s
-        late_s = max(0.0, loop.time() - due_s)
-        end, error, served = End.FINISHED, None, None
+        late_s = max(0.0, now() - due_s)
+        found: dict[str, Any]
         try:
-            served = await server.serve(program)
+            served = await serve(program)
+            found = {
+                "end": End.FINISHED,
+                "wait_s": served.started_s - due_s,
+                "first_token_s": served.first_token_s - due_s,
+                "latency_s": served.finished_s - due_s,
+                "output_tokens": served.output_tokens,
+                "answer": served.answer,
+            }
         except QueueFull as refusal:
-            end, error = End.REFUSED, str(refusal)
-        except DaemonError as lost:
-            if not isinstance(lost, RunInterrupted):
-                raise
-            end, error = End.FAILED, str(lost)
+            found = {"end": End.REFUSED, "error": str(refusal)}
         except FlashEdgeError as failure:
-            end, error = End.FAILED, str(failure)
+            if isinstance(failure, DaemonError) and not isinstance(failure, RunInterrupted):
+                raise
+            found = {"end": End.FAILED, "error": str(failure)}
         keep(
             ProgramRecord(
                 number=program.number,
@@ -90,21 +92,15 @@ async def run_load(
                 client=program.client,
                 problem=problem_ids[program.problem],
                 arrived_s=program.arrived_s,
-                end=end,
                 late_s=late_s,
-                wait_s=None if served is None else served.started_s - due_s,
-                first_token_s=None if served is None else served.first_token_s - due_s,
-                latency_s=None if served is None else served.finished_s - due_s,
-                output_tokens=None if served is None else served.output_tokens,
-                answer=None if served is None else served.answer,
-                error=error,
+                **found,
             )
         )
 
     with raise_first_error():
         async with asyncio.TaskGroup() as group:
             for program in programs:
-                await asyncio.sleep(max(0.0, origin_s + program.arrived_s - loop.time()))
+                await asyncio.sleep(max(0.0, origin_s + program.arrived_s - now()))
                 group.create_task(run_one(program))
 
 
@@ -113,25 +109,15 @@ BATCH_PRIORITY = 1
 """Of batch work: any above 0."""
 
 
-@dataclass(slots=True)
-class _Seen:
-    """What is seen of a run's events."""
-
-    started_s: float | None = None
-    first_token_s: float | None = None
-    result: Mapping[str, Any] | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonServer:
-    """Implements `ProgramServer`."""
+    """Serves programs over HTTP."""
 
     client: AsyncClient
-
     problems: Sequence[FileProblem]
 
     model: str
-    """Name of the model that chats ask for."""
+    """Which model chats ask for."""
 
     search: Mapping[str, Any]
     """Fields of a search's request, without problem and seed."""
@@ -176,7 +162,7 @@ class DaemonServer:
     async def _serve_search(self, program: PlannedProgram) -> Served:
         """Start a run and follow its events. Its first token is seen up to 0.1 s late, since a run
         reports its progress ten times a second."""
-        run = create_run_id()
+        run, now = create_run_id(), asyncio.get_running_loop().time
         body = {
             **self.search,
             "problem": self.problems[program.problem].text,
@@ -184,44 +170,36 @@ class DaemonServer:
             "id": run,
             **({"priority": BATCH_PRIORITY} if program.kind is Kind.BATCH else {}),
         }
-        seen = _Seen()
+        started_s: float | None = None
+        first_s: float | None = None
+        result: Mapping[str, Any] | None = None
         try:
             await self.client.submit(body, headers=_name_client(program))
             async with aclosing(follow.follow(self.client, run, follow.UNATTENDED)) as pieces:
-                async for piece in pieces:
-                    for _, event in piece:
-                        _note(event, seen)
+                async for event in (event async for piece in pieces for _, event in piece):
+                    match event:
+                        case events.RunStarted():
+                            started_s = now()
+                        case events.Progress() | events.StepCompleted() if first_s is None:
+                            first_s = now()
+                        case events.RunFinished(result=found):
+                            result = found
+                        case events.RunFailed():
+                            raise build_run_error(event)
+                        case events.RunCancelled(reason=reason):
+                            raise RequestError(f"the run was cancelled: {reason}")
         except asyncio.CancelledError:
             await follow.cancel_quietly(self.client, run)
             raise
-        if seen.result is None:
-            raise DaemonError(f"run {run} has no terminal event")
-        finished_s = asyncio.get_running_loop().time()
-        started_s = finished_s if seen.started_s is None else seen.started_s
+        assert result is not None, "a stream of events ends with a terminal one"
+        finished_s = now()
         return Served(
-            started_s=started_s,
-            first_token_s=finished_s if seen.first_token_s is None else seen.first_token_s,
+            started_s=finished_s if started_s is None else started_s,
+            first_token_s=finished_s if first_s is None else first_s,
             finished_s=finished_s,
-            output_tokens=seen.result["usage"]["tree_tokens"],
-            answer=seen.result["answer"],
+            output_tokens=result["usage"]["tree_tokens"],
+            answer=result["answer"],
         )
-
-
-def _note(event: events.Event, seen: _Seen) -> None:
-    now_s = asyncio.get_running_loop().time()
-    match event:
-        case events.RunStarted():
-            seen.started_s = now_s
-        case events.Progress() | events.StepCompleted() if seen.first_token_s is None:
-            seen.first_token_s = now_s
-        case events.RunFinished(result=result):
-            seen.result = result
-        case events.RunFailed():
-            raise build_run_error(event)
-        case events.RunCancelled(reason=reason):
-            raise RequestError(f"the run was cancelled: {reason}")
-        case _:
-            pass
 
 
 def _name_client(program: PlannedProgram) -> dict[str, str]:

@@ -9,25 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from math import isclose, isfinite, nan
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 from flashedge.errors import ConfigError, RequestError
 from flashedge.scheduling.programs.program import Kind
 
 POISSON, BURSTY = "poisson", "bursty"
 _HINT = "each line is a number of seconds since the load's start"
-BURST_FACTOR, BURST_START, BURST_LENGTH = 3.0, 0.4, 0.2
-
-
-class Arrivals(Protocol):
-    """A process that says when programs arrive."""
-
-    def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
-        """The arrival times in [0, duration_s), in order, in seconds."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +29,8 @@ class PoissonArrivals:
     """Programs a second."""
 
     def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
-        return tuple(_list_below(duration_s, _draw_gaps(self.rate, draw)))
+        """The arrival times in [0, duration_s), in order, in seconds."""
+        return tuple(takewhile(lambda at: at < duration_s, _draw_times(self.rate, draw)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +40,13 @@ class BurstyArrivals:
     rate: float
     """Programs a second outside the burst."""
 
-    factor: float = BURST_FACTOR
+    factor: float = 3.0
     """How many times as many arrive in the burst."""
 
-    start: float = BURST_START
+    start: float = 0.4
     """Where the burst starts, as a share of the duration."""
 
-    length: float = BURST_LENGTH
+    length: float = 0.2
     """How long it lasts, as a share of the duration."""
 
     def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
@@ -66,19 +58,21 @@ class BurstyArrivals:
             within_s = min(max(even_s - starts_s, 0.0), self.factor * lasts_s)
             return even_s - within_s + within_s / self.factor
 
-        even = _draw_gaps(self.rate, draw)
-        return tuple(_list_below(duration_s, map(undo, even)))
+        even = _draw_times(self.rate, draw)
+        return tuple(takewhile(lambda at: at < duration_s, map(undo, even)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedArrivals:
-    """Arrivals at given times."""
+    """Arrivals at given times, in order."""
 
     times_s: tuple[float, ...]
-    """In order."""
 
     def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
-        return tuple(_list_below(duration_s, iter(self.times_s)))
+        return tuple(takewhile(lambda at: at < duration_s, self.times_s))
+
+
+Arrivals = PoissonArrivals | BurstyArrivals | RecordedArrivals
 
 
 def read_arrivals(path: Path) -> RecordedArrivals:
@@ -128,19 +122,12 @@ def choose_arrivals(name: str, rate: float | None) -> Arrivals:
     return PoissonArrivals(rate=rate) if name == POISSON else BurstyArrivals(rate=rate)
 
 
-def _draw_gaps(rate: float, draw: Random) -> Iterator[float]:
+def _draw_times(rate: float, draw: Random) -> Iterator[float]:
     """The times of an endless Poisson process."""
     now_s = 0.0
     while True:
         now_s += draw.expovariate(rate)
         yield now_s
-
-
-def _list_below(duration_s: float, times: Iterator[float]) -> Iterator[float]:
-    for at in times:
-        if at >= duration_s:
-            return
-        yield at
 
 
 Mix = Mapping[Kind, float]
@@ -153,16 +140,13 @@ class PlannedProgram:
 
     number: int
     """Its place in the order of arrival, from 0."""
-
     arrived_s: float
-    """When it arrives, in seconds since the load's start."""
+    """Seconds since the load's start."""
 
     kind: Kind
     client: str
-
     problem: int
     """Index of its problem."""
-
     seed: int
 
 
@@ -175,10 +159,7 @@ def plan_programs(
     clients: int = 1,
     seed: int = 0,
 ) -> tuple[PlannedProgram, ...]:
-    """Draw the programs of a load, in the order of arrival.
-
-    duration_s: how long programs arrive; problems, clients: how many there are.
-    """
+    """Draw the programs of a load, in the order of arrival. problems, clients: how many."""
     times = arrivals.draw(duration_s, Random(f"{seed} arrivals"))
     kinds, asks, askers = (Random(f"{seed} {what}") for what in ("kinds", "problems", "clients"))
     known = sorted(mix)

@@ -1,4 +1,4 @@
-"""The figures of one load, as plain JSON values."""
+"""The figures of one load: as plain JSON values, and as a table and sentences."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
+from flashedge.cli import output
+from flashedge.client.words import format_count
 from flashedge.files.problems import ProblemId
 from scripts.lab.benchmark.load.slo import (
     UNKNOWN,
@@ -35,9 +37,9 @@ Grades = Mapping[tuple[ProblemId, str | None], bool]
 def build_report(
     records: Sequence[ProgramRecord], slo: Slo, grades: Grades | None = None
 ) -> dict[str, Any]:
-    """Build the figures of all programs together and of each kind. Infinite and unknown figures are
-    None."""
+    """The figures of all programs and of each kind. Infinite and unknown ones are None."""
     kinds = sorted({record.kind for record in records})
+    asked = {record.problem for record in records}
     return {
         **_describe(records, slo, grades or {}),
         "by_kind": {
@@ -46,20 +48,14 @@ def build_report(
         },
         "by_client": average_by_client(records),
         "parts": 1 + max((record.part for record in records), default=0),
-        "slo": describe_slo(records, slo),
+        "slo": {
+            "base_s": {str(kind): seconds for kind, seconds in slo.base_s.items()},
+            "scale": slo.scale,
+            "known_difficulties": len(asked & slo.factors.keys()),
+            "problems": len(asked),
+            "factor_if_unknown": UNKNOWN,
+        },
         "errors": dict(Counter(r.error for r in records if r.error is not None).most_common()),
-    }
-
-
-def describe_slo(records: Sequence[ProgramRecord], slo: Slo) -> dict[str, Any]:
-    """The deadlines, and for how many problems of the load their difficulty is known."""
-    asked = {record.problem for record in records}
-    return {
-        "base_s": {str(kind): seconds for kind, seconds in slo.base_s.items()},
-        "scale": slo.scale,
-        "known_difficulties": sum(problem in slo.factors for problem in asked),
-        "problems": len(asked),
-        "factor_if_unknown": UNKNOWN,
     }
 
 
@@ -102,9 +98,100 @@ def _compute_accuracy(records: Sequence[ProgramRecord], grades: Grades) -> float
     asked = [r for r in records if r.end is End.FINISHED and r.problem in graded]
     if not asked:
         return None
-    right = sum(grades.get((r.problem, r.answer), False) for r in asked)
-    return right / len(asked)
+    return sum(grades.get((r.problem, r.answer), False) for r in asked) / len(asked)
 
 
 def _keep_finite(value: float) -> float | None:
     return value if isfinite(value) else None
+
+
+COLUMNS = (
+    "",
+    "programs",
+    "s/token mean",
+    "p90",
+    "first token p50",
+    "p90",
+    "p99",
+    "latency p50",
+    "p90",
+    "p99",
+    "in time",
+    "right",
+)
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """Print a report on stdout."""
+    ends = [f"{report['finished']:,} of {format_count(report['programs'], 'program')} finished"]
+    if report["refused"]:
+        ends.append(f"{report['refused']:,} were refused because the queue was full")
+    if report["failed"]:
+        ends.append(f"{report['failed']:,} failed")
+    output.say(", ".join(ends))
+    for error, count in list(report["errors"].items())[:3]:
+        output.note(f"{count} times: {error}")
+    rows = [("all", report), *report["by_kind"].items()]
+    output.print_table(COLUMNS, [_format_row(name, row) for name, row in rows], "nothing ran")
+    output.say()
+    if report["wait_s"] is not None:
+        output.say(
+            f"{report['programs_per_s']:.2f} programs and {report['tokens_per_s']:.0f} tokens a"
+            f" second. The longest wait for the start took {report['wait_s']['max']:.2f} s."
+        )
+    if report["order_tau"] is not None:
+        output.say(
+            f"Kendall's tau between the order of starts and the lengths: {report['order_tau']:.2f}"
+            " (1: the shortest first)."
+        )
+    if report["jain"] is not None:
+        output.say(
+            f"Jain's index of latency per token: {report['jain']:.2f} over programs,"
+            f" {report['jain_of_clients']:.2f} over clients (1: all fare alike)."
+        )
+    if report["attainment"] is not None:
+        _print_deadlines(report)
+    if report["late_s"] > 0.1:
+        output.warn(
+            f"This machine sent programs up to {report['late_s']:.1f} s late. Latencies count from"
+            " the planned time."
+        )
+    if report["parts"] > 1:
+        output.warn(
+            f"The load was interrupted and resumed {report['parts'] - 1} times. The daemon was idle"
+            " at the start of each part."
+        )
+
+
+def _print_deadlines(report: Mapping[str, Any]) -> None:
+    slo = report["slo"]
+    base = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in slo["base_s"].items())
+    output.say(
+        f"Deadlines: {base}, times {slo['scale']:g}, times the problem's difficulty. It is known"
+        f" for {slo['known_difficulties']} of {format_count(slo['problems'], 'problem')}; the"
+        f" others count {slo['factor_if_unknown']:g}."
+    )
+    output.say(f"{report['goodput_per_s'] or 0:.2f} programs a second met their deadline.")
+    if report["least_scale"] is None:
+        output.say("No SLO scale lets 90 % of the programs meet their deadline.")
+    else:
+        output.say(f"90 % would meet it at an SLO scale of {report['least_scale']:.2f} or more.")
+
+
+def _format_row(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:
+    times = [
+        None if row[figure] is None else f"{row[figure][part]:.3g}"
+        for figure, parts in (
+            ("per_token_s", ("mean", "p90")),
+            ("ttft_s", ("p50", "p90", "p99")),
+            ("latency_s", ("p50", "p90", "p99")),
+        )
+        for part in parts
+    ]
+    shares = (row["attainment"], row["accuracy"])
+    return (
+        name,
+        row["programs"],
+        *times,
+        *(None if share is None else f"{share:.0%}" for share in shares),
+    )

@@ -15,13 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import ConfigError
 from flashedge.files.problems import ProblemId
 from flashedge.scheduling.programs.program import Kind
-from scripts.lab.benchmark.load.timings import End, ProgramRecord
+from scripts.lab.benchmark.load.timings import ProgramRecord
 
 ALWAYS_RIGHT, VARIABLE, NEVER_RIGHT = 1.0, 2.0, 3.0
 UNKNOWN = VARIABLE
@@ -37,20 +36,16 @@ class Slo:
 
     base_s: Mapping[Kind, float]
     """Base deadline of each kind. Other kinds have no deadline."""
-
     scale: float = 1.0
     """Multiplies all deadlines: the smaller, the stricter."""
-
-    factors: Factors = field(default_factory=lambda: MappingProxyType({}))
+    factors: Factors = field(default_factory=dict)
     """Of problems whose difficulty is known. All others have `UNKNOWN`."""
-
-    def find_factor(self, problem: ProblemId) -> float:
-        return self.factors.get(problem, UNKNOWN)
 
     def compute_deadline(self, kind: Kind, problem: ProblemId) -> float | None:
         """Seconds from arrival to the deadline. None where the kind has none."""
         base_s = self.base_s.get(kind)
-        return None if base_s is None else self.scale * self.find_factor(problem) * base_s
+        factor = self.factors.get(problem, UNKNOWN)
+        return None if base_s is None else self.scale * factor * base_s
 
 
 def rate_difficulty(right: Iterable[bool]) -> float:
@@ -114,8 +109,6 @@ TARGET = 0.9
 """The paper's P90 deadline attainment."""
 
 SCALES = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
-Points = Sequence[tuple[float, float]]
-"""(rate or scale, attainment), in the order of the first."""
 
 
 def list_needed_scales(records: Iterable[ProgramRecord], slo: Slo) -> list[float]:
@@ -126,14 +119,9 @@ def list_needed_scales(records: Iterable[ProgramRecord], slo: Slo) -> list[float
     needed = []
     for record in records:
         deadline_s = slo.compute_deadline(record.kind, record.problem)
-        if deadline_s is None:
-            continue
-        done = record.end is End.FINISHED and record.latency_s is not None
-        needed.append(
-            slo.scale * record.latency_s / deadline_s
-            if done and record.latency_s is not None
-            else float("inf")
-        )
+        if deadline_s is not None:
+            latency_s = float("inf") if record.latency_s is None else record.latency_s
+            needed.append(slo.scale * latency_s / deadline_s)
     return needed
 
 
@@ -142,34 +130,15 @@ def compute_attainment(needed: Sequence[float], scale: float) -> float | None:
     return sum(one <= scale for one in needed) / len(needed) if needed else None
 
 
-def list_scale_curve(
-    needed: Sequence[float], scales: Sequence[float] = SCALES
-) -> list[tuple[float, float]]:
+def list_scale_curve(needed: Sequence[float]) -> list[tuple[float, float]]:
     """(scale, attainment) points."""
-    points = ((scale, compute_attainment(needed, scale)) for scale in scales)
+    points = ((scale, compute_attainment(needed, scale)) for scale in SCALES)
     return [(scale, share) for scale, share in points if share is not None]
 
 
-def find_least_scale(needed: Sequence[float], target: float = TARGET) -> float:
-    """The strictest scale with this attainment. Infinite if there is none, NaN without
+def find_least_scale(needed: Sequence[float]) -> float:
+    """The strictest scale with an attainment of `TARGET`. Infinite if there is none, NaN without
     deadlines."""
     if not needed:
         return float("nan")
-    count = max(1, ceil(target * len(needed) - 1e-9))
-    return sorted(needed)[count - 1]
-
-
-def find_highest_rate(points: Points, target: float = TARGET) -> float:
-    """The highest rate up to which the attainment is at least the target.
-
-    points: (rate, attainment) from the lowest rate on. Between two rates it is interpolated. 0 if
-    the lowest rate misses the target already; the highest rate measured if none misses it.
-    """
-    last: tuple[float, float] | None = None
-    for rate, share in points:
-        if share < target:
-            if last is None:
-                return 0.0
-            return last[0] + (rate - last[0]) * (last[1] - target) / (last[1] - share)
-        last = rate, share
-    return last[0] if last else 0.0
+    return sorted(needed)[ceil(TARGET * len(needed) - 1e-9) - 1]

@@ -25,8 +25,6 @@ from scripts.lab.statistics import kendall, mean
 
 
 class End(StrEnum):
-    """How a program ended."""
-
     FINISHED = "finished"
     REFUSED = "refused"
     """The queue was full."""
@@ -38,45 +36,34 @@ class ProgramRecord:
     """One program. Seconds are counted from its planned arrival, so a late client shows as well."""
 
     number: int
-    """Its place in the load."""
-
     part: int
     """How often the load had been interrupted and resumed before. The server was idle at the start
     of each part."""
-
     kind: Kind
     client: str
     problem: ProblemId
-
     arrived_s: float
-    """When it arrived, in seconds since the load's start."""
-
+    """Since the load's start."""
     end: End
-
     late_s: float = 0.0
     """How long after its arrival the request was sent. More than a few milliseconds mean that the
     load generator is too slow."""
-
     wait_s: float | None = None
     """To its start: a search leaves the queue, a chat has its first token. None unless it
     finished, like all that follow."""
-
     first_token_s: float | None = None
     latency_s: float | None = None
-
     output_tokens: int | None = None
-    """Tokens of all its outputs: a chat's answer, or all paths of a search."""
-
+    """Of a chat's answer, or of all paths of a search."""
     answer: str | None = None
     error: str | None = None
-    """Why it failed or was refused."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`. Raises KeyError, TypeError, ValueError."""
+        """Raises KeyError, TypeError, ValueError."""
         return cls(**{**data, "kind": Kind(data["kind"]), "end": End(data["end"])})
 
 
@@ -122,7 +109,7 @@ class Timings:
 
     @property
     def per_token_s(self) -> Floats:
-        """Also the finish-time fairness of each program (`fairness`)."""
+        """Also the finish-time fairness of each program."""
         return self.latency_s / self.output_tokens
 
     @property
@@ -168,19 +155,6 @@ def compute_order_quality(timings: Timings) -> float:
     return kendall(timings.started_s.tolist(), timings.output_tokens.tolist())
 
 
-def find_finish_time(timings: Timings, share: float) -> float:
-    """Seconds from the first arrival until this share of the programs has finished.
-
-    share: in (0, 1]; the number of programs is rounded up. NaN without programs.
-
-    Ref: arXiv 2604.00499 §6.3, time@3K of 10K.
-    """
-    if not len(timings):
-        return float("nan")
-    count = max(1, int(np.ceil(share * len(timings) - 1e-9)))
-    return float(np.sort(timings.finished_s)[count - 1] - timings.arrived_s.min())
-
-
 CURVE_SHARES = tuple(i / 20 for i in range(1, 21))
 
 
@@ -195,14 +169,12 @@ def compute_jain(values: Sequence[float] | NDArray[np.float64]) -> float:
     return float(given.sum()) ** 2 / squares if squares > 0 else float("nan")
 
 
-def list_fairness_curve(
-    timings: Timings, shares: Sequence[float] = CURVE_SHARES
-) -> list[tuple[float, float]]:
+def list_fairness_curve(timings: Timings) -> list[tuple[float, float]]:
     """(share, phi) points: this share of the programs has at most this phi. The paper's Fig. 20."""
     if not len(timings):
         return []
-    values = np.quantile(timings.per_token_s, shares)
-    return [(share, float(value)) for share, value in zip(shares, values, strict=True)]
+    values = np.quantile(timings.per_token_s, CURVE_SHARES)
+    return list(zip(CURVE_SHARES, values.tolist(), strict=True))
 
 
 def average_by_client(records: Iterable[ProgramRecord]) -> dict[str, float]:

@@ -2,8 +2,8 @@
 
 The product's own queue, admission and order of programs serve it. Searches ask problems of the
 real step trace and are driven by the product's driver. A chat is one request to the generator, of
-log-t length: long, and widely dispersed. Lengths are forecast with the errors of a predictor
-(`requests.predictions`), and the forecast is known as soon as a program arrives.
+log-t length: long, and widely dispersed. Lengths are forecast with the errors of the paper's text
+predictor (arXiv 2604.00499 §3.2), and the forecast is known as soon as a program arrives.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from flashedge.config import Config
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.http_requests import PlainAsk
-from flashedge.errors import NotFound
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
@@ -29,22 +28,21 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from flashedge.scheduling.programs.program import Caller, Kind
-from flashedge.types import TokenIds
+from scripts.lab.benchmark.lengths import MAX_TOKENS, draw_answer_lengths
 from scripts.lab.benchmark.load.open_load import BATCH_PRIORITY, Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.timings import ProgramRecord
-from scripts.lab.benchmark.requests.predictions import LOG_NORMAL_SPREAD, PAPER, regress
-from scripts.lab.benchmark.requests.prompts import (
-    DEFAULT,
-    MAX_TOKENS,
-    Dispersion,
-    Floats,
-    draw_answer_lengths,
-    measure_dispersion,
-)
 from scripts.lab.benchmark.simulate import Bench
 from scripts.lab.benchmark.virtual_run import Setup, start_pair
-from scripts.lab.distributions import LogNormal, Point, fit_log_t
+from scripts.lab.distributions import (
+    EXPLAINED_MU,
+    EXPLAINED_SIGMA,
+    Dispersion,
+    LengthPrior,
+    fit_log_t,
+    measure_dispersion,
+    regress,
+)
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.model import StepTrace, TraceRow
 from scripts.lab.sim.scheduler import Slice
@@ -56,7 +54,6 @@ class VirtualLoad:
 
     setup: Setup
     trace: StepTrace
-    optimizations: Optimizations
 
     config: Config
     """Its settings of scheduling, of the queue and of the most runs count."""
@@ -65,14 +62,12 @@ class VirtualLoad:
     """Rows of the trace that searches ask for. A program's problem is an index of these."""
 
     chat_rows: Sequence[int]
-    """Rows of the trace that chats ask for."""
 
     search: Request
     """The request of a search, but for its problem and seed."""
 
-    chat_tokens: int
-    forecasts: Mapping[int, LengthDistribution] = field(default_factory=dict)
-    """Predicted length of one output by row. A row without one is not predicted."""
+    forecasts: Mapping[int, LengthDistribution]
+    """Predicted length of one output by row."""
 
     def find_row(self, program: PlannedProgram) -> int:
         rows = self.chat_rows if program.kind is Kind.CHAT else self.search_rows
@@ -89,8 +84,9 @@ def run_virtual_load(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> l
 
 async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[ProgramRecord]:
     records: list[ProgramRecord] = []
-    setup, now = load.setup, asyncio.get_running_loop().time
-    pair, manager, engines = await start_pair(setup, load.trace, load.optimizations)
+    setup, optimizations = load.setup, Optimizations()
+    now = asyncio.get_running_loop().time
+    pair, manager, engines = await start_pair(setup, load.trace, optimizations)
     generator, verifier = pair.generator, pair.verifier
 
     async def send_order(keys: Sequence[str]) -> None:
@@ -103,13 +99,13 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
         RooflineCurve(device=setup.device, shape=setup.generator),
         max_running=load.config.max_running,
         max_sequences=setup.max_num_seqs,
-        is_shared=load.optimizations.kv_split,
+        is_shared=optimizations.kv_split,
     )
     board.set_capacity(capacity)
     server = VirtualServer(load, engines, board)
     generator.on_step = server.watch_step
     ids = range(1 + max((program.problem for program in programs), default=0))
-    await run_load(programs, server, records.append, problem_ids=ids)
+    await run_load(programs, server.serve, records.append, problem_ids=ids)
     await board.stop()
     if manager is not None:
         await manager.stop()
@@ -117,7 +113,7 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
 
 
 class VirtualServer:
-    """Implements `ProgramServer`."""
+    """Serves programs in virtual time."""
 
     def __init__(self, load: VirtualLoad, engines: Engines, board: PairScheduler) -> None:
         self._load = load
@@ -134,8 +130,7 @@ class VirtualServer:
         return await self._serve_search(program)
 
     def watch_step(self, batch: tuple[Slice, ...], took_s: float) -> None:
-        """Note when programs start and have their first token. Called after each step of the
-        generator."""
+        """Note after a step of the generator when programs start and have their first token."""
         now_s = asyncio.get_running_loop().time()
         for work in batch:
             key = work.sequence.program
@@ -155,13 +150,21 @@ class VirtualServer:
         board.queue.check_room()
         priority = BATCH_PRIORITY if program.kind is Kind.BATCH else 0
         board.add_run(run, spec, prompt, Caller(client=program.client, priority=priority))
+
+        def note(event: Event) -> None:
+            board.note_event(run, event)
+
         try:
             board.queue.reserve(run)
-            self._forecast(run, row)
+            board.predict(run, load.forecasts[row])
             async with board.queue.wait_turn(run):
                 board.note_start(run)
                 started_s = asyncio.get_running_loop().time()
-                tokens = await self._drive(run, spec, prompt)
+                engines = replace(self._engines, program=run)
+                with engines.join_kv(note, len(prompt)) as memory:
+                    search = build_search(spec)
+                    driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
+                    tree = (await driver.run()).tree
         finally:
             board.end_run(run)
         finished_s = asyncio.get_running_loop().time()
@@ -169,21 +172,8 @@ class VirtualServer:
             started_s=started_s,
             first_token_s=self._first_s.get(run, finished_s),
             finished_s=finished_s,
-            output_tokens=tokens,
+            output_tokens=tree.committed_tokens,
         )
-
-    async def _drive(self, run: str, spec: Request, prompt: TokenIds) -> int:
-        """Run an admitted search. Returns its tokens."""
-
-        def note(event: Event) -> None:
-            self._board.note_event(run, event)
-
-        engines = replace(self._engines, program=run)
-        with engines.join_kv(note, len(prompt)) as memory:
-            search = build_search(spec)
-            driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
-            outcome = await driver.run()
-        return outcome.tree.committed_tokens
 
     async def _serve_chat(self, program: PlannedProgram) -> Served:
         load, board, key = self._load, self._board, f"chat-{program.number}"
@@ -194,17 +184,17 @@ class VirtualServer:
             token_ids=prompt,
             seed=program.seed,
             sampling=load.search.sampling,
-            max_tokens=load.chat_tokens,
+            max_tokens=CHATS.max_tokens,
             to_boundary=False,
             program=key,
         )
         ask = PlainAsk(
-            program=key, client=program.client, prompt_ids=prompt, max_tokens=load.chat_tokens
+            program=key, client=program.client, prompt_ids=prompt, max_tokens=CHATS.max_tokens
         )
         tokens = 0
         member = board.add_request(ask)
         try:
-            self._forecast(member, row)
+            board.predict(member, load.forecasts[row])
             async with aclosing(generator.extend(request)) as chunks:
                 async for chunk in chunks:
                     board.note_tokens(member, len(chunk.token_ids))
@@ -219,30 +209,18 @@ class VirtualServer:
             output_tokens=tokens,
         )
 
-    def _forecast(self, member: str, row: int) -> None:
-        if row in self._load.forecasts:
-            self._board.predict(member, self._load.forecasts[row])
 
-
-CHATS = replace(DEFAULT, mu=5.5, mu_spread=0.6)
+CHATS = LengthPrior(mu=5.5, mu_spread=0.6)
 """Long chats, of 245 tokens at the median."""
 
 CHAT_ROWS, CHAT_QUANTILES, FITTED_SAMPLES = 64, 256, 100
-FORECASTS = ("log_t", "log_normal", "point", "oracle", "none")
-"""What is predicted of a length. log_t, log_normal: its distribution; point: the mean of its
-logarithm; oracle: the distribution without an error; none: nothing."""
 
 
-def build_virtual_load(
-    bench: Bench, config: Config, *, forecast: str = "log_t", seed: int = 0
-) -> VirtualLoad:
+def build_virtual_load(bench: Bench, config: Config, *, seed: int = 0) -> VirtualLoad:
     """Build a load on the card of `bench`. The configuration says how programs are scheduled.
 
-    Searches have all optimizations that are on by default. Raises NotFound for an unknown forecast.
+    Searches have all optimizations that are on by default.
     """
-    if forecast not in FORECASTS:
-        known = ", ".join(FORECASTS)
-        raise NotFound(f"there is no forecast {forecast!r}", hint=f"known: {known}")
     draw = np.random.default_rng(seed)
     rows, search_rows = list(bench.trace.rows), bench.rows
     samples = [draw_answer_lengths(rows[i], FITTED_SAMPLES, draw) for i in search_rows]
@@ -256,34 +234,34 @@ def build_virtual_load(
         _build_chat_row(float(mu), float(sigma), int(tokens))
         for mu, sigma, tokens in zip(chat_mu, chat_sigma, prompt_tokens, strict=True)
     ]
-    parts = (
+    forecasts: dict[int, LengthDistribution] = {}
+    for numbers, mu, sigma in (
         (search_rows, np.array([f.mu for f in fitted]), np.array([f.sigma for f in fitted])),
         (chat_rows, chat_mu, chat_sigma),
-    )
-    forecasts: dict[int, LengthDistribution] = {}
-    for numbers, mu, sigma in parts:
-        forecasts.update(_forecast(numbers, mu, sigma, forecast, draw))
+    ):
+        mu = regress(mu, float(mu.mean()), float(mu.std()), EXPLAINED_MU, draw)
+        logs = np.log(sigma)
+        logs = regress(logs, float(logs.mean()), float(logs.std()), EXPLAINED_SIGMA, draw)
+        forecasts.update(zip(numbers, map(LogT, mu.tolist(), np.exp(logs).tolist()), strict=True))
     return VirtualLoad(
         setup=bench.setup,
         trace=StepTrace(tuple(rows)),
-        optimizations=Optimizations(),
         config=config,
         search_rows=search_rows,
         chat_rows=chat_rows,
         search=bench.search,
-        chat_tokens=CHATS.max_tokens,
         forecasts=forecasts,
     )
 
 
-def measure_load_dispersion(load: VirtualLoad, seed: int = 0) -> dict[str, Dispersion]:
+def measure_load_dispersion(load: VirtualLoad) -> dict[str, Dispersion]:
     """How much one output's length varies: a path of a search, an answer of a chat."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     kinds = {"search": load.search_rows, "chat": load.chat_rows}
     return {
         kind: measure_dispersion(
             [draw_answer_lengths(load.trace.rows[i], FITTED_SAMPLES, draw) for i in rows],
-            load.chat_tokens,
+            CHATS.max_tokens,
         )
         for kind, rows in kinds.items()
     }
@@ -298,24 +276,3 @@ def _build_chat_row(mu: float, sigma: float, prompt_tokens: int) -> TraceRow:
     return TraceRow(
         prompt_tokens=prompt_tokens, step_tokens=tuple((int(tokens),) for tokens in lengths)
     )
-
-
-def _forecast(
-    rows: Sequence[int], mu: Floats, sigma: Floats, forecast: str, draw: np.random.Generator
-) -> Mapping[int, LengthDistribution]:
-    """What is predicted of the outputs of each row."""
-    if forecast == "none":
-        return {}
-    if forecast != "oracle":
-        mu = regress(mu, float(mu.mean()), float(mu.std()), PAPER.mu, draw)
-        logs = np.log(sigma)
-        logs = regress(logs, float(logs.mean()), float(logs.std()), PAPER.sigma, draw)
-        sigma = np.exp(logs)
-    pairs = zip(rows, mu.tolist(), sigma.tolist(), strict=True)
-    match forecast:
-        case "point":
-            return {row: Point(float(np.exp(m))) for row, m, _ in pairs}
-        case "log_normal":
-            return {row: LogNormal(m, s * LOG_NORMAL_SPREAD) for row, m, s in pairs}
-        case _:
-            return {row: LogT(m, s) for row, m, s in pairs}

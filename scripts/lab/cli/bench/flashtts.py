@@ -84,8 +84,14 @@ def flashtts(
     from flashedge.models.registry import find_pair
     from scripts.lab.benchmark import ladder
     from scripts.lab.benchmark.devices import OVERHEADS
-    from scripts.lab.benchmark.grades import grade_answers
-    from scripts.lab.benchmark.live import BenchPlan, LiveRun, compare_runs, parse_budget, run_plan
+    from scripts.lab.benchmark.live import (
+        BenchPlan,
+        LiveRun,
+        compare_runs,
+        grade_answers,
+        parse_budget,
+        run_plan,
+    )
 
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
@@ -128,7 +134,7 @@ def flashtts(
     }
     with Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key) as kept:
         known = [key for key in plan.keys if key in kept.records]
-        with show_bar("measuring", plan.runs, done=len(known), unit="runs") as advance:
+        with show_bar("measuring", len(plan.keys), done=len(known), unit="runs") as advance:
 
             def record(run: LiveRun) -> None:
                 kept.append(run)
@@ -142,7 +148,7 @@ def flashtts(
         runs = [kept.records[key] for key in plan.keys if key in kept.records]
     if interrupted:
         output.note(
-            f"interrupted after {len(runs)} of {plan.runs} runs; they are stored, and the same"
+            f"interrupted after {len(runs)} of {len(plan.keys)} runs; they are stored, and the same"
             " command resumes"
         )
     rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))

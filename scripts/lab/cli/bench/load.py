@@ -19,7 +19,6 @@ from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import POLICY_NAMES
-from scripts.lab.cli.bench.load_view import print_report
 
 if TYPE_CHECKING:
     from flashedge.files.journal import Journal
@@ -333,11 +332,11 @@ def _measure(
                 advance(1)
 
             async with daemon_control.connect_async(config, max_streams=len(left)) as client:
-                server = DaemonServer(
+                serve = DaemonServer(
                     client=client, problems=problems, model=config.pair, search=search, chat=chat
-                )
+                ).serve
                 ids = [problem.id for problem in problems]
-                await run_load(left, server, keep, problem_ids=ids, part=part)
+                await run_load(left, serve, keep, problem_ids=ids, part=part)
 
     asyncio.run(work())
 
@@ -350,8 +349,8 @@ def _report(
     about: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    from scripts.lab.benchmark.grades import grade_pairs
-    from scripts.lab.benchmark.load.report import build_report
+    from scripts.lab.benchmark.live import grade_pairs
+    from scripts.lab.benchmark.load.report import build_report, print_report
 
     known = {p.id: p.answer for p in problems if p.answer is not None}
     grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
@@ -373,7 +372,7 @@ def _simulate(
     as_json: bool,
 ) -> None:
     """Simulate the load and print its report. Raises as `benchmark.simulate.build_bench`."""
-    from scripts.lab.benchmark.load.report import build_report
+    from scripts.lab.benchmark.load.report import build_report, print_report
     from scripts.lab.benchmark.load.virtual_load import (
         build_virtual_load,
         measure_load_dispersion,

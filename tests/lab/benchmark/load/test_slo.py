@@ -10,10 +10,10 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.programs.program import Kind
+from scripts.bench.scheduling.program_study import find_highest_rate
 from scripts.lab.benchmark.load.slo import (
     Slo,
     compute_attainment,
-    find_highest_rate,
     find_least_scale,
     list_needed_scales,
     list_scale_curve,
@@ -72,9 +72,9 @@ def test_attainment_counts_refused_programs_as_late() -> None:
     assert needed == list_needed_scales(records, replace(slo, scale=7.0))
     assert compute_attainment(needed, 1.0) == 0.5
     assert compute_attainment([], 1.0) is None
-    assert list_scale_curve(needed, (0.5, 1.0, 2.0)) == [(0.5, 0.25), (1.0, 0.5), (2.0, 0.75)]
-    assert find_least_scale(needed, 0.75) == 2.0
-    assert find_least_scale(needed, 0.9) == math.inf
+    curve = dict(list_scale_curve(needed))
+    assert (curve[0.35], curve[0.5], curve[1.0], curve[2.0]) == (0, 0.25, 0.5, 0.75)
+    assert find_least_scale(needed) == math.inf
     assert find_least_scale([0.1] * 9 + [5.0]) == 0.1  # 90 % of ten are nine
     assert math.isnan(find_least_scale([]))
 

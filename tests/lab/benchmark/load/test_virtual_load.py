@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from flashedge.config import Config, load_config
-from flashedge.errors import NotFound
 from flashedge.optimizations import Features
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.scheduling.programs.policies import POLICIES
@@ -22,7 +21,6 @@ from scripts.lab.benchmark.load.plan import (
 )
 from scripts.lab.benchmark.load.timings import End, Timings
 from scripts.lab.benchmark.load.virtual_load import (
-    FORECASTS,
     VirtualLoad,
     build_virtual_load,
     measure_load_dispersion,
@@ -36,18 +34,14 @@ QUESTION = Question(
 MIX = {Kind.CHAT: 0.7, Kind.SEARCH: 0.3}
 
 
-def build(forecast: str = "log_t", **settings: object) -> VirtualLoad:
-    config: Config = replace(load_config(environ={}), **settings)  # type: ignore[arg-type]
-    return build_virtual_load(build_bench(QUESTION, config), config, forecast=forecast)
-
-
 def plan(rate: float, duration_s: float) -> tuple[PlannedProgram, ...]:
     return plan_programs(PoissonArrivals(rate=rate), MIX, duration_s=duration_s, problems=8, seed=1)
 
 
 @pytest.fixture(scope="module")
 def load() -> VirtualLoad:
-    return build()
+    config = load_config(environ={})
+    return build_virtual_load(build_bench(QUESTION, config), config)
 
 
 def test_chats_and_searches_run_side_by_side(load: VirtualLoad) -> None:
@@ -120,19 +114,4 @@ def test_the_dispersion_of_the_load_is_known(load: VirtualLoad) -> None:
     found = measure_load_dispersion(load)
     assert found["chat"].within_cv > 2 * found["search"].within_cv > 0.1
     assert found["chat"].mean_tokens > 200
-
-
-def test_forecasts_by_name() -> None:
-    loads = {name: build(name) for name in FORECASTS}
-    assert not loads["none"].forecasts
-    rows = set(loads["log_t"].forecasts)
-    assert rows == {*loads["log_t"].search_rows, *loads["log_t"].chat_rows}
-    kinds = {
-        name: type(load.forecasts[load.chat_rows[0]]).__name__
-        for name, load in loads.items()
-        if name != "none"
-    }
-    assert kinds == {"log_t": "LogT", "log_normal": "LogNormal", "point": "Point", "oracle": "LogT"}
-    assert loads["oracle"].forecasts != loads["log_t"].forecasts
-    with pytest.raises(NotFound, match="no forecast 'tea'"):
-        build("tea")
+    assert set(load.forecasts) == {*load.search_rows, *load.chat_rows}
