@@ -24,7 +24,7 @@ COMMANDS = {
         "Estimate a pair's speed on a card: the stock loop, then each optimization.",
     ),
     "bench": (
-        "scripts.lab.cli.bench.command",
+        "scripts.lab.cli.bench",
         "Measure what optimizations gain, and how a load of many programs fares.",
     ),
     "eval": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,13 +13,12 @@ from flashedge.cli import output
 from flashedge.cli.progress import show_bar
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
-from flashedge.models.folders import resolve_model
+from flashedge.files.journal import Journal
+from flashedge.files.problems import LabelledProblem, file_digest, read_labelled
+from flashedge.models.folders import pair_fingerprint, resolve_model
 from flashedge.models.registry import find_pair
-
-if TYPE_CHECKING:
-    from flashedge.files.journal import Journal
-    from flashedge.files.problems import LabelledProblem
-    from scripts.lab.evaluation.records import ProblemRecord, Settings
+from scripts.lab.evaluation.figures import build_report
+from scripts.lab.evaluation.records import ProblemRecord, Settings, open_records
 
 MAX_N = 1024
 RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
@@ -61,11 +60,7 @@ def evaluate(
 
     Every figure comes with a 95 % interval.
     """
-    from flashedge.files.problems import file_digest, read_labelled
-    from flashedge.models.folders import pair_fingerprint
-    from scripts.lab.evaluation.figures import build_report
     from scripts.lab.evaluation.measure import step_counter
-    from scripts.lab.evaluation.records import Settings, open_records
 
     sizes = parse_widths(n)
     config = load_config({"pair": pair})
@@ -113,9 +108,6 @@ def parse_widths(text: str) -> tuple[int, ...]:
             param="n",
         )
     return tuple(sorted({int(part) for part in parts}))
-
-
-# ---------------------------------------------------------------- measuring
 
 
 def _measure(
@@ -173,11 +165,8 @@ def _measure(
         raise
 
 
-# ---------------------------------------------------------------- output
-
-
 def _write(folder: Path, report: Mapping[str, Any]) -> None:
-    """Write report.json and the reliability plot. Raises StoreError or ConfigError."""
+    """Raises StoreError or ConfigError."""
     from flashedge.plots import draw_plot
 
     output.write_json(folder / REPORT, report)

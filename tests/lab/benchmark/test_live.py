@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -58,25 +57,11 @@ RUN = LiveRun(
 )
 
 
-def seconds() -> Iterator[float]:
-    return (float(at) for at in count())
-
-
-def story(*middle: events.Event) -> list[events.Event]:
-    return [
-        STORY[0],
-        events.NodesMarked(status="complete", nodes=(3,)),
-        events.NodesMarked(status="complete", nodes=(4,)),
-        *middle,
-        events.RunFinished(result=RESULT),
-    ]
-
-
 def run_of(daemon: FakeDaemon) -> LiveRun:
-    clock = seconds()
+    clock = count()
     which = RunKey(rung="suffix", kv="plan", n=4, problem=7, round=0)
     with Client("http://daemon", transport=daemon) as client:
-        return time_run(client, {"problem": "2 + 2?"}, which, lambda: next(clock))
+        return time_run(client, {"problem": "2 + 2?"}, which, lambda: float(next(clock)))
 
 
 # ---------------------------------------------------------------- one
@@ -84,7 +69,8 @@ def run_of(daemon: FakeDaemon) -> LiveRun:
 
 def test_time_counts_from_the_runs_start_and_goodput_from_each_completion() -> None:
     """The clock ticks once a look: 1 at the start, completions at 2 and 3, the end at 4."""
-    run = run_of(FakeDaemon(story()))
+    completions = [events.NodesMarked(status="complete", nodes=(node,)) for node in (3, 4)]
+    run = run_of(FakeDaemon([STORY[0], *completions, events.RunFinished(result=RESULT)]))
     assert run.seconds == 3
     assert run.goodput == pytest.approx(((8 + 4) / 2) / ((1 + 2) / 2))
     assert (run.generate_s, run.verify_s, run.reuse) == (0.4, 0.1, 0.75)
@@ -105,9 +91,8 @@ def test_a_run_that_fails_is_an_error() -> None:
 def test_the_digest_tells_different_trees_apart(change: dict[str, Any]) -> None:
     other = [NODES[0], {**NODES[1], **change}]
     assert digest_tree({"nodes": NODES}) != digest_tree({"nodes": other})
-    assert digest_tree({"nodes": NODES}) == digest_tree(
-        {"nodes": [dict(n, text="x") for n in NODES]}
-    )
+    same = [dict(n, text="x") for n in NODES]
+    assert digest_tree({"nodes": NODES}) == digest_tree({"nodes": same})
 
 
 # ---------------------------------------------------------------- many

@@ -1,14 +1,13 @@
-"""`flashedge bench flashtts`: what is refused, and the simulated table."""
+"""`flashedge bench flashtts`: what is refused, and what is warned of."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from flashedge.daemon import files as daemon_files
-from scripts.lab.cli.bench.flashtts import warn_unpaired
+from scripts.lab.cli.bench import warn_unpaired
 from tests.support.cli_rig import Cli
 
 
@@ -19,23 +18,9 @@ def problems(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_simulated_card(cli: Cli) -> None:
-    asked = ("--simulated", "--pair", "math-1.5b+skywork-1.5b", "--limit", "1", "--n", "4")
-    done = cli("bench", "flashtts", *asked, "--rungs", "suffix", "--json")
-    assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["simulated"] is True
-    assert [(r["n"], r["rung"]) for r in told["rungs"]] == [(4, "stock"), (4, "suffix")] * 2
-    assert all(r["same_trees"] for r in told["rungs"])
-    shown = cli("bench", "flashtts", *asked, "--rungs", "suffix")
-    assert shown.out.startswith("SIMULATED")
-    assert "math-1.5b+skywork-1.5b, aime" in shown.out
-
-
 def test_what_is_refused(cli: Cli, problems: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for flags, said in (
-        ((), "there are no problems to solve"),
-        (("--problems", problems, "--gpu", "rtx4090"), "--gpu needs --simulated"),
+        ((), "--problems"),
         (("--problems", problems, "--rungs", "+Q"), "there is no rung '+Q'"),
         (("--problems", problems, "--kv", "much"), "'much' is no size"),
         (("--problems", problems, "--n", "x"), "--n is 'x'"),

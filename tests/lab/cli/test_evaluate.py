@@ -79,18 +79,6 @@ def test_a_second_call_goes_on_and_a_larger_limit_adds(
     assert third.submitted == {}
 
 
-def test_other_settings_are_refused_before_any_run(
-    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve(monkeypatch)
-    assert cli("models", "eval", "--problems", str(problems), "--n", "2,3").code == 0
-    daemon = serve(monkeypatch)
-    done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--seed", "1")
-    assert done.code == 2
-    assert "was made with seed 0, not seed 1" in done.err
-    assert daemon.submitted == {}
-
-
 def test_a_lost_daemon_keeps_what_is_done(
     cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

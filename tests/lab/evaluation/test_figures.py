@@ -60,26 +60,17 @@ BOTH = (FIRST, SECOND)
 
 def test_every_way_of_choosing() -> None:
     table = grade_choices(BOTH, (2, 4))
+    hows = ("last", "min", "prod")
     assert table == {
         "greedy": [1, 0],
         "sample": [0.5, 0.25],
-        "pass@2": [0, 1],
-        "majority@2": [0, 1],
-        "best-of-2 (last)": [0, 1],
-        "best-of-2 (min)": [0, 1],
-        "best-of-2 (prod)": [0, 1],
-        "weighted vote@2 (last)": [0, 1],
-        "weighted vote@2 (min)": [0, 1],
-        "weighted vote@2 (prod)": [0, 1],
-        "beam-2": [0, 1],
+        **{name: [0, 1] for name in ("pass@2", "majority@2", "beam-2")},
+        **{f"best-of-2 ({how})": [0, 1] for how in hows},
+        **{f"weighted vote@2 ({how})": [0, 1] for how in hows},
         "pass@4": [1, 1],
         "majority@4": [0, 0],  # 2:2 goes to the earlier answer
-        "best-of-4 (last)": [1, 0],
-        "best-of-4 (min)": [1, 0],
-        "best-of-4 (prod)": [1, 0],
-        "weighted vote@4 (last)": [1, 0],
-        "weighted vote@4 (min)": [1, 0],
-        "weighted vote@4 (prod)": [1, 0],
+        **{f"best-of-4 ({how})": [1, 0] for how in hows},
+        **{f"weighted vote@4 ({how})": [1, 0] for how in hows},
         "beam-4": [1, 1],
     }
 
@@ -102,10 +93,11 @@ def test_aggregates_choose_differently() -> None:
 
 def test_differences_are_paired() -> None:
     told = compare_beams(grade_choices(BOTH, (2, 4)), (2, 4))
-    assert told["beam-4 minus greedy"].value == 0.5
-    assert told["beam-4 minus majority@4"].value == 1.0
-    assert (told["beam-4 minus majority@4"].low, told["beam-4 minus majority@4"].high) == (1, 1)
-    assert told["beam-2 minus greedy"].value == 0.0
+    values = {name: figure.value for name, figure in told.items()}
+    assert values["beam-4 minus greedy"] == 0.5
+    assert values["beam-2 minus greedy"] == 0.0
+    vote = told["beam-4 minus majority@4"]
+    assert (vote.value, vote.low, vote.high) == (1, 1, 1)
 
 
 def test_step_tokens_and_their_spread() -> None:

@@ -64,13 +64,9 @@ def test_retired_terms_do_not_come_back(term: str) -> None:
     assert not hits, f"write {RETIRED[term]!r} instead:\n" + "\n".join(hits)
 
 
-def test_there_are_files_to_look_at() -> None:
-    assert len(project_files()) > 300
-
-
 def test_only_tests_are_called_tests() -> None:
     """pytest collects `*_test.py`, whatever it holds."""
     names = [str(file.relative_to(ROOT)) for file in project_files()]
     called = [n for n in names if n.endswith("_test.py") or ("/test_" in n and n.endswith(".py"))]
-    assert called
+    assert len(called) > 100
     assert not [name for name in called if not name.startswith("tests/")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,18 +66,9 @@ def test_it_goes_on_where_it_was_cut(
     plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     marker = plan.output / "repaired"
-    parts = (
-        build_part("print('{\"value\": 1}')"),
-        Part(
-            name="another",
-            question="And so?",
-            command=(
-                sys.executable,
-                "-c",
-                f"import os; os.path.exists({str(marker)!r}) or exit(3); print('{{}}')",
-            ),
-        ),
-    )
+    code = f"import os; os.path.exists({str(marker)!r}) or exit(3); print('{{}}')"
+    other = replace(build_part(code), name="another", question="And so?")
+    parts = (build_part("print('{\"value\": 1}')"), other)
     monkeypatch.setattr(validate, "parse_plan", lambda: plan)
     monkeypatch.setattr(validate, "list_parts", lambda plan: parts)
     ran: list[str] = []
@@ -90,10 +82,8 @@ def test_it_goes_on_where_it_was_cut(
     with pytest.raises(SystemExit) as first:
         validate.main()
     assert first.value.code == 1
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
-        "passed": 1,
-        "failed": ["another"],
-    }
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert told == {"passed": 1, "failed": ["another"]}
     assert "exit code 3" in (plan.output / "report.md").read_text()
     marker.touch()
     with pytest.raises(SystemExit) as second:

@@ -79,48 +79,50 @@ def test_help(name: str) -> None:
     assert f"bash scripts/{name}" in done.stdout
 
 
-def test_unknown_option(checkout: Path) -> None:
-    done = setup(checkout, "--gpu")
+def refuse(checkout: Path, *arguments: str, **environ: str) -> str:
+    """The error of a set-up that ends before it has changed or downloaded anything."""
+    done = setup(checkout, *arguments, **environ)
     assert done.returncode == 1
-    assert "unknown option --gpu" in done.stderr
-    assert "--torch-index needs a value" in setup(checkout, "--torch-index").stderr
-
-
-def test_wrong_python(checkout: Path) -> None:
-    fake(checkout.parent / "bin", "oldpython", "echo 3.8.18")
-    done = setup(checkout, "--cpu", "--python", "oldpython")
-    assert done.returncode == 1
-    assert "no Python from 3.11 to 3.13" in done.stderr
-    assert "oldpython is 3.8.18" in done.stderr
-    assert "apt install python3.11" in done.stderr
     assert not (checkout / ".venv").exists()
+    assert "Traceback" not in done.stderr
+    return done.stderr
 
 
-def test_python_that_is_not_there(checkout: Path) -> None:
-    done = setup(checkout, "--cpu", "--python", "/no/such/python")
-    assert done.returncode == 1
-    assert "no Python from 3.11 to 3.13 with the venv module at /no/such/python" in done.stderr
+OLD_PYTHON = ("oldpython", "echo 3.8.18")
+FULL_DISK = (
+    "df",
+    "echo Filesystem 1M Used Available Capacity On\necho /dev/x 9999 6999 3000 70% /",
+)
+NO_PYTHON = "no Python from 3.11 to 3.13"
 
 
-@pytest.mark.parametrize(("mode", "needs"), [("--cpu", "5 GB"), ("--cuda", "15 GB")])
-def test_no_space(checkout: Path, mode: str, needs: str) -> None:
-    fake(
-        checkout.parent / "bin",
-        "df",
-        "echo Filesystem 1M Used Available Capacity On\necho /dev/x 9999 6999 3000 70% /",
-    )
-    done = setup(checkout, mode)
-    assert done.returncode == 1
-    assert f"set-up takes {needs}" in done.stderr
-    assert "has 3 GB free" in done.stderr
-    assert not (checkout / ".venv").exists()
-
-
-def test_not_linux(checkout: Path) -> None:
-    fake(checkout.parent / "bin", "uname", "echo Darwin")
-    done = setup(checkout, "--cpu")
-    assert done.returncode == 1
-    assert "runs on Linux; this is Darwin" in done.stderr
+@pytest.mark.parametrize(
+    ("program", "arguments", "errors"),
+    [
+        (None, ["--gpu"], ["unknown option --gpu"]),
+        (None, ["--torch-index"], ["--torch-index needs a value"]),
+        (
+            OLD_PYTHON,
+            ["--cpu", "--python", "oldpython"],
+            [NO_PYTHON, "oldpython is 3.8.18", "apt install python3.11"],
+        ),
+        (
+            None,
+            ["--cpu", "--python", "/no/such/python"],
+            [f"{NO_PYTHON} with the venv module at /no/such/python"],
+        ),
+        (FULL_DISK, ["--cpu"], ["set-up takes 5 GB", "has 3 GB free"]),
+        (FULL_DISK, ["--cuda"], ["set-up takes 15 GB", "has 3 GB free"]),
+        (("uname", "echo Darwin"), ["--cpu"], ["runs on Linux; this is Darwin"]),
+    ],
+)
+def test_what_it_refuses_at_once(
+    checkout: Path, program: tuple[str, str] | None, arguments: list[str], errors: list[str]
+) -> None:
+    if program is not None:
+        fake(checkout.parent / "bin", *program)
+    found = refuse(checkout, *arguments)
+    assert all(error in found for error in errors), found
 
 
 def test_unreachable_index(checkout: Path) -> None:
@@ -313,24 +315,6 @@ def test_card_chooses_cuda(checkout: Path, programs: Path) -> None:
     assert "vLLM for the CPU" in setup(checkout, "--cpu").stderr
 
 
-def refuse(checkout: Path, *arguments: str, **environ: str) -> str:
-    """The error of a set-up that ends before it has changed or downloaded anything."""
-    done = setup(checkout, *arguments, **environ)
-    assert done.returncode == 1
-    assert not (checkout / ".venv").exists()
-    assert "Traceback" not in done.stderr
-    return done.stderr
-
-
-def test_old_driver(checkout: Path, programs: Path) -> None:
-    fake_nvidia_smi(programs, driver="550.54.15")
-    error = refuse(checkout)
-    assert "setup: the NVIDIA driver is 550.54.15, but CUDA 13 needs 580 or later" in error
-    assert "Ubuntu: sudo ubuntu-drivers install" in error
-    assert "Fedora: sudo dnf install akmod-nvidia" in error
-    assert "bash scripts/setup.sh --cpu" in error
-
-
 def test_no_compiler(checkout: Path, programs: Path, tmp_path: Path) -> None:
     (programs / "gcc").unlink()
     bare = tmp_path / "bare"
@@ -340,17 +324,23 @@ def test_no_compiler(checkout: Path, programs: Path, tmp_path: Path) -> None:
     assert "sudo apt install build-essential; Fedora: sudo dnf install gcc" in error
 
 
-def test_no_python_headers(checkout: Path, programs: Path) -> None:
-    fake(programs, "gcc", NO_HEADERS)
-    error = refuse(checkout)
-    assert f"setup: the headers of {sys.executable} are missing" in error
-    assert "-dev; Fedora: sudo dnf install python3." in error
-
-
-def test_everything_that_is_missing_is_said_at_once(checkout: Path, programs: Path) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--cuda",)])
+def test_everything_that_is_missing_is_said_at_once(
+    checkout: Path, programs: Path, arguments: tuple[str, ...]
+) -> None:
     fake_nvidia_smi(programs, driver="550.54.15")
     fake(programs, "gcc", NO_HEADERS)
-    assert refuse(checkout, "--cuda").count("setup: ") == 2
+    error = refuse(checkout, *arguments)
+    assert error.count("setup: ") == 2
+    for part in (
+        "setup: the NVIDIA driver is 550.54.15, but CUDA 13 needs 580 or later",
+        "Ubuntu: sudo ubuntu-drivers install",
+        "Fedora: sudo dnf install akmod-nvidia",
+        f"setup: the headers of {sys.executable} are missing",
+        "-dev; Fedora: sudo dnf install python3.",
+        "bash scripts/setup.sh --cpu",
+    ):
+        assert part in error
 
 
 def test_a_card_without_its_driver(checkout: Path, programs: Path) -> None:

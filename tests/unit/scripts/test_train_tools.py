@@ -74,12 +74,14 @@ def test_the_exact_solution_is_right_and_ends_in_the_right_call() -> None:
         steps = solve(task)
         assert all(check.so_far for check in check_task_steps(task, steps))
         assert read_call(steps[-1]) == task.call
+        assert not check_task_steps(task, [*steps, steps[-1]])[-1].right  # nothing follows a call
 
 
 def test_a_step_is_checked_by_what_was_stated_before_it() -> None:
     task = make_task(TRAIN_SEEDS[0])
     steps = solve(task)
-    other = next(n for n in ("sell", "store") if n != read_task_step_tool(task, steps))
+    named = read_task_step(task, create_task_state(task), steps[-2]).tool
+    other = next(n for n in ("sell", "store") if n != named)
     steps[-2] = f"{steps[-2].rpartition(' ')[0]} {other}."
     state = create_task_state(task)
     for text in steps[:-1]:
@@ -90,16 +92,6 @@ def test_a_step_is_checked_by_what_was_stated_before_it() -> None:
     checks = check_task_steps(task, [*steps[:-1], follows])
     assert [check.right for check in checks[-2:]] == [False, True]
     assert not checks[-1].so_far
-
-
-def read_task_step_tool(task: Task, steps: list[str]) -> str | None:
-    return read_task_step(task, create_task_state(task), steps[-2]).tool
-
-
-def test_nothing_follows_a_call() -> None:
-    task = TASKS[0]
-    steps = solve(task)
-    assert not check_task_steps(task, [*steps, steps[-1]])[-1].right
 
 
 def test_the_teacher_misreads_at_most_more_often() -> None:

@@ -1,9 +1,10 @@
-"""`bench flashtts`: the gain of each optimization, on real engines or on a simulated card."""
+"""`bench` and `bench flashtts`: the gain of each optimization on real engines."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,23 +14,28 @@ import typer
 from flashedge.cli import exit_codes, output
 from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy
-from flashedge.config import Config, load_config
-from flashedge.errors import DaemonError, RequestError
+from flashedge.config import load_config
+from flashedge.errors import DaemonError
+from scripts.lab.cli import load
 from scripts.lab.cli.evaluate import parse_widths
 
 RUNS, REPORT = "runs.jsonl", "report.json"
-PAPERS_PAIRS = ("math-1.5b+skywork-1.5b", "math-1.5b+shepherd-7b", "math-7b+skywork-1.5b")
-WORKLOADS = ("aime", "amc")
-SHARES = {"math-1.5b+skywork-1.5b": 0.4}  # arXiv 2509.00195 §6.1; the others 0.9
+COLUMNS = (
+    *("n", "rung", "latency", "generator", "verifier", "goodput"),
+    *("gain", "over suffix", "trees"),
+)
+app = typer.Typer(
+    help="Measure what optimizations gain, and how a load of many programs fares.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 
+@app.command()
 def flashtts(
     problems: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Problems for real engines: JSON lines of problem (and answer)."
-        ),
-    ] = None,
+        Path, typer.Option(metavar="FILE", help="JSON lines of problem (and answer).")
+    ],
     pair: Annotated[
         str | None,
         typer.Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
@@ -59,13 +65,6 @@ def flashtts(
         str, typer.Option(metavar="NAME", help="Search strategy.", autocompletion=complete_strategy)
     ] = "beam",
     seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the searches.")] = 0,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="Simulate a card; no engine runs.")
-    ] = False,
-    gpu: Annotated[
-        str | None,
-        typer.Option(metavar="CARD", help="With --simulated: the card.", show_default="rtx4090"),
-    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -83,7 +82,6 @@ def flashtts(
     from flashedge.models.folders import pair_fingerprint
     from flashedge.models.registry import find_pair
     from scripts.lab.benchmark import ladder
-    from scripts.lab.benchmark.devices import OVERHEADS
     from scripts.lab.benchmark.live import (
         BenchPlan,
         LiveRun,
@@ -96,19 +94,6 @@ def flashtts(
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
     widths = parse_widths(n)
-    if simulated:
-        pairs = PAPERS_PAIRS if pair is None else (pair,)
-        rows = _simulate(gpu or "rtx4090", pairs, chosen, widths, limit, strategy, config)
-        _print_report(rows, as_json, {"simulated": True, "overheads": str(OVERHEADS["typical"])})
-        return
-    if gpu is not None:
-        raise RequestError("--gpu needs --simulated", hint="add --simulated", param="gpu")
-    if problems is None:
-        raise RequestError(
-            "there are no problems to solve",
-            hint="add --problems FILE, or --simulated",
-            param="problems",
-        )
     measured = find_pair(config.pair, config)
     plan = BenchPlan(
         rungs=chosen,
@@ -140,13 +125,10 @@ def flashtts(
                 kept.append(run)
                 advance(1)
 
-            try:
+            with suppress(KeyboardInterrupt):
                 run_plan(plan, config, output.note, record, kept=kept.records)
-                interrupted = False
-            except KeyboardInterrupt:
-                interrupted = True
         runs = [kept.records[key] for key in plan.keys if key in kept.records]
-    if interrupted:
+    if interrupted := len(runs) < len(plan.keys):
         output.note(
             f"interrupted after {len(runs)} of {len(plan.keys)} runs; they are stored, and the same"
             " command resumes"
@@ -160,50 +142,20 @@ def flashtts(
         "stock_engine": ladder.STOCK_ENGINE,
     }
     output.write_json(folder / REPORT, {**about, "rungs": rows})
-    _print_report([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, about)
+    if as_json:
+        cases = [{**row, "case": f"KV {row['kv']}"} for row in rows]
+        output.print_json({**about, "rungs": cases})
+    else:
+        for kv_name, group in groupby(rows, key=lambda row: row["kv"]):
+            output.say(f"\nKV {kv_name}")
+            output.print_table(COLUMNS, map(_format_rung, group), "nothing was run")
+        if not rows:
+            output.note("nothing was run")
     output.note(ladder.STOCK_ENGINE)
     warn_unpaired(rows)
     output.note(f"wrote {RUNS} and {REPORT} in {folder}")
     if interrupted:
         raise typer.Exit(exit_codes.INTERRUPTED)
-
-
-# ---------------------------------------------------------------- a simulated card
-
-
-def _simulate(
-    gpu: str,
-    pairs: Sequence[str],
-    chosen: Sequence[Any],
-    widths: Sequence[int],
-    problems: int,
-    strategy: str,
-    config: Config,
-) -> list[dict[str, Any]]:
-    from scripts.lab.benchmark.simulate import SHARE, Question, build_bench, run_ladder
-
-    cells = [
-        Question(
-            gpu=gpu,
-            pair=pair,
-            strategy=strategy,
-            n=n,
-            workload=workload,
-            problems=problems,
-            share=SHARES.get(pair, SHARE),
-        )
-        for pair in pairs
-        for workload in WORKLOADS
-        for n in widths
-    ]
-    benches = [(cell, build_bench(cell, config)) for cell in cells]
-    total = sum(len(bench.rows) for _, bench in benches) * len(chosen)
-    rows: list[dict[str, Any]] = []
-    with show_bar("simulating", total, unit="runs") as advance:
-        for cell, bench in benches:
-            where = {"case": f"{cell.pair}, {cell.workload}", "n": bench.search.n}
-            rows += [{**where, **row} for row in run_ladder(bench, chosen, advance)]
-    return rows
 
 
 def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -215,38 +167,6 @@ def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:
             " different work. The kernels of this device are not batch-invariant (flashedge ps);"
             " on a card, set batch_invariant and measure again."
         )
-
-
-# ---------------------------------------------------------------- output
-
-
-def _print_report(
-    rows: Sequence[Mapping[str, Any]], as_json: bool, about: Mapping[str, Any]
-) -> None:
-    if as_json:
-        output.print_json({**about, "rungs": rows})
-        return
-    if about["simulated"]:
-        output.say(
-            "SIMULATED: a roofline model of the card in virtual time. This is not a measurement."
-        )
-        output.say(f"Assumed overheads: {about['overheads']}. Other overheads: flashedge simulate")
-    columns = (
-        "n",
-        "rung",
-        "latency",
-        "generator",
-        "verifier",
-        "goodput",
-        "gain",
-        "over suffix",
-        "trees",
-    )
-    for case, group in groupby(rows, key=lambda row: row["case"]):
-        output.say(f"\n{case}")
-        output.print_table(columns, map(_format_rung, group), "nothing was run")
-    if not rows:
-        output.note("nothing was run")
 
 
 def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -264,8 +184,8 @@ def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
     )
 
 
-def _format_gain(gain: Mapping[str, float] | float | None) -> str | None:
-    """A measured gain has its interval, a simulated one is a number."""
-    if isinstance(gain, Mapping):
-        return f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"
-    return None if gain is None else f"{gain:.2f}x"
+def _format_gain(gain: Mapping[str, float] | None) -> str | None:
+    return None if gain is None else f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"
+
+
+app.command(epilog=load.EPILOG)(load.load)

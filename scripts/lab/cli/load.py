@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,15 +18,19 @@ from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.files.journal import Journal
+from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.types import POLICY_NAMES
-
-if TYPE_CHECKING:
-    from flashedge.files.journal import Journal
-    from flashedge.files.problems import FileProblem
-    from scripts.lab.benchmark.load.plan import PlannedProgram
-    from scripts.lab.benchmark.load.slo import Slo
-    from scripts.lab.benchmark.load.timings import ProgramRecord
-    from scripts.lab.benchmark.simulate import Question
+from scripts.lab.benchmark.load.plan import (
+    PlannedProgram,
+    choose_arrivals,
+    parse_by_kind,
+    parse_mix,
+    plan_programs,
+)
+from scripts.lab.benchmark.load.report import build_report, print_report
+from scripts.lab.benchmark.load.slo import Slo, read_factors
+from scripts.lab.benchmark.load.timings import ProgramRecord
 
 PROGRAMS, REPORT = "programs.jsonl", "report.json"
 DEFAULT_N = 8
@@ -188,17 +192,6 @@ def load(
     It reports times per token, to the first token and to the end, deadlines met, fairness, and
     whether short programs went first.
     """
-    from flashedge.files.journal import Journal
-    from flashedge.files.problems import file_digest, read_problems
-    from scripts.lab.benchmark.load.plan import (
-        choose_arrivals,
-        parse_by_kind,
-        parse_mix,
-        plan_programs,
-    )
-    from scripts.lab.benchmark.load.slo import Slo, read_factors
-    from scripts.lab.benchmark.load.timings import ProgramRecord
-
     search_name, paths = parse_strategy_flags(strategy, n)
     process, shares = choose_arrivals(arrivals, rate), parse_mix(mix)
     deadlines = Slo(
@@ -208,7 +201,6 @@ def load(
     )
 
     def plan(count: int) -> Sequence[PlannedProgram]:
-        """Draw the programs of so many problems."""
         found = plan_programs(
             process, shares, duration_s=60 * minutes, problems=count, clients=clients, seed=seed
         )
@@ -230,8 +222,6 @@ def load(
         "n": width,
     }
     if simulated:
-        from scripts.lab.benchmark.simulate import Question
-
         for flag, given in (("problems", problems), ("output", folder), ("max-tokens", max_tokens)):
             if given is not None:
                 raise RequestError(
@@ -245,17 +235,15 @@ def load(
                 f"there is no policy {policy!r}", hint=f"known: {known}", param="policy"
             )
         config = load_config()
-        if policy is not None:
-            config = replace(config, scheduling_policy=policy)
-        question = Question(
-            gpu=gpu or GPU,
-            pair=pair or SIMULATED_PAIR,
-            strategy=search_name or strategy,
-            n=width,
-            problems=limit or SIMULATED_PROBLEMS,
-            share=None,
-        )
-        _simulate(question, config, plan, deadlines, about, as_json)
+        config = replace(config, scheduling_policy=policy or config.scheduling_policy)
+        asked_of = {
+            "gpu": gpu or GPU,
+            "pair": pair or SIMULATED_PAIR,
+            "strategy": search_name or strategy,
+            "n": width,
+            "problems": limit or SIMULATED_PROBLEMS,
+        }
+        _simulate(asked_of, config, plan, deadlines, about, as_json)
         return
     for flag, value in (("gpu", gpu), ("policy", policy)):
         if value is not None:
@@ -350,7 +338,6 @@ def _report(
     as_json: bool,
 ) -> None:
     from scripts.lab.benchmark.live import grade_pairs
-    from scripts.lab.benchmark.load.report import build_report, print_report
 
     known = {p.id: p.answer for p in problems if p.answer is not None}
     grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
@@ -364,22 +351,22 @@ def _report(
 
 
 def _simulate(
-    question: Question,
+    asked: Mapping[str, Any],
     config: Config,
     plan: Callable[[int], Sequence[PlannedProgram]],
     slo: Slo,
     about: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """Simulate the load and print its report. Raises as `benchmark.simulate.build_bench`."""
-    from scripts.lab.benchmark.load.report import build_report, print_report
+    """asked: fields of a `Question`. Raises what `benchmark.simulate.build_bench` does."""
     from scripts.lab.benchmark.load.virtual_load import (
         build_virtual_load,
         measure_load_dispersion,
         run_virtual_load,
     )
-    from scripts.lab.benchmark.simulate import build_bench
+    from scripts.lab.benchmark.simulate import Question, build_bench
 
+    question = Question(**asked, share=None)
     load = build_virtual_load(build_bench(question, config), config)
     records = run_virtual_load(load, plan(len(load.search_rows)))
     dispersion = {kind: found.to_json() for kind, found in measure_load_dispersion(load).items()}

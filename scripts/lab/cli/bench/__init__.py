@@ -1,1 +1,0 @@
-"""`flashedge bench`: measure optimizations, and loads of many programs."""
