@@ -52,23 +52,17 @@ class LiveRun:
     n: int
     problem: int
     round: int
-
     seconds: float
     """From the run's start to its end."""
-
     generate_s: float
     verify_s: float
     goodput: float
     answer: str | None
-
     tree: str
     """Digest of all token ids, scores and statuses."""
-
     tree_tokens: int
-
     reuse: float
     """Share of the verifier's tokens whose KV was reused."""
-
     steps: int
     kept_steps: int
     drawn_tokens: int
@@ -249,10 +243,8 @@ class BenchPlan:
     problems: tuple[FileProblem, ...]
     widths: tuple[int, ...]
     """Values of n."""
-
     kv: Mapping[str, int | None]
     """Bytes of KV of both engines together, by name. See `parse_budget`."""
-
     rounds: int
     strategy: str = "beam"
     seed: int = 0

@@ -43,17 +43,13 @@ class Question:
     n: int
     workload: str = "math"
     problems: int = 4
-
     share: float | None = SHARE
     """Share of the card's memory for both engines, as in a study. None plans the memory of an idle
     card, as `doctor --fit` does."""
-
     kv_bytes: int | None = None
     """KV of both engines together. None takes what weights and overheads leave."""
-
     overheads: Overheads = OVERHEADS["typical"]
     """Of both engines."""
-
     lengths: str = "smooth"
     """How step lengths are drawn: see `LENGTHS`."""
 

@@ -37,31 +37,22 @@ class Setup:
     """A simulated pair on a device."""
 
     device: Device
-
     verifier_device: Device | None = None
     """Where the verifier has processors of its own. None lets the steps of both engines take turns
     on one device."""
-
     generator: ModelShape
     verifier: ModelShape
-
     kv_bytes: int
     """KV of both engines together."""
-
     block_tokens: int = 16
-
     link: HostLink | None = None
     """Way of offloaded KV to host memory. None offloads nothing."""
-
     limits: tuple[int, int] = (4096, 4096)
     """Most tokens of prompt and path, for generator and verifier."""
-
     max_num_seqs: int = 256
-
     flat_batch: int | None = None
     """Batch up to which a step costs about what it costs for one sequence (see `BatchView`). None
     computes it from the device's roofline."""
-
     common: float = 0.0
     """How often siblings write the same words. See `SimModel`."""
 
@@ -177,22 +168,16 @@ class VirtualRun:
 
     tree: Tree
     seconds: float
-
     generate_s: float
     """Time with at least one open request to the generator."""
-
     verify_s: float
     """Time in which the search waited for scores."""
-
     goodput: float
-
     paths: int
     generator_peak_bytes: int
     """Most KV that requests of the generator held at once."""
-
     verifier_peak_bytes: int
     """Most KV that requests of the verifier held at once."""
-
     preemptions: int
     verifier_tokens: int
     verifier_cached_tokens: int

@@ -87,17 +87,10 @@ def simulate(
     basis = list_assumptions(bench, question)
     if as_json:
         output.print_json({**basis, "rungs": rows})
-    else:
-        _print(basis, rows)
-
-
-def _print(basis: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    from scripts.lab.benchmark.devices import OVERHEADS
-
-    device = basis["device"]
+        return
     output.say(
-        f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on {device['name']},"
-        f" {format_size(basis['kv_bytes'])} for KV"
+        f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on"
+        f" {basis['device']['name']}, {format_size(basis['kv_bytes'])} for KV"
     )
     output.say(f"{basis['about']}; means of {basis['problems']} problems, in virtual time")
     output.say()

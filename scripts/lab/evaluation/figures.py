@@ -23,22 +23,23 @@ class Figure:
 
     value: float | None
     """None where there is nothing to measure; so are the interval's ends."""
-
     low: float | None
     high: float | None
     count: int
-    """Problems that the value is made of."""
+    """Problems."""
 
 
 def estimate_mean(values: Sequence[float]) -> Figure:
-    """Estimate a mean over problems. values: one for each problem."""
+    """values: one for each problem."""
     return _build_figure(mean(values), interval(values), len(values))
 
 
 def grade_choices(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dict[str, list[float]]:
-    """Grade what every way of choosing an answer chooses: one value for each problem, 1 if it is
-    right. sizes: the values of n, ascending. A smaller n has the first n chains of the largest.
-    There is no beam search where none was measured."""
+    """One value for each problem by every way of choosing an answer, 1 if it is right.
+
+    sizes: the values of n, ascending. A smaller n has the first n chains of the largest. There is
+    no beam search where none was measured.
+    """
     table: dict[str, list[float]] = {
         "greedy": [float(r.greedy.right) for r in records],
         "sample": [mean([float(c.right) for c in r.chains]) for r in records],
@@ -57,7 +58,7 @@ def grade_choices(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dic
 
 
 def compare_beams(table: Mapping[str, Sequence[float]], sizes: Sequence[int]) -> dict[str, Figure]:
-    """Compare beam search with greedy decoding and with the vote, problem by problem."""
+    """Beam search less greedy decoding and less the vote, problem by problem."""
     return {
         f"beam-{n} minus {other}": estimate_mean(
             [a - b for a, b in zip(table[f"beam-{n}"], table[other], strict=True)]
@@ -69,8 +70,7 @@ def compare_beams(table: Mapping[str, Sequence[float]], sizes: Sequence[int]) ->
 
 
 def measure_verifier(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
-    """Measure the verifier: AUC of chains within a problem and pooled, calibration error of
-    steps."""
+    """AUC of chains within a problem and pooled, calibration error of steps."""
     labels = [[c.right for c in r.chains] for r in records]
     found: dict[str, Figure] = {}
     for how in AGGREGATES:
@@ -86,14 +86,8 @@ def measure_verifier(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
     return found
 
 
-def tabulate_reliability(records: Sequence[ProblemRecord]) -> list[dict[str, float]]:
-    """Build a row for each tenth of the score: what the verifier said, and how often it was so."""
-    return calibration(*_split_columns(_list_judged_steps(records)))[1]
-
-
 def measure_step_tokens(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
-    """Measure the mean and the longest step, and max/mean among samples of a problem's same
-    step."""
+    """The mean and the longest step, and max/mean among samples of a problem's same step."""
     problems = [[c.step_tokens for c in r.chains if c.step_tokens] for r in records]
     problems = [chains for chains in problems if chains]
     lengths = [[float(t) for chain in chains for t in chain] for chains in problems]
@@ -112,10 +106,7 @@ def group_figures(
     names: Sequence[str],
     key: Callable[[ProblemRecord], Any],
 ) -> dict[str, dict[str, Figure]]:
-    """Estimate the columns `names` for each value of `key`, in the order of the values.
-
-    Problems without a value (None) are left out.
-    """
+    """The columns `names` for each value of `key` but None, in the order of the values."""
     keys = [key(record) for record in records]
     found = sorted({k for k in keys if k is not None})
     return {
@@ -128,7 +119,7 @@ def group_figures(
 
 
 def build_report(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dict[str, Any]:
-    """Build the report: all figures as plain JSON values."""
+    """All figures as plain JSON values."""
     table = grade_choices(records, sizes)
     largest = sizes[-1]
     usual = ("greedy", "sample", f"majority@{largest}", f"beam-{largest}")
@@ -145,11 +136,9 @@ def build_report(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dict
         "problems": len(records),
         **_convert_to_json(sections),
         "labels": LABELS,
-        "reliability": tabulate_reliability(records),
+        "reliability": calibration(*_split_columns(_list_judged_steps(records)))[1],
     }
 
-
-# ---------------------------------------------------------------- inner
 
 Judged = tuple[float, bool]
 
@@ -167,15 +156,14 @@ def _estimate_statistic(
 
 
 def _grade_vote(chains: Sequence[Chain], weights: Sequence[float]) -> float:
-    """Return 1 if the vote's answer is right. Equal votes go to the earlier chain."""
-    ballots = ((chain.answer, weight) for chain, weight in zip(chains, weights, strict=True))
-    counted = count_votes(ballots)
+    """1 if the vote's answer is right. Equal votes go to the earlier chain."""
+    counted = count_votes((c.answer, weight) for c, weight in zip(chains, weights, strict=True))
     right = {chain.answer for chain in chains if chain.right}
     return float(bool(counted) and counted[0].answer in right)
 
 
 def _grade_best(chains: Sequence[Chain], scores: Sequence[float]) -> float:
-    """Return 1 if the chain with the highest score is right. Of equals the earlier counts."""
+    """1 if the chain with the highest score is right. Of equals the earlier counts."""
     return float(chains[scores.index(max(scores))].right) if chains else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Count the tokens of a chain's steps with the generator's tokenizer."""
+"""Runs the problems of an evaluation on a daemon, and keeps what its figures are made of."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ StepCounter = Callable[[Sequence[int], int], tuple[int, ...]]
 def step_counter(generator: Path) -> StepCounter:
     """A function (token_ids, num_steps) -> (num_steps,) tokens of each step.
 
-    It returns () when the ids do not split into `num_steps` steps, which means that another
-    tokenizer made them.
+    It returns () where the ids have another number of steps: another tokenizer made them.
     """
     from tokenizers import Tokenizer
 
@@ -55,10 +54,9 @@ def step_counter(generator: Path) -> StepCounter:
 
 
 async def run_to_end(client: AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a run, wait for it, and return its object. If this is cancelled, so is the run.
+    """Start a run, wait for it, delete it from the store and return it. Cancelled, it cancels it.
 
-    The run is then deleted from the daemon's store, since the caller keeps what it needs. Raises
-    the run's error, DaemonError when the daemon stays away, RequestError when somebody else
+    Raises the run's error, DaemonError when the daemon stays away, RequestError when somebody else
     cancelled the run.
     """
     run = f"run-eval-{uuid.uuid4().hex}"
@@ -103,8 +101,6 @@ def runs_per_problem(settings: Settings, searches: bool = True) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurer:
-    """Runs the problems of an evaluation."""
-
     client: AsyncClient
     grader: MathGrader
     settings: Settings
@@ -112,10 +108,8 @@ class Measurer:
     run_done: Callable[[], None]
     problem_done: Callable[[ProblemRecord], None]
     problem_failed: Callable[[LabelledProblem, FlashEdgeError], None]
-
     in_flight: int
     """Problems measured at the same time."""
-
     searches: bool = True
     """Whether beam search is measured. It needs a verifier that judges steps."""
 
@@ -143,16 +137,10 @@ class Measurer:
                     group.create_task(work())
 
     async def _measure_problem(self, problem: LabelledProblem) -> ProblemRecord:
-        settings = self.settings
-        sampled = {"temperature": settings.temperature}
-        greedy = await self._run(problem, {"strategy": "best_of_n", "n": 1, "temperature": 0.0})
-        many = {"strategy": "best_of_n", "n": settings.n[-1], **sampled}
-        samples = await self._run(problem, many)
-        beams = {
-            n: await self._run(problem, {"strategy": "beam", "n": n, **sampled})
-            for n in settings.n
-            if self.searches
-        }
+        sizes, warm = self.settings.n, self.settings.temperature
+        greedy = await self._run(problem, "best_of_n", 1, 0.0)
+        samples = await self._run(problem, "best_of_n", sizes[-1], warm)
+        beams = {n: await self._run(problem, "beam", n, warm) for n in sizes if self.searches}
         answers = [c["answer"] for c in samples["completions"]]
         spelled = await self.grader.cluster({NodeId(i): a for i, a in enumerate(answers)})
         right = {a: await self._is_right(a, problem) for a in set(spelled.values())}
@@ -163,18 +151,33 @@ class Measurer:
             steps=problem.steps,
             greedy=await self._grade(greedy, problem),
             chains=tuple(
-                self._build_chain(completion, spelled[NodeId(i)], right[spelled[NodeId(i)]])
+                Chain(
+                    text=completion["text"],
+                    answer=spelled[NodeId(i)],
+                    right=right[spelled[NodeId(i)]],
+                    scores=tuple(completion["step_scores"]),
+                    step_tokens=self.count_steps(
+                        completion["token_ids"], len(completion["step_scores"])
+                    ),
+                )
                 for i, completion in enumerate(samples["completions"])
             ),
             beams={n: await self._grade(result, problem) for n, result in beams.items()},
         )
 
-    async def _run(self, problem: LabelledProblem, search: Mapping[str, Any]) -> dict[str, Any]:
-        """The object of one run. Its seed depends on the problem: no two share randomness."""
-        settings = self.settings
-        seed = mix64(settings.seed, problem.index)
-        body = {"pair": settings.pair, "problem": problem.text, "seed": seed, "early_exit": False}
-        result = await run_to_end(self.client, {**body, **search})
+    async def _run(
+        self, problem: LabelledProblem, strategy: str, n: int, temperature: float
+    ) -> dict[str, Any]:
+        body = {
+            "pair": self.settings.pair,
+            "problem": problem.text,
+            "seed": mix64(self.settings.seed, problem.index),  # no two problems share randomness
+            "early_exit": False,
+            "strategy": strategy,
+            "n": n,
+            "temperature": temperature,
+        }
+        result = await run_to_end(self.client, body)
         self.run_done()
         return result
 
@@ -185,10 +188,3 @@ class Measurer:
         answer = result["answer"]
         right = await self._is_right(answer, problem)
         return Chain(text=result["text"], answer=answer, right=right)
-
-    def _build_chain(self, completion: Mapping[str, Any], answer: str | None, right: bool) -> Chain:
-        scores = tuple(completion["step_scores"])
-        lengths = self.count_steps(completion["token_ids"], len(scores))
-        return Chain(
-            text=completion["text"], answer=answer, right=right, scores=scores, step_tokens=lengths
-        )

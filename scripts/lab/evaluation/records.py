@@ -16,16 +16,12 @@ class Settings:
     """What all measurements in one file share. A call with other settings is refused."""
 
     pair: str
-
     models: str
     """Digest of the pair's models."""
-
     problems: str
     """Digest of the problem file."""
-
     n: tuple[int, ...]
     """Numbers of paths, ascending."""
-
     temperature: float
     seed: int
 
@@ -35,32 +31,24 @@ class Chain:
     """One sampled solution."""
 
     text: str
-
     answer: str | None
     """Equal answers to one problem are spelled alike."""
-
     right: bool
-
     scores: tuple[float, ...] = ()
     """(num_steps,) in [0, 1]."""
-
     step_tokens: tuple[int, ...] = ()
     """(num_steps,) tokens of each step. Empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRecord:
-    """The measurements of one problem."""
-
     index: int
     id: str
     family: str | None
     steps: int | None
     greedy: Chain
-
     chains: tuple[Chain, ...]
     """The samples, as many as the largest n."""
-
     beams: Mapping[int, Chain]
     """The solutions that beam search chose, by n."""
 
@@ -69,7 +57,7 @@ class ProblemRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProblemRecord:
-        """The inverse of `to_json`. Raises KeyError, TypeError, ValueError."""
+        """Raises KeyError, TypeError, ValueError."""
         return cls(
             **{name: data[name] for name in ("index", "id", "family", "steps")},
             greedy=_parse_chain(data["greedy"]),
@@ -84,7 +72,7 @@ def _parse_chain(data: Mapping[str, Any]) -> Chain:
 
 
 def open_records(path: Path, settings: Settings) -> Journal[int, ProblemRecord]:
-    """The journal of records by the problems' indices. Raises what `Journal` does."""
+    """Raises what `Journal` does."""
     return Journal(
         path, dataclasses.asdict(settings), ProblemRecord.from_json, key=lambda r: r.index
     )

@@ -115,13 +115,10 @@ class DaemonServer:
 
     client: AsyncClient
     problems: Sequence[FileProblem]
-
     model: str
     """Which model chats ask for."""
-
     search: Mapping[str, Any]
     """Fields of a search's request, without problem and seed."""
-
     chat: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of a chat's request."""
 

@@ -39,13 +39,10 @@ class BurstyArrivals:
 
     rate: float
     """Programs a second outside the burst."""
-
     factor: float = 3.0
     """How many times as many arrive in the burst."""
-
     start: float = 0.4
     """Where the burst starts, as a share of the duration."""
-
     length: float = 0.2
     """How long it lasts, as a share of the duration."""
 
@@ -142,7 +139,6 @@ class PlannedProgram:
     """Its place in the order of arrival, from 0."""
     arrived_s: float
     """Seconds since the load's start."""
-
     kind: Kind
     client: str
     problem: int

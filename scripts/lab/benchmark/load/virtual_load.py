@@ -54,18 +54,13 @@ class VirtualLoad:
 
     setup: Setup
     trace: StepTrace
-
     config: Config
     """Its settings of scheduling, of the queue and of the most runs count."""
-
     search_rows: Sequence[int]
     """Rows of the trace that searches ask for. A program's problem is an index of these."""
-
     chat_rows: Sequence[int]
-
     search: Request
     """The request of a search, but for its problem and seed."""
-
     forecasts: Mapping[int, LengthDistribution]
     """Predicted length of one output by row."""
 
