@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,23 +49,25 @@ its queue. Ctrl-C keeps what has finished.
 
 
 def _option(panel: str, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
-    """An option of `bench load` in a panel of its help."""
     return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+_load, _programs, _deadlines, _card, _output = (
+    partial(_option, panel)
+    for panel in ("Load", "Programs", "Deadlines", "Simulated card", "Output")
+)
 
 
 def load(
     problems: Annotated[
-        Path | None,
-        _option("Programs", "FILE", "What is asked: JSON lines of problem (and answer, id)."),
+        Path | None, _programs("FILE", "What is asked: JSON lines of problem (and answer, id).")
     ] = None,
     rate: Annotated[
-        float | None,
-        _option("Load", "X", "Programs a second. It needs no value with a file of arrivals."),
+        float | None, _load("X", "Programs a second. It needs no value with a file of arrivals.")
     ] = None,
     minutes: Annotated[
         float,
-        _option(
-            "Load",
+        _load(
             "X",
             "How long programs arrive. The load lasts until the last one has finished.",
             min=0.01,
@@ -73,8 +76,7 @@ def load(
     ] = 1.0,
     arrivals: Annotated[
         str,
-        _option(
-            "Load",
+        _load(
             "NAME",
             "poisson: independent of each other. bursty: the same, three times as many during a"
             " fifth of the time. Else a file of seconds, one a line.",
@@ -82,63 +84,50 @@ def load(
     ] = "poisson",
     mix: Annotated[
         str,
-        _option(
-            "Load",
+        _load(
             "KIND=SHARE,…",
             "Which share of the programs are chats, searches and batch work: chat, search, batch.",
         ),
     ] = "chat=0.5,search=0.5",
     clients: Annotated[
-        int, _option("Load", "N", "Clients that the programs are from.", min=1, max=10_000)
+        int, _load("N", "Clients that the programs are from.", min=1, max=10_000)
     ] = 4,
     seed: Annotated[
-        int, _option("Load", "N", "The same seed gives the same programs at the same times.", min=0)
+        int, _load("N", "The same seed gives the same programs at the same times.", min=0)
     ] = 0,
-    limit: Annotated[
-        int | None, _option("Programs", "N", "Use the first N problems.", min=1)
-    ] = None,
+    limit: Annotated[int | None, _programs("N", "Use the first N problems.", min=1)] = None,
     pair: Annotated[
-        str | None,
-        _option("Programs", "PAIR", "Pair of models.", show_default="the setting `pair`"),
+        str | None, _programs("PAIR", "Pair of models.", show_default="the setting `pair`")
     ] = None,
     strategy: Annotated[
         str,
-        _option(
-            "Programs",
+        _programs(
             "NAME[-N]",
             "How searches search; beam-16 also sets --n.",
             autocompletion=complete_strategy,
         ),
     ] = "beam",
     n: Annotated[
-        int | None, _option("Programs", "N", "Paths of a search.", "--n", "-n", show_default="8")
+        int | None, _programs("N", "Paths of a search.", "--n", "-n", show_default="8")
     ] = None,
     max_tokens: Annotated[
         int | None,
-        _option(
-            "Programs",
-            "N",
-            "Most tokens of a chat's answer, and of a path.",
-            min=1,
-            show_default="the pair's",
+        _programs(
+            "N", "Most tokens of a chat's answer, and of a path.", min=1, show_default="the pair's"
         ),
     ] = None,
     slo: Annotated[
         str | None,
-        _option(
-            "Deadlines",
+        _deadlines(
             "KIND=SECONDS,…",
             "Base deadline of each kind, such as chat=2,search=30.",
             show_default="none",
         ),
     ] = None,
-    slo_scale: Annotated[
-        float, _option("Deadlines", "X", "Multiplies all deadlines.", min=0.001)
-    ] = 1.0,
+    slo_scale: Annotated[float, _deadlines("X", "Multiplies all deadlines.", min=0.001)] = 1.0,
     difficulty: Annotated[
         list[Path] | None,
-        _option(
-            "Deadlines",
+        _deadlines(
             "FILE",
             "Results of `solve --input` on the same problems, many of each, or lines of id and"
             " factor. A problem that is always answered right has factor 1, never 3, else 2.",
@@ -147,8 +136,7 @@ def load(
     ] = None,
     simulated: Annotated[
         bool,
-        _option(
-            "Simulated card",
+        _card(
             None,
             "Simulate a card in virtual time; no engine runs. Searches ask problems of MATH, chats"
             " are long, and their lengths are predicted with an error.",
@@ -156,18 +144,11 @@ def load(
         ),
     ] = False,
     gpu: Annotated[
-        str | None,
-        _option(
-            "Simulated card",
-            "CARD",
-            "The card: rtx3090, rtx4080, rtx4090, rtx5090.",
-            show_default=GPU,
-        ),
+        str | None, _card("CARD", "The card: rtx3090, rtx4080, rtx4090, rtx5090.", show_default=GPU)
     ] = None,
     policy: Annotated[
         str | None,
-        _option(
-            "Simulated card",
+        _card(
             "NAME",
             "Which program goes first, instead of the setting scheduling_policy: "
             f"{', '.join(POLICY_NAMES)}.",
@@ -175,17 +156,14 @@ def load(
     ] = None,
     folder: Annotated[
         Path | None,
-        _option(
-            "Output",
+        _output(
             "FOLDER",
             "Folder for the programs and the report. The same command resumes.",
             "--output",
             show_default="a folder of the state directory",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, _option("Output", None, "Print the report as JSON.", "--json")
-    ] = False,
+    as_json: Annotated[bool, _output(None, "Print the report as JSON.", "--json")] = False,
 ) -> None:
     """Send many programs, chats and searches, at random times, and measure how each fares.
 
