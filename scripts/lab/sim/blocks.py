@@ -28,7 +28,7 @@ def chain(previous: int, token_ids: Sequence[int]) -> int:
 
 
 class BlockCache:
-    """The blocks of one engine. Raises OutOfBlocks, or ValueError for a caller's mistake."""
+    """The blocks of one engine."""
 
     def __init__(self, total: int, block_tokens: int) -> None:
         self.total = total
@@ -92,8 +92,7 @@ class BlockCache:
 
     def seal(self, block: int, key: int) -> None:
         """Let lookups find a full block by `key`. A key keeps the first block sealed with it."""
-        if self._blocks[block].refs == 0:
-            raise ValueError(f"block {block} is held by nobody and can't be sealed")
+        assert self._blocks[block].refs, f"block {block} is held by nobody and can't be sealed"
         if self._blocks[block].key is None and key not in self._by_key:
             self._blocks[block].key = key
             self._by_key[key] = block
@@ -101,8 +100,7 @@ class BlockCache:
     def release(self, blocks: Sequence[int]) -> None:
         """Remove a holder. Of a path's blocks, the deepest is evicted first."""
         for block in reversed(blocks):
-            if self._blocks[block].refs == 0:
-                raise ValueError(f"block {block} is held by nobody and can't be released")
+            assert self._blocks[block].refs, f"nobody holds block {block} that is released"
             self._blocks[block].refs -= 1
             if self._blocks[block].refs:
                 continue
@@ -112,17 +110,15 @@ class BlockCache:
                 self._cached[block] = None
 
     def set_quota(self, blocks: int) -> None:
-        """Limit held + cached. Held blocks must fit (ValueError); cached ones are evicted."""
+        """Limit held + cached. Held blocks must fit; cached ones are evicted."""
         blocks = min(blocks, self.total)
-        if self.used > blocks:
-            raise ValueError(f"{self.used} blocks are held; a quota of {blocks} is too small")
+        assert self.used <= blocks, f"{self.used} blocks are held; a quota of {blocks} is too small"
         self.quota = blocks
         self._evict_to(blocks)
 
     def clear(self) -> None:
         """Forget every cached block (the engine died). None may be held."""
-        if self.used:
-            raise ValueError(f"{self.used} blocks are still held")
+        assert not self.used, f"{self.used} blocks are still held"
         self._evict_to(0)
 
     # ------------------------------------------------------------ inner
