@@ -72,7 +72,7 @@ class LengthPrior:
     sigma_spread: float = 0.7
     """Standard deviation over prompts of the logarithm of sigma."""
     correlation: float = 0.5
-    """Of mu and log sigma. Positive: longer answers are also the less certain ones (§6.3)."""
+    """Correlation of mu and log sigma. Positive: longer answers are less certain (§6.3)."""
     nu: float = NU
     max_tokens: int = 2048
     prompt_mu: float = 3.2

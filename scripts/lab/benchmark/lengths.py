@@ -32,7 +32,7 @@ from scripts.lab.sim.model import StepTrace, TraceRow
 FILE = Path(__file__).parent / "step_lengths.jsonl"
 LENGTHS = ("smooth", "observed")
 MAX_TOKENS = 2048
-"""Of a whole answer (`draw_answer_lengths`)."""
+"""The limit of a whole answer (`draw_answer_lengths`)."""
 COPIES = 128
 """Quantiles of the log-normal for each observed sample."""
 
@@ -43,7 +43,7 @@ class StepLengths:
 
     about: str
     levels: frozenset[int]
-    """Of difficulty in MATH, from 1 (easy) to 5."""
+    """MATH's levels of difficulty, from 1 (easy) to 5."""
 
 
 WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(

@@ -49,7 +49,6 @@ class Question:
     kv_bytes: int | None = None
     """KV of both engines together. None takes what weights and overheads leave."""
     overheads: Overheads = OVERHEADS["typical"]
-    """Of both engines."""
     lengths: str = "smooth"
     """How step lengths are drawn: see `LENGTHS`."""
 

@@ -155,7 +155,7 @@ class _StepLengths:
     """Lengths of one step among the samples that reach it."""
 
     last: tuple[int, ...]
-    """Of samples that end with this step. `inner`: of those that go on after it."""
+    """Lengths of samples that end with this step; `inner`: of those that go on after it."""
     inner: tuple[int, ...]
 
 

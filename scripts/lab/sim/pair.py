@@ -4,7 +4,7 @@
     blocks.py       KV blocks: reuse by prefix, LRU eviction, quota
     scheduler.py    the state of a request, and which requests run in a step; preemption
     engine_loop.py  configuration, loop, what a step costs, budget, health, faults
-    generator.py    the generator, and its drafts beside a level's steps
+    generator.py    the generator, and its drafts of a level's next steps
 
 This file has the verifier and builds pairs. Tokens and scores are made up, but they are pure
 functions of the same inputs as a real model's, so exactness can be tested here.

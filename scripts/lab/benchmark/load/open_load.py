@@ -106,7 +106,7 @@ async def run_load(
 
 CLIENT_HEADER = "X-FlashEdge-Client"
 BATCH_PRIORITY = 1
-"""Of batch work: any above 0."""
+"""A priority above 0 means batch work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class Slo:
     scale: float = 1.0
     """Multiplies all deadlines: the smaller, the stricter."""
     factors: Factors = field(default_factory=dict)
-    """Of problems whose difficulty is known. All others have `UNKNOWN`."""
+    """Difficulty factors. A problem that is missing has `UNKNOWN`."""
 
     def compute_deadline(self, kind: Kind, problem: ProblemId) -> float | None:
         """Seconds from arrival to the deadline. None where the kind has none."""

@@ -54,7 +54,7 @@ class ProgramRecord:
     first_token_s: float | None = None
     latency_s: float | None = None
     output_tokens: int | None = None
-    """Of a chat's answer, or of all paths of a search."""
+    """Those of a chat's answer, or of all paths of a search."""
     answer: str | None = None
     error: str | None = None
 
