@@ -15,21 +15,7 @@ from flashedge.cli import exit_codes, output
 from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
-from flashedge.daemon import files as daemon_files
 from flashedge.errors import DaemonError
-from flashedge.files.journal import Journal
-from flashedge.files.problems import file_digest, read_problems
-from flashedge.models.folders import pair_fingerprint
-from flashedge.models.registry import find_pair
-from scripts.lab.benchmark import ladder
-from scripts.lab.benchmark.live import (
-    BenchPlan,
-    LiveRun,
-    compare_runs,
-    grade_answers,
-    parse_budget,
-    run_plan,
-)
 from scripts.lab.cli import load
 from scripts.lab.cli.evaluate import parse_widths
 
@@ -90,6 +76,21 @@ def flashtts(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""
+    from flashedge.daemon.files import find_holder
+    from flashedge.files.journal import Journal
+    from flashedge.files.problems import file_digest, read_problems
+    from flashedge.models.folders import pair_fingerprint
+    from flashedge.models.registry import find_pair
+    from scripts.lab.benchmark import ladder
+    from scripts.lab.benchmark.live import (
+        BenchPlan,
+        LiveRun,
+        compare_runs,
+        grade_answers,
+        parse_budget,
+        run_plan,
+    )
+
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
     widths = parse_widths(n)
@@ -103,7 +104,7 @@ def flashtts(
         strategy=strategy,
         seed=seed,
     )
-    if (pid := daemon_files.find_holder(config)) is not None:
+    if (pid := find_holder(config)) is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
             hint="stop it, then measure: flashedge down && flashedge bench flashtts …",

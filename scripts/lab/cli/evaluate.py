@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,20 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.cli import output
-from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import Config, load_config
-from flashedge.daemon import control as daemon_control
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
 from flashedge.files.problems import LabelledProblem, file_digest, read_labelled
 from flashedge.models.folders import pair_fingerprint, resolve_model
 from flashedge.models.registry import find_pair
-from flashedge.plots import draw_plot
 from scripts.lab.evaluation.figures import build_report
-from scripts.lab.evaluation.measure import Measurer, StepCounter, step_counter
 from scripts.lab.evaluation.records import ProblemRecord, Settings, open_records
 
 MAX_N = 1024
@@ -66,6 +60,8 @@ def evaluate(
 
     Every figure comes with a 95 % interval.
     """
+    from scripts.lab.evaluation.measure import step_counter
+
     sizes = parse_widths(n)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
@@ -80,29 +76,19 @@ def evaluate(
         seed=seed,
     )
     folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
-    searches = chosen.verifier.judges == "steps"
     failed: dict[str, str] = {}
     with open_records(folder / RECORDS, settings) as kept:
         left = [problem for problem in selected if problem.index not in kept.records]
         if left:
-            failed = _measure(config, settings, left, kept, step_counter(generator), searches)
+            searches = chosen.verifier.judges == "steps"
+            _measure(config, settings, left, kept, step_counter(generator), failed, searches)
         records = [kept.records[p.index] for p in selected if p.index in kept.records]
     report = {
         "settings": {**asdict(settings), "file": str(problems)},
         **build_report(records, sizes),
         "failed": failed,
     }
-    output.write_json(folder / REPORT, report)
-    points = [(row["said"], row["true"]) for row in report["reliability"]]
-    draw_plot(
-        folder / PLOT,
-        {chosen.name: points},
-        title="Reliability of the verifier",
-        x="score of a step",
-        y="share of its chains that are right",
-        diagonal=True,
-        points=True,
-    )
+    _write(folder, report)
     if as_json:
         output.print_json(report)
     else:
@@ -129,14 +115,24 @@ def _measure(
     settings: Settings,
     problems: Sequence[LabelledProblem],
     kept: Journal[int, ProblemRecord],
-    count_steps: StepCounter,
+    count_steps: Any,
+    failed: dict[str, str],
     searches: bool,
-) -> dict[str, str]:
-    """Measure `problems` with a bar on stderr. Returns why some failed, by their ids."""
+) -> None:
+    """Measure `problems` with a bar on stderr. An interrupt reports what is stored.
+
+    searches: whether the pair's verifier serves beam search.
+    """
+    import asyncio
+
+    from flashedge.answers.workers.mathematics import MathGrader
+    from flashedge.cli.connection import connect_ready
+    from flashedge.daemon import control as daemon_control
+    from scripts.lab.evaluation.measure import Measurer, runs_per_problem
+
     connect_ready(config).close()
-    runs = 2 + len(settings.n) * searches  # greedy, the samples, and a beam for each n
+    runs = runs_per_problem(settings, searches)
     total, done = (len(problems) + len(kept.records)) * runs, len(kept.records) * runs
-    failed: dict[str, str] = {}
 
     def note_failure(problem: LabelledProblem, error: FlashEdgeError) -> None:
         failed[str(problem.id)] = error.line
@@ -167,7 +163,23 @@ def _measure(
             f"{len(kept.records)} problems are stored in {kept.path}; the same command resumes"
         )
         raise
-    return failed
+
+
+def _write(folder: Path, report: Mapping[str, Any]) -> None:
+    """Raises StoreError or ConfigError."""
+    from flashedge.plots import draw_plot
+
+    output.write_json(folder / REPORT, report)
+    points = [(row["said"], row["true"]) for row in report["reliability"]]
+    draw_plot(
+        folder / PLOT,
+        {str(report["settings"]["pair"]): points},
+        title="Reliability of the verifier",
+        x="score of a step",
+        y="share of its chains that are right",
+        diagonal=True,
+        points=True,
+    )
 
 
 def _print(report: Mapping[str, Any]) -> None:

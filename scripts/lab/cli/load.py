@@ -18,13 +18,10 @@ from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
 from flashedge.config import Config, load_config
-from flashedge.daemon import control as daemon_control
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.types import POLICY_NAMES
-from scripts.lab.benchmark.live import grade_pairs
-from scripts.lab.benchmark.load.open_load import DaemonServer, run_load
 from scripts.lab.benchmark.load.plan import (
     PlannedProgram,
     choose_arrivals,
@@ -282,6 +279,9 @@ def _measure(
     chat: Mapping[str, Any],
 ) -> None:
     """Run the programs that have no record. Raises DaemonError, RequestError, StoreError."""
+    from flashedge.daemon import control as daemon_control
+    from scripts.lab.benchmark.load.open_load import DaemonServer, run_load
+
     left = [program for program in programs if program.number not in kept.records]
     if not left:
         output.note("an earlier call ran the whole load; give another --output to run it again")
@@ -315,6 +315,8 @@ def _report(
     about: Mapping[str, Any],
     as_json: bool,
 ) -> None:
+    from scripts.lab.benchmark.live import grade_pairs
+
     known = {p.id: p.answer for p in problems if p.answer is not None}
     grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
     report = {"load": about, **build_report(records, slo, grades)}
