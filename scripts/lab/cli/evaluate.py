@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +17,9 @@ from flashedge.files.journal import Journal
 from flashedge.files.problems import LabelledProblem, file_digest, read_labelled
 from flashedge.models.folders import pair_fingerprint, resolve_model
 from flashedge.models.registry import find_pair
-from scripts.lab.evaluation.figures import build_report
-from scripts.lab.evaluation.records import ProblemRecord, Settings, open_records
+
+if TYPE_CHECKING:
+    from scripts.lab.evaluation.records import ProblemRecord, Settings
 
 MAX_N = 1024
 RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
@@ -60,7 +61,9 @@ def evaluate(
 
     Every figure comes with a 95 % interval.
     """
+    from scripts.lab.evaluation.figures import build_report
     from scripts.lab.evaluation.measure import step_counter
+    from scripts.lab.evaluation.records import Settings, open_records
 
     sizes = parse_widths(n)
     config = load_config({"pair": pair})
@@ -76,12 +79,12 @@ def evaluate(
         seed=seed,
     )
     folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
+    searches = chosen.verifier.judges == "steps"
     failed: dict[str, str] = {}
     with open_records(folder / RECORDS, settings) as kept:
         left = [problem for problem in selected if problem.index not in kept.records]
         if left:
-            searches = chosen.verifier.judges == "steps"
-            _measure(config, settings, left, kept, step_counter(generator), failed, searches)
+            failed = _measure(config, settings, left, kept, step_counter(generator), searches)
         records = [kept.records[p.index] for p in selected if p.index in kept.records]
     report = {
         "settings": {**asdict(settings), "file": str(problems)},
@@ -116,23 +119,20 @@ def _measure(
     problems: Sequence[LabelledProblem],
     kept: Journal[int, ProblemRecord],
     count_steps: Any,
-    failed: dict[str, str],
     searches: bool,
-) -> None:
-    """Measure `problems` with a bar on stderr. An interrupt reports what is stored.
-
-    searches: whether the pair's verifier serves beam search.
-    """
+) -> dict[str, str]:
+    """Measure `problems` with a bar on stderr. Returns why some failed, by their ids."""
     import asyncio
 
     from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.cli.connection import connect_ready
     from flashedge.daemon import control as daemon_control
-    from scripts.lab.evaluation.measure import Measurer, runs_per_problem
+    from scripts.lab.evaluation.measure import Measurer
 
     connect_ready(config).close()
-    runs = runs_per_problem(settings, searches)
+    runs = 2 + len(settings.n) * searches  # greedy, the samples, and a beam for each n
     total, done = (len(problems) + len(kept.records)) * runs, len(kept.records) * runs
+    failed: dict[str, str] = {}
 
     def note_failure(problem: LabelledProblem, error: FlashEdgeError) -> None:
         failed[str(problem.id)] = error.line
@@ -163,6 +163,7 @@ def _measure(
             f"{len(kept.records)} problems are stored in {kept.path}; the same command resumes"
         )
         raise
+    return failed
 
 
 def _write(folder: Path, report: Mapping[str, Any]) -> None:

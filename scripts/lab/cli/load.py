@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,16 +22,11 @@ from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.types import POLICY_NAMES
-from scripts.lab.benchmark.load.plan import (
-    PlannedProgram,
-    choose_arrivals,
-    parse_by_kind,
-    parse_mix,
-    plan_programs,
-)
-from scripts.lab.benchmark.load.report import build_report, print_report
-from scripts.lab.benchmark.load.slo import Slo, read_factors
-from scripts.lab.benchmark.load.timings import ProgramRecord
+
+if TYPE_CHECKING:
+    from scripts.lab.benchmark.load.plan import PlannedProgram
+    from scripts.lab.benchmark.load.slo import Slo
+    from scripts.lab.benchmark.load.timings import ProgramRecord
 
 PROGRAMS, REPORT = "programs.jsonl", "report.json"
 DEFAULT_N = 8
@@ -170,6 +165,15 @@ def load(
     It reports times per token, to the first token and to the end, deadlines met, fairness, and
     whether short programs went first.
     """
+    from scripts.lab.benchmark.load.plan import (
+        choose_arrivals,
+        parse_by_kind,
+        parse_mix,
+        plan_programs,
+    )
+    from scripts.lab.benchmark.load.slo import Slo, read_factors
+    from scripts.lab.benchmark.load.timings import ProgramRecord
+
     search_name, paths = parse_strategy_flags(strategy, n)
     process, shares = choose_arrivals(arrivals, rate), parse_mix(mix)
     deadlines = Slo(
@@ -316,6 +320,7 @@ def _report(
     as_json: bool,
 ) -> None:
     from scripts.lab.benchmark.live import grade_pairs
+    from scripts.lab.benchmark.load.report import build_report, print_report
 
     known = {p.id: p.answer for p in problems if p.answer is not None}
     grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
@@ -337,6 +342,7 @@ def _simulate(
     as_json: bool,
 ) -> None:
     """asked: fields of a `Question`. Raises what `benchmark.simulate.build_bench` does."""
+    from scripts.lab.benchmark.load.report import build_report, print_report
     from scripts.lab.benchmark.load.virtual_load import (
         build_virtual_load,
         measure_load_dispersion,

@@ -94,11 +94,6 @@ async def _await_result(client: AsyncClient, run: str) -> dict[str, Any]:
     raise AssertionError("a stream of events ends with a terminal one")
 
 
-def runs_per_problem(settings: Settings, searches: bool = True) -> int:
-    """Greedy, the samples, and a beam for each n."""
-    return 2 + len(settings.n) * searches
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurer:
     client: AsyncClient
