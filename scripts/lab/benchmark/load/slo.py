@@ -9,16 +9,14 @@ Ref: arXiv 2412.20993 §4.2, Fig. 8, App. F.2, F.3.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
-from typing import Any
 
 from flashedge.errors import ConfigError
-from flashedge.files.problems import ProblemId
+from flashedge.files.problems import ProblemId, read_objects
 from flashedge.scheduling.programs.program import Kind
 from scripts.lab.benchmark.load.timings import ProgramRecord
 
@@ -61,12 +59,12 @@ def read_factors(paths: Sequence[Path]) -> Factors:
 
     A line is either a trial run, {"id": 7, "correct": true}, as `flashedge solve --input` writes
     it, or gives a factor, {"id": 7, "factor": 2}, which counts more than trial runs. Lines without
-    a verdict are skipped. Raises ConfigError naming the line.
+    a verdict are skipped. Raises ConfigError naming the line, StoreError.
     """
     trials: defaultdict[ProblemId, list[bool]] = defaultdict(list)
     given: dict[ProblemId, float] = {}
     for path in paths:
-        for number, fields in _read_lines(path):
+        for number, fields in read_objects(path, _HINT):
             where = f"{path}, line {number}"
             if "settings" in fields:
                 continue  # the head of a batch's results
@@ -85,24 +83,6 @@ def read_factors(paths: Sequence[Path]) -> Factors:
 _HINT = (
     'lines are like {"id": 7, "correct": true}, many for each problem, or {"id": 7, "factor": 2}'
 )
-
-
-def _read_lines(path: Path) -> Iterable[tuple[int, Mapping[str, Any]]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not UTF-8 text"
-        raise ConfigError(f"can't read {path}: {reason}", param="difficulty") from error
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except ValueError:
-            fields = None
-        if not isinstance(fields, dict):
-            raise ConfigError(f"{path}, line {number}: not an object", hint=_HINT)
-        yield number, fields
 
 
 TARGET = 0.9

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.errors import ConfigError
+from flashedge.errors import ConfigError, StoreError
 from flashedge.scheduling.programs.program import Kind
 from scripts.bench.scheduling.program_study import find_highest_rate
 from scripts.lab.benchmark.load.slo import (
@@ -54,7 +54,7 @@ def test_difficulties_from_batches_and_by_hand(tmp_path: Path) -> None:
         given.write_text(text)
         with pytest.raises(ConfigError, match=said):
             read_factors([given])
-    with pytest.raises(ConfigError, match="can't read"):
+    with pytest.raises(StoreError, match="can't read"):
         read_factors([tmp_path / "none"])
 
 
