@@ -43,8 +43,8 @@ class Decay:
 
 NO_DECAY = Decay(factor=1.0, interval_s=1.0)
 MEASURED_DECAY = Decay(factor=0.5, interval_s=5.0)
-"""γ and Δ, which the paper's text has lost. Chosen on 24 November 2026 by
-`scripts/bench/scheduling/decay.py` (policy tie, 1,000 requests, simulated): of 30 pairs whose mean
+"""γ and Δ, which the paper's text has lost. Chosen on 24 November 2026 in a
+simulation (docs/results/scheduling.md; policy tie, 1,000 requests): of 30 pairs whose mean
 latencies are within 2 % of those without decay, the one with the shortest longest wait."""
 
 
