@@ -38,7 +38,6 @@ from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.files.journal import Journal
 from flashedge.models.registry import find_pair
-from flashedge.statistics import mean
 from flashedge.types import Sampling, TokenIds
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
@@ -55,6 +54,7 @@ from scripts.bench.scheduling.request_orders import (
 from scripts.bench.scheduling.study import OUTPUT, compare_paired, estimate_mean
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.load.timings import Timings, compute_order_quality
+from scripts.lab.statistics import mean
 
 BATCH_SIZE = 8
 SHRINK = 4
