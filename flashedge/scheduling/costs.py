@@ -33,7 +33,6 @@ class Device:
     overhead_s: float = 0.002
     """Launch and scheduling time of one engine step."""
     sequence_s: float = 0.0
-    """Overhead that each sequence of the batch adds."""
 
 
 RTX_4090 = Device(
@@ -42,10 +41,8 @@ RTX_4090 = Device(
 
 
 class CostCurve(Protocol):
-    """One model on one device. No argument makes a time shorter as it grows.
-
-    The batch comes last, because a search looks at many batches of the same paths.
-    """
+    """No argument makes a time shorter as it grows. The batch comes last, because a search looks at
+    many batches of the same paths."""
 
     def decode_at(self, context: float) -> BatchTime:
         """Seconds of one engine step that adds a token to each path, behind `context` tokens."""
@@ -134,7 +131,6 @@ def interpolate_measurements(
 
 
 def _interpolate(axis: Sequence[float], seconds: Sequence[float], at: float) -> float:
-    """`seconds` is given along `axis`; its value at the point `at`."""
     if at >= axis[-1]:
         return seconds[-1] * (at / axis[-1] if axis[-1] else 1.0)
     if at <= axis[0]:

@@ -37,14 +37,11 @@ class ReplayShape:
 
     @property
     def rows(self) -> int:
-        """Rows of every pass, padding included."""
         return self.window * self.group
 
     def find_window(self, known: int) -> int:
-        """The first position of the window that draws the next token of a sequence.
-
-        known: its tokens so far, at least 1.
-        """
+        """First position of the window that draws the next token. known: tokens so far, at least
+        1."""
         return (known - 1) // self.window * self.window
 
     def end_window(self, known: int, max_model_len: int) -> int:
@@ -52,15 +49,11 @@ class ReplayShape:
         return min(self.find_window(known) + self.window, max_model_len - 1)
 
     def end_chunk(self, computed: int, known: int) -> int:
-        """The position behind the next chunk of prefill, which stops before that window.
-
-        computed: tokens whose KV is there, a multiple of the window.
-        """
+        """Behind the next chunk of prefill. computed: tokens with KV, a multiple of the window."""
         chunk = self.window * self.prefill_windows
         return min(computed // chunk * chunk + chunk, self.find_window(known))
 
     def count_chunk(self, sequences: int) -> int:
-        """Tokens that a pass computes of each of so many sequences, whole windows."""
         windows = min(self.prefill_windows, self.group // sequences)
         return self.window * max(1, windows)
 
@@ -77,31 +70,24 @@ class StepKind(StrEnum):
     """vLLM's own step: prefill and decode of all other requests, and the decode of deterministic
     ones, whose tokens are candidates until they are verified."""
     PREFILL = "prefill"
-    """A pass over a part of one deterministic request's prompt."""
     VERIFY = "verify"
     """A pass over the windows of up to G deterministic requests, which draws their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchState:
-    """An engine's requests between two steps."""
-
     can_prefill: bool
     """Whether a deterministic request has prompt to compute, and a place in the batch."""
     ready: int
-    """Windows that can be verified."""
     waited: int
     """Shared steps that the oldest of these has waited."""
     is_joined: bool
     """Whether another window may be full within `MAX_WAIT` shared steps."""
     can_share: bool
-    """Whether a shared step has anything to do."""
     others: bool
     """Whether it has other than deterministic requests to do."""
     last: StepKind
-    """The kind of the step before."""
     last_pass: StepKind
-    """The kind of the pass before."""
 
 
 def choose_step(state: BatchState, group: int) -> StepKind:

@@ -63,7 +63,7 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
 
 
 def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost:
-    """Describe an engine before its start. Its memory is counted on one of its cards."""
+    """Its memory is counted on one of its cards."""
     tokens, cards = BLOCK_TOKENS[detect_device_kind()], find_layout(config).generator.count
     block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
     return build_engine_cost(
@@ -108,11 +108,8 @@ async def build_manager_with(
     offload: bool,
     folder_bytes: int,
 ) -> KvManager:
-    """Build the manager without starting it.
-
-    kv_bytes: for both engines, lowered to what their pools can hold; folder_bytes: free where
-    offloaded KV may wait in a file.
-    """
+    """kv_bytes: for both engines, lowered to what their pools can hold; folder_bytes: free where
+    offloaded KV may wait in a file."""
     views = await generator.view(), await verifier.view()
     engines = ((curves.generator, views[0], generator), (curves.verifier, views[1], verifier))
     costs = [
@@ -138,8 +135,6 @@ async def build_manager_with(
 def build_engine_cost(
     curve: CostCurve, block_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
 ) -> EngineCost:
-    """Describe an engine for the split. Its budget always holds a request of `max_model_len`
-    tokens."""
     token_bytes = block_bytes // block_tokens
     return EngineCost(
         curve=curve,

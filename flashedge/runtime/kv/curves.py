@@ -48,10 +48,7 @@ class Curves:
 
 
 def load_curves(pair: Pair, config: Config) -> Curves:
-    """Load the curves of the pair's profile, if it was made on this device with these models.
-
-    Else build rooflines. Raises CheckpointError.
-    """
+    """The pair's profile, if it was made on this device with these models, else rooflines."""
     shapes = load_shape(pair.generator, config), load_shape(pair.verifier, config)
     found = find_profile(pair, config)
     if found.profile is not None:
@@ -112,7 +109,6 @@ def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, conte
 
 
 def _find_devices(config: Config) -> tuple[list[Device], str]:
-    """The devices of generator and verifier, and a name of both for the record."""
     if detect_device_kind() == "cpu":
         return [ASSUMED_CPU, ASSUMED_CPU], "an assumed CPU core"
     found = [_find_device(cards) for cards in find_layout(config).each]
@@ -121,8 +117,7 @@ def _find_devices(config: Config) -> tuple[list[Device], str]:
 
 
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
-    """The cards of an engine as one device. What several cards lose by exchanging results is not
-    counted."""
+    """The loss of several cards by exchanging results is not counted."""
     card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:

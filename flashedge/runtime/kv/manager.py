@@ -59,8 +59,6 @@ ROUNDED_BLOCKS = 2
 
 
 class RunMemory:
-    """What the KV manager and one run know of each other."""
-
     def __init__(
         self,
         on_load: Callable[[], None],
@@ -78,7 +76,7 @@ class RunMemory:
         self._counts = {"split_moves": 0, "offloads": 0}
 
     def follow(self, tree: Tree, commands: Sequence[Command]) -> None:
-        """Called with each turn of the search: a level of steps may begin, which is a new load."""
+        """With each turn of the search a level of steps may begin, which is a new load."""
         steps = [command.granularity for command in commands if isinstance(command, Expand)]
         if steps:
             self.load = estimate_load(tree, self._prompt_tokens, steps[0])
@@ -108,7 +106,6 @@ class RunMemory:
 
     @property
     def record(self) -> dict[str, Any]:
-        """For the run's result."""
         split = self._split
         return {
             "curves": self._curves,
@@ -130,8 +127,6 @@ class FixedMemory:
 
 
 class KvManager:
-    """Divides the KV memory between both engines for all runs."""
-
     def __init__(
         self,
         generator: Generator,
@@ -171,7 +166,6 @@ class KvManager:
     # ------------------------------------------------------------ for the service
 
     async def start(self) -> None:
-        """Divide the memory before the first run."""
         self._request_update()
         await self.wait_settled()
 
@@ -181,7 +175,6 @@ class KvManager:
             await asyncio.wait({self._task})
 
     async def wait_settled(self) -> None:
-        """Return once nothing moves."""
         while self._task is not None and not self._task.done():
             await asyncio.wait({self._task})
 
@@ -206,7 +199,6 @@ class KvManager:
 
     @contextmanager
     def watch_plain_request(self, ask: PlainAsk) -> Iterator[Follow]:
-        """Count a request outside any run that clients make."""
         role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
         with self.count_plain_request(role):
             yield lambda *output: None
@@ -215,10 +207,7 @@ class KvManager:
     def join(
         self, emit: Callable[[Event], None], prompt_tokens: int, *, baseline: bool
     ) -> Iterator[RunMemory]:
-        """Register a run while the context is open. It receives the events of all moves.
-
-        While a baseline run is registered, the memory is divided evenly for all runs.
-        """
+        """While a baseline run is registered, the memory is divided evenly for all runs."""
         run = RunMemory(self._update_load, emit, prompt_tokens, baseline=baseline)
         self._runs[run] = None
         try:
@@ -246,12 +235,10 @@ class KvManager:
 
     @property
     def next_owner(self) -> EngineRole:
-        """The engine that should own the memory now."""
         other = self._owner.other
         return other if self._open[other] and not self._open[self._owner] else self._owner
 
     def _check_owner(self) -> None:
-        """Request an update if the engine that should own the memory is offloaded."""
         if self._mover.offloaded is not None and self._mover.offloaded is self.next_owner:
             self._request_update()
 
@@ -334,14 +321,12 @@ class KvMover:
         """The engine whose KV waits in host memory. Its requests wait too."""
         self.offloads = 0
         self.divisions = 0
-        """How often the memory was divided differently."""
         self._dividing_s = 0.0
         self._moved_bytes = 0
         self._moving_s = 0.0
 
     @property
     def division_s(self) -> float:
-        """Mean seconds of a division."""
         return self._dividing_s / max(1, self.divisions)
 
     def measure_link(self, link: HostLink | None) -> HostLink | None:
@@ -351,7 +336,7 @@ class KvMover:
         return replace(link, bytes_per_s=self._moved_bytes / self._moving_s)
 
     async def divide(self, last: KvSplit, split: KvSplit) -> KvSplit:
-        """Set both budgets. Return the split in effect: `split`, less what was refused."""
+        """Return the split in effect: `split`, less what was refused."""
         generator, verifier = EngineRole.GENERATOR, EngineRole.VERIFIER
         wanted = {generator: split.generator_bytes, verifier: split.verifier_bytes}
         before = {generator: last.generator_bytes, verifier: last.verifier_bytes}
@@ -367,7 +352,6 @@ class KvMover:
         return split
 
     async def offload(self, role: EngineRole, split: KvSplit) -> None:
-        """Pause an engine and free its memory. Its KV is saved or dropped, as `split` says."""
         is_generator = role is EngineRole.GENERATOR
         keep = split.generator_saved if is_generator else split.verifier_saved
         seconds, saved = await self._time(self._engines[role].offload(keep=keep))
@@ -376,7 +360,6 @@ class KvMover:
         self._emit(Offloaded(engine=role.value, saved_bytes=saved, seconds=seconds))
 
     async def restore(self, role: EngineRole) -> None:
-        """Give an engine its memory back and resume it."""
         seconds, loaded = await self._time(self._engines[role].restore())
         if self.offloaded is role:
             self.offloaded = None
@@ -412,7 +395,6 @@ class KvMover:
         return bool(granted + ROUNDED_BLOCKS * self._block_bytes[role] < kv_bytes)
 
     async def _time(self, move: Awaitable[int]) -> tuple[float, int]:
-        """(seconds, bytes) of a move over the link."""
         clock = asyncio.get_running_loop().time
         began = clock()
         moved = int(await self._request(move) or 0)

@@ -41,7 +41,6 @@ class HostLink:
     bytes_per_s: float
     """Speed one way, to pinned memory if that is used."""
     capacity_bytes: int
-    """Room for one engine's KV."""
     switch_s: float = 0.0
     """Seconds to pause one engine and resume the other when there is nothing to move."""
     margin: float = 0.0
@@ -89,8 +88,8 @@ def choose_split(
     kv_bytes: int,
     link: HostLink | None = None,
 ) -> KvSplit:
-    """Find the fastest way to spend `kv_bytes` on a level: among equals, the one with the largest
-    decode batch. Without `link` nothing is offloaded.
+    """The fastest way to spend `kv_bytes` on a level: among equals, that of the largest decode
+    batch.
 
     Raises ConfigError if the memory does not hold one path.
     """
@@ -107,8 +106,7 @@ def choose_split(
 
 
 def split_evenly(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvSplit:
-    """Give each engine half, or more if it needs more for one request of full length. Predicts no
-    times."""
+    """Give each engine half, or more if it needs more for one request of full length."""
     share = min(max(kv_bytes // 2, verifier.least_bytes), kv_bytes - generator.least_bytes)
     return KvSplit(
         generator_bytes=kv_bytes - share,
@@ -130,8 +128,7 @@ def decide_split(
     link: HostLink | None = None,
     move_s: float = 0.0,
 ) -> KvSplit:
-    """Choose a split for `load`. Keep the bytes of `current` unless a level gains `LEAST_GAIN`, and
-    as many seconds as the move takes (`move_s`).
+    """Keep the bytes of `current` unless a level gains `LEAST_GAIN`, and the seconds of the move.
 
     If the memory does not hold one path of each engine, it is divided evenly.
     """
@@ -155,10 +152,7 @@ def refit_split(
     verifier: EngineCost,
     link: HostLink | None = None,
 ) -> KvSplit | None:
-    """Compute the batches and times of `split` for another load.
-
-    None if a path does not fit, or if the split offloads but `link` is None.
-    """
+    """None if a path does not fit, or if the split offloads but `link` is None."""
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
     if not (decode.choices and prefill.choices):
@@ -175,8 +169,6 @@ def refit_split(
 
 
 class _Side:
-    """A stage and its choices within all of the memory."""
-
     def __init__(self, stage: Stage, kv_bytes: int) -> None:
         self.stage = stage
         self.choices = stage.list_choices(kv_bytes)
@@ -195,8 +187,8 @@ class _Side:
 
 
 def _divide(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
-    """Share the memory: search every verifier share at which one engine's choice changes. Between
-    two of these the time changes evenly. None if the two engines do not fit together."""
+    """Search every verifier share at which one engine's choice changes. Between two of these the
+    time changes evenly. None if the two engines do not fit together."""
     least, most = prefill.choices[0].kv_bytes, kv_bytes - decode.choices[0].kv_bytes
     if least > most:
         return None
@@ -224,8 +216,7 @@ def _divide(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
 
 
 def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> KvSplit:
-    """Give all memory to each engine while it works. KV that is cheaper to compute than to move is
-    dropped."""
+    """KV that is cheaper to compute than to move is dropped."""
     sides = decode, prefill
     kept_s = [side.estimate_seconds(kv_bytes) for side in sides]
     move_s = [link.estimate_round_trip(min(kv_bytes, side.stage.whole)) for side in sides]

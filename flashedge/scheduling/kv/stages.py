@@ -30,7 +30,6 @@ class Workload:
     """One level of a search. Raises ValueError for impossible figures."""
 
     paths: int
-    """Paths to continue."""
     context_tokens: int
     """Mean tokens of a path before the level, prompt included."""
     live_tokens: int
@@ -46,11 +45,8 @@ class Workload:
 
 
 def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload | None:
-    """What is being generated now. None if nothing is.
-
-    A step is expected to be as long as the mean step of the tree. Before there is one, a path that
-    is generated to its end is expected to take half of its limit.
-    """
+    """What is being generated now. A step is expected to be as long as the tree's mean step; before
+    there is one, a path that is generated to its end takes half of its limit."""
     growing = [node for node in tree.nodes.values() if node.status is NodeStatus.GENERATING]
     if not growing:
         return None
@@ -94,13 +90,10 @@ def _count_tokens(node: Node) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCost:
-    """What the split knows of an engine."""
-
     curve: CostCurve
     kv_bytes_per_token: int
     block_tokens: int = 1
     max_batch: int = 1 << 30
-    """Most sequences in one engine step."""
     least_bytes: int = 0
     """The smallest budget: KV of one request of full length."""
 
@@ -117,7 +110,6 @@ class BatchChoice(NamedTuple):
     kept_s: float
     """Seconds of the level, with the best batch up to this one, if the live tree's KV was kept."""
     lost_s: float
-    """The same if all of that KV was lost."""
 
 
 class Stage:
@@ -139,10 +131,7 @@ class Stage:
         self.whole = self.count_bytes(self.paths)
 
     def count_bytes(self, batch: int) -> int:
-        """Bytes of KV of `batch` neighbours in prefix order, with their steps.
-
-        The first path takes whole blocks, each other one what it needs on average.
-        """
+        """Of `batch` neighbours in prefix order, with their steps. The first takes whole blocks."""
         return max(self._one + (batch - 1) * self._next, self._least)
 
     def find_largest_batch(self, kv_bytes: int) -> int:
@@ -158,11 +147,8 @@ class Stage:
         return (self.whole - kv_bytes) / ((self.paths - 1) * self._next)
 
     def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
-        """List the batches worth considering within `kv_bytes`, by rising memory and falling time.
-
-        For each number of rounds only the smallest batch counts: a larger one does more work in
-        each and needs more memory.
-        """
+        """By rising memory and falling time. For each number of rounds only the smallest batch
+        counts."""
         found, most = [], self.find_largest_batch(kv_bytes)
         while most:
             rounds = -(-self.paths // most)
@@ -182,7 +168,6 @@ class Stage:
 
 
 def _time_decode_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
-    """Compute the lost context of each path again, then decode a step of each."""
     decode_s = curve.decode_at(context + step / 2)
     again_s = curve.prefill_at(context - lost, lost) if lost else lambda batch: 0.0
 
@@ -194,7 +179,6 @@ def _time_decode_rounds(curve: CostCurve, context: int, step: int, lost: float) 
 
 
 def _time_prefill_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
-    """Prefill the step of each path, together with its lost context."""
     kept_s, lost_s = curve.prefill_at(context, step), curve.prefill_at(context - lost, step + lost)
     return lambda batch: (kept_s(batch), lost_s(batch))
 

@@ -28,7 +28,6 @@ _S = DraftState
 @dataclass(slots=True, eq=False)
 class _BoardLevel:
     generating: int = 0
-    """Beams whose step has not ended."""
     finished: int = 0
     """Beams whose step has ended: each left a slot."""
     max_drafts: int = 0
@@ -36,7 +35,6 @@ class _BoardLevel:
     beams: list[Beam] = field(default_factory=list)
     """Finished beams that something can follow."""
     drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
-    """By path and seed."""
     is_decided: bool = False
     """Whether the search has chosen what follows. Nothing waits any more."""
 
@@ -60,8 +58,6 @@ class DraftPlan:
 
 
 class DraftBoard:
-    """The drafts of one engine."""
-
     def __init__(self) -> None:
         self._levels: dict[tuple[str, int], _BoardLevel] = {}
         self._running: dict[Draft, None] = {}
@@ -79,7 +75,7 @@ class DraftBoard:
         return Beam(continuation=continuation, sampling=sampling)
 
     def cancel_beam(self, beam: Beam) -> None:
-        """The step was cancelled or failed. Does nothing to a finished beam."""
+        """Does nothing to a finished beam."""
         level = self._find_level(beam.continuation)
         if beam.path is None and level is not None:
             level.generating -= 1
@@ -140,9 +136,8 @@ class DraftBoard:
     def append(
         self, draft: Draft, token: int, logprob: float, finish: FinishReason | None = None
     ) -> None:
-        """Add a token to a draft that runs, or that was paused while the token was drawn.
-
-        finish: given with the last token."""
+        """The draft runs, or was paused while the token was drawn. finish: given with the last
+        token."""
         draft.token_ids.append(token)
         draft.logprobs.append(logprob)
         run = draft.continuation.run
@@ -159,10 +154,7 @@ class DraftBoard:
     def adopt(
         self, continuation: Continuation, path: TokenIds, seed: int, sampling: Sampling
     ) -> Draft | None:
-        """Take the draft with the path, seed and sampling of a requested step, if there is one.
-
-        continuation: of the requested step. Its level is later than that of the draft's beam.
-        """
+        """Take the draft with the path, seed and sampling of a requested step, if there is one."""
         for level in self._list_levels(continuation.run):
             draft = level.drafts.get((path, seed))
             if draft is not None and draft.is_open and draft.sampling == sampling:
@@ -189,7 +181,6 @@ class DraftBoard:
         return tuple(dropped)
 
     def end_run(self, run: str) -> tuple[Draft, ...]:
-        """Returns the dropped drafts."""
         levels = self._list_levels(run)
         self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
@@ -226,7 +217,6 @@ class DraftBoard:
         }
 
     def _start_drafts(self, waiting: Iterable[_BoardLevel], slots: int) -> tuple[Draft, ...]:
-        """Run the best candidates, at most `slots` of them."""
         if slots <= 0 or self._is_exhausted:
             return ()
         candidates = self._list_candidates(waiting, slots)

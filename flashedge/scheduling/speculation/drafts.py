@@ -51,12 +51,10 @@ class Continuation:
     max_drafts: int
     """How many of the children may be drafted: M_i in the paper."""
     step_rule: str = BLANK_LINE
-    """Name of the rule that ends the children's steps."""
     deterministic: bool = False
 
     @property
     def boundary(self) -> str | None:
-        """Name of the rule that ends a child's segment. None if it goes on to the answer's end."""
         return None if self.granularity.to_end else self.step_rule
 
     def to_json(self) -> dict[str, Any]:
@@ -92,20 +90,14 @@ _MOVES: Mapping[DraftState, frozenset[DraftState]] = {
 @dataclass(slots=True, eq=False, kw_only=True)
 class Draft:
     continuation: Continuation
-    """That of the beam which the draft follows."""
     path: TokenIds
-    """Prompt and path up to the boundary where the draft starts."""
     sampling: Sampling
     child: int
-    """Index of the child in `Continuation.seeds`."""
     order: int
-    """How many beams had finished before its beam did."""
     state: DraftState = DraftState.PAUSED
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    """(len(token_ids),)"""
     finish: FinishReason | None = None
-    """Why the step ended. None until the draft is complete."""
 
     @property
     def seed(self) -> int:
@@ -134,7 +126,7 @@ class Beam:
     continuation: Continuation
     sampling: Sampling
     path: TokenIds | None = None
-    """Prompt and path up to the end of the step. None while it generates."""
+    """None while the step generates."""
     order: int = 0
     """How many beams had finished before this one did."""
     drafts: list[Draft] = field(default_factory=list)
@@ -147,7 +139,6 @@ class Beam:
         return range(len(self.drafts), most)
 
     def draft(self, child: int) -> Draft:
-        """Make an empty draft, without adding it to `drafts`."""
         assert self.path is not None, "nothing follows a step that has not ended"
         return Draft(
             continuation=self.continuation,

@@ -1,12 +1,9 @@
 """Where a step ends, found inside the engine.
 
-Boundaries are not found by stop strings in the front end, which sees tokens a step or more late:
-speculation has to know the boundary where slots are filled. In an asynchronous engine the next step
-is under way by then: its token behind a boundary is the first of a draft, or nobody's.
-
-Most rules find a boundary by token ids. The rule entropy reads the log-probabilities of the
-likeliest tokens, which its requests ask for and which vLLM hands to the scheduler with the drawn
-token. Where it ends a step, that token has no KV yet and is never appended.
+The front end sees tokens a step or more late, but speculation has to know the boundary where slots
+are filled. In an asynchronous engine the next step is under way by then: its token behind a
+boundary is the first of a draft, or nobody's. Where the rule entropy ends a step, the uncertain
+token has no KV yet and is never appended.
 
 Ref: arXiv 2509.00195 §4.1. Checked with vLLM 0.32.0.
 """
@@ -30,17 +27,13 @@ from flashedge.engine.vllm.inside.outputs import find_entropy
 from flashedge.search.steps import BoundaryRule, EntropyRule
 
 Append = Callable[[list[int]], tuple[list[int], bool]]
-"""Appends tokens to a request, up to the one that ends it. Returns them, and whether it has
-ended."""
+"""Returns the tokens that were appended, and whether the request has ended."""
 
 
 class StepBoundaries:
-    """Ends a request at its step's boundary, if the request asks for it."""
-
     def __init__(
         self, scheduler: Any, locate_step: Callable[[Request], tuple[int, str | None]]
     ) -> None:
-        """locate_step: see `Speculation.locate_step`."""
         config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
         self.rules: Mapping[str | None, BoundaryRule] = {
             name: BoundaryRule.from_json(rule) for name, rule in config.get(BOUNDARIES, {}).items()
@@ -49,13 +42,12 @@ class StepBoundaries:
         self._ran: ModelRunnerOutput | None = None
 
     def begin_update(self, ran: ModelRunnerOutput) -> None:
-        """Called before vLLM takes the outputs of a step."""
         self._ran = ran
 
     def append(
         self, request: Request, token_ids: list[int], append: Append
     ) -> tuple[list[int], bool]:
-        """Append new tokens to a request up to its step's end. append: vLLM's own way."""
+        """append: vLLM's own way."""
         start, name = self._locate_step(request)
         rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
         entropy_rule = EntropyRule.from_json(asked) if asked else None
@@ -77,7 +69,6 @@ class StepBoundaries:
         return token_ids, False
 
     def ends_step(self, request: Request) -> bool:
-        """Whether a request's last token ends its step."""
         start, name = self._locate_step(request)
         rule, tokens = self.rules.get(name), request.output_token_ids
         previous = tokens[-2] if request.num_output_tokens - start > 1 else None

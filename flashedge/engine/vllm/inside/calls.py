@@ -16,19 +16,17 @@ from flashedge.engine.vllm.inside.step_record import FATAL, get_step_record
 from flashedge.scheduling.determinism import ReplayShape
 
 log = logging.getLogger("vllm")  # the step record listens to it
+_DECODER = MsgpackDecoder(EngineCoreRequest)
 
 
 def beat(self: EngineCore) -> int:
-    """Returns the signs of life so far."""
     return get_step_record().progress
 
 
 def add_requests(self: EngineCoreProc, packed: list[bytes]) -> None:
-    """Add requests that the daemon has sent together (`process.outbox`), as vLLM adds one that
-    comes alone. packed: an EngineCoreRequest each."""
-    decoder = MsgpackDecoder(EngineCoreRequest)
+    """Add requests that the daemon has sent together (`process.outbox`), as vLLM adds one alone."""
     for each in packed:
-        request = decoder.decode([each])
+        request = _DECODER.decode([each])
         try:
             prepared = self.preprocess_add_request(request)
         except Exception:  # it concerns this request alone
@@ -61,13 +59,12 @@ def end_run(self: EngineCore, run: str) -> int:
 
 
 def get_counters(self: EngineCore) -> dict[str, int]:
-    """See `speculation.COUNTERS`; and how often waiting requests changed their order."""
     scheduler = self.scheduler
     return {**scheduler.drafts.counters, "reordered": scheduler.programs.reordered}
 
 
 def set_replay_shape(self: EngineCore, shape: dict[str, Any]) -> int:
-    """Returns the rows of a pass. Raises ValueError as `Windows.set_shape`."""
+    """Returns the rows of a pass."""
     chosen = ReplayShape.from_json(shape)
     self.scheduler.passes.windows.set_shape(chosen)
     return chosen.rows

@@ -31,9 +31,7 @@ class Label:
 
     name: str
     drafted: int = 0
-    """Tokens that the step adopted from a draft."""
     stats: PrefillStats | None = None
-    """Reported with the first output."""
 
     def put_on(self, output: EngineCoreOutput) -> None:
         output.request_id = self.name
@@ -56,7 +54,6 @@ class StepJob:
     beam: Beam | None = None
     draft: Draft | None = None
     finish: FinishReason | None = None
-    """Why the draft's step ended."""
     is_overdrawn: bool = False
     """Whether a token in flight is behind the draft's end: it is forgotten when it comes."""
 
@@ -72,7 +69,6 @@ class StepJob:
         self.request.priority = DRAFT_PRIORITY
 
     def set_limit(self, max_tokens: int, boundary: str | None) -> None:
-        """Let the current step have so many tokens, and end by the rule of this name."""
         self.request.max_tokens = self.start + max_tokens
         self.boundary = boundary
 
@@ -86,15 +82,13 @@ class StepJob:
 
 
 def read_finish(request: Request, max_model_len: int) -> FinishReason:
-    """Why a stopped request's step ended."""
     if request.status == RequestStatus.FINISHED_STOPPED:
         return FinishReason.BOUNDARY if request.stop_reason == BOUNDARY else FinishReason.STOP
     return FinishReason.LENGTH if request.num_tokens >= max_model_len else FinishReason.STEP_LIMIT
 
 
 def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:
-    """A request with the noise that the child's own request would have, and otherwise with the
-    parameters of `like`."""
+    """With the noise of the child's own request, and otherwise the parameters of `like`."""
     limit = draft.continuation.granularity
     params = copy.copy(like.sampling_params)
     params.extra_args = {
@@ -131,7 +125,6 @@ _VLLM_FINISH = {
 def make_replay_output(
     token_ids: Sequence[int], logprobs: Sequence[float], finish: FinishReason | None
 ) -> EngineCoreOutput:
-    """A draft's tokens as the one output that the front end gets for them, without a label."""
     return EngineCoreOutput(
         request_id="",
         new_token_ids=list(token_ids),

@@ -21,8 +21,7 @@ _create_grammar = StructuredOutputManager._create_grammar
 
 
 def create_grammar(self: StructuredOutputManager, request: Request) -> StructuredOutputGrammar:
-    """Raises ValueError where the path does not match the grammar; vLLM then fails this request
-    alone."""
+    """Raises ValueError where the path does not match it; vLLM then fails this request alone."""
     grammar: StructuredOutputGrammar = _create_grammar(self, request)
     path = find_guided_path(self, request)
     if path and not grammar.accept_tokens(request.request_id, path):

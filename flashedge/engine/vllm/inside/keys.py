@@ -8,23 +8,18 @@ BOUNDARY = "boundary"
 """The stop_reason of a step that ends at a boundary. In a request's parameters: the name of the
 rule that finds the boundary, None where the step may go on past it."""
 ENTROPY_RULE = "entropy_rule"
-"""In a request's parameters: the rule that ends the step before an uncertain token, None where no
-entropy does."""
+"""In a request's parameters: the rule that ends the step before an uncertain token, or None."""
 GUIDED_FROM = "guided_from"
 """In a request's parameters: the index in its prompt where the text of its grammar begins. Missing:
 where generation begins."""
 PROGRAM = "program"
-"""In a request's parameters: the key of the program that it is a part of."""
 DETERMINISTIC = "deterministic"
 """In a request's parameters: True if its tokens must not depend on the rest of the batch."""
 THINKS = "thinks"
 """In a request's parameters: True if its model may think before it answers (`stop_strings`)."""
 REPLAY_SHAPE = "replay_shape"
-"""In our additional_config: the shape in which deterministic requests are computed."""
 SALT = "flashedge-verified"
-"""What the cache salt of deterministic requests begins with."""
 BOUNDARIES = "boundaries"
-"""In our additional_config: the boundary rules of the generator's vocabulary, by name."""
 STAGES_PIPE = "flashedge_stages"
 """The attribute of a process's object that holds the pipe for `start_stages`."""
 DRAWN = "flashedge_drawn"
@@ -41,7 +36,6 @@ ENTROPIES = "flashedge_entropies"
 KV_KEY = "kv"
 """In our additional_config: how the KV tensor uses memory. The keys below are in its value."""
 KV_FIXED = "fixed"
-"""True if the tensor keeps all of its memory."""
 KV_START = "start"
 """Share of the blocks, from the first on, that have memory at the start."""
 KV_GUARDED = "guarded"
@@ -58,6 +52,5 @@ STEP_RECORD = "flashedge_step_record"
 
 
 def read_args(params: Any) -> dict[str, Any]:
-    """Our entry in a request's SamplingParams or PoolingParams."""
     of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
     return of_vllm.get(ARGS_KEY) or {}

@@ -5,9 +5,6 @@ batch, request and preemptions. vLLM's own seeded sampling restarts its random s
 request, so a path that is submitted again from a boundary would draw other tokens. Requests run at
 temperature 0, at which vLLM takes the argmax of what this returns. Callers refuse penalties, which
 the first model runner applies behind this processor.
-
-vLLM's two model runners (`runner_kind`) know a request by its index in the batch, or by its slot.
-What they draw is the same.
 """
 
 from __future__ import annotations
@@ -34,7 +31,6 @@ class PositionNoise(LogitsProcessor):
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.drawer = TokenDrawer(vllm_config, device)
         self._rows: dict[int, SampledRow] = {}
-        """By the request's index in the batch."""
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -75,7 +71,6 @@ class SlotNoise(SlotProcessor):
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         self._drawer = TokenDrawer(vllm_config, req_states.device)
         self._rows: list[SampledRow | None] = [None] * req_states.max_num_reqs
-        """By slot."""
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
         row = make_row(sampling_params, 0, ())
@@ -84,7 +79,6 @@ class SlotNoise(SlotProcessor):
         return is_sampled
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        """As `PositionNoise.apply`, with a row for each request."""
         sampled = []
         slots, lengths = ctx.idx_mapping_np.tolist(), ctx.seq_lens_upper_bound_np.tolist()
         for index, slot in enumerate(slots):

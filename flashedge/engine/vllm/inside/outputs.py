@@ -1,13 +1,12 @@
 """What an engine's outputs carry to the daemon: log-probabilities as plain numbers, tokens joined.
 
-vLLM sends three arrays for each token: candidates, their log-probabilities and the token's rank. To
-decode them took the daemon more time than all else that it does for a token. A step needs one
-number for each token, which the engine puts where vLLM passes a dictionary on as it is.
+To decode vLLM's three arrays for each token took the daemon more time than all else that it does
+for a token. A step needs one number for each, which the engine puts where vLLM passes a dictionary
+on as it is.
 
-The tokens of a step go to the daemon some 20 times a second, and not one by one. On a card, where a
-step takes 3 ms, a message for each token of 64 paths kept the daemon so busy that it learned of a
-level's end tens of milliseconds late. A step's end, which a search needs at once, is never kept
-back. The switch is `Optimizations.joined_tokens`.
+Tokens go to the daemon some 20 times a second. On a card, a message for each token of 64 paths kept
+the daemon so busy that it learned of a level's end tens of milliseconds late. A step's end is never
+kept back. The switch is `Optimizations.joined_tokens`.
 
 Checked with vLLM 0.32.0.
 """
@@ -33,7 +32,6 @@ LISTS = (LOGPROBS, ENTROPIES)
 
 
 def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> None:
-    """Replace vLLM's arrays, in the engine's process."""
     rows = output.new_logprobs.logprobs
     found: dict[str, list[float]] = {LOGPROBS: rows[:, 0].tolist()}
     if with_entropies:
@@ -43,11 +41,8 @@ def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> 
 
 
 def find_entropy(row: Any) -> float:
-    """In nats, of the distribution that a token was drawn from.
-
-    row: (at least TOP + 1,) float32: the token's log-probability, then those of the likeliest in
-    order.
-    """
+    """In nats. row: (at least TOP + 1,) float32: the drawn token's log-probability, then the
+    likeliest tokens'."""
     return estimate_entropy(row[1 : TOP + 1].tolist())
 
 
@@ -70,7 +65,6 @@ class JoinedTokens:
         self._clock = clock
         self._sent_s = clock()
         self._kept: dict[str, tuple[int, EngineCoreOutput]] = {}
-        """By request, with its client."""
         self._as_vllm: set[str] = set()
         self._joined: set[str] = set()
         self._uncertain: set[str] = set()
@@ -81,10 +75,7 @@ class JoinedTokens:
         requests: Mapping[str, Request],
         find_name: Callable[[str], str | None],
     ) -> None:
-        """Called before vLLM takes the outputs of a step, which may end its requests.
-
-        find_name: the front end's name of one of vLLM's requests, None for a draft.
-        """
+        """find_name: the front end's name of one of vLLM's requests, None for a draft."""
         for wanted in (self._as_vllm, self._joined, self._uncertain):
             wanted.clear()
         for own in scheduled.num_scheduled_tokens:
@@ -101,7 +92,6 @@ class JoinedTokens:
                 self._uncertain.add(name)
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs]) -> None:
-        """Pack the outputs of a step, and keep back those that can wait."""
         for client, of_client in list(outputs.items()):
             found = (self._keep(client, output) for output in of_client.outputs)
             of_client.outputs = [output for output in found if output is not None]
@@ -114,7 +104,6 @@ class JoinedTokens:
             self._kept.clear()
 
     def forget(self, names: str | Iterable[str] | None) -> None:
-        """The front end has aborted these requests, or all (None)."""
         gone = {names} if isinstance(names, str) else set(self._kept if names is None else names)
         for name in gone:
             self._kept.pop(name, None)
@@ -147,7 +136,6 @@ class JoinedTokens:
 
 
 def extend(earlier: EngineCoreOutput, later: EngineCoreOutput) -> None:
-    """Add to a packed output the tokens behind it."""
     extras, more = earlier.kv_transfer_params or {}, later.kv_transfer_params or {}
     earlier.new_token_ids += later.new_token_ids
     for key, value in more.items():

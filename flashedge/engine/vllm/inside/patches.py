@@ -27,23 +27,17 @@ class ProcessKind(StrEnum):
 
     DAEMON = "daemon"
     CORE = "core"
-    """Schedules, and answers the daemon."""
     WORKER = "worker"
-    """Runs the model on a card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patch:
-    """One name of vLLM that stands for something of ours once the patch is applied."""
-
     process: ProcessKind
     target: str
     """The name in vLLM, as "module:attribute path"."""
     replacement: str
-    """Ours, written the same way."""
     reason: str
     adds: bool = False
-    """True if vLLM has no such name, False if the patch replaces vLLM's own."""
 
 
 def _replace(process: ProcessKind, target: str, replacement: str, reason: str) -> Patch:
@@ -142,11 +136,8 @@ PATCHES = (
 
 
 def apply_patches(process: ProcessKind, patches: tuple[Patch, ...] = PATCHES) -> None:
-    """Apply the patches of one kind of process. A second call changes nothing.
-
-    Raises ConfigError if a name that a patch replaces is missing from vLLM, or if a name that a
-    patch adds is there already.
-    """
+    """A second call changes nothing. Raises ConfigError if a name that a patch replaces is missing
+    from vLLM, or if a name that a patch adds is there already."""
     for patch in (each for each in patches if each.process is process):
         owner, name = find_owner(patch)
         ours = pkgutil.resolve_name(patch.replacement)
@@ -161,10 +152,7 @@ def apply_patches(process: ProcessKind, patches: tuple[Patch, ...] = PATCHES) ->
 
 
 def find_owner(patch: Patch) -> tuple[Any, str]:
-    """The module or class of vLLM that a patch changes, and the name it sets there.
-
-    Raises ConfigError if vLLM has no such module or class.
-    """
+    """The module or class that a patch changes, and the name it sets there. Raises ConfigError."""
     module, _, path = patch.target.partition(":")
     *parents, name = path.split(".")
     try:

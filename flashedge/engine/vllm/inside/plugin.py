@@ -32,10 +32,8 @@ def register() -> None:
 
 
 def allow_matrix_tiles() -> bool:
-    """Ask Linux for the matrix tiles (AMX) of CPUs that have them. False where there are none.
-
-    vLLM's attention uses them for bfloat16, but does not ask: the first tile ends the process.
-    """
+    """vLLM's attention uses the matrix tiles (AMX) of CPUs that have them, but does not ask Linux
+    for them: the first tile ends the process."""
     import torch
 
     return bool(torch.cpu._init_amx())  # type: ignore[no-untyped-call]

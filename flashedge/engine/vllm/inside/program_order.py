@@ -17,15 +17,11 @@ from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
 
 
 class ProgramOrder:
-    """Sorts a scheduler's waiting queue before each step, once an order is known."""
-
     def __init__(self) -> None:
         self.reordered = 0
-        """Steps before which the waiting requests were sorted."""
         self._places: Mapping[str | None, int] = {}
 
     def rank(self, keys: Sequence[str]) -> None:
-        """From the next step on, waiting requests run in the order of these programs."""
         self._places = {key: place for place, key in enumerate(keys)}
 
     def sort(self, waiting: Any) -> None:

@@ -39,13 +39,11 @@ def uses_second_runner(self: VllmConfig) -> bool:
 
 
 def find_kind(runner: Any) -> RunnerKind | None:
-    """The kind of a model runner. None: neither of those that FlashEdge knows."""
     modules = {base.__module__ for base in type(runner).__mro__}
     return next((kind for kind, module in MODULES.items() if module in modules), None)
 
 
 def check_runner(runner: Any, config: VllmConfig) -> None:
-    """Raise EngineError unless the engine has the model runner that it was asked to have."""
     asked = RunnerKind.SECOND if uses_second_runner(config) else RunnerKind.FIRST
     found = find_kind(runner)
     if found is not asked:

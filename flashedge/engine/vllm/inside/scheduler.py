@@ -81,7 +81,7 @@ class EdgeScheduler(AsyncScheduler):
         return super().finish_requests(own, finished_status)
 
     def abort(self, request_ids: list[str]) -> None:
-        """End vLLM's requests with these ids, without reporting it to the front end."""
+        """Without reporting it to the front end."""
         super().finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def has_requests(self) -> bool:
@@ -197,7 +197,6 @@ class EdgeScheduler(AsyncScheduler):
     # ------------------------------------------------------------ for the daemon
 
     def view(self) -> dict[str, Any]:
-        """The fields of `engine.base.EngineView` that only the scheduler knows."""
         return {**self.kv.view(), "replays": dict(self.passes.counters)}
 
 

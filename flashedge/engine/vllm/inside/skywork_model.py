@@ -44,8 +44,7 @@ class ValueHead(nn.Module):
 
 @default_pooling_type(tok_pooling_type="ALL")
 class SkyworkForPrm(nn.Module):
-    """Outputs one row for each token: its value, or sigmoid(value) if the request asks for the
-    activation."""
+    """Outputs each token's value, or sigmoid(value) if the request asks for the activation."""
 
     is_pooling_model = True
 

@@ -50,12 +50,9 @@ COUNTERS = (
     "offloaded",  # drafts that had KV when all KV was offloaded
 )
 Labels = Mapping[str, tuple[StepJob, Label | None]]
-"""What the requests of a step served when it ended."""
 
 
 class Speculation:
-    """Drafts what follows the requests that name a continuation. Other requests are vLLM's."""
-
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._jobs: dict[str, StepJob] = {}  # by the id of vLLM's request
@@ -69,7 +66,6 @@ class Speculation:
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
         self.counters = dict.fromkeys(COUNTERS, 0)
-        """Since the start of the process."""
 
     def locate_step(self, request: Request) -> tuple[int, str | None]:
         """(tokens generated before the request's current step, name of the rule that ends it)."""
@@ -85,7 +81,7 @@ class Speculation:
     # ------------------------------------------------------------ requests arrive and leave
 
     def adopt(self, request: Request) -> bool:
-        """Called with each new request. Whether a draft goes on in its place."""
+        """Whether a draft goes on in place of a new request."""
         args = read_args(request.sampling_params)
         if not args.get("continuation"):
             return False
@@ -107,7 +103,6 @@ class Speculation:
         return False
 
     def _adopt(self, job: StepJob, requested: Request, beam: Beam) -> None:
-        """Let a draft's request go on as the requested step, within that step's own limits."""
         assert job.draft is not None, "it was in _of_drafts"
         draft, request = job.draft, job.request
         drawn, prompt_tokens = draft.token_ids, requested.num_prompt_tokens
@@ -146,7 +141,6 @@ class Speculation:
             self._drop([job])
 
     def _promote(self, request: Request) -> None:
-        """Make a draft's request a standard one: it runs before drafts, or waits for its turn."""
         if request.status != RequestStatus.RUNNING:
             self._scheduler._enqueue_waiting_request(request)
             return
@@ -258,7 +252,6 @@ class Speculation:
                 self._board.pause(draft)
 
     def _get_request(self, draft: Draft) -> Request:
-        """The draft's request, created if it has none yet."""
         job = self._of_drafts.get(draft)
         if job is None:
             assert self._like is not None, "drafts follow requests"
@@ -272,13 +265,13 @@ class Speculation:
         return job.request
 
     def begin_update(self, scheduled: SchedulerOutput) -> Labels:
-        """Called before vLLM takes the outputs of a step, which may change what requests serve."""
+        """What the requests of a step serve. Called before vLLM takes its outputs."""
         found = (self._jobs.get(name) for name in scheduled.num_scheduled_tokens)
         return {job.request.request_id: (job, job.label) for job in found if job}
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs], labels: Labels) -> None:
-        """Called when vLLM has taken the outputs of a step: names them for the front end, keeps
-        those of drafts back, and adds those of adopted drafts."""
+        """Name the outputs for the front end, keep those of drafts back, add those of adopted
+        drafts."""
         if labels:
             for of_client in outputs.values():
                 of_client.outputs = list(self._route_outputs(of_client.outputs, labels))
@@ -324,7 +317,6 @@ class Speculation:
         self._mark_paused(request)
 
     def _mark_paused(self, request: Request) -> None:
-        """Give a request that leaves the batch the state of a paused one."""
         request.status = RequestStatus.PREEMPTED
         request.num_stale_output_tokens = request.num_in_flight_tokens
         request.drop_stale_output = False
@@ -332,13 +324,11 @@ class Speculation:
         self._scheduler.send_whole(request)
 
     def note_preempted(self, request: Request) -> None:
-        """A preempted draft does not wait."""
         if self.is_draft(request):
             self._scheduler.waiting.remove_request(request)
             self.counters["preempted"] += 1
 
     def count_offloaded(self) -> None:
-        """Called before all KV is offloaded."""
         self.counters["offloaded"] += sum(job.has_kv for job in self._of_drafts.values())
 
     def reclaim(
@@ -391,7 +381,6 @@ class Speculation:
         self._drop([self._of_drafts[draft] for draft in drafts if draft in self._of_drafts])
 
     def _drop(self, jobs: Collection[StepJob]) -> None:
-        """End their requests without reporting it to the front end."""
         for job in jobs:
             del self._jobs[job.request.request_id]
             if job.draft is not None:

@@ -45,8 +45,6 @@ BARS = {"Loading ": "loading the weights", "Capturing CUDA graphs ": "capturing 
 
 
 class StageHandler(logging.Handler):
-    """Sends a line to the daemon for each log record that begins another stage."""
-
     def __init__(self, pipe: Connection) -> None:
         super().__init__(logging.INFO)
         self._pipe = pipe
@@ -70,7 +68,6 @@ _level = logging.NOTSET
 
 
 def begin() -> None:
-    """Send stages from now on, if the daemon gave this process a pipe for them."""
     global _handler, _level
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None or _handler is not None:
@@ -82,8 +79,8 @@ def begin() -> None:
 
 
 def get_mp_context() -> BaseContext:
-    """Stands for vLLM's function in the executor of several workers: the first of them sends its
-    stages too. The others do the same at the same time."""
+    """Let the first of several workers send its stages too. The others do the same at the same
+    time."""
     context = _get_vllms_context()
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None:
@@ -101,7 +98,6 @@ def get_mp_context() -> BaseContext:
 
 
 def end() -> None:
-    """Leave vLLM's log as it was before `begin`."""
     global _handler
     if _handler is not None:
         vllm = logging.getLogger("vllm")
@@ -111,7 +107,7 @@ def end() -> None:
 
 
 def report_bar(self: Any, msg: Any = None, pos: Any = None) -> bool:
-    """Stands for `tqdm.display`: send a bar that the daemon knows of, and draw none."""
+    """Send a bar that the daemon knows of, and draw none."""
     for beginning, stage in BARS.items():
         if _handler is not None and str(self.desc).startswith(beginning):
             _handler.send(f"{stage} ({self.n} of {self.total})" if self.total else stage)

@@ -85,10 +85,7 @@ def run_forward(runner: Any) -> Any:
 
 
 def sample(runner: Any, last: torch.Tensor) -> int:
-    """Sample one token for each sequence, with truncation. Returns the number of logits.
-
-    last: (sequences, hidden).
-    """
+    """With truncation. last: (sequences, hidden). Returns the number of logits."""
     logits = runner.model.compute_logits(last)
     count, rows = logits.numel(), len(logits)
     ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
@@ -105,7 +102,6 @@ def sample(runner: Any, last: torch.Tensor) -> int:
 
 
 def build_metadata(runner: Any, rows: int, params: SamplingParams) -> SamplingMetadata:
-    """What the first runner's sampler gets in such a step."""
     noise = PositionNoise(runner.vllm_config, runner.device, False)
     added: list[Any] = [(row, params, [0], []) for row in range(rows)]
     noise.update_state(BatchUpdate(batch_size=rows, removed=[], added=added, moved=[]))
@@ -171,7 +167,6 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def _mark(self, storage: torch.UntypedStorage, size: int) -> None:
-        """Count a storage once, until it is freed."""
         key = storage._cdata
         if key in self._known:
             return
@@ -194,10 +189,8 @@ may have the same id as ours, and NVML then tells that one's bytes."""
 
 
 def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
-    """Bytes of the current card that this process holds without its KV.
-
-    kv_bytes: of the KV on this card now. is_kv_torchs: whether torch allocated it.
-    """
+    """Bytes of the current card that this process holds without its KV. is_kv_torchs: whether torch
+    allocated that."""
     torchs = torch.cuda.memory_reserved() - (kv_bytes if is_kv_torchs else 0)
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
     told = ask_nvml(import_pynvml(), f"GPU-{card.uuid}")
@@ -207,7 +200,7 @@ def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
 
 
 def ask_nvml(nvml: Any, card: str) -> int | None:
-    """NVML's bytes of this process on the card with this id. None where NVML does not tell them."""
+    """None where NVML does not tell the bytes of this process."""
     with suppress(nvml.NVMLError), ExitStack() as at_end:
         nvml.nvmlInit()
         at_end.callback(nvml.nvmlShutdown)

@@ -36,8 +36,6 @@ _NAMES_AT = _FAULT_AT + _FAULT_BYTES
 
 
 class StepRecord:
-    """The record of one engine process."""
-
     def __init__(self, memory: Any) -> None:
         """memory: a writable buffer of `RECORD_BYTES`, which begins as zeros."""
         self._bytes = memoryview(memory).cast("B")
@@ -79,7 +77,6 @@ class StepRecord:
 
     @property
     def progress(self) -> int:
-        """Signs of life so far."""
         return int(_PROGRESS.unpack_from(self._bytes, 0)[0])
 
     @property
@@ -88,26 +85,21 @@ class StepRecord:
 
     @property
     def tokens(self) -> int:
-        """Of the step in progress."""
         return self._read_state()[4]
 
     @property
     def is_memory_short(self) -> bool:
-        """Whether the process ended because it had too little memory."""
         return bool(self._read_state()[1])
 
     @property
     def fault(self) -> str | None:
-        """The error that ended the process, on one line. None if it left none."""
         length = self._read_state()[2]
         lines = bytes(self._bytes[_FAULT_AT : _FAULT_AT + length]).decode(errors="replace")
         return lines.strip().splitlines()[0] if lines.strip() else None
 
     def holds(self, request: str) -> bool:
-        """Whether this request is in a step that has begun and not ended.
-
-        request: the name that the daemon gave it. vLLM appends a hyphen and eight letters to it.
-        """
+        """Whether this request is in an unfinished step. vLLM appends a hyphen and eight letters to
+        its name."""
         in_step, _, _, length, _ = self._read_state()
         names = bytes(self._bytes[_NAMES_AT : _NAMES_AT + length])
         if not in_step or names == ANY:
@@ -116,15 +108,14 @@ class StepRecord:
 
 
 class StepsInFlight:
-    """Writes into this process's record which steps were scheduled and have not ended: one, or two
-    of an asynchronous engine. Any of them may end the process."""
+    """Writes which steps were scheduled and have not ended: one, or two of an asynchronous
+    engine."""
 
     def __init__(self, find_name: Callable[[str], str | None]) -> None:
         """find_name: the daemon's name for one of vLLM's requests, None for a draft, which gets one
         when a step adopts it."""
         self._record, self._find_name = get_step_record(), find_name
         self._steps: deque[tuple[tuple[str, ...], int]] = deque()
-        """vLLM's requests and the tokens of each."""
 
     @contextmanager
     def name(self, request: str) -> Iterator[None]:
@@ -155,22 +146,18 @@ class StepsInFlight:
 
 
 def find_root(error: BaseException) -> BaseException:
-    """The first error in the chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def is_memory_short(error: BaseException) -> bool:
-    """Whether the host or the card had too little memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in SHORTAGES)
 
 
 class FaultHandler(logging.Handler):
-    """Writes the error that ends this process, which vLLM logs, into the record."""
-
     def __init__(self, step_record: StepRecord) -> None:
         super().__init__(logging.ERROR)
         self._step_record = step_record

@@ -1,9 +1,8 @@
 """Steps that follow each other while a deterministic request is open, in an asynchronous engine.
 
 Such an engine schedules a step while the one before is computed, but a pass begins where the step
-before ended, and takes candidates back. So while there is a deterministic request, the core ends
-the steps in flight, schedules a step when it has the outputs of the one before, and the model
-runner copies the drawn tokens to the host at once, as in an engine that is not asynchronous.
+before ended. So the core ends the steps in flight, waits for the outputs of each step, and the
+model runner copies the drawn tokens to the host at once.
 
 Checked with vLLM 0.32.0.
 """
@@ -22,13 +21,11 @@ _ALONE = "flashedge_alone"
 
 
 def mark_alone(output: Any) -> None:
-    """Say that no other step is scheduled before this one's outputs are there."""
     setattr(output, _ALONE, True)
 
 
 def step_with_batch_queue(self: EngineCore) -> Any:
-    """Stands for vLLM's. While there is a deterministic request: end the steps in flight, then
-    compute one."""
+    """While there is a deterministic request: end the steps in flight, then compute one."""
     passes = getattr(self.scheduler, "passes", None)
     if passes is None or not passes.is_open:
         for future, *_ in self.batch_queue:
@@ -50,7 +47,6 @@ def step_with_batch_queue(self: EngineCore) -> Any:
 
 
 def sample_tokens(self: GPUModelRunner, grammar_output: Any) -> Any:
-    """Stands for vLLM's. The tokens of a step that is alone go to the host at once."""
     state = self.execute_model_state
     if state is None or not getattr(state.scheduler_output, _ALONE, False):
         return _sample_tokens(self, grammar_output)

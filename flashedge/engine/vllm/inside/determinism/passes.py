@@ -4,12 +4,10 @@ A deterministic request decodes in shared steps like any other, but its tokens s
 candidates. When its window is full, or a candidate would end it, a pass computes the window again
 in a shape that never changes (`ReplayShape`), overwrites its KV, and draws the tokens. Candidates
 up to the first wrong one are right, and so is the token that the pass drew in its place. The rest
-is forgotten. So each pass yields a token, and nothing behind this scheduler (step boundaries, stop
-strings, streams, drafts, scores) sees a token that is not verified.
+is forgotten, and nothing behind this scheduler sees a token that is not verified.
 
-Prompts are computed the same way: whole windows by prefill passes, the last one by the pass that
-draws the first token. What a request draws is a function of its tokens and its seed, whether a
-token belongs to the prompt or was drawn. Without a deterministic request every step is vLLM's own.
+Whole windows of a prompt are computed by prefill passes, the last one by the pass that draws the
+first token. Without a deterministic request every step is vLLM's own.
 
 Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
@@ -50,31 +48,21 @@ Schedule = Callable[[], SchedulerOutput]
 
 @dataclass(slots=True, kw_only=True)
 class Due:
-    """The requests of a scheduler between two steps, by what they need next."""
-
     prefill: tuple[Replay, int] | None = None
     """The first that has prompt to compute, and how many tokens have KV already."""
     scoring: list[Replay] = field(default_factory=list)
     """Those of a verifier, which have paths to compute and draw nothing."""
     ready: list[Replay] = field(default_factory=list)
-    """Those whose window can be verified."""
     is_joined: bool = False
-    """See `BatchState`."""
     shared: list[Request] = field(default_factory=list)
-    """Those that shared steps may run."""
     others: bool = False
-    """Whether some of these are not deterministic."""
 
 
 class Passes:
-    """Schedules passes for deterministic requests. Other requests are vLLM's."""
-
     def __init__(self, scheduler: Any, ends_step: Callable[[Request], bool]) -> None:
-        """ends_step: whether a request's last token ends its step."""
         self._scheduler, self._ends_step = scheduler, ends_step
         self.windows = Windows(scheduler)
         self.counters = dict.fromkeys(COUNTERS, 0)
-        """Since the start of the process."""
         self._last_pass = StepKind.VERIFY
         self._admits = True
         """False after a pass for which there was no memory: the next step is another one."""
@@ -84,14 +72,12 @@ class Passes:
         """Requests that lost their blocks in this step. They wait again when it is scheduled."""
         self._is_scheduling = False
         self._known: dict[str, int] = {}
-        """By request: the number of candidates that the pass verifies."""
         self._pass_began = 0.0
         self._is_crowded = False
         """Whether the requests of the last pass found no room together."""
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a deterministic request."""
         return bool(self.windows.replays)
 
     # ------------------------------------------------------------ steps
@@ -134,7 +120,7 @@ class Passes:
         )
 
     def _find_due(self) -> Due:
-        """Sort the requests. No more waiting deterministic ones are looked at than have a place."""
+        """No more waiting deterministic requests are looked at than have a place."""
         scheduler, windows, due = self._scheduler, self.windows, Due()
         for request in (*scheduler.running, *scheduler.kv_holding_waiting):
             self._sort(due, request)
@@ -185,7 +171,6 @@ class Passes:
                 scheduler.waiting.prepend_request(request)
 
     def _schedule_scores(self, stock: Schedule, due: Due) -> SchedulerOutput:
-        """Compute the next windows of up to G paths that are scored, or several of one path."""
         requests = [replay.request for replay in due.scoring[: self._count_group()]]
         tokens = self.windows.shape.count_chunk(len(requests))
         rows = tokens * len(requests)
@@ -193,7 +178,6 @@ class Passes:
             return self._schedule_pass(stock, requests, rows)
 
     def _schedule_verify(self, stock: Schedule, due: Due) -> SchedulerOutput:
-        """Rewind the requests to the start of their windows, with the candidates as guesses."""
         self._known = {}
         oldest = sorted(due.ready, key=self._rank)[: self._count_group()]
         for replay in oldest:
@@ -297,7 +281,6 @@ class Passes:
     # ------------------------------------------------------------ the end of a step
 
     def withholds(self, request: Request) -> bool:
-        """Whether the tokens that the step drew for a request are candidates."""
         is_verified = self.windows.step is StepKind.VERIFY
         return not is_verified and request.request_id in self.windows.replays
 
@@ -313,14 +296,12 @@ class Passes:
         )
 
     def commit(self, request: Request) -> None:
-        """A pass has drawn the last token of a request: all of them are verified."""
         request.num_output_placeholders = 0
         replay = self.windows.replays[request.request_id]
         replay.commit()
         self.windows.share(request, self.windows.find_window(replay))
 
     def begin_update(self, scheduled: SchedulerOutput, ran: ModelRunnerOutput) -> list[Replay]:
-        """Called before vLLM takes the outputs of a step. Returns what `end_update` needs."""
         replay_pass = find_pass(scheduled)
         if replay_pass is None:
             return []
@@ -334,7 +315,6 @@ class Passes:
         return replays
 
     def end_update(self, scheduled: SchedulerOutput, replays: list[Replay]) -> None:
-        """Called when vLLM has taken the outputs of a step."""
         replay_pass = find_pass(scheduled)
         is_verify = replay_pass is not None and replay_pass.is_verify
         for replay in replays:
@@ -366,11 +346,8 @@ class Passes:
 def show_only(
     scheduler: Any, shown: Collection[Request], tokens: int | None = None
 ) -> Iterator[list[Request]]:
-    """Hide all other requests of the scheduler. Yields the running ones that are hidden, which
-    count towards the limit of running ones, and may be preempted meanwhile.
-
-    tokens: the most that the step may schedule; None: what vLLM allows.
-    """
+    """Hide all other requests. Yields the running ones that are hidden: they count towards the
+    limit, and may be preempted. tokens: the most of the step; None: as vLLM allows."""
     running, waiting, holding = scheduler.running, scheduler.waiting, scheduler.kv_holding_waiting
     limits = scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens
     keep = frozenset(shown)
@@ -394,10 +371,8 @@ def show_only(
 
 @contextmanager
 def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
-    """Let vLLM's scheduler compute so many tokens of each prompt at most, for one step.
-
-    vLLM ignores the limit where it sees one request: then the step's own limit has to do.
-    """
+    """At most, for one step. vLLM ignores it where it sees one request: the step's own limit has to
+    do."""
     config = scheduler.scheduler_config
     before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
     config.long_prefill_token_threshold = tokens

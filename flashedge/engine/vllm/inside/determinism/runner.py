@@ -1,7 +1,4 @@
-"""vLLM's first model runner with passes of fixed shape, on a CPU as on a card.
-
-These functions stand for methods of GPUModelRunner, which the CPU's runner inherits, and of the
-head of a token classifier (`patches`). In a step without a pass each calls vLLM's own and changes
+"""vLLM's first model runner with passes of fixed shape. In any other step these functions change
 nothing.
 
 - A pass always computes `rows` rows: vLLM fills the rest as it does for CUDA graphs.
@@ -13,8 +10,8 @@ nothing.
 
 In a verify pass the row of a sequence's last known token draws the token behind it. If that is what
 the next row was computed from, the next row is right, and so on up to the first wrong guess. Each
-token is drawn by the noise of its seed and position, as in a shared step. The tokens have the form
-of vLLM's speculative decoding.
+token is drawn by the noise of its seed and position. The tokens have the form of vLLM's
+speculative decoding.
 
 Checked with vLLM 0.32.0.
 """
@@ -55,12 +52,10 @@ ONE_SPLIT = {
 
 
 def _get_pass(runner: Any) -> ReplayPass | None:
-    """The pass that the runner computes now."""
     return runner.__dict__.get(_CURRENT)
 
 
 def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
-    """Called first in each step. Asks for the logits of all rows in a verify pass."""
     replay_pass = find_pass(scheduler_output)
     self.__dict__[_CURRENT] = replay_pass
     prepared = _prepare_inputs(self, scheduler_output, num_scheduled_tokens)
@@ -73,7 +68,7 @@ def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) 
 
 @wraps(_determine_padding, assigned=())
 def determine_padding(self: Any, **options: Any) -> Any:
-    """Pad a pass to its rows, and run it without CUDA graphs, whose shapes are others."""
+    """Without CUDA graphs, whose shapes are others."""
     if (replay_pass := _get_pass(self)) is not None:
         options |= {"num_tokens": replay_pass.rows, "force_eager": True}
     return _determine_padding(self, **options)
@@ -97,13 +92,11 @@ def force_one_split() -> Iterator[None]:
 
 @wraps(_build_attention_metadata, assigned=())
 def build_attention_metadata(self: Any, *args: Any, **options: Any) -> Any:
-    """Compute the attention of a pass in one split."""
     with force_one_split() if _get_pass(self) is not None else nullcontext():
         return _build_attention_metadata(self, *args, **options)
 
 
 def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
-    """Called last in each step. Draws the tokens of a verify pass."""
     replay_pass = self.__dict__.pop(_CURRENT, None)
     if replay_pass is None or not replay_pass.is_verify:
         return _sample(self, logits, spec_decode_metadata)
@@ -135,7 +128,6 @@ def pool(
 def forward_chunk(
     self: Any, pooled_data: torch.Tensor | None, pooling_param: Any
 ) -> torch.Tensor | None:
-    """Apply a verifier's head, to the rows of a deterministic request tile by tile."""
     if pooled_data is None or not read_args(pooling_param).get(DETERMINISTIC):
         return _forward_chunk(self, pooled_data, pooling_param)
     count = pooled_data.shape[0]
@@ -149,14 +141,10 @@ def forward_chunk(
 
 
 REJECTED = -1
-"""vLLM's mark of a place without a token."""
 
 
 def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
-    """Stand for vLLM's sampler in a verify pass.
-
-    runner: a GPUModelRunner; logits: (rows, vocab), those of all rows of the pass.
-    """
+    """logits: (rows, vocab), those of all rows of the pass."""
     batch = runner.input_batch
     names: Sequence[str] = batch.req_ids
     guesses = [replay_pass.guesses[name] for name in names]
@@ -184,10 +172,7 @@ def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) ->
 
 
 def accept(drawn: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> list[list[int]]:
-    """What each request gets: the right guesses and the token behind them, then REJECTED.
-
-    drawn: for each request the tokens of its rows, padded to one length.
-    """
+    """What each request gets: the right guesses and the token behind them, then REJECTED."""
     found: list[list[int]] = []
     for tokens, guessed in zip(drawn, guesses, strict=True):
         right = next((i for i, guess in enumerate(guessed) if guess != tokens[i]), len(guessed))

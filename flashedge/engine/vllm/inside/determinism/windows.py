@@ -1,12 +1,9 @@
 """The windows of deterministic requests: which of their tokens are verified, and their KV blocks.
 
-vLLM's own request holds the verified tokens and, behind them, the candidates: tokens that shared
-steps drew. A pass takes the candidates back, computes their window again, and draws the tokens.
-
-The blocks of a window carry a salt, so that no other request finds them, and enter the prefix cache
-once the window is verified. So the children of a search share their verified path, whether it was a
-prompt or was drawn. A window always has the same blocks: it begins at a multiple of its size, and
-the size is a multiple of a block's.
+vLLM's own request holds the verified tokens and, behind them, the candidates that shared steps
+drew. The blocks of a window carry a salt, so that no other request finds them, and enter the prefix
+cache once the window is verified. So the children of a search share their verified path. A window
+always has the same blocks: it begins at a multiple of its size, which is one of a block's.
 
 ADR 20. Checked with vLLM 0.32.0.
 """
@@ -24,18 +21,14 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, REPLAY_SH
 from flashedge.scheduling.determinism import ReplayShape, StepKind
 
 PAD = 0
-"""The token that stands where a window has no candidate. It is a guess like any other: where the
-pass draws it, it was right."""
+"""Stands where a window has no candidate: a guess like any other."""
 _PASS = "flashedge_pass"
 """The attribute of a SchedulerOutput. vLLM pickles it along to workers in other processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPass:
-    """A step of deterministic requests alone: what the model runner is told of it."""
-
     rows: int
-    """Rows that the model computes, padding included."""
     guesses: dict[str, list[int]] = field(default_factory=dict)
     """The tokens that the last rows of each request of a verify pass are computed from. The row
     before them, which holds a known token, checks the first. Empty in a prefill pass."""
@@ -49,18 +42,14 @@ class ReplayPass:
 
 
 def find_pass(output: Any) -> ReplayPass | None:
-    """None: vLLM's own step."""
     return getattr(output, _PASS, None)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Replay:
-    """What the scheduler knows of a deterministic request."""
-
     request: Request
     hash_block_size: int
     verified: int
-    """Prompt tokens and verified tokens."""
     is_current: bool = False
     """Whether the request's blocks hold the KV of the window, so that shared steps may go on."""
     saved: list[int] = field(default_factory=list)
@@ -68,7 +57,6 @@ class Replay:
     may_end: bool = False
     """Whether the last candidate would end the request or its step."""
     waited: int = 0
-    """Shared steps since its window could be verified."""
 
     @property
     def candidates(self) -> Sequence[int]:
@@ -84,7 +72,6 @@ class Replay:
         return taken
 
     def drop_candidates(self) -> None:
-        """The step that they would belong to has ended without them."""
         self.take_candidates()
         self.may_end = False
         self.limit_computed()
@@ -101,34 +88,29 @@ class Replay:
         self.waited = 0
 
     def guess(self, end: int) -> list[int]:
-        """Take the candidates, as the guesses of a window that ends at `end`."""
+        """Take the candidates as guesses, padded up to the window's end."""
         size = end - self.verified
         guesses = self.take_candidates()[:size]
         return guesses + [PAD] * (size - len(guesses))
 
     def commit(self) -> None:
-        """All tokens of vLLM's request are verified, and so is the KV up to them."""
         self.verified = self.request.num_tokens
         self.is_current, self.may_end, self.waited = True, False, 0
 
 
 class Windows:
-    """Knows the deterministic requests of a scheduler, and what blocks their windows get."""
-
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self.replays: dict[str, Replay] = {}
-        """By the id of vLLM's request."""
         self.shape = ReplayShape(window=scheduler.block_size)
         config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
         if (found := config.get(REPLAY_SHAPE)) is not None:
             self.set_shape(ReplayShape.from_json(found))
         self.step = StepKind.SHARED
-        """The kind of the step that is scheduled now, or was last."""
+        """Of the step that is scheduled now, or was last."""
 
     def set_shape(self, shape: ReplayShape) -> None:
-        """From now on windows are computed in this shape. Raises ValueError where one is open, or
-        where the engine can't compute it."""
+        """Raises ValueError where a window is open, or where the engine can't compute the shape."""
         block, most = self._scheduler.block_size, self._scheduler.max_num_scheduled_tokens
         if self.replays:
             raise ValueError("the shape can't change while a deterministic request is open")
@@ -140,7 +122,6 @@ class Windows:
         self.shape = shape
 
     def begin(self, request: Request) -> None:
-        """Called with each new request."""
         params = request.sampling_params or request.pooling_params
         if not read_args(params).get(DETERMINISTIC):
             return
@@ -154,8 +135,7 @@ class Windows:
         )
 
     def make_salt(self) -> str | None:
-        """Deterministic requests share blocks with each other alone: their KV was computed in
-        windows of this shape."""
+        """Only requests of this shape share blocks."""
         shape = self.shape
         return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
 
@@ -178,8 +158,7 @@ class Windows:
 
     @contextmanager
     def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
-        """Keep the cached windows that requests without blocks would find, while others get
-        blocks."""
+        """Keep the cached windows of requests without blocks, while others get blocks."""
         find = self._scheduler._get_local_prefix_cache_hit
         pool = self._scheduler.kv_cache_manager.block_pool
         without = [r for r in requests if r.status is not RequestStatus.RUNNING]
@@ -200,8 +179,8 @@ class Windows:
         return blocks, found, *rest
 
     def choose_allocation(self, request: Request) -> dict[str, Any]:
-        """Further arguments of vLLM's `allocate_slots`. A window gets all of its blocks, and they
-        stay out of the prefix cache until it is verified."""
+        """A window gets all of its blocks. They stay out of the prefix cache until it is
+        verified."""
         replay = self.replays.get(request.request_id)
         if replay is None:
             return {}
@@ -211,5 +190,4 @@ class Windows:
         return chosen
 
     def share(self, request: Request, tokens: int) -> None:
-        """Let other deterministic requests find the windows up to a position."""
         self._scheduler.kv_cache_manager.cache_blocks(request, tokens)

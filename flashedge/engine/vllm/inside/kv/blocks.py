@@ -31,32 +31,22 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Pages(Protocol):
-    """A range of addresses. None of it has memory at first."""
-
     mechanism: str
     """What becomes of unmapped memory: OS, DEVICE or KEPT."""
     granule: int
-    """Bytes of a granule."""
     tensor: torch.Tensor
     """(bytes,) int8, the whole range."""
 
     def map(self, first: int, count: int) -> None:
-        """Give memory to `count` granules, all zero.
-
-        Raises MemoryError if there is too little. None of them has memory then.
-        """
+        """Give memory, all zero. Raises MemoryError if there is too little for all of them."""
 
     def unmap(self, first: int, count: int) -> int:
-        """Take the memory of `count` granules. Returns the bytes.
-
-        Nobody may read or write there until they are mapped again.
-        """
+        """Returns the bytes. Nobody may read or write there until they are mapped again."""
         ...
 
 
 class HostPages:
-    """Anonymous host memory, which the system commits on the first write and takes back by
-    madvise."""
+    """Anonymous memory, which the system commits on the first write and takes back by madvise."""
 
     mechanism = OS
 
@@ -93,7 +83,7 @@ class HostPages:
 
 
 class FixedPages:
-    """The tensor that vLLM itself allocated. Its memory stays; only the quota changes."""
+    """The tensor that vLLM itself allocated. Only the quota changes."""
 
     mechanism = KEPT
 
@@ -125,10 +115,8 @@ class Granules:
     """Counts which granules of a tensor are needed. No block is used at first."""
 
     def __init__(self, layers: Sequence[BlockLayout], blocks: int, granule: int) -> None:
-        """granule: size in bytes."""
         self._granule, self._layers = granule, tuple(layers)
         self.used = np.zeros(blocks, dtype=bool)
-        """(blocks,)"""
         ends = [layer.start + (blocks - 1) * layer.stride + layer.size for layer in layers]
         self._needed_by = np.zeros(-(-max(ends) // granule), dtype=np.int64)
 
@@ -145,7 +133,6 @@ class Granules:
         return _find_spans(before & (self._needed_by == 0))
 
     def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
-        """Mark blocks, and count in each granule the block parts that changed."""
         ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
         ids = ids[self.used[ids] != used]
         self.used[ids] = used
@@ -166,8 +153,6 @@ log = logging.getLogger(__name__)
 
 
 class KvRange:
-    """Maps memory for the blocks of a KV tensor. No block has memory at first."""
-
     def __init__(self, pages: Pages, views: Iterable[torch.Tensor], blocks: int) -> None:
         """Each of `views` is (blocks, …), or (blocks * k, …) if the kernel's blocks are smaller."""
         self._pages = pages
@@ -194,14 +179,10 @@ class KvRange:
         return start >= 0 and end <= self._pages.tensor.nbytes
 
     def count_claimed(self) -> int:
-        """Blocks that have memory."""
         return int(self._granules.used.sum())
 
     def claim(self, block_ids: Collection[int]) -> None:
-        """Map memory for blocks that are about to be used.
-
-        Raises MemoryError if there is too little. Nothing has changed then.
-        """
+        """Raises MemoryError if there is too little. Nothing has changed then."""
         used = self._granules.used.tolist()
         block_ids = [block for block in block_ids if not used[block]]
         mapped: list[GranuleSpan] = []
@@ -234,7 +215,6 @@ class KvRange:
 
 
 def count_block_bytes(layers: Iterable[torch.Tensor]) -> int:
-    """Bytes of one block in all layers."""
     return sum(layer.numel() // layer.shape[0] * layer.element_size() for layer in layers)
 
 

@@ -1,11 +1,8 @@
 """CUDA memory that is mapped and unmapped under fixed addresses, by the driver's virtual memory.
 
-A range of addresses is reserved once. Memory is created, mapped and unmapped in granules of about
-2 MiB while the engine runs; what is unmapped is free for any process. The addresses never change,
-so tensors and captured graphs stay valid.
-
-Run as a module it tries this on the card, in a process of its own (`try_card`). If that fails it
-prints why and exits with 1.
+Memory is created, mapped and unmapped in granules of about 2 MiB while the engine runs; what is
+unmapped is free for any process. The addresses never change, so tensors and captured graphs stay
+valid. Run as a module it tries this on the card.
 
 This has not run on a card yet. It is tested with a driver made of host memory
 (tests/support/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
@@ -81,8 +78,7 @@ class CudaPages:
             self._call("cuMemRelease", self._handles.pop(granule))
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Raises MemoryError if the card has too little memory, RuntimeError for any other
-        error."""
+        """Raises MemoryError if the card has too little memory, else RuntimeError."""
         error, *found = getattr(self._driver, name)(*args)
         if error == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise MemoryError(f"{name}: the card has no memory left")
@@ -98,14 +94,12 @@ def _load_driver() -> ModuleType:
 
 
 def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:
-    """A tensor over these addresses, without a copy."""
     interface = {"data": (address, False), "shape": (size,), "typestr": "|i1", "version": 3}
     memory = SimpleNamespace(__cuda_array_interface__=interface)
     return torch.as_tensor(memory, device=f"cuda:{device}")
 
 
 def try_card(device: int = 0) -> None:
-    """Raises RuntimeError, MemoryError or an error of torch if memory can't be mapped."""
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device")
     torch.cuda.set_device(device)

@@ -2,13 +2,11 @@
 
 Each engine's block pool could hold the KV memory of both engines. The quota is how many blocks may
 be used at the moment. The others are *reserved*: taken out of the pool, so that no request gets
-them. The daemon (`runtime.kv.manager`) calls the functions at the end between two steps. They keep
-two parts in step: `KvQuota`, which reserves and returns blocks (to shrink it takes free ones first,
-then preempts), and the worker, which unmaps the memory of reserved blocks and maps it again before
-they return to the pool (`worker`, `blocks`).
+them. The daemon (`runtime.kv.manager`) calls the functions at the end between two steps. The worker
+unmaps the memory of reserved blocks, and maps it again before they return to the pool.
 
-Which blocks are reserved depends on the device. If memory goes back in pages as small as a block
-(CPU), those unused for longest. Else the last of the pool, so that whole granules become free.
+If memory goes back in pages as small as a block (CPU), the blocks unused for longest are reserved.
+Else the last of the pool, so that whole granules become free.
 
 Checked with vLLM 0.32.0.
 """
@@ -30,14 +28,10 @@ RequestFilter = Callable[[Request], bool]
 
 
 class KvQuota:
-    """Keeps the KV blocks of requests and of the prefix cache within a quota."""
-
     def __init__(self, scheduler: Any, reclaim: Callable[[RequestFilter], bool]) -> None:
-        """reclaim: see `Speculation.reclaim`."""
         self._scheduler, self._reclaim = scheduler, reclaim
         self._pool = scheduler.kv_cache_manager.block_pool
         self.preempted = 0
-        """Requests that were preempted since the start of the process."""
         self._reserved: list[Any] = []
         self._newly_reserved: set[int] = set()  # ids that `collect_reserved` has not returned yet
         self.quota = self._usable_blocks
@@ -57,16 +51,12 @@ class KvQuota:
         return int(self._scheduler.cache_config.block_size)
 
     def set_quota(self, blocks: int) -> int:
-        """Limit the blocks that requests and the prefix cache may use. Preempts if necessary.
-
-        The quota never falls below one request of full length. Returns the quota granted.
-        """
+        """Preempts if necessary. Returns the quota granted: at least one request of full length."""
         self.quota = self._clamp(blocks)
         self._adjust_reserve()
         return self.quota
 
     def list_returning(self, blocks: int) -> list[int]:
-        """Ids of the blocks that such a quota would return to the pool: they need memory first."""
         return [b.block_id for b in self._reserved[self._usable_blocks - self._clamp(blocks) :]]
 
     def _clamp(self, blocks: int) -> int:
@@ -74,11 +64,8 @@ class KvQuota:
         return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
 
     def _adjust_reserve(self) -> None:
-        """Reserve as many blocks as the quota demands, or return what it no longer demands.
-
-        Preempts requests while there are too few free blocks. Blocks of a request that is just
-        being freed are reserved by the next call.
-        """
+        """Preempts requests while there are too few free blocks. Blocks of a request that is just
+        being freed are reserved by the next call."""
         target = self._usable_blocks - self.quota
         if len(self._reserved) == target:
             return
@@ -96,7 +83,6 @@ class KvQuota:
             self._reserved.sort(key=lambda b: -b.block_id)  # the first of them return last
 
     def _take_free_blocks(self, count: int) -> list[Any]:
-        """Take at most `count` free blocks out of the pool."""
         if not self._reserves_last:
             return list(self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks())))
         found = [b for b in self._pool.blocks[self.quota + 1 :] if b.ref_cnt == 0]
@@ -105,15 +91,14 @@ class KvQuota:
         return found
 
     def _blocks_reserve(self, request: Request) -> bool:
-        """Whether the request holds blocks that have to be reserved."""
         if not self._reserves_last:
             return True
         groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
         return any(block > self.quota for ids in groups for block in ids)
 
     def _preempt_one(self, is_candidate: RequestFilter) -> bool:
-        """Take the KV of the least important candidate, at first of one that does not run. False if
-        there is none."""
+        """Preempt the least important candidate, first of all one that does not run. False if there
+        is none."""
         if self._reclaim(is_candidate):
             return True
         running = self._scheduler.running
@@ -128,7 +113,6 @@ class KvQuota:
     # ------------------------------------------------------------ for the functions below
 
     def collect_reserved(self) -> list[int]:
-        """Return the ids of the blocks that were reserved since the last call."""
         self._adjust_reserve()
         ids, self._newly_reserved = sorted(self._newly_reserved), set()
         return ids
@@ -148,7 +132,6 @@ class KvQuota:
         return [b.block_id for b in self._pool.blocks if not b.is_null]
 
     def list_pool_blocks(self) -> list[int]:
-        """Ids of the blocks that are not reserved: they must have memory."""
         reserved = {b.block_id for b in self._reserved}
         return [block for block in self.list_all_blocks() if block not in reserved]
 
@@ -176,13 +159,11 @@ log = logging.getLogger(__name__)
 
 
 def begin(core: Any) -> dict[str, Any]:
-    """Prepare for the first request. Return the view and the worker's `describe_kv_memory`."""
     start_stages.end()
     return view(core) | _call_worker(core, "describe_kv_memory")
 
 
 def measure_memory(core: Any, kv_bytes: int) -> dict[str, int]:
-    """See `step_memory.measure_step`. Call it before the first request."""
     return _call_worker(core, "measure_step_memory", kv_bytes)
 
 
@@ -205,10 +186,9 @@ def set_quota(core: Any, blocks: int) -> int:
 
 
 def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
-    """Pause the engine, save its KV and release all KV memory. New requests wait.
+    """Pause the engine, save its KV and release all KV memory. Returns the bytes saved.
 
-    With `keep` false the KV is dropped, and computed again later; so it is if saving fails. Returns
-    the bytes saved.
+    With `keep` false the KV is dropped, and computed again later; so it is if saving fails.
     """
     kv = core.scheduler.kv
     core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
@@ -226,13 +206,10 @@ def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
 
 
 def restore(core: Any) -> int:
-    """Undo `offload`: claim memory, load the KV that is still of use, and resume.
+    """Undo `offload`. Returns the bytes loaded.
 
-    Resumes with a smaller quota if there is no memory for all of it. If loading fails, the KV is
-    dropped. Returns the bytes loaded.
-
-    Raises SystemExit if there is no memory for one request, or the device fails: the daemon
-    restarts the engine, which would otherwise stay paused.
+    The quota becomes smaller if there is no memory for all of it. Raises SystemExit if there is
+    none for one request, or the device fails: the daemon restarts the engine.
     """
     kv = core.scheduler.kv
     try:
@@ -256,22 +233,18 @@ def restore(core: Any) -> int:
 
 
 def _end_process(why: str) -> SystemExit:
-    """The exception that ends this engine process. vLLM lets it pass out of a call."""
     log.critical("%s; the engine ends, to be started again", why)
     return SystemExit(why)
 
 
 def _claim(core: Any, block_ids: Collection[int]) -> str | None:
-    """See `worker.KvMemory.claim_kv_blocks`."""
     return _call_worker(core, "claim_kv_blocks", block_ids) if block_ids else None
 
 
 def _release_reserved(core: Any) -> None:
-    """Release the memory of blocks that were reserved since the last call."""
     if block_ids := core.scheduler.kv.collect_reserved():
         _call_worker(core, "release_kv_blocks", block_ids)
 
 
 def _call_worker(core: Any, method: str, *args: Any) -> Any:
-    """Call a method of `worker.KvMemory`. There is one worker."""
     return core.model_executor.collective_rpc(method, args=args)[0]

@@ -30,7 +30,6 @@ _ranges: list[KvRange] = []  # one for each engine of this process; a daemon's p
 
 
 def get_kv_range() -> KvRange:
-    """Raises EngineError if vLLM allocated its KV without calling `allocate`."""
     if not _ranges:
         raise EngineError(f"vLLM did not ask FlashEdge for its KV memory; {_MISSED}")
     return _ranges[-1]
@@ -49,10 +48,7 @@ def check_layers(layers: Sequence[torch.Tensor]) -> None:
 def allocate(
     kv_cache_config: Any, device: Any, layout: Any, kernel_block_sizes: list[int] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Stands for vLLM's function. Returns a view of shape (blocks, …) for each layer's name.
-
-    Raises MemoryError if there is no memory for one request.
-    """
+    """Raises MemoryError if there is no memory for one request."""
     config = get_current_vllm_config()
     settings = read_settings(config)
     if settings.get(KV_FIXED):
@@ -80,7 +76,6 @@ def allocate(
 
 
 def read_settings(config: VllmConfig) -> Mapping[str, Any]:
-    """The KV memory's part of `EngineOptions`."""
     return config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
 
 
@@ -102,7 +97,7 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
 def _lay_out(
     buffer: torch.Tensor, kv_cache_config: Any, layout: Any, kernel_block_sizes: list[int] | None
 ) -> dict[str, torch.Tensor]:
-    """View `buffer`, (bytes,), as the layers' KV, laid out as vLLM's own function does."""
+    """As vLLM's own function does. buffer: (bytes,)."""
     groups = kv_cache_config.kv_cache_groups
     views: dict[str, torch.Tensor] = {}
     for tensor in kv_cache_config.kv_cache_tensors:

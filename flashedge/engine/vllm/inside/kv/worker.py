@@ -1,7 +1,4 @@
-"""What the worker of an engine process does with the memory of its KV blocks.
-
-`quota` calls the methods of `KvMemory`. While the other engine owns the memory, the content of the
-blocks waits in a `SaveArea`.
+"""What the worker of an engine process does with the memory of its KV blocks, for `quota`.
 
 Checked with vLLM 0.32.0.
 """
@@ -43,8 +40,7 @@ class KvMemory:
         return area
 
     def describe_kv_memory(self) -> dict[str, Any]:
-        """Called before the first request. Raises EngineError if the model runner's KV is not in
-        our memory."""
+        """Raises EngineError if the model runner's KV is not in our memory."""
         start_stages.end()
         check_runner(self.model_runner, self.model_runner.vllm_config)
         kv_tensor.check_layers(self.model_runner.kv_caches)
@@ -52,7 +48,6 @@ class KvMemory:
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}
 
     def measure_step_memory(self, kv_bytes: int) -> dict[str, int]:
-        """See `step_memory.measure_step`. kv_bytes: of the KV that has memory now."""
         is_torchs = kv_tensor.get_kv_range().mechanism == KEPT
         return measure_step(self.model_runner, kv_bytes, is_kv_torchs=is_torchs)
 
@@ -78,14 +73,11 @@ class KvMemory:
 SPARE = 2
 """KV is saved in host memory if this many times its size is free, else in a file."""
 CHUNK_BLOCKS = 64
-"""Blocks that are copied through a buffer at a time."""
 
 
 class SaveArea:
-    """Holds the content of KV blocks, in host memory or in a file if that is short.
-
-    The file has no name and ends with the process. There is one save at a time.
-    """
+    """Holds the content of KV blocks while the other engine owns the memory: in host memory, or in
+    a file without a name if that is short."""
 
     def __init__(self) -> None:
         self._ids: tuple[int, ...] = ()
@@ -95,10 +87,9 @@ class SaveArea:
     def save(
         self, layers: Sequence[torch.Tensor], block_ids: Sequence[int], folder: Path, to_file: bool
     ) -> int:
-        """Copy blocks. Returns the bytes copied.
+        """Returns the bytes copied. to_file: even if host memory is not short.
 
-        With `to_file` they go to a file even if host memory is not short. Raises OSError if that
-        can't be written. Nothing is saved then.
+        Raises OSError if the file can't be written. Nothing is saved then.
         """
         self.clear()
         self._ids = tuple(block_ids)
@@ -123,8 +114,7 @@ class SaveArea:
         return saved_bytes
 
     def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
-        """Copy back the saved blocks that are among `block_ids`, and forget all. Returns the bytes
-        copied."""
+        """Copy back the saved blocks that are still wanted, and forget all. Returns the bytes."""
         wanted = frozenset(block_ids)
         try:
             if self._file is not None:
@@ -168,6 +158,5 @@ def _read_rows(file: BinaryIO, layer: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _view_bytes(rows: torch.Tensor) -> memoryview:
-    """The memory of contiguous rows on the host, of any dtype."""
     flat: Any = rows.view(torch.uint8).numpy()
     return memoryview(flat).cast("B")

@@ -38,10 +38,7 @@ class TokenDrawer:
             self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
     def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
-        """Make the drawn token of each of these rows its argmax, in place.
-
-        logits: (batch, vocab) float32.
-        """
+        """As `naive.sample`."""
         exclude_unlikely(logits, sampled)
         if self._kernel is not None:
             return self._kernel(logits, pack_rows(sampled, self._device))
@@ -54,7 +51,6 @@ class TokenDrawer:
 log = logging.getLogger(__name__)
 
 Sampler = Callable[[torch.Tensor, torch.Tensor], None]
-"""`fused.mark_winners`."""
 
 ROWS = tuple(
     SampledRow(seed=7, temperature=0.8, top_k=k, top_p=p, prompt_len=position, output=[])
@@ -65,10 +61,8 @@ ROWS = tuple(
 
 
 def load_kernel(vocab: int, device: torch.device) -> Sampler | None:
-    """Compile the kernel for this card and compare it with its twin, before the first request.
-
-    Returns None, and says why in the log, where it can't run or draws other tokens.
-    """
+    """Compile the kernel, before the first request. None, with the reason in the log, where it
+    can't run or draws other tokens than its twin."""
     try:
         from flashedge.engine.vllm.inside.sampling.fused import mark_winners
 
@@ -80,7 +74,6 @@ def load_kernel(vocab: int, device: torch.device) -> Sampler | None:
 
 
 def compare_samplers(mark_winners: Sampler, vocab: int, device: torch.device) -> None:
-    """Raises RuntimeError if the kernel draws other tokens than its twin from random logits."""
     random = torch.Generator().manual_seed(0)
     logits = (torch.randn(len(ROWS), vocab, generator=random) * 3).to(device)
     indexed = list(enumerate(ROWS))

@@ -25,7 +25,6 @@ import triton.language as tl
 from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 
 BLOCK = 2048
-"""Tokens that a program reads at once."""
 WARPS = 8
 
 TOLERANCE = tl.constexpr(5e-4)
@@ -37,10 +36,7 @@ _NEAR_ONE = tl.constexpr(0.015625)
 
 
 def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
-    """Set the logit of each row's winner to infinity, in place.
-
-    logits: (batch, vocab) float32; rows: see `naive.pack_rows`, on the same device.
-    """
+    """Set the logit of each row's winner to infinity, in place. rows: see `naive.pack_rows`."""
     vocab = logits.shape[1]
     block = min(BLOCK, triton.next_power_of_2(vocab))
     _mark_winner[(len(rows),)](
@@ -175,7 +171,6 @@ def _measure(
 
 @triton.jit
 def _find_peak(row, vocab, temperature, BLOCK: tl.constexpr):
-    """The largest logit."""
     top = tl.full((BLOCK,), float("-inf"), tl.float32)
     for start in range(0, vocab, BLOCK):
         top = tl.maximum(top, _load(row, start + tl.arange(0, BLOCK), vocab, temperature))
@@ -250,6 +245,5 @@ def _approximate_noise(bits):
 
 @triton.jit
 def _compute_noise(bits):
-    """The noise as the twin computes it."""
     uniform = (bits.to(tl.float64) + 0.5) * 1.1920928955078125e-07
     return (-tl.log(-tl.log(uniform))).to(tl.float32)

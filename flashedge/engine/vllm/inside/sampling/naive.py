@@ -19,7 +19,6 @@ _MASK32 = 0xFFFFFFFF
 ELEMENTS = 1 << 23
 """Logits that are processed at once. They take some 300 MB of intermediate results."""
 FIELDS = 5
-"""Numbers that describe a row to the kernel, see `pack_rows`."""
 
 
 @dataclass(slots=True)
@@ -92,7 +91,6 @@ def scale_rows(
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
-    """Returns (vocab,) int64, of 32 bits each."""
     ids = torch.arange(vocab, device=device, dtype=torch.int64)
     return (ids * 0x9E3779B1) & _MASK32
 
@@ -120,11 +118,8 @@ def _fmix32(x: torch.Tensor) -> torch.Tensor:
 
 
 def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
-    """Replace what top-k (0: nothing) and top-p (1: nothing) exclude by -inf. The most likely token
-    always stays.
-
-    logits: (rows, vocab), divided by the temperature.
-    """
+    """Replace what top-k (0: nothing) and top-p (1: nothing) exclude by -inf, never the likeliest
+    token."""
     if not any(top_k) and all(p >= 1.0 for p in top_p):
         return logits
     vocab = logits.shape[1]
@@ -140,7 +135,6 @@ def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torc
 
 
 def _compute_probabilities(ordered: torch.Tensor) -> torch.Tensor:
-    """Returns (rows, vocab) float64."""
     if not ordered.is_cuda:
         return ordered.softmax(dim=1, dtype=torch.float64)
     # vLLM's batch-invariant mode replaces softmax on a card by a kernel that takes no float64.
@@ -149,10 +143,7 @@ def _compute_probabilities(ordered: torch.Tensor) -> torch.Tensor:
 
 
 def exclude_unlikely(logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
-    """Exclude the tokens whose probability is below min-p times the highest one, in place.
-
-    logits: (batch, vocab) float32.
-    """
+    """Exclude the tokens whose probability is below min-p times the highest one, in place."""
     cut = [(index, row.temperature * math.log(row.min_p)) for index, row in sampled if row.min_p]
     if not cut:
         return

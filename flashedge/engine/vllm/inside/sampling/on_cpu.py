@@ -52,7 +52,6 @@ def mark_winners(
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
-    """`naive.hash_tokens` as signed numbers: (vocab,) int32."""
     return naive.hash_tokens(vocab, device).to(torch.int32)
 
 
@@ -86,10 +85,7 @@ def _find_winners(scaled: Floats, keys: list[int], hashes: Hashes) -> list[int]:
 
 
 def draw_bits(keys: list[int], hashes: Hashes) -> torch.Tensor:
-    """The random bits of `naive.draw_gumbel`, inverted: (rows, tokens) int32, below 2**23.
-
-    keys: (rows,) of 63 bits; hashes: (tokens,).
-    """
+    """The random bits of `naive.draw_gumbel`, inverted: (rows, tokens) int32, below 2**23."""
     wide = np.array(keys, dtype=np.uint64)[:, None]
     word = hashes ^ wide.astype(np.uint32)
     _mix(word)
@@ -101,16 +97,12 @@ def draw_bits(keys: list[int], hashes: Hashes) -> torch.Tensor:
 
 
 def approximate_gumbel(inverted: torch.Tensor) -> torch.Tensor:
-    """`naive.draw_gumbel` in float32, within `TOLERANCE`.
-
-    The uniform number less 1 is exact, where the logarithm of a number near 1 would not be.
-    """
+    """The uniform number less 1 is exact, where the logarithm of a number near 1 would not be."""
     rest = inverted.to(torch.float32).add_(0.5).mul_(-(2.0**-23))
     return rest.log1p_().neg_().log_().neg_()
 
 
 def _mix(word: Hashes) -> None:
-    """MurmurHash3's finalizer, in place."""
     word ^= word >> 16
     word *= np.uint32(0x85EBCA6B)
     word ^= word >> 13
@@ -122,11 +114,8 @@ _count_in_vllm = logprobs.batched_count_greater_than
 
 
 def count_at_least(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Stand for vLLM's function, whose sum over booleans takes a CPU more than twice as long as the
-    log-probabilities. Nothing of ours reads it.
-
-    x: (rows, vocab); values: (rows, 1). Returns (rows,) int64.
-    """
+    """vLLM's sum over booleans takes a CPU longer than the log-probabilities, and nothing of ours
+    reads it. x: (rows, vocab); values: (rows, 1). Returns (rows,) int64."""
     if x.device.type != "cpu":
         return _count_in_vllm(x, values)
     pairs = zip(x.numpy(), values.numpy(), strict=True)
