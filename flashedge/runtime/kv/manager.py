@@ -25,7 +25,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flashedge.engine.base import (
@@ -58,37 +58,35 @@ ROUNDED_BLOCKS = 2
 """A grant may lack this many blocks: budgets are whole blocks, and vLLM never uses one block."""
 
 
+@dataclass(eq=False, kw_only=True)
 class RunMemory:
-    def __init__(
-        self,
-        on_load: Callable[[], None],
-        emit: Callable[[Event], None],
-        prompt_tokens: int,
-        *,
-        baseline: bool,
-    ) -> None:
-        """on_load: called when the run has another load."""
-        self.baseline = baseline
-        self.load: Workload | None = None
-        self._on_load, self._emit, self._prompt_tokens = on_load, emit, prompt_tokens
-        self._split: KvSplit | None = None
-        self._curves: str | None = None
-        self._counts = {"split_moves": 0, "offloads": 0}
+    """A run's part in the KV memory."""
+
+    on_load: Callable[[], None]
+    """Called when the run has another load."""
+    send: Callable[[Event], None]
+    prompt_tokens: int
+    baseline: bool
+    load: Workload | None = None
+    split: KvSplit | None = None
+    curves: str | None = None
+    split_moves: int = 0
+    offloads: int = 0
 
     def follow(self, tree: Tree, commands: Sequence[Command]) -> None:
         """With each turn of the search a level of steps may begin, which is a new load."""
         steps = [command.granularity for command in commands if isinstance(command, Expand)]
         if steps:
-            self.load = estimate_load(tree, self._prompt_tokens, steps[0])
-            self._on_load()
+            self.load = estimate_load(tree, self.prompt_tokens, steps[0])
+            self.on_load()
 
     def record_split(self, split: KvSplit, curves: str) -> None:
         """Record the split in effect, and emit an event if its bytes changed."""
-        last, self._split, self._curves = self._split, split, curves
+        last, self.split, self.curves = self.split, split, curves
         if last is not None and last.has_same_bytes(split):
             return
-        self._counts["split_moves"] += last is not None
-        self._emit(
+        self.split_moves += last is not None
+        self.send(
             KvSplitChanged(
                 generator_bytes=split.generator_bytes,
                 verifier_bytes=split.verifier_bytes,
@@ -101,18 +99,19 @@ class RunMemory:
         )
 
     def emit(self, event: Event) -> None:
-        self._counts["offloads"] += isinstance(event, Offloaded)
-        self._emit(event)
+        self.offloads += isinstance(event, Offloaded)
+        self.send(event)
 
     @property
     def record(self) -> dict[str, Any]:
-        split = self._split
+        split = self.split
         return {
-            "curves": self._curves,
+            "curves": self.curves,
             "generator_bytes": split and split.generator_bytes,
             "verifier_bytes": split and split.verifier_bytes,
             "offload": split is not None and split.offload,
-            **self._counts,
+            "split_moves": self.split_moves,
+            "offloads": self.offloads,
         }
 
 
@@ -208,7 +207,9 @@ class KvManager:
         self, emit: Callable[[Event], None], prompt_tokens: int, *, baseline: bool
     ) -> Iterator[RunMemory]:
         """While a baseline run is registered, the memory is divided evenly for all runs."""
-        run = RunMemory(self._update_load, emit, prompt_tokens, baseline=baseline)
+        run = RunMemory(
+            on_load=self._update_load, send=emit, prompt_tokens=prompt_tokens, baseline=baseline
+        )
         self._runs[run] = None
         try:
             yield run
