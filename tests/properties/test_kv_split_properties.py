@@ -39,7 +39,6 @@ def loads(draw: st.DrawFn) -> Workload:
 
 
 def estimate_missing(engine: EngineCost, load: Workload, kv_bytes: int) -> float:
-    """Share of the live tree outside the window of neighbours that fits."""
     bare = Stage(replace(engine, least_bytes=0), load, decodes=True)
     one, whole = bare.count_bytes(1), bare.count_bytes(load.paths)
     return 0.0 if kv_bytes >= whole else 1 - (kv_bytes - one) / (whole - one)

@@ -117,8 +117,6 @@ SAMPLING = Sampling()
 
 
 class BoardMachine(RuleBasedStateMachine):
-    """Two runs on one board, against plain counts."""
-
     def __init__(self) -> None:
         super().__init__()
         self.board = DraftBoard()

@@ -1,8 +1,7 @@
 # ruff: noqa: E402
 """What is decided about an engine before its first kernel runs, on a faked card (`fake_cuda`).
 
-Importing this module fakes the card for good: `fake_cuda.run_on_card` calls `walk` in a process of
-its own, which answers in JSON.
+Importing this module fakes the card for good: `walk` runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ PAIR = "math-1.5b+skywork-1.5b"
 
 
 def walk(folder: str) -> dict[str, Any]:
-    """All of the functions below, in one process."""
     models = Path(folder)
     found: dict[str, Any] = {"cards": {card: walk_card(card, models) for card in CARDS}}
     install()
@@ -120,13 +118,10 @@ def _build_options(
 
 
 def _build_config(*args: Any, **changes: Any) -> Any:
-    """vLLM's configuration of an engine with our options."""
     return _build_options(*args, **changes).build_args().create_engine_config()
 
 
 def walk_card(card: str, folder: Path) -> dict[str, Any]:
-    """The planned KV in bytes, and for each role and dtype what vLLM makes of the options that we
-    start its engine with."""
     forget_card()
     pair, config = _plan(card)
     install(card)
@@ -145,11 +140,9 @@ LAYOUTS = {
     "both on two": (("4090", "4090"), "0,1", "0,1"),
     "two and one": (("3060", "3060", "4090"), "0,1", "2"),
 }
-"""Cards of a machine, and the setting devices of both engines."""
 
 
 def walk_layout(name: str, folder: Path) -> dict[str, Any]:
-    """What vLLM makes of the options of both engines."""
     cards, generator, verifier = LAYOUTS[name]
     nvml = fake_cards(*cards)
     use_nvml(nvml)
@@ -196,15 +189,13 @@ def _describe(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> di
 
 
 def count_forward(folder: Path, **changes: int) -> int:
-    """The peak bytes of vLLM's forward pass at the batch limit, on tensors without data. The layers
-    run as on a card, with kernels that only say what they return."""
+    """The peak bytes at the batch limit, on tensors without data. The kernels only say what they
+    return."""
     pair, config = _plan()
     return count_peak(_build_config("verifier", "bfloat16", config, pair, folder, **changes))
 
 
 def walk_experimental(folder: Path) -> dict[str, Any]:
-    """What vLLM makes of both engines' options where the generator has its second model runner, and
-    the verifier graphs."""
     use_nvml(fake_card("4090"))
     forget_card()
     apply_patches(ProcessKind.DAEMON)
@@ -214,8 +205,6 @@ def walk_experimental(folder: Path) -> dict[str, Any]:
 
 
 def walk_passes(folder: Path) -> dict[str, Any]:
-    """What a pass of deterministic requests changes of a step on a card: the rows, the CUDA graph,
-    and the splits of FlashAttention."""
     pair, config = _plan()
     own = _build_config("generator", "bfloat16", config, pair, folder)
     spec = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=128, dtype=torch.bfloat16)
@@ -243,8 +232,6 @@ def walk_passes(folder: Path) -> dict[str, Any]:
 
 
 def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
-    """The CUDA graph and the padded rows that the model runner takes for five decodes, in a step of
-    vLLM's own and in a pass."""
     dispatcher = CudagraphDispatcher(own)
     dispatcher.initialize_cudagraph_keys(own.compilation_config.cudagraph_mode, 1)
     fake = SimpleNamespace(
@@ -271,8 +258,6 @@ def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
 
 
 def walk_commands() -> dict[str, Any]:
-    """What the commands say on a 4090, and how the daemon's engines would start: there, and on a
-    card each."""
     use_nvml(fake_card("4090"))
     forget_card()
     found: dict[str, Any] = {}
@@ -316,7 +301,6 @@ def _build_engines(settings: Mapping[str, object] | None = None) -> tuple[Any, A
 
 
 def _refuse(settings: Mapping[str, object]) -> str | None:
-    """What the daemon says to `settings` before it starts anything."""
     try:
         build(load_config(settings))
     except FlashEdgeError as error:

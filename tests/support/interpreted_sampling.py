@@ -108,7 +108,6 @@ def test_races_that_float32_can_not_decide() -> None:
 
 
 def test_of_equal_sums_the_first_wins() -> None:
-    """Two tokens with the same random bits tie exactly."""
     row, vocab = make_row(3), 20_000
     noise = draw_gumbel([row.key], hash_tokens(vocab, CPU).unsqueeze(0))[0]
     values, counts = noise.unique(return_counts=True)
@@ -142,7 +141,6 @@ def compute_both(approximate, exact, BLOCK: tl.constexpr):
 
 
 def test_the_float32_noise_is_close_for_all_random_bits() -> None:
-    """The kernel's shortcut rests on it."""
     block = 1 << 20
     approximate, exact = (torch.empty(1 << BITS) for _ in range(2))
     compute_both[((1 << BITS) // block,)](approximate, exact, BLOCK=block)

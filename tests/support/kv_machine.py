@@ -18,8 +18,6 @@ OPEN = 16  # most at once
 
 
 class Machine:
-    """The requests that are open, and the answers they must get."""
-
     def __init__(
         self, generator: Generator, verifier: Verifier, problem: Problem, seed: int
     ) -> None:

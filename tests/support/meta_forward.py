@@ -19,12 +19,10 @@ KERNELS = {
 }
 """The CUDA kernels of a Qwen2 layer, which write into tensors of their callers."""
 QUESTIONS = ("cutlass_scaled_mm_supports_fp8", "cutlass_scaled_mm_supports_block_fp8")
-"""What vLLM asks its CUDA library on import."""
 _libraries = []  # a library's operators live as long as it does
 
 
 def register_kernels() -> None:
-    """Define the kernels for tensors without data, where vLLM's CUDA library is missing."""
     library = torch.library.Library("_C", "FRAGMENT")
     for name, signature in KERNELS.items():
         if not hasattr(torch.ops._C, name):
@@ -44,7 +42,6 @@ def register_kernels() -> None:
 
 
 def count_peak(config: Any) -> int:
-    """The peak bytes of a forward pass of as many tokens as a step may have."""
     from vllm.config import set_current_vllm_config
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
     from vllm.distributed.parallel_state import model_parallel_is_initialized

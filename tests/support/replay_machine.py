@@ -28,13 +28,10 @@ from tests.support.async_core import make_async_core, step_core
 
 BLOCK = 8
 STOP = 7
-"""Ends an answer where it is drawn."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """A request, and what came out of it."""
-
     prompt: tuple[int, ...]
     seed: int
     max_tokens: int
@@ -62,7 +59,6 @@ class HashRunner(TokenRunner):
         self._slots: dict[tuple[int, int], tuple[int, bool]] = {}
         """By block and place: hash of the tokens up to it, and whether a pass wrote it."""
         self._written: set[tuple[int, int]] = set()
-        """In this step."""
 
     def run(self, output: Any) -> Any:
         replay_pass = find_pass(output)
@@ -85,7 +81,6 @@ class HashRunner(TokenRunner):
         return ran
 
     def compute(self, output: Any, name: str) -> Span:
-        """Read and write KV."""
         blocks, is_pass = self._states[name].blocks, find_pass(output) is not None
         span = super().compute(output, name)
         assert span.end <= len(span.inputs), "nothing is computed from a token that nobody knows"
@@ -104,11 +99,8 @@ class HashRunner(TokenRunner):
 
 
 class Machine:
-    """One random schedule."""
-
     requests = 14
     arrival_rate, abort_rate, restart_rate = 0.2, 0.02, 0.005
-    """Chances of each before a step."""
 
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool = False) -> None:
         """start: makes a scheduler, at first and after each restart. is_async: whether two steps
@@ -141,7 +133,6 @@ class Machine:
         )
 
     def run(self, max_steps: int = 4000) -> None:
-        """Take random events until every request is over."""
         waiting = list(enumerate(self.asked))
         names: dict[str, Asked] = {}
         idle = 0

@@ -49,8 +49,6 @@ class SlotRunner(SearchRunner):
 
 
 class SlotMachine(SearchMachine):
-    """Random searches on the second runner, which serves no deterministic ones."""
-
     deterministic = 0.0
 
     def _open(self, scheduler: Any) -> None:

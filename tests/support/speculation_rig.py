@@ -45,8 +45,6 @@ def spec_for(problem: int, **fields: Any) -> Request:
 
 
 class Batch(NamedTuple):
-    """The sequences of one engine step."""
-
     standard: int
     drafts: int
     waiting: int
@@ -55,8 +53,6 @@ class Batch(NamedTuple):
 
 
 class WatchedGenerator(SimulatedGenerator):
-    """Records its batches, its requests and its chunks."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.batches: list[Batch] = []
@@ -110,7 +106,6 @@ class DrivenRun:
     outcome: Outcome
     speculation: Speculation
     seconds: float
-    """Virtual seconds."""
     verifier_tokens: int
 
 

@@ -86,7 +86,6 @@ def test_the_window_holds_the_last_known_token(shape: ReplayShape, known: int, r
 
 @given(shapes(), st.integers(1, 2000), st.integers(0, 100))
 def test_prefill_ends_where_the_window_begins(shape: ReplayShape, known: int, shared: int) -> None:
-    """Whatever was found in the cache, and in chunks that one pass holds."""
     computed = min(shared * shape.window, shape.find_window(known))
     while computed < shape.find_window(known):
         end = shape.end_chunk(computed, known)

@@ -1,7 +1,4 @@
-"""The KV split: known settings, ties, offload, hysteresis, too little memory.
-
-Compared with a brute-force sweep: tests/properties/test_kv_split_properties.py.
-"""
+"""The KV split: known settings, offload, hysteresis, too little memory."""
 
 from __future__ import annotations
 
@@ -28,12 +25,10 @@ COSTS: Any = {"generator": SMALL, "verifier": VERIFIER_7B}
 
 
 def refit(split: KvSplit, load: Workload = LEVEL, link: HostLink | None = None) -> Any:
-    """Never None here."""
     return refit_split(split, load, **COSTS, link=link)
 
 
 def test_a_kept_split_is_refitted_to_another_load() -> None:
-    """Hysteresis keeps the bytes. Batches and times are those of the new load."""
     few = replace(LEVEL, paths=4, live_tokens=1600)
     standing = split_of(3000 * MIB, few)
     assert (standing.decode_batch, standing.prefill_batch) == (4, 4)
@@ -47,7 +42,6 @@ def test_a_kept_split_is_refitted_to_another_load() -> None:
     ("kv_bytes", "generator_bytes"), [(100, 50), (60, 20), (50, 10), (21, 11), (20, 10)]
 )
 def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: int) -> None:
-    """If an engine needs more than half for one request, the other gets less."""
     generator = replace(FLAT, least_bytes=10)
     verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
     split = split_evenly(kv_bytes, generator=generator, verifier=verifier)
@@ -82,7 +76,6 @@ def test_spare_memory_is_divided_in_proportion() -> None:
 
 
 def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None:
-    """One byte less costs next to nothing, half of it half of the tree."""
     whole = Stage(VERIFIER_7B, LEVEL, decodes=False).whole
     beside = Stage(SMALL, LEVEL, decodes=True).whole
 
@@ -130,8 +123,6 @@ def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
 
 @pytest.mark.parametrize("link", [None, LINK])
 def test_the_error_for_too_little_memory_names_the_bytes(link: HostLink | None) -> None:
-    """To offload needs room for the larger engine only."""
-
     def choose(kv_bytes: int) -> KvSplit:
         return choose_split(LEVEL, **COSTS, link=link, kv_bytes=kv_bytes)
 

@@ -36,8 +36,6 @@ def continuation(beam: int, *, max_drafts: int = 4, level: int = 1, run: str = "
 
 
 class Level:
-    """A board with one level of beams, of these `max_drafts`."""
-
     def __init__(self, *max_drafts: int) -> None:
         self.board = DraftBoard()
         self.beams = [
@@ -201,7 +199,6 @@ def test_an_illegal_move_changes_nothing(end: DraftState) -> None:
 
 
 def test_a_paused_draft_takes_the_token_that_was_in_flight() -> None:
-    """The asynchronous engine may end its step by it. Nothing of it is left to run."""
     level = Level(4, 4)
     draft = level.finish(0)
     assert draft is not None
@@ -305,7 +302,6 @@ def test_a_dead_engine_forgets_drafts_but_not_the_count() -> None:
 
 
 def test_an_expansion_waits_for_earlier_ones_of_its_run_but_not_for_later_ones() -> None:
-    """With rollouts in parallel: results are taken in the order in which the expansions began."""
     board = DraftBoard()
     beams = {
         number: board.add_beam(continuation(number, level=number), SAMPLING) for number in (1, 2, 3)

@@ -18,7 +18,6 @@ from vllm.v1.request import Request
 from flashedge.engine.vllm.inside.kv.quota import KvQuota
 
 BLOCK, BLOCKS, LONGEST = 4, 12, 20
-"""Tokens of a block, blocks that requests can use, and tokens of a request."""
 CHAT, OTHER, THIRD = ([number] * 17 for number in (1, 2, 3))
 """Prompts of four full blocks, and a token more."""
 HASHER = get_request_block_hasher(BLOCK, sha256)

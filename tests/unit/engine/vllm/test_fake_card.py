@@ -1,8 +1,4 @@
-"""What starts on a card, walked through vLLM's own CUDA platform on mocked cards.
-
-vLLM's Python files are the same in both builds. One process walks all of it, since it changes vLLM
-for good.
-"""
+"""What starts on a card, walked through vLLM's own CUDA platform on mocked cards."""
 
 from __future__ import annotations
 
@@ -49,7 +45,6 @@ def test_every_card_and_dtype_starts_as_planned(walked: Any) -> None:
 
 
 def test_the_generator_alone_has_the_second_runner(walked: Any) -> None:
-    """With the same graphs and memory. The verifier's passes have graphs of their parts only."""
     first, found = walked["cards"]["4090"]["engines"], walked["experimental"]
     assert found["generator"] == {**first["generator bfloat16"], "v2_runner": True}
     graphs = {"graph_mode": "PIECEWISE", "graph_sizes": list(PASS_SIZES)}
@@ -58,7 +53,6 @@ def test_the_generator_alone_has_the_second_runner(walked: Any) -> None:
 
 
 def test_engines_on_several_cards_start_as_planned(walked: Any) -> None:
-    """A model of 28 attention heads and 4 KV heads. KV is in MiB on each card."""
     found = walked["layouts"]
     one, several = "UniProcExecutor", "mp"
     expected = {
@@ -75,7 +69,6 @@ def test_engines_on_several_cards_start_as_planned(walked: Any) -> None:
 
 
 def test_the_forward_pass_holds_what_is_estimated(walked: Any) -> None:
-    """vLLM's model with the kernels of a card, counted on tensors without data."""
     counted = walked["forward"]
     for name, (hidden, width) in {"7B": (3584, 18_944), "1.5B": (1536, 8960)}.items():
         estimate = estimate_forward(2, 4096, hidden, width, on_card=True)

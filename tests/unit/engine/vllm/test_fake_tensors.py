@@ -1,8 +1,5 @@
-"""The code that handles a card's tensors, on fake ones: shapes and devices, but no data.
-
-A fake tensor has no values, so an operation raises where its result's shape would depend on them.
-On a card the host would wait there for the card.
-"""
+"""The code that handles a card's tensors, on fake ones without data: an operation raises where its
+result's shape would depend on values, for which the host would wait."""
 
 from __future__ import annotations
 
@@ -28,8 +25,6 @@ COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 
 class NoWaiting(TorchDispatchMode):
-    """Refuses copies between host and card that make the host wait."""
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -80,7 +75,6 @@ def test_the_kernel_gets_its_rows_by_one_copy_on_the_card(card: FakeTensorMode) 
 
 
 def test_a_fake_card_notices_when_the_host_waits(card: FakeTensorMode) -> None:
-    """Otherwise the tests above would pass whatever the code does."""
     logits = torch.empty(3, VOCAB, device=CARD)
     with pytest.raises(DataDependentOutputException):
         logits.max().item()

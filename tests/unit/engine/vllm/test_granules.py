@@ -81,7 +81,6 @@ PAGE = mmap.PAGESIZE
 
 
 def make_range(granule: int) -> tuple[HostPages, KvRange, Sequence[torch.Tensor]]:
-    """Two layers of 8 blocks, each of 2 pages."""
     pages = HostPages(32 * PAGE, granule, guarded=True)
     layers = pages.tensor.view(2, 8, 2 * PAGE).unbind(0)
     return pages, KvRange(pages, layers, 8), layers

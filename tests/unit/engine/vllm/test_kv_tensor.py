@@ -1,8 +1,4 @@
-"""A worker whose KV is not in FlashEdge's memory is refused before its first request.
-
-That is what a model runner would have for which `allocate_kv_cache` is not replaced. vLLM has two,
-which import it in modules of their own.
-"""
+"""A worker whose KV is not in FlashEdge's memory is refused before its first request."""
 
 from __future__ import annotations
 
@@ -31,7 +27,6 @@ LAYERS, BLOCKS, BLOCK_BYTES = 2, 4, 4000  # with some room behind them in the la
 
 @pytest.fixture
 def layers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """The KV of an engine that asked FlashEdge for its memory."""
     pages = HostPages(LAYERS * BLOCKS * BLOCK_BYTES)
     views = list(pages.tensor.view(LAYERS, BLOCKS, BLOCK_BYTES))
     monkeypatch.setattr(kv_tensor, "_ranges", [KvRange(pages, views, BLOCKS)])
@@ -39,7 +34,6 @@ def layers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 
 
 def describe(kv_caches: list[torch.Tensor]) -> Any:
-    """What the worker of a model runner with this KV says."""
     worker = KvMemory()
     worker.model_runner = GPUModelRunner.__new__(GPUModelRunner)
     worker.model_runner.kv_caches = kv_caches

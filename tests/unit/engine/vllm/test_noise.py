@@ -41,7 +41,6 @@ def find_winners(module: Any, logits: torch.Tensor, rows: list[IndexedRow]) -> l
 def test_a_cpu_draws_the_tokens_of_the_twin(
     seed: int, spread: float, top_k: int, top_p: float, at_once: int
 ) -> None:
-    """Rows are peaked or flat, and some of their tokens are masked."""
     torch.manual_seed(seed)
     logits = torch.randn(6, VOCAB) * spread
     logits[3] *= 0.01
@@ -83,7 +82,6 @@ def test_the_error_is_far_below_the_tolerance_for_all_random_bits() -> None:
 
 
 def test_no_two_noises_differ_by_more_than_the_span() -> None:
-    """The largest and the smallest noise follow from the formula."""
     least, most = (-math.log(-math.log(u)) for u in (0.5 / 2**23, 1 - 0.5 / 2**23))
     assert most - least < on_cpu.SPAN < most - least + 0.1
 

@@ -66,7 +66,6 @@ class Client:
 
 
 async def send(client: Any, *requests: EngineCoreRequest) -> None:
-    """Send them in one turn of the event loop, and let it be over."""
     for request in requests:
         await client.add_request_async(request)
     await asyncio.sleep(0.01)
@@ -109,7 +108,6 @@ def client() -> Any:
 
 
 async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
-    """Nothing of a request gets lost on the way."""
     options: list[dict[str, Any]] = [{}, {"max_tokens": 5, "stop_token_ids": [4]}, {"logprobs": 0}]
     requests = [make_request(str(i), temperature=0.0, **each) for i, each in enumerate(options)]
     await asyncio.gather(*(client.add_request_async(each) for each in requests))
@@ -170,7 +168,6 @@ async def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: A
 async def test_an_error_of_the_scheduler_ends_the_engine(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it does where a request comes alone."""
     record = StepRecord(bytearray(RECORD_BYTES))
     await send(client, make_request("worse"))
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [FaultHandler(record)])

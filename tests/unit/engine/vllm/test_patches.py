@@ -30,7 +30,6 @@ DAEMON = ProcessKind.DAEMON
 
 @pytest.fixture
 def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module with a function and a class, in place of vLLM's."""
     module = ModuleType("fake_vllm")
     exec("def start(): ...\nclass Core: ...\ndef ours(): ...", module.__dict__)
     monkeypatch.setitem(sys.modules, "fake_vllm", module)
@@ -108,7 +107,6 @@ def test_a_patch_that_does_not_fit_this_vllm_is_refused(
 
 
 def find_assignments(tree: ast.Module) -> Iterator[str]:
-    """Assignments to attributes of what a module imports from vLLM."""
     imported = {
         (alias.asname or alias.name).split(".")[0]
         for node in ast.walk(tree)

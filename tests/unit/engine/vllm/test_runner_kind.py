@@ -26,7 +26,6 @@ from flashedge.runtime.request.plan import check_shapes
 VOCAB = 300
 CPU = torch.device("cpu")
 CUTS = ((0, 1.0, 0.0), (20, 0.9, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.05), (5, 1.0, 0.0))
-"""(top-k, top-p, min-p)."""
 
 
 def make_config(*, second: bool = False) -> Any:
@@ -70,8 +69,7 @@ def draw_by_second(
 
 @pytest.mark.parametrize("rows", [1, 64, 65, 256])
 def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None:
-    """2,500 tokens for each number of rows. A row alone draws what it draws among the others, where
-    vLLM's own top-p takes another kernel for more than 64 rows."""
+    """A row alone draws what it draws among the others."""
     random = torch.Generator().manual_seed(rows)
     drawn = 0
     while drawn < 2500:
@@ -92,7 +90,6 @@ def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None
 
 @pytest.mark.parametrize("second", [False, True])
 def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None:
-    """On a CPU its class derives from vLLM's."""
     first, other = (
         object.__new__(type("CPUModelRunner", (kind,), {})) for kind in (FirstRunner, SecondRunner)
     )

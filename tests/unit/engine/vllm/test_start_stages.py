@@ -1,7 +1,5 @@
-"""What a starting engine tells the daemon: from the log lines of a card's start to one short line.
-
-The lines are those that vLLM 0.32.0 logs on a card, in their order, as its source has them.
-"""
+"""What a starting engine tells the daemon of the log lines of a card's start, as vLLM 0.32.0 has
+them."""
 
 from __future__ import annotations
 

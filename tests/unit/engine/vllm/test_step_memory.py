@@ -52,8 +52,6 @@ class NVMLError(Exception):
 
 
 class Nvml:
-    """A driver that tells these processes of the card, and no other card."""
-
     NVMLError = NVMLError
 
     def __init__(self, processes: list[tuple[int, int | None]] | None) -> None:

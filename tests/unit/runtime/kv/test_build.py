@@ -29,7 +29,6 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def plan_pair(each_bytes: int) -> Pair:
-    """The bundled pair, planned with `each_bytes` for each engine."""
     memory = KvSizes(generator_kv_bytes=each_bytes, verifier_kv_bytes=each_bytes)
     return replace(find_pair("bundled", load_config()), memory=memory)
 

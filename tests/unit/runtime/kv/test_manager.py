@@ -65,7 +65,6 @@ def alternate(load: Workload | None) -> KvSplit:
 
 
 def share(generator_bytes: int) -> KvSplit:
-    """All of the memory, divided."""
     verifier_bytes = ROOM.kv_bytes - generator_bytes
     return replace(
         ALTERNATING, generator_bytes=generator_bytes, verifier_bytes=verifier_bytes, offload=False
@@ -135,8 +134,6 @@ async def managed_engines(
 
 
 def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on virtual time."""
-
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         run_virtual(test(*args, **kwargs))
@@ -286,7 +283,6 @@ async def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
 
 @virtual
 async def test_offload_is_chosen_only_if_it_is_faster() -> None:
-    """The same run, with a fast link and with one over which nothing is worth moving."""
     spec = replace(BEAM, n=16)
     for link, offloads in (
         (LINK, True),
@@ -320,7 +316,6 @@ class ShortMemory:
         return await self._budget(kv_bytes)
 
     async def restore(self) -> int:
-        """Resumes with a smaller quota, as `inside.kv.quota` does."""
         if self.limit_bytes is not None:
             await self._budget(self.limit_bytes)
         return await self._restore()
@@ -328,7 +323,6 @@ class ShortMemory:
 
 @virtual
 async def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is requested again with the next split."""
     split = share(HALF)
     async with managed_engines(forced=lambda load: split) as here:
         short = ShortMemory(both(here.engines)[0], monkeypatch)
