@@ -131,13 +131,10 @@ async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
     added, aborted = client.said
     assert [request.request_id for request in deliver(added).added] == ["a", "c"]
     assert aborted == ("abort", ["a"])
-
-
-async def test_all_are_aborted_before_they_are_sent(client: Any) -> None:
-    await client.add_request_async(make_request("a"))
-    await client.abort_requests_async(["a"])
+    await client.add_request_async(make_request("d"))
+    await client.abort_requests_async(["d"])
     await asyncio.sleep(0.01)
-    assert client.said == []
+    assert len(client.said) == 2, "nothing is left to send"
 
 
 async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
