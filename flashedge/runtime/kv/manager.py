@@ -81,7 +81,6 @@ class RunMemory:
             self.on_load()
 
     def record_split(self, split: KvSplit, curves: str) -> None:
-        """Record the split in effect, and emit an event if its bytes changed."""
         last, self.split, self.curves = self.split, split, curves
         if last is not None and last.has_same_bytes(split):
             return
@@ -185,8 +184,8 @@ class KvManager:
 
     @contextmanager
     def count_plain_request(self, role: EngineRole = EngineRole.GENERATOR) -> Iterator[None]:
-        """Count a request outside any run while the context is open. Meanwhile nothing is
-        offloaded: a stream of them could keep a run from ever being scored."""
+        """Meanwhile nothing is offloaded: a stream of them could keep a run from ever being
+        scored."""
         self._plain_requests += 1
         if self._split.offload:
             self._request_update()
@@ -331,7 +330,6 @@ class KvMover:
         return self._dividing_s / max(1, self.divisions)
 
     def measure_link(self, link: HostLink | None) -> HostLink | None:
-        """Replace the link's assumed speed by the measured one, once enough has moved."""
         if link is None or self._moved_bytes < MEASURED_BYTES:
             return link
         return replace(link, bytes_per_s=self._moved_bytes / self._moving_s)

@@ -64,7 +64,6 @@ class KvSplit:
     generate_s: float
     verify_s: float
     transfer_s: float = 0.0
-    """Seconds to move KV to host memory and back."""
     offload: bool = False
     """Whether the engines alternate: each has its bytes only while the other is offloaded."""
     generator_saved: bool = False

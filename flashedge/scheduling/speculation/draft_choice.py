@@ -24,7 +24,6 @@ MAX_COLD_STARTS = 4  # steps of a level that may start without a draft (see `cou
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
     running: int
-    """Standard requests in the batch."""
     waiting: int
     """Standard requests outside it."""
     max_running: int

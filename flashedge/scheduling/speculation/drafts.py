@@ -128,9 +128,7 @@ class Beam:
     path: TokenIds | None = None
     """None while the step generates."""
     order: int = 0
-    """How many beams had finished before this one did."""
     drafts: list[Draft] = field(default_factory=list)
-    """Drafts of its first children, in order and in any state."""
 
     @property
     def next_children(self) -> range:

@@ -28,7 +28,6 @@ from flashedge.search.steps import TOP, estimate_entropy
 _add = RequestOutput.add
 PERIOD_S = 0.05
 LISTS = (LOGPROBS, ENTROPIES)
-"""What an output carries with one number for each token."""
 
 
 def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> None:

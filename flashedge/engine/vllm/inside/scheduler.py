@@ -131,13 +131,13 @@ class EdgeScheduler(AsyncScheduler):
     ) -> tuple[list[int], bool]:
         if self.drafts.forgets_token(request):
             return [], False
-        if request.request_id not in self.passes.windows.replays:
-            append = partial(super()._update_request_with_output, request, is_stale=is_stale)
-            return self.boundaries.append(request, new_token_ids, append)
         if self.passes.withholds(request):
             self.passes.keep_candidates(request, new_token_ids)
             return [], False
-        return self.boundaries.append(request, new_token_ids, partial(self._append, request))
+        append = partial(super()._update_request_with_output, request, is_stale=is_stale)
+        if request.request_id in self.passes.windows.replays:
+            append = partial(self._append, request)
+        return self.boundaries.append(request, new_token_ids, append)
 
     def _append(self, request: Request, token_ids: list[int]) -> tuple[list[int], bool]:
         """Append tokens that a pass has drawn. The asynchronous scheduler would share their blocks

@@ -25,7 +25,6 @@ SHORTAGES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAIL
 """What errors of PyTorch say that are no OutOfMemoryError and yet mean that memory was short."""
 
 ANY = b"*"
-"""Stands for the names where any request may be in the step."""
 
 _PROGRESS = struct.Struct("<Q")
 _STATE = struct.Struct("<BBHII")

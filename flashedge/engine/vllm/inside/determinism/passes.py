@@ -67,7 +67,6 @@ class Passes:
         self._admits = True
         """False after a pass for which there was no memory: the next step is another one."""
         self._hidden: list[Request] = []
-        """Running requests that are not in the pass."""
         self._displaced: list[Request] = []
         """Requests that lost their blocks in this step. They wait again when it is scheduled."""
         self._is_scheduling = False

@@ -123,7 +123,6 @@ class KvQuota:
         return [b.block_id for b in found if b.ref_cnt > 0 or b.block_hash is not None]
 
     def drop_kv(self) -> None:
-        """Forget all KV: running requests begin again, and no prefix is found."""
         while self._preempt_one(lambda request: True):
             pass
         self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})

@@ -221,14 +221,12 @@ def _is_ahead(scaled, ids, bound, bound_id):
 
 @triton.jit
 def _draw_bits(ids, low, high):
-    """The 23 random bits of each token, as in `naive.draw_gumbel`."""
     word = _mix(_mix((ids.to(tl.uint32) * 0x9E3779B1) ^ low) ^ high)
     return (word >> 9).to(tl.int32)
 
 
 @triton.jit
 def _mix(x):
-    """MurmurHash3's finalizer."""
     x = (x ^ (x >> 16)) * 0x85EBCA6B
     x = (x ^ (x >> 13)) * 0xC2B2AE35
     return x ^ (x >> 16)
