@@ -179,8 +179,8 @@ class Windows:
         return blocks, found, *rest
 
     def choose_allocation(self, request: Request) -> dict[str, Any]:
-        """A window gets all of its blocks. They stay out of the prefix cache until it is
-        verified."""
+        """More arguments of `allocate_slots`: a window gets all of its blocks, which stay out of
+        the prefix cache until it is verified."""
         replay = self.replays.get(request.request_id)
         if replay is None:
             return {}
