@@ -60,7 +60,6 @@ class KvSplit:
     decode_batch: int
     """Paths that the generator is assumed to decode at once."""
     prefill_batch: int
-    """Paths that the verifier is assumed to score at once."""
     generate_s: float
     verify_s: float
     transfer_s: float = 0.0

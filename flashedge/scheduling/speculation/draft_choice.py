@@ -25,7 +25,7 @@ MAX_COLD_STARTS = 4  # steps of a level that may start without a draft (see `cou
 class BatchView:
     running: int
     waiting: int
-    """Standard requests outside it."""
+    """Standard requests outside the batch."""
     max_running: int
     """Sequences that one step may hold, drafts included."""
     spare_blocks: int

@@ -130,11 +130,10 @@ def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
 def test_slots_are_filled_as_beams_finish() -> None:
     level = Level(4, 4, 4)
     assert level.start() == []
-    level.finish(1)
-    assert level.start() == [(1, 0)]
-    assert level.start() == []
-    level.finish(0)
-    assert level.start() == [(0, 0)]
+    for beam in (1, 0):
+        level.finish(beam)
+        assert level.start() == [(beam, 0)]
+        assert level.start() == []
     level.finish(2)  # the last one: no beam is waited for
     plan = level.board.plan(view(0))
     assert {draft.path[-1] for draft in plan.pause} == {0, 1}

@@ -23,7 +23,6 @@ from flashedge.scheduling.determinism import ReplayShape, StepKind
 PAD = 0
 """Stands where a window has no candidate: a guess like any other."""
 _PASS = "flashedge_pass"
-"""The attribute of a SchedulerOutput. vLLM pickles it along to workers in other processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +106,6 @@ class Windows:
         if (found := config.get(REPLAY_SHAPE)) is not None:
             self.set_shape(ReplayShape.from_json(found))
         self.step = StepKind.SHARED
-        """Of the step that is scheduled now, or was last."""
 
     def set_shape(self, shape: ReplayShape) -> None:
         """Raises ValueError where a window is open, or where the engine can't compute the shape."""
