@@ -1,9 +1,12 @@
-"""The daemon as a process: starting, finding, awaiting and stopping it, and what can go wrong."""
+"""The daemon as a process: starting, finding, awaiting and stopping it, its faults and its logs."""
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,9 +19,11 @@ import psutil
 import pytest
 
 from flashedge.config import Config, check_exposure, load_config
-from flashedge.daemon import control, files
+from flashedge.daemon import control, files, process
+from flashedge.daemon.files import bound_output, kept_output_path, log_path, output_path
 from flashedge.daemon.process import _server, bind, listen, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError, FlashEdgeError
+from tests.support.commands import wait_for
 from tests.support.paths import ROOT
 
 STUB = (sys.executable, str(ROOT / "tests" / "support" / "stub_daemon.py"))
@@ -191,14 +196,6 @@ def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
     assert files.find_holder(config) is None
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_state_folder_without_permission_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
-    with pytest.raises(ConfigError, match="can't write the state folder"):
-        control.start(config, {}, STUB)
-
-
 def test_a_state_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file where the folder should be")
     config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
@@ -286,3 +283,77 @@ def test_clients_drop_idle_connections_before_the_daemon_does(config: Config) ->
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = _server(None, config, listening)
     assert server.config.timeout_keep_alive > 60
+
+
+# ---------------------------------------------------------------- logs
+
+
+LINE = "run run-0123456789ab finished: 1.0 s, 100 tokens"
+
+
+@pytest.fixture
+def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    for handler in set(root.handlers) - set(handlers):
+        handler.close()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_the_log_rotates(
+    config: Config, own_logging: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.prepare_state_dir(config)
+    monkeypatch.setattr(process, "LOG_BYTES", 2000)
+    process._configure_logging(config)
+    for i in range(500):
+        logging.getLogger("flashedge.runtime.run").info("%s, number %d", LINE, i)
+    kept = sorted(log_path(config).parent.glob("daemon.log*"))
+    assert [path.name for path in kept] == ["daemon.log", *(f"daemon.log.{i}" for i in (1, 2, 3))]
+    assert all(path.stat().st_size <= 2000 for path in kept)
+    assert log_path(config).read_text().splitlines()[-1].endswith(f"{LINE}, number 499")
+
+
+def test_a_long_output_is_kept_once_and_begins_anew(config: Config) -> None:
+    """Whoever holds the file open goes on writing at its end."""
+    files.prepare_state_dir(config)
+    path = output_path(config)
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"first\n")
+        bound_output(config)
+        assert path.read_bytes() == b"first\n"
+        writer.write(b"x" * files.OUTPUT_BYTES)
+        bound_output(config)
+        writer.write(b"after\n")
+    assert path.read_bytes() == b"after\n"
+    assert kept_output_path(config).stat().st_size == files.OUTPUT_BYTES + 6
+
+
+def test_a_full_disk_costs_the_copy_only(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    def copy(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files.prepare_state_dir(config)
+    output_path(config).write_bytes(b"x" * (files.OUTPUT_BYTES + 1))
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    bound_output(config)
+    assert output_path(config).stat().st_size == 0
+
+
+def test_an_output_that_is_not_there_is_none(config: Config) -> None:
+    files.prepare_state_dir(config)
+    output_path(config).unlink()
+    bound_output(config)
+    assert not output_path(config).exists()
+
+
+def test_a_running_daemon_bounds_its_output(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "chatty")
+    started = control.start(config, {"port": config.port}, STUB)
+    control.wait_ready(config, started, timeout_s=20)
+    wait_for(lambda: output_path(config).stat().st_size == 0)
+    assert kept_output_path(config).stat().st_size > files.OUTPUT_BYTES

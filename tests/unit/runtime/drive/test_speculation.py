@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from flashedge.config import load_config
 from flashedge.engine.base import EngineProxy, ExtendRequest, ScoreRequest, StepScores
+from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ContextOverflow
+from flashedge.models.registry import find_pair
+from flashedge.optimizations import Features
+from flashedge.profiler.measure import DECODE
+from flashedge.profiler.profile import save_profile
+from flashedge.runtime.drive.engines import CONTEXT_TOKENS, set_flat_batch
+from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.tree import NodeStatus
@@ -22,6 +32,7 @@ from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.pair import Faults
 from tests.support.engine_rig import ask, generate, generate_all, settle
+from tests.support.fake_probe import sample
 from tests.support.runtime_rig import assert_nothing_left, both
 from tests.support.service_rig import Serve, ended
 from tests.support.speculation_rig import (
@@ -33,6 +44,7 @@ from tests.support.speculation_rig import (
     get_generator,
     spec_for,
 )
+from tests.unit.runtime.kv.test_curves import profile
 
 PROBLEMS = range(len(TRACE.rows))
 WIDE = {"n": 16}
@@ -340,3 +352,23 @@ async def test_the_switches_and_the_baseline(
     assert usage["speculated_tokens"] == (
         usage["speculation"]["drawn_tokens"] - usage["speculation"]["kept_tokens"]
     )
+
+
+@pytest.mark.parametrize(
+    ("kept", "speculation"), [(True, True), (True, False), (False, True), (False, False)]
+)
+def test_the_flat_batch_comes_from_the_profile_alone(
+    tmp_path: Path, kept: bool, speculation: bool
+) -> None:
+    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+    config = replace(config, features=Features(speculation=speculation))
+    pair = find_pair("bundled", config)
+    if kept:
+        path = locate_profile(pair, config)
+        save_profile(profile(compute_profile_fingerprint(pair, config)), path)
+    speculator: Any = SimpleNamespace(flat_batch=0)
+    set_flat_batch(speculator, load_curves(pair, config).generator, config)
+    once, eight = (sample(DECODE, batch, CONTEXT_TOKENS, 1).seconds for batch in (1, 8))
+    flat = 1 + int(7 * 0.25 * once / (eight - once))  # between these two the curve is a line
+    assert 1 < flat < 8
+    assert speculator.flat_batch == (flat if kept and speculation else 0)

@@ -1,4 +1,4 @@
-"""What the verifier sees of a path that thinks, if it is to judge the answer alone."""
+"""The thinking of a model and its answer, apart, and what a verifier of answers sees of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,26 @@ from flashedge.runtime.drive.scoring import Scoring
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request.strategies import build_search, find_usual_strategy
-from flashedge.runtime.thinking import Thinking
+from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.base import Generated
 from flashedge.search.steps import split_steps
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import FinishReason, Judges, Segment
+from tests.support.byte_codec import ByteCodec
 from tests.support.runtime_rig import BEST, sim_engines
-from tests.unit.runtime.test_thinking import CLOSED
 
+
+class ThinkingCodec(ByteCodec):
+    thinks = True
+
+
+def after(prompt: str) -> Thinking:
+    return Thinking.of_prompt(ThinkingCodec(), tuple(prompt.encode()))
+
+
+CLOSED = after("assistant: ")  # the model opens the tag itself
+OPENED = after("assistant: <think>\n")
+OFF = after("assistant: <think>\n\n</think>\n\n")
 PATH = "<think>\nIs it 2?\n\nNo.\n</think>\n\nSo 1 + 2 = 3.\n\nIt is 3."
 
 
@@ -122,3 +134,34 @@ def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> No
     (event,) = emitted
     assert isinstance(event, StepCompleted)
     assert event.answer == answer
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize(
+    ("thinking", "text", "parts"),
+    [
+        (CLOSED, "<think>\nSo 2.\n\nWait.\n</think>\n\n4", ("So 2.\n\nWait.", "4")),
+        (CLOSED, "\n<think></think>4 < 5", (None, "4 < 5")),
+        (CLOSED, "<think>\nSo 2", ("So 2", "")),
+        (CLOSED, "<thin air", (None, "<thin air")),
+        (CLOSED, " 4", (None, " 4")),
+        (CLOSED, "", (None, "")),
+        (CLOSED, "<th", (None, "<th")),
+        (OPENED, "So 2. </think> 4\n", ("So 2.", "4\n")),
+        (OPENED, "So </th", ("So </th", "")),
+        (OPENED, "So 2.", ("So 2.", "")),
+        (OFF, "The answer is 4.", (None, "The answer is 4.")),
+        (NO_THINKING, "<think>a</think>b", (None, "<think>a</think>b")),
+    ],
+)
+def test_split(thinking: Thinking, text: str, parts: tuple[str | None, str]) -> None:
+    assert thinking.split(text) == parts
+
+
+def test_the_steps_of_the_answer() -> None:
+    steps = ("<think>\nA 1.\n\n", "B.\n</think>\n\n", "So 2.\n\n", "It is 3.")
+    assert CLOSED.take_answer(steps) == ("So 2.\n\n", "It is 3.")
+    assert CLOSED.take_answer(steps[:1]) == steps[:1]
+    assert NO_THINKING.take_answer(steps) == steps
