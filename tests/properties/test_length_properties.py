@@ -53,7 +53,7 @@ def sample(distribution: LengthDistribution, limit: int, drawn: int, seed: int) 
 
 @settings(max_examples=60, deadline=None)
 @given(DISTRIBUTIONS, LIMITS, DRAWN)
-def test_quadrature_and_monte_carlo_agree(
+def test_quadrature_is_monte_carlo(
     distribution: LengthDistribution, limit: int, drawn: int
 ) -> None:
     assume(drawn < limit and survive(distribution, drawn) > -600)
@@ -82,7 +82,7 @@ def test_the_figures_are_in_order(distribution: LengthDistribution, limit: int, 
 
 @settings(max_examples=200, deadline=None)
 @given(DISTRIBUTIONS, LIMITS, st.integers(0, 2000), st.integers(1, 2000))
-def test_an_output_that_goes_on_is_longer(
+def test_who_goes_on_is_longer(
     distribution: LengthDistribution, limit: int, drawn: int, more: int
 ) -> None:
     """Whatever the distribution: P(X > x | X > d) rises with d."""

@@ -92,9 +92,7 @@ def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon)
     assert daemon.submitted[run] == {**asked, "token_budget": 500}
 
 
-def test_a_batch_may_be_as_urgent_as_anything_and_belong_to_a_program(
-    folder: Folder, daemon: BatchDaemon
-) -> None:
+def test_a_batch_may_be_urgent_and_part_of_a_program(folder: Folder, daemon: BatchDaemon) -> None:
     assert folder.solve("--priority", "0", "--program", "homework").code == 0
     assert {body["priority"] for body in daemon.submitted.values()} == {0}
     asked = [r for r in daemon.requests if r.method == "POST" and r.url.path == "/v1/runs"]
@@ -109,9 +107,7 @@ def test_as_json(folder: Folder) -> None:
     assert (told["problems"], told["correct"], told["graded"], told["tokens"]) == (3, 1, 2, 30)
 
 
-def test_a_full_queue_and_a_lost_connection_are_waited_for(
-    folder: Folder, daemon: BatchDaemon
-) -> None:
+def test_a_full_queue_and_a_lost_daemon_are_waited_for(folder: Folder, daemon: BatchDaemon) -> None:
     daemon.full, daemon.lost = 5, 2
     assert folder.solve("--jobs", "1").code == 0
     assert len(daemon.runs) == len(folder.records()) == 3
@@ -137,9 +133,7 @@ def test_failures_are_kept_and_the_batch_goes_on(folder: Folder, daemon: BatchDa
 
 
 @pytest.mark.parametrize("kept", range(0, 400, 13))
-def test_a_killed_batch_goes_on_wherever_it_was_torn(
-    folder: Folder, daemon: BatchDaemon, kept: int
-) -> None:
+def test_a_killed_batch_goes_on_where_torn(folder: Folder, daemon: BatchDaemon, kept: int) -> None:
     assert folder.solve().code == 0
     whole = folder.records()
     folder.target.write_bytes(folder.target.read_bytes()[:kept])
@@ -230,9 +224,7 @@ def test_few_problems_are_in_flight_before_the_first_result(
     assert in_flight == FIRST_JOBS + 1, "the one result has let one more in"
 
 
-def test_problems_are_submitted_in_the_order_of_the_file(
-    folder: Folder, daemon: BatchDaemon
-) -> None:
+def test_problems_are_submitted_in_the_files_order(folder: Folder, daemon: BatchDaemon) -> None:
     folder.give(*({"problem": f"right {number}"} for number in range(9)))
     assert folder.solve("--jobs", "6").code == 0
     assert [int(name.split("-")[2]) for name in daemon.submitted] == list(range(9))
@@ -285,9 +277,7 @@ def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
     assert (done.code, "another process writes" in done.err) == (2, True)
 
 
-def test_settings_that_the_daemon_refuses_end_the_batch(
-    folder: Folder, daemon: BatchDaemon
-) -> None:
+def test_settings_that_are_refused_end_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
     done = folder.solve("--set", "branching=1000")
     assert (done.code, "refused: not_found" in done.err) == (2, True)
     assert (folder.records(), daemon.runs) == ({}, {})
@@ -371,9 +361,7 @@ def test_a_budget_goes_on_after_a_kill(folder: Folder, daemon: BatchDaemon) -> N
     assert daemon.submitted == asked
 
 
-def test_a_cap_for_each_problem_holds_in_a_shared_budget(
-    folder: Folder, daemon: BatchDaemon
-) -> None:
+def test_a_cap_for_each_holds_in_a_shared_budget(folder: Folder, daemon: BatchDaemon) -> None:
     folder.give({"problem": "hard 900 0.6"}, {"problem": "right 1"})
     folder.solve("--budget-tokens-total", "1000", "--budget-tokens", "700")
     assert max(body["token_budget"] for body in daemon.submitted.values()) == 700

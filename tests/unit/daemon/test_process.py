@@ -101,9 +101,7 @@ def test_a_port_in_use_is_reported(config: Config) -> None:
     assert files.find(config) is None
 
 
-def test_a_daemon_of_another_state_folder_on_the_port_is_named(
-    config: Config, tmp_path: Path
-) -> None:
+def test_a_daemon_of_another_folder_on_the_port_is_named(config: Config, tmp_path: Path) -> None:
     up(config)
     other = replace(config, state_dir=tmp_path / "other")
     process = start(other)
@@ -128,9 +126,7 @@ def test_a_stale_record_is_ignored(config: Config) -> None:
     assert found.pid != os.getpid()
 
 
-def test_a_new_daemon_starts_after_one_was_killed(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_daemon_starts_after_one_was_killed(config: Config) -> None:
     process = up(config)
     process.kill()
     process.wait(60)
@@ -139,9 +135,7 @@ def test_a_new_daemon_starts_after_one_was_killed(
     up(config)
 
 
-def test_stop_ends_the_process_and_its_children(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stop_ends_process_and_children(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "lingers")
     process = up(config)
     assert control.stop(config) == process.pid
@@ -152,9 +146,7 @@ def test_stop_ends_the_process_and_its_children(
     child.wait(60)
 
 
-def test_wait_ready_waits_while_the_engines_load(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_ready_waits_while_loading(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_LOADS_S", "0.6")
     states: list[str] = []
     control.wait_ready(config, start(config), timeout_s=20, on_state=states.append)
@@ -302,9 +294,7 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_the_log_rotates(
-    config: Config, own_logging: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_rotate(config: Config, own_logging: None, monkeypatch: pytest.MonkeyPatch) -> None:
     files.prepare_state_dir(config)
     monkeypatch.setattr(process, "LOG_BYTES", 2000)
     process._configure_logging(config)
@@ -349,9 +339,7 @@ def test_an_output_that_is_not_there_is_none(config: Config) -> None:
     assert not output_path(config).exists()
 
 
-def test_a_running_daemon_bounds_its_output(
-    config: Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_daemon_bounds_output(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "chatty")
     started = control.start(config, {"port": config.port}, STUB)
     control.wait_ready(config, started, timeout_s=20)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from flashedge.config import Config, load_config
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.service_rig import Rig, Serve
 
@@ -15,6 +16,11 @@ from tests.support.service_rig import Rig, Serve
 @pytest.fixture
 def event_loop_policy() -> VirtualTimePolicy:
     return VirtualTimePolicy()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 
 
 @pytest_asyncio.fixture

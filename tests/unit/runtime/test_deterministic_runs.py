@@ -80,9 +80,7 @@ async def test_a_plain_run_has_no_fingerprint(rig: Rig) -> None:
     assert rig.service.run(name).object()["fingerprint"] is None
 
 
-async def test_a_time_limit_of_the_grader_is_told(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     grader = rig.service._grader
     cluster = grader.cluster
 

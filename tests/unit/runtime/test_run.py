@@ -106,7 +106,7 @@ def look(run: Run) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("status", WAY_TO)
-def test_every_illegal_move_raises_and_changes_nothing(
+def test_illegal_moves_raise_and_change_nothing(
     store: RunStore, status: RunStatus, move: str
 ) -> None:
     run = in_state(store, status)
@@ -295,7 +295,7 @@ async def test_a_run_goes_on_when_its_store_fails(
 
 @pytest.mark.parametrize("fails_at", range(1, 5))
 @pytest.mark.parametrize("end", ["finished", "failed", "cancelled"])
-async def test_a_run_is_stored_once_the_store_works_again(
+async def test_a_run_is_stored_once_that_works_again(
     tmp_path: Path, fails_at: int, end: str
 ) -> None:
     store = FailingStore(tmp_path / "runs.sqlite", fails_at)

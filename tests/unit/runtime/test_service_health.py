@@ -19,7 +19,7 @@ from tests.support.service_rig import SELF_TEST, Rig, Serve, ended, log_of
 # ---------------------------------------------------------------- health
 
 
-async def test_health_says_what_starting_engines_do(
+async def test_health_says_how_engines_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = Rig(tmp_path)

@@ -175,9 +175,7 @@ async def test_a_run_survives_the_death_of_both_engines() -> None:
 
 @pytest.mark.parametrize("restart_s", [None, 2000.0])
 @pytest.mark.parametrize("which", ["generator", "verifier"])
-async def test_an_engine_that_does_not_come_back_ends_the_run(
-    which: str, restart_s: float | None
-) -> None:
+async def test_an_engine_that_stays_away_ends_the_run(which: str, restart_s: float | None) -> None:
     faults = {which: Faults(die_after_steps=frozenset({2}), restart_s=restart_s)}
     engines = sim_engines(**faults)
     with pytest.raises(EngineDead):

@@ -35,9 +35,7 @@ def counted(engines: Any) -> dict[str, int]:
 
 
 @every_strategy
-async def test_a_continued_run_builds_the_tree_of_one_run_and_repeats_no_work(
-    strategy: str,
-) -> None:
+async def test_a_continued_run_builds_the_tree_of_one_and_repeats_no_work(strategy: str) -> None:
     spec = spec_of(strategy)
     engines = sim_engines()
     asked = counted(engines)

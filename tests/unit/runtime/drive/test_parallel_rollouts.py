@@ -107,9 +107,7 @@ async def test_moving_memory_changes_no_tree(parallel: int) -> None:
 
 
 @each_p
-async def test_the_same_tree_in_tight_kv_beside_others_and_over_a_dead_engine(
-    parallel: int,
-) -> None:
+async def test_the_same_tree_in_tight_kv_in_company_and_over_a_dead_one(parallel: int) -> None:
     spec = with_p(parallel)
     faults = Faults(die_after_steps=frozenset({9}), restart_s=2.0)
     for engines in (sim_engines(config=TIGHT), sim_engines(generator=faults)):

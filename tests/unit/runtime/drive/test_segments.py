@@ -38,9 +38,7 @@ def split(
         (TOKENS, ("So 1.\n\n Wait", ", 2\n Hmm", ".")),
     ],
 )
-def test_a_whole_answer_is_split_where_steps_would_have_ended(
-    rule: str, steps: tuple[str, ...]
-) -> None:
+def test_an_answer_is_split_where_steps_would_have_ended(rule: str, steps: tuple[str, ...]) -> None:
     assert split(PieceCodec(), rule, tuple(range(len(PIECES)))) == steps
 
 

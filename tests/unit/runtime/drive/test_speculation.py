@@ -357,9 +357,7 @@ async def test_the_switches_and_the_baseline(
 @pytest.mark.parametrize(
     ("kept", "speculation"), [(True, True), (True, False), (False, True), (False, False)]
 )
-def test_the_flat_batch_comes_from_the_profile_alone(
-    tmp_path: Path, kept: bool, speculation: bool
-) -> None:
+def test_the_flat_batch_is_the_profiles(tmp_path: Path, kept: bool, speculation: bool) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
     config = replace(config, features=Features(speculation=speculation))
     pair = find_pair("bundled", config)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import threading
 from math import exp
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -29,11 +28,6 @@ NEW = LengthRequest(
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
     """Threads know nothing of virtual time."""
     return asyncio.DefaultEventLoopPolicy()
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 
 
 @pytest.fixture

@@ -264,9 +264,7 @@ async def test_runs_of_one_program_are_admitted_like_those_of_several(build: Bui
     assert rig.queue.waiting == []
 
 
-async def test_a_run_that_is_certain_says_nothing_of_the_others_of_its_program(
-    build: Build,
-) -> None:
+async def test_a_certain_run_says_nothing_of_the_others_of_its_program(build: Build) -> None:
     rig = build()
     spec = replace(BEAM, strategy="self_consistency", early_exit=ExitOptions())
     for run_id in ("sure", "new"):

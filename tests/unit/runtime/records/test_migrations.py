@@ -128,9 +128,7 @@ def test_a_store_is_migrated_once(old: Path) -> None:
         assert db.execute("SELECT * FROM events ORDER BY run_id, seq").fetchall() == before
 
 
-def test_a_migration_that_fails_leaves_the_store_as_it_was(
-    old: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_migration_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flashedge.errors import StoreError
     from flashedge.runtime.records import schema
 

@@ -73,9 +73,7 @@ async def test_answers_without_a_box_are_marked_and_change_nothing_but_the_vote(
         ]
 
 
-async def test_a_probed_box_is_better_than_an_answer_without_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_probed_box_is_better_than_a_named_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouping, "extract_answer", lambda text: None)
     monkeypatch.setattr(grouping, "find_named_answer", lambda text: "named")
     chain = {"strategy": "probed_cot", "n": 1}

@@ -126,9 +126,7 @@ def ask(store: RunStore, run_id: str, problem: str, answer: str | None, text: st
         ("", ["r3", "r2", "r1"]),
     ],
 )
-def test_a_search_is_for_literal_text_in_any_case(
-    store: RunStore, text: str, found: list[str]
-) -> None:
+def test_a_search_is_literal_in_any_case(store: RunStore, text: str, found: list[str]) -> None:
     ask(store, "r1", "Dan has 24 nuts", "44", "24 + 20")
     ask(store, "r2", "Which Straße? \n100%", "7", "Day 2: \ud83d")
     ask(store, "r3", "Half \udc9c of the nuts and äpfel", None, "")

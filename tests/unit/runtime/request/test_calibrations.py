@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flashedge.certainty.policies import Rule
-from flashedge.config import Config, load_config
+from flashedge.config import Config
 from flashedge.errors import ConfigError, Conflict
 from flashedge.events import RunStarted
 from flashedge.models.folders import pair_fingerprint
@@ -32,11 +32,6 @@ from tests.support.service_rig import Serve, log_of
 
 SC = replace(BEAM, strategy="self_consistency", selection="majority", early_exit=ExitOptions())
 RULE = Rule(policy="every_step", detect=2, thresholds=(("entropy", 0.0),))
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 
 
 def calibration(**fields: Any) -> Calibration:

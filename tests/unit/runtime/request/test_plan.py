@@ -43,9 +43,7 @@ MCTS = replace(BEAM, strategy="mcts")
         ({"parallel": 4}, ALL, False),
     ],
 )
-def test_the_request_and_the_setting_decide(
-    options: dict[str, Any], mode: str, boosted: bool
-) -> None:
+def test_request_and_setting_decide(options: dict[str, Any], mode: str, boosted: bool) -> None:
     resolved = decide_boost(replace(MCTS, options=options), mode)
     assert is_boosted(resolved) is boosted
     assert decide_boost(resolved, mode) == resolved
@@ -81,9 +79,7 @@ FLAGGED = replace(BEAM, deterministic=True)
         ({"baseline": True}, "baseline", "leave out baseline"),
     ],
 )
-def test_what_depends_on_time_or_load_is_refused(
-    fields: dict[str, Any], param: str, hint: str
-) -> None:
+def test_what_time_or_load_decide_is_refused(fields: dict[str, Any], param: str, hint: str) -> None:
     with pytest.raises(RequestError, match="a deterministic search can't have") as error:
         replace(FLAGGED, **fields)
     assert error.value.param == param
@@ -143,9 +139,7 @@ def test_a_run_goes_on_with_the_bits_it_began_with() -> None:
         ("mcts", {"n": 16, "options": {"boost": True}}, 4),
     ],
 )
-def test_it_is_what_the_strategy_draws_at_once(
-    strategy: str, fields: dict[str, Any], paths: int
-) -> None:
+def test_paths_that_are_drawn_at_once(strategy: str, fields: dict[str, Any], paths: int) -> None:
     spec = Request(problem=Problem.from_text("?"), pair="bundled", strategy=strategy, **fields)
     assert count_paths_at_once(spec) == paths
 

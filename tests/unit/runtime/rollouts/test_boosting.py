@@ -210,9 +210,7 @@ async def test_the_open_time_is_counted(boost: Rig) -> None:
     assert boost.boosting.running_s == pytest.approx(50.0, abs=2 * LOOK_S)
 
 
-async def test_the_time_between_runs_does_not_count_though_a_look_outlives_its_run(
-    boost: Rig,
-) -> None:
+async def test_time_between_runs_does_not_count_though_a_look_outlives_its_run(boost: Rig) -> None:
     boost.engines.answers_in_s = 0.05
     with boost.join("a"):
         await asyncio.sleep(0.02)
@@ -304,9 +302,7 @@ async def test_chats_that_were_there_count_at_the_first_opening(boost: Rig) -> N
         assert boost.told["a"] == [1, 3]
 
 
-async def test_a_pair_whose_last_run_ends_while_another_one_is_asked_does_no_harm(
-    boost: Rig,
-) -> None:
+async def test_a_pair_whose_last_run_ends_while_another_is_asked_is_harmless(boost: Rig) -> None:
     boost.engines.answers_in_s = 0.1
     slow = boost.engines
     with boost.join("a", n=400):
@@ -321,9 +317,7 @@ async def test_a_pair_whose_last_run_ends_while_another_one_is_asked_does_no_har
         assert boost.told["a"][-1] == 1
 
 
-async def test_a_run_that_joins_while_the_engines_are_asked_takes_no_more_than_there_is(
-    boost: Rig,
-) -> None:
+async def test_a_run_that_joins_while_engines_are_asked_takes_what_there_is(boost: Rig) -> None:
     with boost.join("a", n=400):
         boost.end_rollout("a")
         await asyncio.sleep(1.1 * LOOK_S)
