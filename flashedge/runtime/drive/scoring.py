@@ -63,12 +63,10 @@ class Scoring:
         self.cached_tokens = 0
         """Those of `tokens` whose KV was reused."""
 
-    def receive(
-        self, node: NodeId, before: tuple[str, ...], segment: Segment, start: Start
-    ) -> None:
-        """Begin to score a new segment if scores are early. before: steps of the path to it."""
+    def receive(self, node: NodeId, steps: tuple[str, ...], segment: Segment, start: Start) -> None:
+        """Begin to score a new segment if scores are early. steps: of the path to it."""
         if self._is_early:
-            self._early[node] = start(self._verify(node, before, segment), node)
+            self._early[node] = start(self._verify(node, steps, segment), node)
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
         """The scores of a node that are known without the verifier."""

@@ -84,11 +84,7 @@ class Allocator:
         return run.most if run.observed >= self.least_observed else 1
 
     def plan(
-        self,
-        runs: Sequence[RolloutCandidate],
-        granted: Mapping[str, int],
-        budget: int,
-        now_s: float,
+        self, runs: Sequence[RolloutCandidate], granted: Allocation, budget: int, now_s: float
     ) -> Allocation:
         """Divide the budget among runs that have what is granted. Returns only what changes, runs
         that shrink first, so that the budget is never exceeded."""
@@ -118,11 +114,7 @@ class Allocator:
         return found
 
     def _settle(
-        self,
-        runs: Sequence[RolloutCandidate],
-        granted: Mapping[str, int],
-        budget: int,
-        now_s: float,
+        self, runs: Sequence[RolloutCandidate], granted: Allocation, budget: int, now_s: float
     ) -> Allocation:
         """Let runs keep up to `slack` rollouts above their target, if no other loses one by it."""
         target = self.divide(runs, budget, now_s)
