@@ -120,14 +120,12 @@ class ProgramMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_run_is_lost(self) -> None:
-        if hasattr(self, "queue"):
-            assert list(self.queue.running) == list(self.running)
-            assert sorted(self.queue.waiting) == sorted(self.waiting)
+        assert list(self.queue.running) == list(self.running)
+        assert sorted(self.queue.waiting) == sorted(self.waiting)
 
     @invariant()
     def something_runs_while_something_waits(self) -> None:
-        if hasattr(self, "queue"):
-            assert self.running or not self.waiting
+        assert self.running or not self.waiting
 
     # ------------------------------------------------------------ the rig
 

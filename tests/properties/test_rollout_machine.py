@@ -85,8 +85,6 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_holds(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         granted, runs = self.in_flight, self.runs.values()
         assert sum(granted.values()) <= self.budget
         assert sum(rollouts >= 1 for rollouts in granted.values()) == min(self.budget, len(runs))
@@ -96,8 +94,6 @@ class RolloutMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_who_is_near_its_end_passes_an_older_run(self) -> None:
-        if not hasattr(self, "runs"):
-            return
         granted = self.in_flight
         for old in self.runs.values():
             for other in self.runs.values():
