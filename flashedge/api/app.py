@@ -90,14 +90,7 @@ def create_app(
     app.add_middleware(
         ProtocolSwitch, service=service, pairs=servable, steady=config.features.steady_prompts
     )
-    app.add_middleware(
-        Guard,
-        max_bytes=config.max_request_bytes,
-        api_key=config.api_key,
-        local_only=config.is_loopback,
-        host=config.host,
-        origins=config.allowed_origins or (),
-    )
+    app.add_middleware(Guard, config=config)
     app.add_middleware(MessagesErrors)  # the last one added is the first that a request meets
     app.include_router(system_router(service))
     app.include_router(openai_router(servable, config.max_running))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -17,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api.failures import Refusal, build_error_response
+from flashedge.config import Config
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S = 30.0
@@ -30,26 +30,13 @@ class Guard:
     """The middleware. It answers HEAD on every route of GET, and OPTIONS where a browser asks for
     a page that the user has allowed."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        max_bytes: int,
-        api_key: str | None,
-        local_only: bool,
-        host: str,
-        origins: Collection[str] = (),
-        body_timeout_s: float = BODY_TIMEOUT_S,
-    ) -> None:
-        """max_bytes: of a body. local_only: check Host and Origin, for a daemon on a loopback
-        address. origins: of pages that may read answers."""
+    def __init__(self, app: ASGIApp, config: Config) -> None:
         self._app = app
-        self._max_bytes = max_bytes
-        self._key = api_key.encode() if api_key else None
-        self._local_only = local_only
-        self._host = host.strip("[]").lower()
-        self._origins = origins
-        self._body_timeout_s = body_timeout_s
+        self._max_bytes = config.max_request_bytes
+        self._key = config.api_key.encode() if config.api_key else None
+        self._is_loopback = config.is_loopback
+        self._host = config.host.strip("[]").lower()
+        self._origins = config.allowed_origins or ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -61,7 +48,7 @@ class Guard:
         if (origin := headers.get("origin")) in self._origins:
             send = share(send, str(origin))
         try:
-            if self._local_only:
+            if self._is_loopback:
                 self._check_origin(headers)
             if scope["method"] == "OPTIONS" and origin in self._origins:
                 await permit(headers)(scope, receive, send)  # a browser sends no key with it
@@ -131,7 +118,7 @@ class Guard:
         clock = asyncio.get_running_loop().time
         began = clock()
         while more:
-            until = began + self._body_timeout_s + len(body) / BODY_BYTES_PER_S
+            until = began + BODY_TIMEOUT_S + len(body) / BODY_BYTES_PER_S
             try:
                 async with asyncio.timeout_at(until):
                     message = await receive()

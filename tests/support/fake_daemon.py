@@ -118,10 +118,8 @@ class FakeDaemon(ScriptedDaemon):
             case "GET /v1/status":
                 return httpx.Response(200, json=STATUS)
             case "POST /v1/solve":
-                queued = "".join(
-                    f"event: queued\ndata: {json.dumps({'id': 'run-1', **known})}\n\n"
-                    for known in self.queued
-                )
+                told = [json.dumps({"id": "run-1", **known}) for known in self.queued]
+                queued = "".join(f"event: queued\ndata: {data}\n\n" for data in told)
                 return self.stream(f"{queued}: ping\n\n".encode(), self.story, self.cut_after)
             case "POST /v1/score":
                 return httpx.Response(200, json=SCORES)

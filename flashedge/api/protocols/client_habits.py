@@ -211,22 +211,19 @@ def refuse_services(path: str, body: Mapping[str, Any]) -> None:
     """Raises RequestError for a service of the protocol's owner."""
     for name in _SERVICES.get(path, ()):
         if body.get(name, []) != []:
-            raise RequestError(
-                f"{name} asks for a service that only the protocol's owner has",
-                hint="leave it out",
-                param=name,
-            )
+            told = f"{name} asks for a service that only the protocol's owner has"
+            raise RequestError(told, hint="leave it out", param=name)
 
 
 def refuse_memory(body: Mapping[str, Any]) -> None:
     """Raises RequestError for what would need responses to be kept."""
     for name in ("previous_response_id", "conversation"):
         if body.get(name) is not None:
-            raise RequestError(
-                f"{name} names a response, but none is stored",
-                hint="send the whole conversation as input",
-                param=name,
+            told, hint = (
+                "names a response, but none is stored",
+                "send the whole conversation as input",
             )
+            raise RequestError(f"{name} {told}", hint=hint, param=name)
     if body.get("background") is True:
         raise RequestError(
             "responses are not made in the background, since none is stored",

@@ -78,12 +78,19 @@ def calibrate(
     It takes 299 problems with known answers to show that at most one point of accuracy is lost.
     """
     from flashedge.certainty.calibration import Calibrator
+    from flashedge.certainty.policies import POLICIES
     from flashedge.cli.calibrate.runs import find_right_answers
     from flashedge.files.problems import read_labelled
+    from flashedge.plots import SUFFIXES
     from flashedge.runtime.request.early_exit import build_paper_rule
+    from flashedge.runtime.request.values import check_choice, check_float
 
     strategy, n = _parse_strategy(strategy, n)
-    _check_options(max_loss, policy, plot)
+    check_float("max_loss", max_loss, 0.001, 0.5)
+    if policy is not None:
+        check_choice("policy", policy, POLICIES)
+    if plot is not None and plot.suffix.lower() not in SUFFIXES:
+        raise RequestError(f"--plot {plot} must end with {' or '.join(SUFFIXES)}", param="plot")
     distinct: dict[str, LabelledProblem] = {}
     for problem in read_labelled(problems):
         distinct.setdefault(problem.text, problem)
@@ -156,18 +163,6 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
     if not chain and not 2 <= count <= MAX_N:
         raise RequestError(f"n is {count}; to calibrate it must be in [2, {MAX_N}]", param="n")
     return name, count
-
-
-def _check_options(max_loss: float, policy: str | None, plot: Path | None) -> None:
-    from flashedge.certainty.policies import POLICIES
-    from flashedge.plots import SUFFIXES
-    from flashedge.runtime.request.values import check_choice, check_float
-
-    check_float("max_loss", max_loss, 0.001, 0.5)
-    if policy is not None:
-        check_choice("policy", policy, POLICIES)
-    if plot is not None and plot.suffix.lower() not in SUFFIXES:
-        raise RequestError(f"--plot {plot} must end with {' or '.join(SUFFIXES)}", param="plot")
 
 
 def _check_enough(count: int, max_loss: float) -> None:

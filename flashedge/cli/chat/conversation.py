@@ -163,26 +163,23 @@ class Conversation:
             print_reply(last.reply)
 
     def _read_messages(self) -> Iterator[str]:
-        while True:
-            try:
-                message = read_message(self.prompt)
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                output.note("")
-                continue
-            if message:
-                yield message
+        with contextlib.suppress(EOFError):
+            while True:
+                try:
+                    message = read_message(self.prompt)
+                except KeyboardInterrupt:
+                    message = ""
+                    output.note("")
+                if message:
+                    yield message
 
     def _answer(self, text: str) -> None:
         if self._is_single_turn and len(self._messages) > len(self._list_opening()):
             self._messages = self._list_opening()
             if not self._has_warned:
-                self._has_warned = True
-                output.note(
-                    f"Pair {self._pair} answers one problem at a time:"
-                    " earlier messages are not sent."
-                )
+                notice = "answers one problem at a time: earlier messages are not sent."
+                output.note(f"Pair {self._pair} {notice}")
+            self._has_warned = True
         messages = [*self._messages, Message(role="user", content=text)]
         if self._search is None:
             reply, run = self._generate(messages), None

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from flashedge.cli import connection, output
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.ps import print_programs
+from flashedge.cli.ps import describe_kernels, describe_replays, print_programs
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.events import RunFinished, from_json
@@ -125,6 +125,37 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.detail = "verifier: it hung; restart 3 in 12 s"
     assert cli("ps").out.rstrip().endswith("\nverifier: it hung; restart 3 in 12 s")
     assert json.loads(cli("ps", "--json").out)["detail"] == daemon.detail
+
+
+@pytest.mark.parametrize(
+    ("self_test", "told"),
+    [
+        (
+            {"batch_invariant": True, "invariant_tokens": 2048},
+            "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the"
+            " same tree",
+        ),
+        (
+            {"batch_invariant": False, "max_logprob_difference": 0.0312},
+            "kernels are not batch-invariant (log-probabilities differ by up to 0.031): the same"
+            " request can give another tree; on a card, set batch_invariant",
+        ),
+        ({}, None),
+    ],
+)
+def test_ps_tells_what_the_self_test_found(self_test: dict[str, Any], told: str | None) -> None:
+    assert describe_kernels(self_test) == told
+
+
+def test_ps_tells_what_deterministic_requests_cost() -> None:
+    counts = {"verified_tokens": 120, "rollbacks": 1, "recomputed_tokens": 14, "verify_passes": 8}
+    counts |= {"prefill_passes": 2, "pass_us": 1_500_000}
+    assert describe_replays({"view": {"replays": counts}}) == (
+        "deterministic requests: 120 tokens verified, 1 rollback (14 tokens drawn again),"
+        " 10 passes in 1.5 s"
+    )
+    assert describe_replays({"view": {"replays": {**counts, "verified_tokens": 0}}}) is None
+    assert describe_replays({"view": None}) is None
 
 
 def test_ps_tells_how_fast_requests_were_and_who_else_uses_the_card(

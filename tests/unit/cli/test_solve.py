@@ -241,6 +241,10 @@ CUT = completion(finish_reason="step_limit", answer=None)
         ({"unboxed": False}, (), "No path has a box"),
         ({"trusted": True}, (), "probably wrong"),
         ({"trusted": None}, (), "probably wrong"),
+        ({"baseline": True, "deterministic": False}, ("not batch-invariant",), "probably wrong"),
+        ({"baseline": True, "deterministic": None}, (), "not batch-invariant"),
+        ({"baseline": True, "deterministic": True}, (), "not batch-invariant"),
+        ({"deterministic": False}, (), "not batch-invariant"),
     ],
 )
 def test_what_is_said_of_a_result(
