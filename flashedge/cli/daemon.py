@@ -115,8 +115,7 @@ def down(as_json: Json = False) -> None:
     from flashedge.daemon.files import find_holder
 
     config = load_config()
-    holder = find_holder(config)
-    if holder is not None and not as_json:
+    if (holder := find_holder(config)) is not None and not as_json:
         output.note(f"stopping the daemon (process {holder})")
     pid = daemon_control.stop(config)
     if as_json:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from flashedge.profiler.measure import Progress
     from flashedge.profiler.profile import Profile
 
-HEIGHT = 24
 DEVICE_PART = 0.25
 """Share of the progress bar for the device; the rest is for the models."""
 
@@ -62,7 +61,8 @@ def profile(
     Takes less than three minutes. No daemon may run meanwhile.
     """
     from flashedge.engine.profiles import find_profile, locate_profile
-    from flashedge.plots import check_suffix
+    from flashedge.plots import check_suffix, draw_plot
+    from flashedge.profiler.report import build_roofline
 
     if show and (quick or if_needed):
         raise Conflict("--show measures nothing; leave out --quick and --if-needed")
@@ -84,7 +84,10 @@ def profile(
     if found is None:
         found = _measure_and_save(chosen, config, quick=quick)
     if plot is not None:
-        _draw(found, plot)
+        lines, marks = build_roofline(found)
+        title = f"Roofline: {found.fingerprint['device']}"
+        draw_plot(plot, lines, title=title, x="FLOP/byte", y="FLOP/s", marks=marks, log=True)
+        output.note(f"wrote {plot}")
     if as_json:
         output.print_json(found.to_json())
     else:
@@ -239,33 +242,9 @@ def _print(found: Profile) -> None:
     output.say()
     lines, marks = build_roofline(found)
     logs = {name: [(log10(x), log10(y)) for x, y in line] for name, line in lines.items()}
+    x, y, width = "log10 FLOP/byte", "log10 FLOP/s", min(120, shutil.get_terminal_size().columns)
     output.say(
-        draw_text_plot(
-            logs,
-            title="Roofline",
-            x="log10 FLOP/byte",
-            y="log10 FLOP/s",
-            width=min(120, shutil.get_terminal_size().columns),
-            height=HEIGHT,
-            marks=marks,
-        )
+        draw_text_plot(logs, title="Roofline", x=x, y=y, width=width, height=24, marks=marks)
     )
     for warning in found.warnings:
         output.note(f"! {warning}")
-
-
-def _draw(found: Profile, path: Path) -> None:
-    from flashedge.plots import draw_plot
-    from flashedge.profiler.report import build_roofline
-
-    lines, marks = build_roofline(found)
-    draw_plot(
-        path,
-        lines,
-        title=f"Roofline: {found.fingerprint['device']}",
-        x="FLOP/byte",
-        y="FLOP/s",
-        marks=marks,
-        log=True,
-    )
-    output.note(f"wrote {path}")

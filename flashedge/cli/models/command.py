@@ -112,16 +112,11 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
     if as_json:
         output.print_json(found)
         return
-    rows = [
-        (
-            p["name"],
-            _format_missing(p),
-            format_size(p["room"]["kv_bytes"]),
-            f"{p['room']['paths']} of {p['max_path_tokens']:,} tokens",
-            p["description"],
-        )
-        for p in found
-    ]
+    rows = []
+    for p in found:
+        kv, paths = format_size(p["room"]["kv_bytes"]), p["room"]["paths"]
+        whole = f"{paths} of {p['max_path_tokens']:,} tokens"
+        rows.append((p["name"], _format_missing(p), kv, whole, p["description"]))
     free = (f"{describe_count(c)}, {format_size(c.free_bytes)} free" for c, _ in place.cards)
     output.note("; ".join(free))
     columns = ("pair", "to pull", "KV", "whole paths", "description")

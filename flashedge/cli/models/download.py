@@ -36,30 +36,26 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        folder = Path(
-            snapshot_download(
-                spec.source,
-                revision=spec.revision,
-                cache_dir=hub,
-                allow_patterns=_PATTERNS,
-                ignore_patterns=_OTHER_FORMATS,
-            )
+        folder = snapshot_download(
+            spec.source,
+            revision=spec.revision,
+            cache_dir=hub,
+            allow_patterns=_PATTERNS,
+            ignore_patterns=_OTHER_FORMATS,
         )
     except hub_errors.GatedRepoError as error:
-        raise CheckpointError(
-            f"{spec.source} has a licence that you must accept on the hub",
-            hint=f"accept it at https://huggingface.co/{spec.source}, then type: hf auth login",
-        ) from error
+        told = f"{spec.source} has a licence that you must accept on the hub"
+        hint = f"accept it at https://huggingface.co/{spec.source}, then type: hf auth login"
+        raise CheckpointError(told, hint=hint) from error
     except (hub_errors.RepositoryNotFoundError, hub_errors.RevisionNotFoundError) as error:
-        raise CheckpointError(
-            f"the hub has no {spec.source} at revision {spec.revision or 'main'}"
-        ) from error
+        told = f"the hub has no {spec.source} at revision {spec.revision or 'main'}"
+        raise CheckpointError(told) from error
     except OSError as error:
         raise _translate(error, hub) from error
     except Exception as error:
         raise _unreachable(spec.source) from error
-    check_model(folder, spec)
-    return folder
+    check_model(Path(folder), spec)
+    return Path(folder)
 
 
 def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:

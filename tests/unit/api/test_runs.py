@@ -286,19 +286,6 @@ async def test_a_run_is_repeated_with_what_was_decided_for_it() -> None:
     assert replace(again, early_exit=first.early_exit) == first
 
 
-async def test_models_lists_the_served_pair() -> None:
-    async with client_of(FakeService()) as client:
-        listed = (await client.get("/v1/models")).json()
-        names = [m["id"] for m in listed["data"]]
-        assert names[0] == "bundled"
-        assert {"bundled:beam", "bundled:mcts", "bundled:self_consistency"} <= set(names)
-        assert {m["max_model_len"] for m in listed["data"]} == {1024}
-        for name in names:
-            assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
-        for name in ("bundled", "bundled:beam-16", "bundled:best-of-n-4"):
-            assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
-
-
 async def test_status_and_metrics_report_the_engines() -> None:
     user = CardUser(card=0, pid=80, name="game", memory_bytes=5)
     service = FakeService(state=FakeHealth(self_test={"batch_invariant": True}, card_users=(user,)))

@@ -67,7 +67,8 @@ async def test_a_long_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> N
     assert exchange.sent == []
 
 
-async def test_pieces_of_one_byte_are_one_body() -> None:
+async def test_pieces_of_one_byte_are_one_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 30)
     exchange = Exchange(pieces=20_000, size=1, pause_s=0)
     await exchange.run()
     assert exchange.body == b"x" * 20_000

@@ -105,17 +105,11 @@ def test_the_last_turn_is_shown_where_a_conversation_goes_on(
     assert REPLY in done.out
 
 
-def test_new_begins_another_one(talk: Talk) -> None:
-    talk("one\n/new\ntwo\n")
-    assert sorted(map(read_messages, folder().iterdir())) == [["one"], ["two"]]
-
-
 def test_the_one_used_last_goes_on_and_is_listed_first(talk: Talk, cli: Cli) -> None:
     done = cli("chat", "--list")
     assert (done.code, done.out, done.err) == (0, "", "no conversations yet\n")
-    talk("one\n")
-    older = only_file()
-    talk("two \x1b[31m\n")
+    talk("one\n/new\ntwo \x1b[31m\n")
+    older, _ = sorted(folder().iterdir(), key=read_messages)
     for path in folder().iterdir():
         os.utime(path, (2, 2) if path == older else (1, 1))
     talk("three\n", "--continue")

@@ -223,21 +223,23 @@ async def test_no_request_parses_the_registry(tmp_path: Path) -> None:
     assert parse_pairs.cache_info().misses == before
 
 
-@pytest.mark.parametrize("name", ["bundled", "bundled:beam-4"])
-async def test_clients_find_the_size_of_the_context(name: str) -> None:
-    async with client_of(FakeService(), max_running=3) as client:
-        listed = {m["id"]: m for m in (await client.get("/v1/models")).json()["data"]}
-        assert (await client.get("/models")).json()["data"][0] == listed["bundled"]
-        model = (await client.get(f"/v1/models/{name}")).json()
-        props = [(await client.get("/props", params=p)).json() for p in ({}, {"model": name})]
-        unknown = await client.get("/props", params={"model": "unknown"})
-    for found in (model, listed["bundled"], listed["bundled:beam"]):
-        assert found["max_model_len"] == found["context_length"] == 1024
-        assert found["meta"] == {"n_ctx": 1024}
+async def test_clients_find_the_models_and_the_size_of_their_context() -> None:
     settings = {"n_ctx": 1024}
-    expected = {"default_generation_settings": settings, "total_slots": 3, "model_path": "bundled"}
-    assert props == [expected, expected]
-    assert unknown.status_code == 404
+    props = {"default_generation_settings": settings, "total_slots": 3, "model_path": "bundled"}
+    async with client_of(FakeService(), max_running=3) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        names = [model["id"] for model in listed]
+        assert names[0] == "bundled"
+        assert {"bundled:beam", "bundled:mcts", "bundled:self_consistency"} <= set(names)
+        assert (await client.get("/models")).json()["data"] == listed
+        for name in (*names, "bundled:beam-16", "bundled:best-of-n-4"):
+            model = (await client.get(f"/v1/models/{name}")).json()
+            assert (model["id"], model["meta"]) == (name, settings)
+            assert model["max_model_len"] == model["context_length"] == 1024
+            assert model in listed or name not in names
+            assert (await client.get("/props", params={"model": name})).json() == props
+        assert (await client.get("/props")).json() == props
+        assert (await client.get("/props", params={"model": "unknown"})).status_code == 404
 
 
 ENABLED = "enabled"
