@@ -1,24 +1,16 @@
 """Every problem that is shown to users is found, and its right answer is known.
 
-`tests/engine/test_examples.py` lets the bundled pair solve them.
+`tests/engine/test_daemon.py` lets the bundled pair solve them.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from tests.support.examples import (
-    ANSWERS,
-    find_answer,
-    is_problem,
-    list_examples,
-    read_help,
-    read_page,
-    read_python,
-)
+from tests.support.examples import ANSWERS, find_answer, find_problems, list_examples
 
 SHOWN = sorted(set(list_examples()))
-DAY = "nuts. Day 1: wins 20."
+ASKED = "What is 3 + 4?"
 
 
 @pytest.mark.parametrize(("place", "problem"), SHOWN)
@@ -38,7 +30,7 @@ def test_an_example_without_an_answer_is_named_with_its_place() -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        *("flashedge --help", "flashedge solve --help"),
+        *("flashedge/cli/main.py", "flashedge/cli/solve/command.py"),
         *("README.md", "docs/strategies.md", "docs/guide/solve.md"),
         *("docs/guide/determinism.md", "docs/guide/serve.md", "docs/guide/many-programs.md"),
         *("docs/guide/frameworks/langchain.md", "docs/guide/frameworks/smolagents.md"),
@@ -50,37 +42,16 @@ def test_examples_are_found_where_they_stand(place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "shown"),
+    ("text", "shown"),
     [
-        ('```sh\nflashedge solve "1 + 2" \\\n  -n 16   # it\'s 3\n```', ["1 + 2"]),
-        ('```bash\ncurl -d \'{\n "messages": [{"content": "1 + 2"}]}\'\n```', ["1 + 2"]),
-        ('```python\nask({"content": "1 + 2"})\n```', ["1 + 2"]),
-        ('```json\n{"problem": "1 + 2"}\n{"problem": "3 + 4"}\n```', ["1 + 2", "3 + 4"]),
-        ("- a list\n  ```sh\n  flashedge chat 1+2 x-7\n  ```", ["1+2"]),
-        (
-            'Type `flashedge solve "1 + 2"` and ask\n"What is\n3 + 4?" then.',
-            ["1 + 2", "What is 3 + 4?"],
-        ),
-        ('```\nit prints "1 + 2"\n```\nThe answer is "5 nuts".', []),
+        ('flashedge solve "What is 3 + 4?" -n 16', {ASKED}),
+        ('curl -d \'{\n "messages": [{"content": "1 + 2"}]}\'', {"1 + 2"}),
+        ('-d "{\\"problem\\": \\"What is 3 + 4?\\"}"', {ASKED}),
+        ('ask\n"What is\n3 + 4?" then', {ASKED}),
+        ('say("What is "\n    "3 + 4?")', {ASKED}),
+        ('f"Has Dan {24 + n} nuts?"', {f"Has Dan {value} nuts?" for value in (24, 31, 43)}),
+        ('it prints "5 nuts", "bundled:beam-16" or "Which one?"', set()),
     ],
 )
-def test_a_page_is_read(page: str, shown: list[str]) -> None:
-    assert [text for text in read_page(page) if is_problem(text)] == shown
-
-
-@pytest.mark.parametrize("page", ["```ruby\n1 + 2\n```", "```sh\nflashedge chat"])
-def test_a_page_that_is_not_understood_is_refused(page: str) -> None:
-    with pytest.raises(AssertionError, match="code block"):
-        list(read_page(page))
-
-
-def test_a_formatted_string_is_filled_and_docstrings_are_no_problems() -> None:
-    code = 'def ask(n):\n    """From 1 to n."""\n    return f"Dan has {24 + n} ' + DAY + '"\n'
-    assert list(read_python(code)) == [f"Dan has {value} {DAY}" for value in (24, 31, 43)]
-
-
-def test_a_help_text_is_read() -> None:
-    text = '  flashedge solve \'It is 1 + 2\' -n 4\n\nA line: {"prompt": "3 + 4", "cut": \\[true]}'
-    found = list(read_help(text))
-    assert "It is 1 + 2" in found
-    assert "3 + 4" in found
+def test_a_text_is_read(text: str, shown: set[str]) -> None:
+    assert find_problems(text) == shown
