@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads in each process only wait for cores
 
 
 def pytest_configure() -> None:
-    """A shell ignores Ctrl-C for what it starts in the background, and children inherit that.
-
-    The tests that send it to commands want the usual answer.
-    """
+    """Undo that a shell ignores Ctrl-C for what it starts in the background, and children inherit
+    that: the tests that send it to commands want the usual answer."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

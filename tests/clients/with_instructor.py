@@ -7,7 +7,7 @@ from typing import Any
 import instructor
 from openai import OpenAI
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
 
 
 def _ask(url: str, model: str, mode: instructor.Mode, **options: Any) -> Any:
@@ -38,4 +38,4 @@ def check_stream(url: str, model: str) -> None:
     assert found[-1].a is not None
 
 
-CHECKS: Checks = {"tool": check_tool, "schema": check_schema, "stream": check_stream}
+CHECKS = collect(globals())

@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
 
 
 def _model(url: str, model: str, **options: Any) -> ChatOpenAI:
@@ -66,11 +66,4 @@ def check_responses(url: str, model: str) -> None:
     assert "".join(chunk.text for chunk in llm.stream(QUESTION))
 
 
-CHECKS: Checks = {
-    "chat": check_chat,
-    "stream": check_stream,
-    "tool": check_tool,
-    "schema": check_schema,
-    "history": check_history,
-    "responses": check_responses,
-}
+CHECKS = collect(globals())

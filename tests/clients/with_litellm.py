@@ -7,7 +7,7 @@ from typing import Any
 
 import litellm
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": Sum.model_json_schema()}}
 
@@ -59,11 +59,4 @@ def check_overflow(url: str, model: str) -> None:
     raise AssertionError("an overflow is not recognised")
 
 
-CHECKS: Checks = {
-    "chat": check_chat,
-    "stream": check_stream,
-    "tool": check_tool,
-    "schema": check_schema,
-    "history": check_history,
-    "overflow": check_overflow,
-}
+CHECKS = collect(globals())

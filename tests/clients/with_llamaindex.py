@@ -7,7 +7,7 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum, add
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add, collect
 
 SAY = [ChatMessage(role="user", content=QUESTION)]
 
@@ -51,10 +51,4 @@ def check_history(url: str, model: str) -> None:
     assert llm.chat([*SAY, first, ChatMessage(role="user", content="Sure?")]).message.content
 
 
-CHECKS: Checks = {
-    "chat": check_chat,
-    "stream": check_stream,
-    "tool": check_tool,
-    "schema": check_schema,
-    "history": check_history,
-}
+CHECKS = collect(globals())

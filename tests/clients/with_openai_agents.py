@@ -16,7 +16,7 @@ from agents import (
 )
 from openai import AsyncOpenAI
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum
+from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum, collect
 
 set_tracing_disabled(True)
 
@@ -72,13 +72,7 @@ def _make_checks(kind: Any) -> Checks:
         again = [*first.to_input_list(), {"role": "user", "content": "And 2 more?"}]
         assert Runner.run_sync(agent, again).final_output
 
-    return {
-        "chat": check_chat,
-        "stream": check_stream,
-        "tool": check_tool,
-        "schema": check_schema,
-        "history": check_history,
-    }
+    return collect(locals())
 
 
 CHECKS: Checks = {

@@ -12,27 +12,22 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
+
+
+def _agent(model: Any, **options: Any) -> Agent[Any, Any]:
+    settings = ModelSettings(max_tokens=MAX_TOKENS)
+    return Agent(model, model_settings=settings, retries=0, **options)
 
 
 def _openai(url: str, model: str, **options: Any) -> Agent[Any, Any]:
     provider = OpenAIProvider(base_url=f"{url}/v1", api_key="none")
-    return Agent(
-        OpenAIChatModel(model, provider=provider),
-        model_settings=ModelSettings(max_tokens=MAX_TOKENS),
-        retries=0,
-        **options,
-    )
+    return _agent(OpenAIChatModel(model, provider=provider), **options)
 
 
 def _anthropic(url: str, model: str, **options: Any) -> Agent[Any, Any]:
     provider = AnthropicProvider(base_url=url, api_key="none")
-    return Agent(
-        AnthropicModel(model, provider=provider),
-        model_settings=ModelSettings(max_tokens=MAX_TOKENS),
-        retries=0,
-        **options,
-    )
+    return _agent(AnthropicModel(model, provider=provider), **options)
 
 
 def check_chat(url: str, model: str) -> None:
@@ -68,11 +63,4 @@ def check_messages(url: str, model: str) -> None:
     assert isinstance(_anthropic(url, model, output_type=Sum).run_sync(QUESTION).output, Sum)
 
 
-CHECKS: Checks = {
-    "chat": check_chat,
-    "stream": check_stream,
-    "tool": check_tool,
-    "schema": check_schema,
-    "history": check_history,
-    "messages": check_messages,
-}
+CHECKS = collect(globals())

@@ -7,18 +7,7 @@ from typing import Any
 
 from smolagents import OpenAIServerModel, tool
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum
-
-
-@tool
-def add(a: int, b: int) -> int:
-    """Add two numbers.
-
-    Args:
-        a: The first number.
-        b: The second number.
-    """
-    return a + b
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add, collect
 
 
 def _model(url: str, model: str) -> OpenAIServerModel:
@@ -41,7 +30,7 @@ def check_stream(url: str, model: str) -> None:
 
 def check_tool(url: str, model: str) -> None:
     """The name is right; the numbers have no bounds, so the bundled pair may be cut short."""
-    answer = _model(url, model).generate(SAY, tools_to_call_from=[add])
+    answer = _model(url, model).generate(SAY, tools_to_call_from=[tool(add)])
     assert answer.tool_calls[0].function.name == "add"
 
 
@@ -58,10 +47,4 @@ def check_history(url: str, model: str) -> None:
     assert _model(url, model).generate(again).content
 
 
-CHECKS: Checks = {
-    "chat": check_chat,
-    "stream": check_stream,
-    "tool": check_tool,
-    "schema": check_schema,
-    "history": check_history,
-}
+CHECKS = collect(globals())

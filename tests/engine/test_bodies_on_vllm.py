@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashedge.api.protocols.paths import MESSAGES
-from scripts.bench.daemon import Daemon
 from tests.support.random_bodies import (
     CHAT,
     PROTOCOLS,
@@ -27,12 +25,6 @@ EXAMPLES = 25
 JSON = {"content-type": "application/json"}
 SAY = [{"role": "user", "content": "3 + 4?"}]
 NO_TEXT_FITS = "no further text fits the schema or grammar"
-
-
-@pytest.fixture(scope="module")
-def client(served: Daemon) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=60) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize("path", PROTOCOLS)

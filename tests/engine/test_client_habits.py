@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +10,7 @@ import httpx
 import pytest
 
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from scripts.bench.daemon import Daemon
+from tests.support.streams import list_blocks, read, read_events
 
 SAY = [{"role": "user", "content": "What is 3 + 4?"}]
 MODELS = pytest.mark.parametrize("model", ["bundled", "bundled:self_consistency-2"])
@@ -22,12 +21,6 @@ SCHEMA = {
     "required": ["a"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def client(served: Daemon) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=120) as opened:
-        yield opened
 
 
 def build_body(path: str, model: str, tokens: int, **fields: Any) -> dict[str, Any]:
@@ -41,45 +34,6 @@ def build_tool(path: str, *schema: Any) -> dict[str, Any]:
     if path == CHAT:
         return {"type": "function", "function": tool}
     return tool if path == MESSAGES else {"type": "function", **tool}
-
-
-def read(path: str, answer: httpx.Response) -> tuple[str, list[str]]:
-    """The text of a whole or streamed answer, and the arguments of its calls as JSON."""
-    assert answer.status_code == 200, answer.text
-    if not answer.headers["content-type"].startswith("text/event-stream"):
-        return read_whole(path, answer.json())
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
-    events = [json.loads(line) for line in lines if line != "[DONE]"]
-    text, calls = "", {}
-    for event in events:
-        if path == CHAT:
-            for choice in event["choices"]:
-                text += choice["delta"].get("content") or ""
-                for call in choice["delta"].get("tool_calls") or ():
-                    at = call["index"]
-                    calls[at] = calls.get(at, "") + (call["function"].get("arguments") or "")
-        elif event["type"] in ("response.output_text.delta", "content_block_delta"):
-            delta = event["delta"]
-            text += delta if isinstance(delta, str) else delta.get("text", "")
-            if isinstance(delta, dict) and "partial_json" in delta:
-                calls[event["index"]] = calls.get(event["index"], "") + delta["partial_json"]
-        elif event["type"] == "response.function_call_arguments.done":
-            calls[event["item_id"]] = event["arguments"]
-    return text, list(calls.values())
-
-
-def read_whole(path: str, body: Any) -> tuple[str, list[str]]:
-    if path == CHAT:
-        message = body["choices"][0]["message"]
-        calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-        return message["content"] or "", calls
-    if path == MESSAGES:
-        texts = [b["text"] for b in body["content"] if b["type"] == "text"]
-        calls = [json.dumps(b["input"]) for b in body["content"] if b["type"] == "tool_use"]
-        return "".join(texts), calls
-    parts = [p["text"] for i in body["output"] if i["type"] == "message" for p in i["content"]]
-    calls = [item["arguments"] for item in body["output"] if item["type"] == "function_call"]
-    return "".join(parts), calls
 
 
 FORCED = [
@@ -222,44 +176,15 @@ def test_every_choice_of_a_stream_ends_once(client: httpx.Client, model: str) ->
         body = build_body(
             CHAT, model, 60, stream=True, n=2, temperature=1.0, tools=tools, tool_choice=choice
         )
-        answer = client.post(CHAT, json=body)
-        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+        choices = [c for e in read_events(client.post(CHAT, json=body)) for c in e["choices"]]
         for index in range(2):
-            ends = [
-                c["finish_reason"]
-                for line in lines
-                for c in json.loads(line)["choices"]
-                if c["index"] == index
-            ]
-            assert ends, (choice, answer.text)
-            assert ends[-1] is not None
-            assert not any(ends[:-1])
+            *before, end = [c["finish_reason"] for c in choices if c["index"] == index]
+            assert end is not None, choice
+            assert not any(before)
 
 
 @MODELS
 def test_blocks_of_a_stream_are_filled_by_their_own_kind(client: httpx.Client, model: str) -> None:
-    kinds = {"thinking_delta": "thinking", "signature_delta": "thinking", "text_delta": "text"}
-    kinds["input_json_delta"] = "tool_use"
     for fields in ({}, {"tools": [build_tool(MESSAGES, SCHEMA)], "tool_choice": {"type": "any"}}):
         body = build_body(MESSAGES, model, 60, stream=True, **fields)
-        answer = client.post(MESSAGES, json=body)
-        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-        opened: list[str] = []
-        is_open = False
-        for event in map(json.loads, lines):
-            match event["type"]:
-                case "content_block_start":
-                    assert not is_open
-                    assert event["index"] == len(opened)
-                    opened.append(event["content_block"]["type"])
-                    is_open = True
-                case "content_block_delta":
-                    assert is_open
-                    assert event["index"] == len(opened) - 1
-                    assert kinds[event["delta"]["type"]] == opened[-1]
-                case "content_block_stop":
-                    assert is_open
-                    assert event["index"] == len(opened) - 1
-                    is_open = False
-        assert opened
-        assert not is_open
+        assert list(list_blocks(client.post(MESSAGES, json=body)))

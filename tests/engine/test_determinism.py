@@ -1,6 +1,7 @@
-"""Deterministic requests on kernels whose sums depend on the batch, and without each safeguard.
+"""Deterministic requests and searches on kernels whose sums depend on the batch, and without each
+safeguard.
 
-One process runs all of it, on the bundled generator in bf16 with emulated kernels
+Each runs in one process, on the bundled pair in bf16 with emulated kernels
 (`scripts/bench/determinism`): this machine's own are too even to miss a safeguard.
 """
 
@@ -17,15 +18,22 @@ import pytest
 from tests.support.paths import ROOT
 
 
-@pytest.fixture(scope="module")
-def found() -> Any:
-    command = [sys.executable, "-m", "scripts.bench.determinism.requests", "--quick"]
+def measure(module: str) -> Any:
+    command = [sys.executable, "-m", f"scripts.bench.determinism.{module}", "--quick"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stderr[-3000:]
     return json.loads(run.stdout.splitlines()[-1])
+
+
+# ---------------------------------------------------------------- requests
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    return measure("requests")
 
 
 @pytest.mark.parametrize("kernels", ["batch", "row"])
@@ -57,3 +65,36 @@ def test_each_safeguard_is_missed(found: Any, removed: str) -> None:
     whole = rows[kernels, "none removed"]
     assert (whole["differ"], whole["logprobs_differ"]) == (0, 0)
     assert rows[kernels, removed]["logprobs_differ"]
+
+
+# ---------------------------------------------------------------- searches, alone and beside load
+
+
+@pytest.fixture(scope="module")
+def searches() -> Any:
+    return measure("searches")["cases"]
+
+
+def list_cases(searches: Any, safety: str) -> list[Any]:
+    return [case for case in searches if case["deterministic"] == safety]
+
+
+def test_the_flag_gives_the_same_trees_scores_and_choices(searches: Any) -> None:
+    flagged = list_cases(searches, "flag")
+    assert len({case["search"] for case in flagged}) == 6
+    assert [case["first"] for case in flagged if case["differ"]] == []
+    assert all(case["tokens"] for case in flagged)
+    assert sum(case["kept_tokens"] for case in flagged), "drafts were used"
+
+
+def test_without_it_they_differ(searches: Any) -> None:
+    plain = list_cases(searches, "none")
+    assert plain
+    assert all(case["differ"] for case in plain), "else it proves nothing"
+
+
+def test_scores_need_passes_of_their_own(searches: Any) -> None:
+    """With deterministic tokens alone a score differs, and the tree with it."""
+    [case] = list_cases(searches, "flag, plain scores")
+    assert case["differ"]
+    assert "(scores)" in case["first"]

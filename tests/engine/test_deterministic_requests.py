@@ -1,24 +1,25 @@
-"""The flag on requests to the generator's engine. In fp32 it changes no token."""
+"""The flag on requests to both engines. In fp32 it changes no token and no score."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+import pytest_asyncio
 
-from flashedge.engine.base import ExtendRequest
+from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm.generator import VllmGenerator
-from flashedge.engine.vllm.shape_probe import choose_shape
+from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
+from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.errors import RequestError
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.steps import EntropyRule
 from flashedge.types import Granularity, Problem
-from tests.support.engine_rig import ask, generate, settle
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+from tests.support.engine_rig import ask, generate, joined, score_by_steps, settle, some_steps
 
 
 def list_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
@@ -42,7 +43,6 @@ async def test_flagged_requests_give_the_tokens_of_others(
         assert one.finish == other.finish
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
     await settle(generator)
-    assert (await generator.view()).blocks_used == 0
 
 
 async def test_a_cancelled_request_leaves_nothing(
@@ -61,7 +61,6 @@ async def test_a_cancelled_request_leaves_nothing(
             task.cancel()
         await asyncio.wait(tasks)
     await settle(generator)
-    assert (await generator.view()).blocks_used == 0
 
 
 async def test_offload_and_a_small_budget_change_nothing(
@@ -84,10 +83,13 @@ async def test_offload_and_a_small_budget_change_nothing(
 
 
 async def test_what_cannot_be_verified_is_refused(
-    generator: VllmGenerator, problem: Problem
+    generator: VllmGenerator, problem: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    request = replace(ask(generator, problem, seed=1), deterministic=True, guidance={"regex": "a"})
+    request = replace(ask(generator, problem), deterministic=True)
     with pytest.raises(RequestError, match="a deterministic request can't have an answer that"):
+        await generate(generator, replace(request, guidance={"regex": "a"}))
+    monkeypatch.setattr(generator, "options", replace(generator.options, second_runner=True))
+    with pytest.raises(RequestError, match="feature second_runner"):
         await generate(generator, request)
 
 
@@ -135,7 +137,6 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
     assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
     await generator.speculator.end_run("d")
     await settle(generator)
-    assert (await generator.view()).blocks_used == 0
 
 
 async def test_children_share_the_verified_path_of_their_parent(
@@ -155,3 +156,80 @@ async def test_children_share_the_verified_path_of_their_parent(
     stranger = await generate(generator, replace(child, deterministic=False))
     assert stranger.cached_tokens == 0
     assert stranger.token_ids == shared.token_ids
+
+
+# ---------------------------------------------------------------- the verifier
+
+
+SHAPES = [
+    ReplayShape(window=32),
+    ReplayShape(window=32, group=4),
+    ReplayShape(window=32, group=4, prefill_windows=4),
+]
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=SHAPES, ids=str)
+async def shaped(verifier: VllmVerifier, request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    await verifier.set_replay_shape(request.param)
+    yield
+    await settle(verifier)
+
+
+async def test_flagged_scores_are_those_of_others(
+    verifier: VllmVerifier, problem: Problem, shaped: None
+) -> None:
+    """Whole, step by step behind the cache, and many at once."""
+    paths = [
+        ScoreRequest(problem=problem, steps=some_steps(32, f"Ann{i}"), deterministic=True)
+        for i in range(6)
+    ]
+    plain = [await verifier.score_whole(replace(path, deterministic=False)) for path in paths]
+    together = await asyncio.gather(*(verifier.score(path) for path in paths))
+    for path, expected, found in zip(paths, plain, together, strict=True):
+        assert found.scores == pytest.approx(expected.scores, abs=1e-5)
+        assert (await verifier.score_whole(path)).scores == found.scores
+        verifier.clear_score_cache()
+        again = await verifier.score(replace(path, num_scored=3))
+        assert again.scores == found.scores[3:]
+        assert again.cached_tokens % 32 == 0, "whole windows are shared"
+
+
+async def test_suffix_scoring_gives_the_scores_of_the_whole_path(
+    verifier: VllmVerifier, problem: Problem, shaped: None
+) -> None:
+    steps = some_steps(32, "Bea", times=3)
+    path = ScoreRequest(problem=problem, steps=steps, deterministic=True)
+    parts = [
+        await verifier.score(replace(path, steps=steps[: i + 1], num_scored=i))
+        for i in range(len(steps))
+    ]
+    assert parts[-1].cached_tokens > 0
+    assert joined(parts) == (await verifier.score_whole(path)).scores
+    plain = joined(await score_by_steps(verifier, problem, steps))
+    assert joined(parts) == pytest.approx(plain, abs=1e-5)
+
+
+async def test_a_small_budget_and_offload_change_no_score(
+    verifier: VllmVerifier, problem: Problem, shaped: None
+) -> None:
+    """A path that loses its memory between two passes begins again."""
+    paths = [
+        ScoreRequest(problem=problem, steps=some_steps(32, f"Cy{i}", times=6), deterministic=True)
+        for i in range(6)
+    ]
+    expected = [(await verifier.score_whole(path)).scores for path in paths]
+    view = await verifier.view()
+    tasks = [asyncio.create_task(verifier.score_whole(path)) for path in paths]
+    for keep in (True, False):
+        await asyncio.sleep(0.01)
+        await verifier.offload(keep=keep)
+        await verifier.restore()
+        await verifier.budget(0)  # room for one request of full length
+    await verifier.budget(view.quota_blocks * view.block_bytes)
+    assert [found.scores for found in await asyncio.gather(*tasks)] == expected
+
+
+async def test_the_self_test_finds_a_shape_of_scores(verifier: VllmVerifier) -> None:
+    found = await choose_score_shape(verifier, Turns(never_wait), on_cpu=True)
+    assert found == {"score_shape": {"window": 32, "group": 4, "prefill_windows": 4}}
+    assert (await verifier.view()).replays["prefill_passes"] > 0

@@ -1,5 +1,5 @@
-"""Whole runs on the real engines: the same tree every time, through kills, and nothing left of
-cancelled ones."""
+"""Whole runs on the real engines: the same tree every time, through kills and under every
+optimization, and nothing left of what is cancelled."""
 
 from __future__ import annotations
 
@@ -10,22 +10,27 @@ import random
 import signal
 import time
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 
+from flashedge.certainty.measures import ENTROPY
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
-from flashedge.runtime.drive.engines import Engines
+from flashedge.events import EarlyExit, EngineRestarted, Event, NodesExpanded, Probed, StepCompleted
+from flashedge.optimizations import Optimizations
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.drive.retry import retry_after_restart
+from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.request import Request
-from flashedge.search.tree import NodeStatus
-from flashedge.types import Problem
-from tests.support.engine_rig import settle
+from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.types import STRATEGIES, Problem, Sampling
+from tests.support.engine_rig import assert_idle
 from tests.support.paths import DATA
 from tests.support.runtime_rig import drive, driver_of, folded, nodes_of
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+from tests.support.small_searches import PROBES, spec_of
 
 
 def problems(name: str, count: int) -> list[Problem]:
@@ -37,13 +42,6 @@ EASY, (*HARD, UNASKED, UNSCORED) = problems("heldout_easy.jsonl", 8), problems("
 BEAM = Request(problem=HARD[0], pair="bundled", n=8, seed=11)
 BEST = replace(BEAM, strategy="best_of_n")
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
-
-
-async def assert_idle(engines: Engines) -> None:
-    for engine in (engines.generator, engines.verifier):
-        await settle(engine, 2.0)
-        view = await engine.view()
-        assert (view.running, view.waiting, view.blocks_used) == (0, 0, 0)
 
 
 # ---------------------------------------------------------------- the same tree
@@ -67,11 +65,8 @@ async def test_twice_and_beside_others(engines: Engines, spec: Request) -> None:
     await assert_idle(engines)
 
 
-async def test_the_stock_twin_finds_the_same_tree(pair: VllmPair, engines: Engines) -> None:
+async def test_the_stock_twin_finds_the_same_tree(engines: Engines, stock: Engines) -> None:
     """Where some paths are equal: the stock verifier scores each of them."""
-    stock = replace(engines, generator=pair.stock_generator, verifier=pair.stock_verifier).switch(
-        score_once=False
-    )
     equal = 0
     for spec in (BEAM, replace(BEST, problem=HARD[1]), replace(BEAM, problem=EASY[0])):
         ours = await drive(engines, spec)
@@ -142,7 +137,7 @@ async def test_a_death_that_the_loop_sees_late(engines: Engines, problem: Proble
 async def test_cancels_leave_nothing(engines: Engines, each: int) -> None:
     """So many in mid-decode and as many in mid-score, at random levels. Each run has a seed of its
     own: what the verifier scored before, it does not score again. 30 of each take 3 minutes."""
-    spec = replace(BEAM, problem=EASY[3])
+    spec = replace(BEAM, problem=EASY[3], n=4)
     loop, draw = asyncio.get_running_loop(), random.Random(4)
     expected = await drive(engines, replace(spec, seed=1000))
     began = loop.time()  # not of the first run, which is slow
@@ -168,3 +163,148 @@ async def test_cancels_leave_nothing(engines: Engines, each: int) -> None:
             await assert_idle(engines)
     await assert_idle(engines)
     assert (await drive(engines, replace(spec, seed=1000))).outcome == expected.outcome
+
+
+# ---------------------------------------------------------------- every strategy, and probes
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_every_strategy_answers(engines: Engines, problem: Problem, strategy: str) -> None:
+    # hot, since MCTS completes fewer paths where all of them say the same
+    spec = spec_of(problem, strategy, early_exit=None, sampling=Sampling(temperature=1.5))
+    outcome = (await drive(engines, spec)).outcome
+    tree = outcome.tree
+    done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    assert len(done) >= spec.n
+    assert outcome.finish.choice in {n.id for n in done}
+    assert outcome.history
+    assert (await drive(engines, spec)).outcome == outcome
+
+
+async def test_certainty_stops_a_run(engines: Engines, problem: Problem) -> None:
+    exits = ExitOptions(policy="static", detect=2, thresholds={ENTROPY: 0.0})
+    spec = spec_of(problem, "self_consistency", n=8, early_exit=exits)
+    story = await drive(engines, spec)
+    outcome = story.outcome
+    assert outcome.cut_by == "certainty"
+    assert outcome.history[-1].progress == 2
+    (end,) = story.list_events(EarlyExit)
+    assert end.tokens == outcome.tree.committed_tokens
+    whole = (await drive(engines, replace(spec, early_exit=None))).outcome
+    for node, at in outcome.tree.nodes.items():
+        assert at.segment == whole.tree[node].segment
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_probes_never_touch_the_chain(
+    engines: Engines, problem: Problem, beside: bool
+) -> None:
+    """The chain's token ids with probing on are those with probing off, bit for bit."""
+    for seed in range(4):
+        options = {**PROBES, "beside": beside}
+        spec = spec_of(problem, "probed_cot", seed=seed, options=options, early_exit=None)
+        probed = await drive(engines, spec)
+        plain = await drive(engines, replace(spec, options={"probe_tokens": 0}))
+        runs = [story.outcome for story in (probed, plain)]
+        ids = [run.tree.path_token_ids(run.finish.choice) for run in runs]
+        assert ids[0] == ids[1]
+        assert probed.list_events(Probed)
+
+
+async def test_probes_end_a_chain(engines: Engines, problem: Problem) -> None:
+    """With a window of 1 every answered probe does."""
+    options = {**PROBES, "window": 1}
+    story = await drive(engines, spec_of(problem, "probed_cot", options=options))
+    outcome = story.outcome
+    assert outcome.cut_by == "certainty"
+    assert outcome.finish.answer is not None
+    assert f"{outcome.finish.answer}}}" in story.list_events(Probed)[-1].text
+
+
+# ---------------------------------------------------------------- votes counted after every path
+
+
+BY_SCORE = replace(BEST, early_exit=ExitOptions())
+BY_VOTE = replace(BY_SCORE, strategy="self_consistency", selection="majority")
+
+
+@pytest.mark.parametrize("spec", [BY_VOTE, BY_SCORE], ids=lambda spec: spec.strategy)
+async def test_the_tree_does_not_depend_on_the_load(
+    engines: Engines, stock: Engines, spec: Request
+) -> None:
+    """Alone, all at once, and by a stock loop."""
+    specs = [replace(spec, problem=problem) for problem in (*EASY[:2], *HARD[:2])]
+    alone = [await drive(engines, each) for each in specs]
+    together = await asyncio.gather(*(drive(engines, each) for each in specs))
+    cancelled = begun = 0
+    for one, other, each in zip(alone, together, specs, strict=True):
+        assert other.outcome == one.outcome
+        tree = one.outcome.tree
+        assert folded(one.events) == nodes_of(tree, each)
+        statuses = [node.status for node in tree.children(ROOT)]
+        cancelled += statuses.count(NodeStatus.CANCELLED)
+        begun += len(statuses)
+    assert (await drive(stock, specs[0])).outcome == alone[0].outcome
+    assert 0 < cancelled < begun < spec.n * len(specs)
+    await assert_idle(engines)
+
+
+# ---------------------------------------------------------------- parallel rollouts
+
+
+SWITCHED = {
+    "none": Optimizations.none(),
+    "all": Optimizations(lookahead=True),
+    "early": Optimizations(early_scores=True),
+    "token by token": Optimizations(joined_tokens=False),
+    "without speculation": Optimizations(speculation=False),
+    "without one score of equal paths": Optimizations(score_once=False),
+}
+
+
+def make_driver(engines: Engines, problem: Problem, **options: Any) -> Driver:
+    spec = spec_of(problem, "mcts", n=6, branching=3, options=options)
+    return driver_of(engines, spec, lambda event: None)
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+async def test_every_optimization_builds_the_same_tree(
+    pair: VllmPair, engines: Engines, problem: Problem, parallel: int
+) -> None:
+    outcomes = dict[str, Outcome]()
+    for name, switches in SWITCHED.items():
+        switched = build_engines(switches, pair, grader=engines.grader)
+        driver = make_driver(switched, problem, parallel=parallel)
+        outcomes[name] = await driver.run()
+        if name == "all":
+            assert driver.speculation.kept_tokens > 0
+    first = outcomes["none"]
+    assert sum(n.status is NodeStatus.COMPLETE for n in first.tree.nodes.values()) >= 6
+    assert [name for name, outcome in outcomes.items() if outcome != first] == []
+    await assert_idle(pair)
+
+
+async def test_cancelled_rollouts_leave_the_engines(
+    pair: VllmPair, engines: Engines, problem: Problem
+) -> None:
+    random, tokens = Random(1), 0
+    for _ in range(3):
+        driver = make_driver(engines, problem, parallel=4)
+        run = asyncio.ensure_future(driver.run())
+        while not run.done():
+            await asyncio.sleep(random.uniform(0.0, 0.02))
+            driver.allow(random.choice([1, 2, 5]))
+        outcome = await run
+        assert outcome.finish.choice in outcome.tree.nodes
+        tokens += driver.cancelled_tokens
+    assert tokens > 0
+    await assert_idle(pair)
+
+
+async def test_taking_results_by_arrival_finds_answers_too(
+    engines: Engines, problem: Problem
+) -> None:
+    driver = make_driver(engines, problem, parallel=4, take="arrival", prior="uniform")
+    outcome = await driver.run()
+    assert outcome.cut_by is None
+    assert outcome.finish.answer is not None

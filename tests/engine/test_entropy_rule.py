@@ -14,16 +14,13 @@ from transformers import AutoModelForCausalLM
 
 from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.generator import VllmGenerator
-from flashedge.engine.vllm.pair import VllmPair
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.search.steps import TOP, EntropyRule
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
-from tests.engine.test_driver_on_vllm import HARD, assert_idle
-from tests.support.engine_rig import ask
+from tests.engine.test_driver_on_vllm import HARD
+from tests.support.engine_rig import ask, assert_idle
 from tests.support.runtime_rig import drive, driver_of
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 THRESHOLD, MIN_TOKENS, MAX_STEPS = 0.1, 6, 6
 TOLERANCE = 1e-3
@@ -84,15 +81,14 @@ async def test_a_request_of_another_rule_has_no_entropies(
 
 
 async def test_steps_end_before_uncertain_tokens_as_in_the_stock_twin(
-    pair: VllmPair, engines: Engines
+    generator: VllmGenerator, engines: Engines, stock: Engines
 ) -> None:
-    stock = replace(engines, generator=pair.stock_generator, verifier=pair.stock_verifier)
     driver = driver_of(engines, UNSURE, lambda event: None)
     ours = await driver.run()
     assert driver.speculation == Speculation(), "nothing is drafted"
-    theirs = (await drive(stock.switch(score_once=False), UNSURE)).outcome
+    theirs = (await drive(stock, UNSURE)).outcome
     assert theirs == ours
-    prompt = pair.generator.codec.encode_chat(UNSURE.problem.messages)
+    prompt = generator.codec.encode_chat(UNSURE.problem.messages)
     ended = at_the_end = 0
     for node in ours.tree.nodes.values():
         if node.segment is None or node.parent is None:
@@ -103,7 +99,7 @@ async def test_steps_end_before_uncertain_tokens_as_in_the_stock_twin(
             assert finish is not FinishReason.BOUNDARY, "the last step goes on to the end"
             continue
         path = (*prompt, *ours.tree.path_token_ids(node.id))
-        inner = compute_entropies(pair.generator, path, len(path) - size)
+        inner = compute_entropies(generator, path, len(path) - size)
         after = inner.pop()
         assert all(entropy <= THRESHOLD + TOLERANCE for entropy in inner[MIN_TOKENS:])
         if finish is FinishReason.BOUNDARY:

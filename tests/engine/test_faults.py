@@ -21,9 +21,8 @@ from flashedge.errors import EngineDead
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.types import Problem
 from scripts.bench.foundation.shortage_trigger import PROCESSORS, find_trigger
+from tests.engine.conftest import started
 from tests.support.engine_rig import Outcome, ask, drawn, generate, generate_all, settle
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HANG_S = 5.0
 SEQUENCES = 16
@@ -40,10 +39,8 @@ async def frail(pair: VllmPair) -> AsyncIterator[VllmGenerator]:
         hang_s=HANG_S,
         extra={"logits_processors": PROCESSORS},
     )
-    engine = VllmGenerator(options, pair.generator.codec)
-    await engine.start()
-    yield engine
-    await engine.stop()
+    async with started(VllmGenerator(options, pair.generator.codec)) as engine:
+        yield engine
 
 
 @pytest.fixture

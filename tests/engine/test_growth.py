@@ -12,8 +12,6 @@ import pytest_asyncio
 from tests.support.small_requests import SmallRequests, serve
 from tests.support.table_sizes import count_entries, count_in_engine
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
-
 KV_BYTES = 24 << 20
 """Of each engine: so little that all of it is in use before the first measurement."""
 WARM_UP = 300

@@ -19,11 +19,10 @@ from flashedge.errors import RequestError
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
-from tests.engine.test_driver_on_vllm import HARD, assert_idle
-from tests.support.engine_rig import ask, generate, squeezed
+from tests.engine.test_driver_on_vllm import HARD
+from tests.support.engine_rig import ask, assert_idle, generate, squeezed
 from tests.support.runtime_rig import drive, driver_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 9999}
 SCHEMA = {
     "type": "object",
@@ -101,14 +100,13 @@ async def test_a_path_against_its_grammar_fails_alone(
 
 @pytest.mark.parametrize("strategy", ["beam", "mcts", "self_consistency"])
 async def test_a_guided_search_is_the_stock_loops(
-    pair: VllmPair, engines: Engines, strategy: str
+    engines: Engines, stock: Engines, strategy: str
 ) -> None:
     spec = replace(SPEC, strategy=strategy, n=4)
     driver = driver_of(engines, spec, lambda event: None)
     ours = await driver.run()
     assert driver.speculation == Speculation(), "nothing is drafted"
-    stock = replace(engines, generator=pair.stock_generator, verifier=pair.stock_verifier)
-    assert (await drive(stock.switch(score_once=False), spec)).outcome == ours
+    assert (await drive(stock, spec)).outcome == ours
     found = json.loads(ours.tree.path_text(ours.finish.choice))
     assert set(found) == {"first", "second"}
     assert ours.finish.answer is not None

@@ -13,18 +13,17 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.prm import find_family
 from flashedge.engine.vllm.process import start
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
+from tests.engine.conftest import build_tiny_options
 from tests.support.commands import wait_for
 from tests.support.engine_rig import ask, drawn, generate_all, settle
-from tests.support.tiny_checkpoints import POSITIONS, make_checkpoint
+from tests.support.tiny_checkpoints import make_checkpoint
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB = 1 << 20
 
 
@@ -44,15 +43,7 @@ async def spawned(
     options = replace(pair.generator.options, name="spawned", kv_fixed=True, kv_bytes=48 * MIB)
     generator = VllmGenerator(options, pair.generator.codec)
     folder = make_checkpoint("skywork", tmp_path_factory.mktemp("prm") / "skywork")
-    options = EngineOptions(
-        name="plugin",
-        model=folder,
-        dtype="float32",
-        max_model_len=POSITIONS,
-        kv_bytes=8 * MIB,
-        kv_fixed=True,
-        max_num_seqs=16,
-    )
+    options = build_tiny_options("plugin", folder, kv_fixed=True)
     verifier = VllmVerifier(options, find_family("skywork")(folder, {}))
 
     log: list[str] = []

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.vllm.pair import VllmPair
@@ -25,10 +24,8 @@ from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from scripts.bench.flashtts.moving_split import make_moving_split
 from tests.engine.test_driver_on_vllm import HARD
-from tests.support.engine_rig import settle
+from tests.support.engine_rig import kept_budgets, settle
 from tests.support.runtime_rig import driver_of, prompt_of
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SPECS = [
     Request(problem=HARD[i], pair="bundled", strategy=strategy, n=8, seed=21 + i)
@@ -37,19 +34,11 @@ SPECS = [
 
 
 @asynccontextmanager
-async def engines_of(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = MathGrader()
-    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
-    await grader.close()
-
-
-@asynccontextmanager
 async def manage(
     pair: VllmPair, kv_bytes: int, forced: Callable[[Workload], KvSplit] | None = None
 ) -> AsyncIterator[KvManager]:
     """Run a KV manager of `kv_bytes` for both engines. Afterwards the budgets are as before."""
     config = load_config(environ={"FLASHEDGE_HOME": "/nonexistent"})
-    before = [await engine.view() for engine in (pair.generator, pair.verifier)]
     manager = await build_manager_with(
         load_curves(find_pair("bundled", config), config),
         pair.generator,
@@ -61,15 +50,13 @@ async def manage(
     )
     if forced is not None:
         manager.choose_split = forced  # type: ignore[method-assign]
-    await manager.start()
-    try:
-        yield manager
-    finally:
-        await manager.wait_settled()
-        await manager.stop()
-        for engine, view in zip((pair.generator, pair.verifier), before, strict=True):
-            await engine.restore()
-            await engine.budget(view.quota_blocks * view.block_bytes)
+    async with kept_budgets(pair.generator, pair.verifier):
+        await manager.start()
+        try:
+            yield manager
+        finally:
+            await manager.wait_settled()
+            await manager.stop()
 
 
 async def drive(engines: Engines, manager: KvManager, spec: Request) -> tuple[Outcome, list[Event]]:
@@ -93,11 +80,11 @@ async def test_trees_stay_the_same_while_the_memory_moves(pair: VllmPair, engine
 
 @pytest.mark.long
 async def test_trees_stay_the_same_while_engines_take_turns_in_mapped_memory(
-    mapped_pair: VllmPair,
+    mapped_pair: VllmPair, engines: Engines
 ) -> None:
     """In granules much larger than a block, as on a card. It takes 40 s."""
-    async with engines_of(mapped_pair) as engines:
-        await compare_trees(mapped_pair, engines, alternates=True)
+    mapped = replace(engines, generator=mapped_pair.generator, verifier=mapped_pair.verifier)
+    await compare_trees(mapped_pair, mapped, alternates=True)
 
 
 async def compare_trees(pair: VllmPair, engines: Engines, *, alternates: bool) -> None:

@@ -1,21 +1,31 @@
-"""A smaller quota frees memory of the engine's process and changes no token."""
+"""KV memory of the real engines: given back, written to a file, mapped in granules as on a card.
+
+Memory that is not mapped can't be touched: a step that did so would end the engine's process.
+FLASHEDGE_KV_STEPS sets the number of random steps.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+import pytest_asyncio
 
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
-from tests.support.engine_rig import ask, drawn, generate_all, settle, squeezed
+from tests.engine.conftest import START_BYTES
+from tests.support.engine_rig import ask, drawn, generate_all, kept_budgets, settle, squeezed
+from tests.support.kv_machine import Machine, walk
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB = 1 << 20
+STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "100"))
 
 
 def resident_bytes(engine: Generator | Verifier) -> int:
@@ -72,3 +82,66 @@ async def test_kv_offloaded_to_a_file_takes_no_memory(
     assert drawn(await running) == first
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240  the file has no name
     await settle(generator)
+
+
+async def test_random_steps_leave_nothing(pair: VllmPair, problem: Problem) -> None:
+    async with kept_budgets(pair.generator, pair.verifier):
+        await walk(Machine(pair.generator, pair.verifier, problem, seed=7), STEPS)
+
+
+# ---------------------------------------------------------------- mapped in granules
+
+
+async def test_random_steps_leave_nothing_in_mapped_memory(
+    mapped_pair: VllmPair, problem: Problem
+) -> None:
+    async with kept_budgets(mapped_pair.generator, mapped_pair.verifier):
+        await walk(Machine(mapped_pair.generator, mapped_pair.verifier, problem, seed=7), STEPS)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mapped(mapped_pair: VllmPair) -> AsyncIterator[VllmGenerator]:
+    """It starts with 24 MiB and has room for 96."""
+    yield mapped_pair.generator
+    await mapped_pair.generator.budget(START_BYTES["generator"])
+
+
+async def test_an_engine_starts_with_its_share_and_grows(
+    mapped: VllmGenerator, generator: VllmGenerator, problem: Problem
+) -> None:
+    requests = [
+        ask(mapped, problem, seed=seed, after=(40 + seed,) * 600, max_tokens=40)
+        for seed in range(16)
+    ]
+    expected = drawn(await generate_all(generator, requests))
+    view = await mapped.view()
+    assert 23 * MIB < view.quota_blocks * view.block_bytes <= 24 * MIB
+    began = resident_bytes(mapped)
+    assert drawn(await generate_all(mapped, requests)) == expected
+    assert await mapped.budget(96 * MIB) == view.blocks_total * view.block_bytes
+    assert drawn(await generate_all(mapped, requests)) == expected
+    grown = resident_bytes(mapped)
+    cached_bytes = 16 * 600 // view.block_tokens * view.block_bytes
+    assert grown - began > 0.8 * cached_bytes > 28 * MIB
+    await mapped.budget(8 * MIB)
+    assert grown - resident_bytes(mapped) > 0.8 * (cached_bytes - 8 * MIB)
+    assert drawn(await generate_all(mapped, requests)) == expected
+    await settle(mapped)
+
+
+async def test_the_last_blocks_of_the_pool_are_reserved(
+    mapped: VllmGenerator, problem: Problem
+) -> None:
+    """So whole granules become free, whatever was used last. Prefixes in the first blocks stay."""
+    await mapped.budget(96 * MIB)
+    request = ask(mapped, problem, seed=1, after=(9,) * 600, max_tokens=4)
+    (first,) = drawn(await generate_all(mapped, [request]))
+    fill = [ask(mapped, problem, seed=s, after=(60 + s,) * 600, max_tokens=2) for s in range(24)]
+    await generate_all(mapped, fill)
+    filled = resident_bytes(mapped)
+    view = await mapped.view()
+    assert await mapped.budget(24 * MIB) == 24 * MIB // view.block_bytes * view.block_bytes
+    cached_bytes = 24 * 600 // view.block_tokens * view.block_bytes
+    assert filled - resident_bytes(mapped) > 0.8 * (cached_bytes - 24 * MIB)
+    assert drawn(await generate_all(mapped, [request])) == [first]
+    await settle(mapped)

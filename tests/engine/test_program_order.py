@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-import pytest
 import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
@@ -19,9 +17,8 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.types import Problem, Sampling
+from tests.support.engine_rig import kept_budgets
 from tests.support.runtime_rig import drive
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 MANY = 24
 """Requests of each program: several times what the least quota lets run at once."""
@@ -30,12 +27,10 @@ MANY = 24
 @pytest_asyncio.fixture(loop_scope="session")
 async def scarce(pair: VllmPair) -> AsyncIterator[VllmPair]:
     """Engines with as little KV memory as they can have, so that requests wait."""
-    views = await pair.generator.view(), await pair.verifier.view()
-    await asyncio.gather(pair.generator.budget(0), pair.verifier.budget(0))
-    yield pair
-    await asyncio.gather(pair.generator.rank_programs([]), pair.verifier.rank_programs([]))
-    for engine, view in zip((pair.generator, pair.verifier), views, strict=True):
-        await engine.budget(view.quota_blocks * view.block_bytes)
+    async with kept_budgets(pair.generator, pair.verifier):
+        await asyncio.gather(pair.generator.budget(0), pair.verifier.budget(0))
+        yield pair
+        await asyncio.gather(pair.generator.rank_programs([]), pair.verifier.rank_programs([]))
 
 
 def make_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
@@ -111,14 +106,14 @@ async def test_scores_do_not_depend_on_the_order(scarce: VllmPair, problem: Prob
     assert [s.scores for s in ranked] == [s.scores for s in plain]
 
 
-async def test_a_run_has_the_same_tree_in_every_order(scarce: VllmPair, problem: Problem) -> None:
+async def test_a_run_has_the_same_tree_in_every_order(
+    scarce: VllmPair, engines: Engines, problem: Problem
+) -> None:
     """Four runs beside each other, while the order of their programs changes all the time."""
-    grader = MathGrader()
     specs = [
         Request(problem=problem, pair="bundled", n=8, seed=seed, strategy=strategy)
         for seed, strategy in enumerate(("beam", "best_of_n", "rebase", "beam"))
     ]
-    engines = Engines(generator=scarce.generator, verifier=scarce.verifier, grader=grader)
     alone = [await drive(engines, spec) for spec in specs]
     names = [f"run-{number}" for number in range(len(specs))]
     draw = random.Random(0)
@@ -138,5 +133,4 @@ async def test_a_run_has_the_same_tree_in_every_order(scarce: VllmPair, problem:
         )
     )
     changing.cancel()
-    await grader.close()
     assert [story.outcome.tree for story in beside] == [story.outcome.tree for story in alone]

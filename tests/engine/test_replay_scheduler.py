@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -71,11 +70,6 @@ def run_named(machine: Machine | SearchMachine, seed: int) -> None:
         raise AssertionError(f"schedule {seed}: {error}") from error
 
 
-def run_all(machines: Iterable[Machine]) -> None:
-    for machine in machines:
-        machine.run()
-
-
 @pytest.mark.parametrize(
     ("kind", "is_async"), [(Machine, False), (Machine, True), (ScoreMachine, False)]
 )
@@ -87,7 +81,6 @@ def test_random_schedules(kind: type[Machine], is_async: bool) -> None:
             machine.restart_rate = 0.0
         run_named(machine, seed)
         found.update(machine.counters)
-    print(dict(found))
     often = (
         ("passes", "aborted", "sent_again")
         if kind is ScoreMachine
@@ -119,7 +112,6 @@ def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
         machine = kind(start, seed, is_async=is_async)
         run_named(machine, seed)
         found.update(machine.counters)
-    print(dict(found))
     often = ("kept_steps", "paused", "dropped_kv", "preemptions", "aborted")
     assert all(found[name] > SCHEDULES // 2 for name in often), found
     assert (found["overlapping"] > SCHEDULES) == is_async
@@ -133,9 +125,9 @@ def test_a_missing_safeguard_is_found(removed: str, kind: type[Machine]) -> None
     """The machine itself notices: passes read KV of shared steps, or wrong tokens come out."""
     from scripts.bench.determinism.weakened import SAFEGUARDS
 
-    machines = (make_machine(seed, SAFEGUARDS[removed], kind) for seed in range(SCHEDULES))
-    with pytest.raises(AssertionError):
-        run_all(machines)
+    with pytest.raises(AssertionError):  # noqa: PT012  a schedule of them
+        for seed in range(SCHEDULES):
+            make_machine(seed, SAFEGUARDS[removed], kind).run()
 
 
 def test_without_a_deterministic_request_every_step_is_vllms_own(

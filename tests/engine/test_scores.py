@@ -3,124 +3,128 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import torch
+from transformers import AutoTokenizer
 
+from flashedge.models.registry import BUNDLED
 from flashedge.search.steps import split_steps
 from scripts.bench.daemon import Daemon
-from tests.support.bundled_prm import BundledPrm
+from tests.engine.test_prm_families import score_by_classes
 from tests.support.paths import DATA
 
+PRM = BUNDLED / "prm"
 TOLERANCE = 1e-3
 PROBLEMS = [
     json.loads(line)["problem"] for line in (DATA / "heldout.jsonl").read_text().splitlines()[:4]
 ]
 
 
-@pytest.fixture(scope="module")
-def prm() -> BundledPrm:
-    return BundledPrm()
+def score_plainly(problem: str, steps: Sequence[str]) -> list[float]:
+    """By plain transformers, as the bundled verifier's card describes it."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(PRM)
+    turns = [{"role": "user", "content": problem}]
+    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    ids, marks = tokenizer.encode(text, add_special_tokens=False), []
+    for step in steps:
+        ids += tokenizer.encode(step.strip() + "<extra_0>", add_special_tokens=False)
+        marks.append(len(ids) - 1)
+    with torch.inference_mode():
+        scores: list[float] = score_by_classes(PRM, ids)[marks].tolist()
+    return scores
 
 
 @pytest.fixture(scope="module")
-def sampled(served: Daemon) -> list[tuple[str, list[str]]]:
+def sampled(client: httpx.Client) -> list[tuple[str, list[str]]]:
     """Some problems, each with solutions that the generator wrote, right and wrong ones."""
     found = []
     for problem in PROBLEMS:
         body = {"problem": problem, "strategy": "best_of_n", "n": 6, "temperature": 1.5}
-        result = httpx.post(f"{served.url}/v1/solve", json=body, timeout=120).json()
+        result = client.post("/v1/solve", json=body).json()
         found.append((problem, sorted({one["text"] for one in result["completions"]})))
     return found
 
 
-def score(served: Daemon, **body: Any) -> dict[str, Any]:
-    response = httpx.post(f"{served.url}/v1/score", json=body, timeout=120)
+def score(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    response = client.post("/v1/score", json=body)
     assert response.status_code == 200, response.text
     found: dict[str, Any] = response.json()
     return found
 
 
 def test_scores_are_those_of_the_model(
-    served: Daemon,
-    prm: BundledPrm,
-    sampled: list[tuple[str, list[str]]],
-    record_property: Callable[[str, object], None],
+    client: httpx.Client, sampled: list[tuple[str, list[str]]]
 ) -> None:
     gaps, every = [], []
     for problem, texts in sampled:
-        found = score(served, problem=problem, solution=texts)
+        found = score(client, problem=problem, solution=texts)
         for one, text in zip(found["data"], texts, strict=True):
             assert one["steps"] == list(split_steps(text))
-            expected = prm.score(problem, one["steps"])
+            expected = score_plainly(problem, one["steps"])
             gaps += [abs(a - b) for a, b in zip(one["step_scores"], expected, strict=True)]
             every += expected
             assert one["score"] == one["step_scores"][-1]
-    record_property("largest_difference", max(gaps))
-    record_property("solutions", sum(len(texts) for _, texts in sampled))
-    record_property("steps", len(gaps))
     assert max(gaps) < TOLERANCE
     assert max(every) - min(every) > 0.5, "scores that hardly differ would prove nothing"
 
 
-def test_solutions_share_the_kv_of_their_problem(served: Daemon) -> None:
+def test_solutions_share_the_kv_of_their_problem(client: httpx.Client) -> None:
     problem = "Tom has 57 cards. " + "Each day he draws one and puts it back. " * 9
-    found = score(served, problem=problem, solution=[f"He has {n}." for n in range(8)])
+    found = score(client, problem=problem, solution=[f"He has {n}." for n in range(8)])
     cached = [one["cached_tokens"] for one in found["data"]]
     assert sum(tokens > 64 for tokens in cached) >= 7
     assert found["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(cached)
 
 
-def test_a_separator_in_a_text_is_text(served: Daemon) -> None:
+def test_a_separator_in_a_text_is_text(client: httpx.Client) -> None:
     steps = ["It is<extra_0> 19.<|im_end|>", "So 19."]
-    [one] = score(served, problem="What is 12 + 7?", steps=steps)["data"]
-    [plain] = score(served, problem="What is 12 + 7?", steps=["It is 19.", "So 19."])["data"]
+    [one] = score(client, problem="What is 12 + 7?", steps=steps)["data"]
+    [plain] = score(client, problem="What is 12 + 7?", steps=["It is 19.", "So 19."])["data"]
     assert len(one["step_scores"]) == 2
     assert one["tokens"] > plain["tokens"] + 4, "each is written as several tokens"
 
 
-def test_deterministic_scores_repeat_to_the_bit(served: Daemon) -> None:
+def test_deterministic_scores_repeat_to_the_bit(client: httpx.Client) -> None:
     body = {"problem": PROBLEMS[0], "solution": ["It is 19.\n\nSo 19.", "It is 18."]}
-    first, again = (score(served, **body, deterministic=True)["data"] for _ in range(2))
+    first, again = (score(client, **body, deterministic=True)["data"] for _ in range(2))
     assert [one["step_scores"] for one in first] == [one["step_scores"] for one in again]
 
 
-def test_what_does_not_fit_is_named_with_its_tokens(served: Daemon) -> None:
+def test_what_does_not_fit_is_named_with_its_tokens(client: httpx.Client) -> None:
     body = {"problem": "What is 12 + 7?", "solution": ["It is 19.", "one and " * 1000]}
-    response = httpx.post(f"{served.url}/v1/score", json=body, timeout=120)
+    response = client.post("/v1/score", json=body)
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "solution[1]")
     assert error["code"] == "context_length_exceeded"
     assert "1024 tokens" in error["message"]
 
 
-def test_a_text_of_a_megabyte_holds_up_nobody(
-    served: Daemon, record_property: Callable[[str, object], None]
-) -> None:
+def test_a_text_of_a_megabyte_holds_up_nobody(client: httpx.Client) -> None:
     body = {"problem": "What is 12 + 7?", "solution": "The answer is 12 + 7 = 19. " * 36_000}
     waits: list[float] = []
-    with ThreadPoolExecutor(1) as pool, httpx.Client(base_url=served.url) as client:
-        answer = pool.submit(httpx.post, f"{served.url}/v1/score", json=body, timeout=120)
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.post, "/v1/score", json=body)
         while not answer.done():
-            waits.append(client.get("/health", timeout=60).elapsed.total_seconds())
+            waits.append(client.get("/health").elapsed.total_seconds())
     assert answer.result().json()["error"]["code"] == "context_length_exceeded"
-    record_property("longest_wait_s", max(waits))
     assert len(waits) > 5
     assert sorted(waits)[len(waits) // 2] < 0.5
 
 
-def test_vllms_form_is_refused_where_vllm_would(served: Daemon) -> None:
+def test_vllms_form_is_refused_where_vllm_would(client: httpx.Client) -> None:
     body = {"model": "bundled", "text_1": "a", "text_2": "b"}
-    response = httpx.post(f"{served.url}/v1/score", json=body, timeout=120)
+    response = client.post("/v1/score", json=body)
     assert response.status_code == 400
     assert "send problem and solution" in response.json()["error"]["message"]
 
 
-def test_a_file_of_solutions(served: Daemon, tmp_path: Path, prm: BundledPrm) -> None:
+def test_a_file_of_solutions(served: Daemon, tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     lines = [
         {"id": "a", "problem": PROBLEMS[0], "solution": "It is 19.\n\nSo 19.", "label": 1},
@@ -133,7 +137,7 @@ def test_a_file_of_solutions(served: Daemon, tmp_path: Path, prm: BundledPrm) ->
     assert (done.returncode, done.stdout) == (1, f"2 of 3 scored: {target}\n"), done.stderr
     found = {line["id"]: line for line in map(json.loads, target.read_text().splitlines())}
     assert {name: found["a"][name] for name in lines[0]} == lines[0]
-    expected = prm.score(PROBLEMS[0], ["It is 19.", "So 19."])
+    expected = score_plainly(PROBLEMS[0], ["It is 19.", "So 19."])
     assert found["a"]["scores"][0]["step_scores"] == pytest.approx(expected, abs=TOLERANCE)
     assert len(found["b"]["scores"][0]["step_scores"]) == 1
     assert found["c"]["error"]["code"] == "context_length_exceeded"

@@ -10,22 +10,16 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flashedge.engine.base import ExtendRequest
-from flashedge.engine.vllm.pair import VllmPair
-from flashedge.errors import RequestError
 from flashedge.runtime.drive.engines import Engines
-from flashedge.types import Sampling
 from tests.support.paths import ROOT
 from tests.support.runtime_rig import driver_of
 from tests.support.small_searches import describe_node, list_specs
 
 pytest.importorskip("triton", reason="Triton has no wheel for this machine")
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 async def test_a_search_finds_the_same_tree(engines: Engines, tmp_path: Path) -> None:
@@ -52,20 +46,3 @@ async def test_a_search_finds_the_same_tree(engines: Engines, tmp_path: Path) ->
         tree = (await driver_of(engines, spec, lambda event: None).run()).tree
         expected = json.loads(json.dumps([describe_node(node) for node in tree.nodes.values()]))
         assert found["trees"][name] == expected
-
-
-async def test_a_deterministic_request_is_refused(
-    pair: VllmPair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    generator = pair.generator
-    request = ExtendRequest(
-        token_ids=(5, 6),
-        seed=1,
-        sampling=Sampling(),
-        max_tokens=2,
-        to_boundary=False,
-        deterministic=True,
-    )
-    monkeypatch.setattr(generator, "options", replace(generator.options, second_runner=True))
-    with pytest.raises(RequestError, match="feature second_runner"):
-        await anext(generator.extend(request))

@@ -15,7 +15,6 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
@@ -25,22 +24,19 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.request import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
-from tests.engine.test_driver_on_vllm import HARD, assert_idle
+from tests.engine.test_driver_on_vllm import HARD
 from tests.support.engine_rig import Outcome as EngineOutcome
-from tests.support.engine_rig import ask, generate, generate_all, settle
+from tests.support.engine_rig import ask, assert_idle, generate, generate_all, kept_budgets
 from tests.support.runtime_rig import driver_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
 WIDE = Request(problem=HARD[0], pair="bundled", n=16, seed=21)
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = MathGrader()
-    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
-    await assert_idle(Engines(generator=pair.generator, verifier=pair.verifier, grader=grader))
-    await grader.close()
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
+async def nothing_stays(engines: Engines) -> AsyncIterator[None]:
+    yield
+    await assert_idle(engines)
 
 
 async def run(engines: Engines, spec: Request) -> tuple[Outcome, Speculation]:
@@ -149,7 +145,6 @@ async def test_a_request_adopts_a_draft_within_its_own_limits(
         path += tuple(tokens)
     assert await generator.speculator.end_run("r") > len(path)
     assert await generator.speculator.end_run("r") == 0
-    await settle(generator)
 
 
 async def test_another_sampling_or_seed_adopts_nothing(
@@ -169,7 +164,6 @@ async def test_another_sampling_or_seed_adopts_nothing(
         ]
         assert sum(chunk.speculated_tokens for chunk in chunks) == ahead
     await generator.speculator.end_run("r")
-    await settle(generator)
 
 
 async def test_a_boundary_that_fills_the_context_counts(pair: VllmPair, problem: Problem) -> None:
@@ -216,12 +210,9 @@ async def test_a_boundary_that_fills_the_context_counts(pair: VllmPair, problem:
 
 @asynccontextmanager
 async def quota(generator: VllmGenerator, blocks: int) -> AsyncIterator[None]:
-    view = await generator.view()
-    await generator.budget(blocks * view.block_bytes)
-    try:
+    async with kept_budgets(generator):
+        await generator.budget(blocks * (await generator.view()).block_bytes)
         yield
-    finally:
-        await generator.budget(view.blocks_total * view.block_bytes)
 
 
 async def test_short_memory_pauses_drafts_and_changes_nothing(

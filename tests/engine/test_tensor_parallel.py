@@ -3,7 +3,7 @@
 The workers exchange partial sums, so log-probabilities may differ in their last bits from those of
 one process. The noise does not depend on the worker, and every worker draws the same tokens.
 
-Each worker imports vLLM anew, as vLLM wants it: the tests take about a minute on two idle cores.
+Each worker imports vLLM: the tests take about a minute on two idle cores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import psutil
 import pytest
-import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.engine_options import EngineOptions
@@ -22,10 +21,10 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.memory.engine_memory import count_kv_bytes, estimate_forward
 from flashedge.types import Problem
-from tests.engine.conftest import PROBLEM
+from tests.engine.conftest import PROBLEM, started
 from tests.support.engine_rig import ask, drawn, generate_all
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = pytest.mark.long
 WORKERS = 2
 STEPS = ("57 - 44 = 13\n\n", "13 * 2 = 26\n\n")
 
@@ -41,12 +40,10 @@ class SpreadPair(VllmPair):
         return spread(super()._build_options(*args))  # type: ignore[arg-type]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest.fixture(scope="session")
 async def spread_pair(pair: VllmPair) -> AsyncIterator[VllmPair]:
-    engines = SpreadPair(pair._pair, pair._config)
-    await engines.start()
-    yield engines
-    await engines.stop()
+    async with started(SpreadPair(pair._pair, pair._config)) as engines:
+        yield engines
 
 
 def list_workers(pid: int | None) -> list[psutil.Process]:

@@ -3,61 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
-from scripts.bench.daemon import start_daemon
-from tests.support.tool_caller import ENTRY, NO_TOOLS, make_tool_caller
+from tests.support import tool_suite
+from tests.support.streams import list_blocks, read, read_events
+from tests.support.tool_caller import NO_TOOLS, THOUGHT
 
-THOUGHT = "So Q: 3 and 4. Wait, Q: 3 and 4 are 7, so it is 7."
 SAY = [{"role": "user", "content": "3 + 4?"}]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-        },
-    },
-}
-MODELS = pytest.mark.parametrize("model", ["tool-caller", "tool-caller:self_consistency-2"])
+MODELS = pytest.mark.parametrize("model", ["thinker", "thinker:self_consistency-2"])
 Said = tuple[str, str, list[Any]]
 """Thinking, text, and arguments of calls."""
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    folder = tmp_path_factory.mktemp("config")
-    entry = ENTRY.format(folder=make_tool_caller(folder / "model", f"<think>{THOUGHT}</think>"))
-    parsers = 'tool_parser = "hermes"\nreasoning_parser = "qwen3"\nthinking = true'
-    entry = entry.replace('tool_parser = "hermes"', parsers)
-    (folder / "models.toml").write_text(entry, encoding="utf-8")
-    with (
-        start_daemon(config_dir=folder, pair="tool-caller") as daemon,
-        httpx.Client(base_url=daemon.url, timeout=120) as opened,
-    ):
-        yield opened
 
 
 def ask(client: httpx.Client, model: str, *, stream: bool, **fields: Any) -> Said:
     body = {"model": model, "messages": SAY, "max_tokens": 150, "temperature": 0, **fields}
     answer = client.post(CHAT, json={**body, "stream": stream})
-    assert answer.status_code == 200, answer.text
-    if not stream:
-        message = answer.json()["choices"][0]["message"]
-        calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-        return message["reasoning"] or "", message["content"] or "", list(map(json.loads, calls))
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    deltas = [choice["delta"] for line in lines for choice in json.loads(line)["choices"]]
-    thought = "".join(delta.get("reasoning") or "" for delta in deltas)
-    calls = [c["function"]["arguments"] for delta in deltas for c in delta.get("tool_calls") or ()]
-    text = "".join(delta.get("content") or "" for delta in deltas)
+    text, calls = read(CHAT, answer)
+    if stream:
+        deltas = [choice["delta"] for e in read_events(answer) for choice in e["choices"]]
+        thought = "".join(delta.get("reasoning") or "" for delta in deltas)
+    else:
+        thought = answer.json()["choices"][0]["message"]["reasoning"] or ""
     return thought.rpartition("[/search]\n")[2], text, list(map(json.loads, calls))
 
 
@@ -65,7 +35,7 @@ CASES: list[tuple[dict[str, Any], Said]] = [
     ({}, (THOUGHT, NO_TOOLS, [])),
     ({"stop": ["Q:"]}, (THOUGHT, NO_TOOLS, [])),
     ({"stop": ["Q:", "no"]}, (THOUGHT, "I have ", [])),
-    ({"tools": [TOOL], "stop": "Wait"}, (THOUGHT, "", [{"a": 3, "b": 4}])),
+    ({"tools": [tool_suite.TOOL], "stop": "Wait"}, (THOUGHT, "", [{"a": 3, "b": 4}])),
     ({"max_tokens": 6}, (THOUGHT[:9], "", [])),
 ]
 
@@ -93,7 +63,7 @@ def test_a_budget_of_thinking_is_obeyed(
 ) -> None:
     """The model goes on as if it had not thought to the end, so only the beginning is known."""
     thought, text, _ = ask(
-        client, "tool-caller", stream=stream, thinking_token_budget=4, max_tokens=60, **sampling
+        client, "thinker", stream=stream, thinking_token_budget=4, max_tokens=60, **sampling
     )
     assert THOUGHT.startswith(thought)
     assert 0 < len(thought) < len(THOUGHT) / 2
@@ -102,7 +72,7 @@ def test_a_budget_of_thinking_is_obeyed(
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
 def test_a_search_refuses_a_budget_that_it_can_not_keep(client: httpx.Client, path: str) -> None:
-    body: dict[str, Any] = {"model": "tool-caller:self_consistency-2", "max_tokens": 100}
+    body: dict[str, Any] = {"model": "thinker:self_consistency-2", "max_tokens": 100}
     body["messages"] = SAY
     if path == RESPONSES:
         body = {"model": body["model"], "max_output_tokens": 100, "input": "3 + 4?"}
@@ -128,14 +98,7 @@ def test_what_goes_on_with_an_answer_is_text(
 ) -> None:
     turns = [*SAY, {"role": "assistant", "content": f"<think>{THOUGHT}</think>I have"}]
     body = {"model": model, "messages": turns, "max_tokens": 20, "temperature": 0, "stream": stream}
-    answer = client.post(MESSAGES, json=body)
-    if not stream:
-        texts = [b["text"] for b in answer.json()["content"] if b["type"] == "text"]
-        assert texts == [" no tools."]
-        return
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    deltas = [event["delta"] for event in map(json.loads, lines) if "delta" in event]
-    assert "".join(delta.get("text", "") for delta in deltas) == " no tools."
+    assert read(MESSAGES, client.post(MESSAGES, json=body)) == (" no tools.", [])
 
 
 @MODELS
@@ -146,13 +109,4 @@ def test_messages_show_the_thinking_in_blocks_of_its_own(client: httpx.Client, m
     assert [block["type"] for block in content] == ["thinking", "text"]
     assert (content[0]["thinking"], content[1]["text"]) == (THOUGHT, NO_TOOLS)
     answer = client.post(MESSAGES, json={**body, "stream": True})
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-    kinds = {"thinking_delta": "thinking", "signature_delta": "thinking", "text_delta": "text"}
-    opened: list[str] = []
-    for event in map(json.loads, lines):
-        if event["type"] == "content_block_start":
-            opened.append(event["content_block"]["type"])
-        elif event["type"] == "content_block_delta":
-            assert event["index"] == len(opened) - 1
-            assert kinds[event["delta"]["type"]] == opened[-1]
-    assert opened == ["thinking", "text"]
+    assert list(list_blocks(answer)) == ["thinking", "text"]

@@ -1,10 +1,6 @@
 """The vLLM engines keep the same contract as the simulated ones."""
 
-import pytest
-
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
-
-pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class TestVllmGenerator(GeneratorContract):

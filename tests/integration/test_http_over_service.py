@@ -28,7 +28,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[api_rig.Live]:
 
 @pytest.mark.parametrize("check", openai_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
 def test_openai_package(live: api_rig.Live, check: openai_suite.Check) -> None:
-    check(live.base_url, "bundled")
+    check(openai_suite.Clients(live.base_url), "bundled")
 
 
 def test_a_run_is_the_same_live_stored_and_replayed(live: api_rig.Live) -> None:

@@ -14,8 +14,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any
 
 from flashedge.cli.main import main
-from flashedge.config import load_config
-from flashedge.daemon import control
+from flashedge.config import Config, load_config
+from flashedge.daemon import control, files
 from tests.support.paths import ROOT
 
 _RUN_SIMULATED = f"""
@@ -27,6 +27,19 @@ run()
 SIMULATED = (sys.executable, "-c", _RUN_SIMULATED)
 """Starts such a daemon."""
 CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
+
+
+def start_simulated(config: Config) -> subprocess.Popen[bytes]:
+    """Start such a daemon, and wait until it serves."""
+    process = control.start(config, {"port": 0}, SIMULATED)
+    control.wait_ready(config, process, timeout_s=60)
+    return process
+
+
+def url_of(config: Config) -> str:
+    record = files.find(config)
+    assert record is not None
+    return record.url
 
 
 def cli(*arguments: str) -> subprocess.CompletedProcess[str]:

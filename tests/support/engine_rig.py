@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flashedge.engine.base import ExtendRequest, Generator, ScoreRequest, StepScores, Verifier
 from flashedge.types import FinishReason, Problem, Sampling, TokenIds
@@ -132,6 +133,12 @@ async def settle(engine: Generator | Verifier, timeout_s: float = 10.0) -> None:
     raise AssertionError(f"the engine is not idle: {await engine.view()}")
 
 
+async def assert_idle(pair: Any) -> None:
+    """Neither engine of `pair` holds anything."""
+    for engine in (pair.generator, pair.verifier):
+        await settle(engine, 2.0)
+
+
 @contextlib.asynccontextmanager
 async def quota_watched(engine: Generator | Verifier) -> AsyncIterator[list[int]]:
     """Check the engine's view throughout the block. Yields the list of observed `blocks_used`."""
@@ -149,6 +156,18 @@ async def quota_watched(engine: Generator | Verifier) -> AsyncIterator[list[int]
         yield seen
         watching.cancel()
     assert seen
+
+
+@contextlib.asynccontextmanager
+async def kept_budgets(*engines: Generator | Verifier) -> AsyncIterator[None]:
+    """After the block the engines have their KV and the budgets that they had before."""
+    views = [await engine.view() for engine in engines]
+    try:
+        yield
+    finally:
+        for engine, view in zip(engines, views, strict=True):
+            await engine.restore()
+            await engine.budget(view.quota_blocks * view.block_bytes)
 
 
 @contextlib.asynccontextmanager

@@ -1,46 +1,54 @@
 """What the `openai` package must find behind a base URL.
 
-Each check is a function of base URL and model. `CHECKS` holds them all, `SEARCH_CHECKS` those that
-need no handlers of vLLM. They make no assumption about what the model says.
+`CHECKS` holds all checks, `SEARCH_CHECKS` those that need no handlers of vLLM. They make no
+assumption about what the model says.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import openai
 import pytest
+from anthropic import Anthropic
 from openai import AsyncOpenAI, OpenAI
 
 QUESTION: list[Any] = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
-Check = Callable[[str, str], None]
 
 
-def connect(url: str, kind: type[Any] = OpenAI) -> Any:
-    return kind(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
+class Clients:
+    """The unmodified packages, as clients of one server."""
+
+    def __init__(self, url: str) -> None:
+        options: Any = {"api_key": "none", "max_retries": 0, "timeout": 120}
+        self.openai: Any = OpenAI(base_url=f"{url}/v1", **options)
+        self.anthropic: Any = Anthropic(base_url=url, **options)
+        self.options = {"base_url": f"{url}/v1", **options}
+
+    def chat(self, model: str, messages: list[Any] = QUESTION, **fields: Any) -> Any:
+        return self.openai.chat.completions.create(model=model, messages=messages, **fields)
+
+    def say(self, model: str, **fields: Any) -> str:
+        """The text of an answer, streamed or not."""
+        answer = self.chat(model, **fields)
+        if not fields.get("stream"):
+            return answer.choices[0].message.content or ""
+        return "".join(c.choices[0].delta.content or "" for c in answer if c.choices)
 
 
-def bind(client: Any, model: str) -> Any:
-    """A chat completion of `QUESTION`, as a function of its further fields."""
-    return partial(client.chat.completions.create, model=model, messages=QUESTION)
+Check = Callable[[Clients, str], None]
 
 
-def join_streamed(chunks: Any) -> str:
-    return "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+def check_models(clients: Clients, model: str) -> None:
+    assert model in [m.id for m in clients.openai.models.list()]
+    assert clients.openai.models.retrieve(model).id == model
 
 
-def check_models(url: str, model: str) -> None:
-    with connect(url) as client:
-        assert model in [m.id for m in client.models.list()]
-        assert client.models.retrieve(model).id == model
-
-
-def check_whole(url: str, model: str) -> None:
-    with connect(url) as client:
-        answer = bind(client, model)(temperature=0, max_tokens=200)
+def check_whole(clients: Clients, model: str) -> None:
+    """One answer, its shape and its token counts."""
+    answer = clients.chat(model, temperature=0, max_tokens=200)
     assert answer.id.startswith("chatcmpl-")
     assert answer.object == "chat.completion"
     (choice,) = answer.choices
@@ -53,142 +61,139 @@ def check_whole(url: str, model: str) -> None:
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
 
-def check_stream_says_the_same(url: str, model: str) -> None:
+def check_stream_says_the_same(clients: Clients, model: str) -> None:
     """Streamed and whole are equal for one seed; usage comes in the last chunk if asked for."""
-    with connect(url) as client:
-        ask = partial(bind(client, model), seed=11, temperature=0.8, max_tokens=60)
-        whole = ask()
-        chunks = list(ask(stream=True, stream_options={"include_usage": True}))
-    assert len({c.id for c in chunks}) == 1
-    last = chunks.pop()
+    asked: dict[str, Any] = {"seed": 11, "temperature": 0.8, "top_p": 0.9, "max_tokens": 60}
+    whole = clients.chat(model, **asked)
+    usage = {"include_usage": True}
+    *chunks, last = clients.chat(model, **asked, stream=True, stream_options=usage)
+    assert {c.id for c in chunks} == {last.id}
     assert not last.choices
     assert last.usage.prompt_tokens == whole.usage.prompt_tokens
     assert last.usage.completion_tokens == whole.usage.completion_tokens
-    assert join_streamed(chunks) == whole.choices[0].message.content
+    text = "".join(c.choices[0].delta.content or "" for c in chunks)
+    assert text == whole.choices[0].message.content
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
     assert len([c for c in chunks if c.choices[0].delta.content]) > 1
 
 
-def check_seed(url: str, model: str) -> None:
-    with connect(url) as client:
-        ask = partial(bind(client, model), seed=5, temperature=1.0, top_p=0.9, max_tokens=40)
-        assert ask().choices[0].message.content == ask().choices[0].message.content
-
-
-def check_choices(url: str, model: str) -> None:
-    with connect(url) as client:
-        ask = partial(bind(client, model), n=3, seed=1, max_tokens=30)
-        answer = ask()
-        assert [c.index for c in answer.choices] == [0, 1, 2]
-        texts, finishes = ["", "", ""], 0
-        for choice in (choice for chunk in ask(stream=True) for choice in chunk.choices):
+def check_choices(clients: Clients, model: str) -> None:
+    asked = {"n": 3, "seed": 1, "max_tokens": 30}
+    answer = clients.chat(model, **asked)
+    assert [c.index for c in answer.choices] == [0, 1, 2]
+    texts, finishes = ["", "", ""], 0
+    for chunk in clients.chat(model, **asked, stream=True):
+        for choice in chunk.choices:
             texts[choice.index] += choice.delta.content or ""
             finishes += choice.finish_reason is not None
     assert texts == [c.message.content for c in answer.choices]
     assert finishes == 3
 
 
-def check_max_tokens(url: str, model: str) -> None:
-    with connect(url) as client:
-        for name in ("max_tokens", "max_completion_tokens"):
-            answer = bind(client, model)(**{name: 2})
-            assert answer.usage.completion_tokens <= 2
-            assert answer.choices[0].finish_reason == "length"
+def check_max_tokens(clients: Clients, model: str) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        answer = clients.chat(model, **{name: 2})
+        assert answer.usage.completion_tokens <= 2
+        assert answer.choices[0].finish_reason == "length"
 
 
-def check_stop(url: str, model: str) -> None:
+def check_stop(clients: Clients, model: str) -> None:
     """Stop strings out of the middle of what the model says, across token boundaries too."""
-    with connect(url) as client:
-        ask = partial(bind(client, model), seed=3, max_tokens=60)
-        whole = ask().choices[0].message.content
-        for at, size in ((len(whole) // 2, 1), (len(whole) // 3, 4), (0, 2)):
-            stop = whole[at : at + size]
-            expected = whole[: whole.find(stop)]
-            answer = ask(stop=[stop, "\x00never"])
-            assert answer.choices[0].message.content == expected
-            assert answer.choices[0].finish_reason == "stop"
-            assert join_streamed(ask(stop=stop, stream=True)) == expected
+    asked: dict[str, Any] = {"seed": 3, "max_tokens": 60}
+    whole = clients.say(model, **asked)
+    for at, size in ((len(whole) // 2, 1), (len(whole) // 3, 4), (0, 2)):
+        stop = whole[at : at + size]
+        (choice,) = clients.chat(model, **asked, stop=[stop, "\x00never"]).choices
+        assert choice.message.content == whole[: whole.find(stop)]
+        assert choice.finish_reason == "stop"
+        assert clients.say(model, **asked, stop=stop, stream=True) == choice.message.content
 
 
-def check_conversation(url: str, model: str) -> None:
-    with connect(url) as client:
-        create = client.chat.completions.create
-        first = create(model=model, messages=QUESTION, max_tokens=30)
-        parts = [{"type": "text", "text": "And if"}, {"type": "text", "text": "he eats 2?"}]
-        said, more = first.choices[0].message, {"role": "user", "content": parts}
-        system = {"role": "system", "content": "Work step by step."}
-        answer = create(model=model, messages=[system, *QUESTION, said, more], max_tokens=30)
-        assert answer.usage.prompt_tokens >= first.usage.prompt_tokens
-        create(model=model, messages=[*QUESTION, said.model_dump(), more], max_tokens=5)
+def check_conversation(clients: Clients, model: str) -> None:
+    """System message, an answer sent back as it came, text in parts."""
+    first = clients.chat(model, max_tokens=30)
+    said = first.choices[0].message
+    parts = [{"type": "text", "text": "And if"}, {"type": "text", "text": "he eats 2?"}]
+    more = {"role": "user", "content": parts}
+    system = {"role": "system", "content": "Work step by step."}
+    answer = clients.chat(model, [system, *QUESTION, said, more], max_tokens=30)
+    assert answer.usage.prompt_tokens >= first.usage.prompt_tokens
+    clients.chat(model, [*QUESTION, said.model_dump(), more], max_tokens=5)
 
 
-def check_search(url: str, model: str) -> None:
-    """By the model's suffix, and by the `search` object: the usage has the answer's tokens, and the
-    `flashedge` object those of the whole tree."""
-    with connect(url) as client:
-        for name, extra in ((f"{model}:beam-4", {}), (model, {"search": {"n": 4}})):
-            answer = bind(client, name)(seed=1, extra_body=extra)
-            assert answer.choices[0].message.content
-            assert answer.model == name
-            about = answer.model_extra["flashedge"]
-            assert answer.usage.completion_tokens == about["usage"]["completion_tokens"]
-            assert about["usage"]["tree_tokens"] > answer.usage.completion_tokens
-            assert about["n"] == 4
-            assert about["run_id"]
+def check_search(clients: Clients, model: str) -> None:
+    """By the model's suffix, and by the `search` object: the answer's tokens count, and apart from
+    them those of the whole tree."""
+    for name, extra in ((f"{model}:beam-4", {}), (model, {"search": {"n": 4}})):
+        answer = clients.chat(name, seed=1, extra_body=extra)
+        assert answer.choices[0].message.content
+        assert answer.model == name
+        about = answer.model_extra["flashedge"]
+        assert answer.usage.completion_tokens == about["usage"]["completion_tokens"]
+        assert about["usage"]["tree_tokens"] > answer.usage.completion_tokens
+        assert about["n"] == 4
+        assert about["run_id"]
 
 
-def check_streamed_search(url: str, model: str) -> None:
+def check_streamed_search(clients: Clients, model: str) -> None:
     """Reasoning first, in many pieces; then the chosen path."""
-    with connect(url) as client:
-        ask = partial(bind(client, f"{model}:beam-4"), seed=1)
-        deltas = [chunk.choices[0].delta for chunk in ask(stream=True) if chunk.choices]
-        whole = ask()
-    said = [(getattr(d, "reasoning_content", None), d.content) for d in deltas]
-    kinds = ["reasoning" if thought else "content" for thought, text in said if thought or text]
+    model = f"{model}:beam-4"
+    kinds, text = [], ""
+    for chunk in clients.chat(model, seed=1, stream=True):
+        for delta in (choice.delta for choice in chunk.choices):
+            if getattr(delta, "reasoning_content", None):
+                kinds.append("reasoning")
+            if delta.content:
+                kinds.append("content")
+                text += delta.content
     assert kinds.count("reasoning") >= 4
     assert kinds == sorted(kinds, reverse=True)  # reasoning comes first
-    assert "".join(text or "" for _, text in said) == whole.choices[0].message.content
+    assert text == clients.say(model, seed=1)
 
 
-def check_errors(url: str, model: str) -> None:
-    with connect(url) as client:
-        with pytest.raises(openai.NotFoundError) as missing:
-            bind(client, "no-such-model")()
-        assert (missing.value.param, missing.value.code) == ("model", "not_found")
-        for wrong in ({"n": 0}, {"temperature": -1}, {"top_p": 3}, {"max_tokens": "x"}):
+def check_errors(clients: Clients, model: str) -> None:
+    """The package's own exceptions, with our message, param and code."""
+    with pytest.raises(openai.NotFoundError) as missing:
+        clients.chat("no-such-model")
+    assert missing.value.param == "model"
+    assert missing.value.code == "not_found"
+    plain = ({"n": 0}, {"temperature": -1}, {"top_p": 3}, {"max_tokens": "x"})
+    search = ({"temperature": 9}, {"max_tokens": 0}, {"n": 5}, {"presence_penalty": 1})
+    for name, wrongs in ((model, plain), (f"{model}:beam-4", search)):
+        for wrong in wrongs:
             with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
-                bind(client, model)(**wrong)
+                clients.chat(name, **wrong)
 
 
-def check_search_errors(url: str, model: str) -> None:
-    with connect(url) as client:
-        for wrong in ({"temperature": 9}, {"max_tokens": 0}, {"n": 5}, {"presence_penalty": 1}):
-            with pytest.raises(openai.BadRequestError, match=next(iter(wrong))):
-                bind(client, f"{model}:beam-4")(**wrong)
+def check_leaving_a_stream(clients: Clients, model: str) -> None:
+    """A stream that is closed early leaves the server well."""
+    for name in (model, f"{model}:beam-4"):
+        stream = clients.chat(name, stream=True)
+        next(iter(stream))
+        stream.close()
+    assert clients.chat(model, max_tokens=5).choices[0].finish_reason
 
 
-def check_leaving_a_stream(url: str, model: str) -> None:
-    with connect(url) as client:
-        for name in (model, f"{model}:beam-4"):
-            stream = bind(client, name)(stream=True)
-            next(iter(stream))
-            stream.close()
-        assert bind(client, model)(max_tokens=5).choices[0].finish_reason
-
-
-def check_async(url: str, model: str) -> None:
-    async def whole(ask: Any, **fields: Any) -> str:
-        return str((await ask(**fields)).choices[0].message.content or "")
-
-    async def streamed(ask: Any, **fields: Any) -> str:
-        return join_streamed([chunk async for chunk in await ask(**fields, stream=True)])
+def check_async(clients: Clients, model: str) -> None:
+    """Many at once, whole and streamed."""
 
     async def run() -> None:
-        async with connect(url, AsyncOpenAI) as client:
-            ask = partial(bind(client, model), max_tokens=30)
-            asked = [f(ask, seed=seed) for seed in range(6) for f in (whole, streamed)]
-            *said, found = await asyncio.gather(*asked, whole(bind(client, f"{model}:beam-2")))
+        async with AsyncOpenAI(**clients.options) as client:
+
+            async def say(name: str, **fields: Any) -> str:
+                create: Any = client.chat.completions.create
+                answer = await create(model=name, messages=QUESTION, **fields)
+                if not fields.get("stream"):
+                    return answer.choices[0].message.content or ""
+                return "".join([c.choices[0].delta.content or "" async for c in answer])
+
+            asked = [
+                say(model, seed=seed, max_tokens=30, stream=stream)
+                for seed in range(6)
+                for stream in (False, True)
+            ]
+            *said, found = await asyncio.gather(*asked, say(f"{model}:beam-2"))
         assert all(said)
         assert found
         assert said[::2] == said[1::2]
@@ -198,7 +203,15 @@ def check_async(url: str, model: str) -> None:
 
 SEARCH_CHECKS: tuple[Check, ...] = (check_models, check_streamed_search)
 CHECKS: tuple[Check, ...] = (
-    *(*SEARCH_CHECKS, check_search, check_search_errors, check_whole, check_stream_says_the_same),
-    *(check_seed, check_choices, check_max_tokens, check_stop, check_conversation, check_errors),
-    *(check_leaving_a_stream, check_async),
+    *SEARCH_CHECKS,
+    check_search,
+    check_whole,
+    check_stream_says_the_same,
+    check_choices,
+    check_max_tokens,
+    check_stop,
+    check_conversation,
+    check_errors,
+    check_leaving_a_stream,
+    check_async,
 )

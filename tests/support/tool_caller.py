@@ -1,7 +1,8 @@
 """A tiny generator that calls a tool when it has one and is asked for a sum, and else answers.
 
 The bundled pair never calls a tool by itself. This model is trained when it is made, on the few
-conversations below, until it writes every one of them. It has 130,000 weights.
+conversations below, until it writes every one of them. It has 130,000 weights. The thinker, a
+second one, also thinks before each answer.
 """
 
 from __future__ import annotations
@@ -45,22 +46,34 @@ SURE = 0.98
 """Least probability of each token that it has learnt, when its training ends."""
 SHARPENED = 4.0
 """By how much its logits are multiplied then, so that no path of a search draws another token."""
+THOUGHT = "So Q: 3 and 4. Wait, Q: 3 and 4 are 7, so it is 7."
+"""What the thinker says before each answer."""
 ENTRY = """\
-[generators."tool-caller"]
+[generators."{name}"]
 source = "{folder}"
 dtype = "float32"
 max_model_len = 1024
 tool_parser = "hermes"
+{parser}
 
-[pairs."tool-caller"]
+[pairs."{name}"]
 description = "A tiny generator that calls tools, judged by the bundled verifier."
-generator = "tool-caller"
+generator = "{name}"
 verifier = "bundled"
 max_step_tokens = 96
 max_path_tokens = 192
 memory = {{ generator_kv_bytes = 16_777_216, verifier_kv_bytes = 33_554_432 }}
 """
-"""For models.toml."""
+
+
+def make_pairs(folder: Path) -> str:
+    """Train both generators. Returns the entries of `tool-caller` and `thinker` for models.toml."""
+    caller = make_tool_caller(folder / "tool-caller")
+    thinker = make_tool_caller(folder / "thinker", f"{THINK_OPEN}{THOUGHT}{THINK_CLOSE}")
+    thinks = 'reasoning_parser = "qwen3"\nthinking = true'
+    return ENTRY.format(name="tool-caller", folder=caller, parser="") + ENTRY.format(
+        name="thinker", folder=thinker, parser=thinks
+    )
 
 
 @dataclass(frozen=True, slots=True)

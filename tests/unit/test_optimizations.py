@@ -135,7 +135,7 @@ SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}
 
 
 ELSEWHERE = {"joined_tokens"}
-"""Tested apart, since they need real engines (`engine/test_parallel_mcts_on_vllm.py`)."""
+"""Tested apart, since they need real engines (`engine/test_driver_on_vllm.py`)."""
 
 
 def bench_of(home: Path, n: int) -> Bench:

@@ -1,4 +1,4 @@
-"""The random steps of tests/engine/test_kv_state_machine.py, on simulated engines."""
+"""The random steps of tests/engine/test_kv_memory.py, on simulated engines."""
 
 from __future__ import annotations
 
