@@ -10,7 +10,7 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.daemon import control
-from tests.support.commands import SIMULATED
+from tests.support.commands import start_simulated
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
 
 @pytest.fixture
 def daemon(config: Config) -> subprocess.Popen[bytes]:
-    return _start_daemon(config)
+    return start_simulated(config)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def shared_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
 @pytest.fixture(scope="module")
 def shared_daemon(shared_config: Config) -> subprocess.Popen[bytes]:
     """For tests that neither stop the daemon nor count its runs: a start takes seconds."""
-    return _start_daemon(shared_config)
+    return start_simulated(shared_config)
 
 
 def _use_home(home: Path, patch: pytest.MonkeyPatch) -> Iterator[Config]:
@@ -41,9 +41,3 @@ def _use_home(home: Path, patch: pytest.MonkeyPatch) -> Iterator[Config]:
     made = load_config()
     yield made
     control.stop(made, timeout_s=10)
-
-
-def _start_daemon(config: Config) -> subprocess.Popen[bytes]:
-    process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=60)
-    return process

@@ -14,8 +14,16 @@ import pytest
 
 from flashedge.config import Config
 from flashedge.daemon import control
-from flashedge.daemon.files import find
-from tests.support.commands import CLI, SIMULATED, cli, list_runs, start_cli, wait_for
+from tests.support.commands import (
+    CLI,
+    SIMULATED,
+    cli,
+    list_runs,
+    start_cli,
+    start_simulated,
+    url_of,
+    wait_for,
+)
 
 pytestmark = pytest.mark.xdist_group("command line")  # one process starts the shared daemon
 LONG = ("-n", "512", "--set=branching=2", "--set=max_steps=200")
@@ -133,8 +141,7 @@ def test_killed_daemon(config: Config, daemon: subprocess.Popen[bytes]) -> None:
     assert (process.returncode, out) == (4, "")
     assert f"the daemon went away during run {run['id']}" in err
     assert f"flashedge runs show {run['id']}" in err
-    second = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, second, timeout_s=60)
+    start_simulated(config)
     shown = cli("runs", "show", run["id"])
     assert shown.stdout.startswith("interrupted")
     assert len(cli("runs", "export", run["id"]).stdout.splitlines()) > 2
@@ -178,10 +185,8 @@ def test_chat_over_a_pipe(shared_daemon: subprocess.Popen[bytes]) -> None:
 
 
 def test_ps_and_doctor(shared_daemon: subprocess.Popen[bytes], shared_config: Config) -> None:
-    record = find(shared_config)
-    assert record is not None
     told = json.loads(cli("ps", "--json").stdout)
     assert told["engines"]["generator"]["state"] == "ready"
     assert told["status"] == "ready"
     checks = {c["name"]: c for c in json.loads(cli("doctor", "--json").stdout)}
-    assert checks["daemon"]["detail"] == f"ready at {record.url}"
+    assert checks["daemon"]["detail"] == f"ready at {url_of(shared_config)}"

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from flashedge.config import Config
-from flashedge.daemon import control
+from tests.support.commands import url_of
 from tests.support.paths import ROOT
 
 SCHEMATHESIS = ROOT / ".venv-clients" / "bin" / "schemathesis"
@@ -42,9 +42,7 @@ def long_queue() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def url(shared_config: Config, shared_daemon: subprocess.Popen[bytes]) -> str:
     subprocess.run(["bash", "scripts/clients.sh"], cwd=ROOT, check=True, timeout=400)
-    record = control.find(shared_config)
-    assert record is not None
-    return record.url
+    return url_of(shared_config)
 
 
 def run_schemathesis(

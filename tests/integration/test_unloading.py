@@ -12,7 +12,7 @@ import psutil
 
 from flashedge.config import Config
 from flashedge.daemon import control, files
-from tests.support.commands import SIMULATED, cli, wait_for
+from tests.support.commands import cli, start_simulated, url_of, wait_for
 
 ASK = {"problem": "How many are left?", "n": 2}
 SECOND = """
@@ -23,12 +23,6 @@ verifier = "bundled"
 max_step_tokens = 192
 max_path_tokens = 768
 """
-
-
-def url_of(config: Config) -> str:
-    record = files.find(config)
-    assert record is not None
-    return record.url
 
 
 def read_state(url: str) -> str:
@@ -97,8 +91,7 @@ def test_another_pair_is_loaded_on_demand(config: Config) -> None:
     """One at a time by default: the first one is unloaded as soon as nobody uses it."""
     config.config_dir.mkdir(parents=True, exist_ok=True)
     (config.config_dir / "models.toml").write_text(SECOND, encoding="utf-8")
-    process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=60)
+    process = start_simulated(config)
     with httpx.Client(base_url=url_of(config), timeout=60) as client:
 
         def loaded() -> list[str]:

@@ -1,7 +1,9 @@
-"""The daemon on a disk that is full: it answers, loses no run that has finished, and says why."""
+"""The daemon on a disk that is full, and on the state folder of an earlier FlashEdge."""
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import shutil
 import subprocess
@@ -13,20 +15,22 @@ import httpx
 import pytest
 
 from flashedge.config import Config, load_config
-from flashedge.daemon import control, files
+from flashedge.daemon import control
 from flashedge.daemon.files import log_path
 from flashedge.errors import ConfigError
-from tests.support.commands import SIMULATED
+from flashedge.events import from_json
+from flashedge.tui.state import advance, build_replay
+from tests.support.commands import cli, list_runs, start_simulated, url_of
+from tests.support.paths import DATA
 
 ASK = {"problem": "How many are left?", "n": 4}
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("mount") is None, reason="only root mounts a disk"
-)
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 8 MiB."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root mounts a disk")
     folder = tmp_path / "disk"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder]).returncode:
@@ -45,11 +49,8 @@ def full_config(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]
 
 
 def start(config: Config) -> str:
-    process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=60)
-    record = files.find(config)
-    assert record is not None
-    return record.url
+    start_simulated(config)
+    return url_of(config)
 
 
 def fill(disk: Path) -> Path:
@@ -107,3 +108,40 @@ def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(
     filler.unlink()
     start(full_config)
     assert "Traceback" not in log_path(full_config).read_text()
+
+
+# ---------------------------------------------------------------- an old store
+
+
+def test_the_commands_work_on_it(config: Config, tmp_path: Path) -> None:
+    old = gzip.decompress((DATA / "store_schema_1.sqlite.gz").read_bytes())
+    config.state_dir.mkdir(parents=True)
+    (config.state_dir / "runs.sqlite").write_bytes(old)
+    start_simulated(config)
+    runs = list_runs()
+    assert sorted(run["status"] for run in runs) == [
+        "cancelled",
+        "failed",
+        *["finished"] * 6,
+        "interrupted",
+    ]
+    assert len(cli("runs", "ls").stdout.splitlines()) > len(runs)
+    for run in runs:
+        shown = cli("runs", "show", run["id"])
+        assert shown.returncode == 0, shown.stderr
+        assert (
+            json.loads(cli("runs", "show", run["id"], "--json").stdout)["status"] == run["status"]
+        )
+        head, *events = cli("runs", "export", run["id"]).stdout.splitlines()
+        assert json.loads(head)["run"]["status"] == run["status"]
+        numbered = [json.loads(line) for line in events]
+        items = [(row["seq"], from_json(row["event"])) for row in numbered]
+        assert advance(build_replay(run["id"], items), 1e9)[1] == tuple(items)
+        page = tmp_path / f"{run['id']}.html"
+        assert cli("runs", "export", run["id"], "-o", str(page)).returncode == 0
+        assert "How many are left?" in page.read_text()
+    finished = next(run for run in runs if run["status"] == "finished")
+    assert cli("solve", "How many are left?", "-n", "2").returncode == 0
+    assert len(list_runs()) == len(runs) + 1
+    assert cli("runs", "rm", finished["id"]).returncode == 0
+    assert len(list_runs()) == len(runs)
