@@ -12,7 +12,8 @@ if [ "${1:-}" = --help ]; then sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}" && exit 
 exec 9>"$VENV.lock"
 flock 9 # the tests may ask for it while scripts/test.sh makes it
 if cmp -s "$LIST" "$STAMP"; then exit 0; fi
-"$ROOT/.venv/bin/python" -m venv --clear "$VENV"
+PY=$ROOT/.venv/bin/python
+"$PY" -m venv --clear --without-pip "$VENV"
 cp "$LIST" "$STAMP.new" # what is installed, even where the list changes meanwhile
-"$VENV/bin/python" -m pip install -q --no-deps --no-compile --disable-pip-version-check -r "$STAMP.new"
+"$PY" -m pip --python "$VENV" --disable-pip-version-check install -q --no-deps --no-compile -r "$STAMP.new"
 mv "$STAMP.new" "$STAMP"

@@ -11,12 +11,10 @@ VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
 cd "$ROOT"
 
 if [ "${1:-}" = --help ]; then sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
-marks=" and not long"
-if [ "${1:-}" = --long ]; then
-  marks=""
-  shift
-fi
+marks=""
+if [ "${1:-}" = --long ]; then shift; else marks=" and not long"; fi
 if [ "${FLASHEDGE_FAST:-0}" = 1 ]; then marks="$marks and not engine and not gpu"; fi
+if [ "${FLASHEDGE_LAB:-1}" = 0 ]; then marks="$marks and not lab"; fi
 bash scripts/setup.sh --dev --quiet --no-profile
 
 # The environment of tests/clients is made beside the checks; the test that needs it waits for it.
@@ -35,19 +33,8 @@ types=$(mktemp)
 trap 'rm -f "$types"' EXIT
 "$VENV/bin/python" -m mypy >"$types" 2>&1 &
 failed=0
-# Two processes: tests with real engines stay together in one, which starts each pair of engines once.
-run_tests() { # marks, pytest options…
-  local code=0
-  run pytest -q -n 2 --dist loadgroup -m "$@" || code=$?
-  if [ $code = 5 ]; then return; fi # the options select no test with these marks
-  selected=1
-  [ $code = 0 ] || failed=1
-}
-selected=0
-run_tests "not lab$marks" "$@"
-# An -m among the options takes the place of ours: the first call has run what it selects.
-if [ "${FLASHEDGE_LAB:-1}" = 1 ] && [[ " $* " != *" -m"* ]]; then run_tests "lab$marks" "$@"; fi
-if [ $selected = 0 ]; then printf 'no test was selected\n' && failed=1; fi
+# Two processes: tests that share engines or a daemon are a group, which runs in one of them.
+run pytest -q -n 2 --dist loadgroup -m "${marks# and }" "$@" || failed=1
 printf '== mypy\n'
 wait $! || failed=1
 cat "$types"
