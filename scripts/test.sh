@@ -9,6 +9,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
 cd "$ROOT"
+unset PYTHONDONTWRITEBYTECODE # hundreds of processes import the same files
 
 if [ "${1:-}" = --help ]; then sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
 marks=""

@@ -11,9 +11,9 @@ from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add, collect
 
 
 def _model(url: str, model: str) -> OpenAIServerModel:
-    return OpenAIServerModel(
-        model_id=model, api_base=f"{url}/v1", api_key="none", max_tokens=MAX_TOKENS
-    )
+    # Without a temperature of zero a small model says nothing at all now and then.
+    options = {"max_tokens": MAX_TOKENS, "temperature": 0.0}
+    return OpenAIServerModel(model_id=model, api_base=f"{url}/v1", api_key="none", **options)
 
 
 SAY: list[Any] = [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]

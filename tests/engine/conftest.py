@@ -72,8 +72,10 @@ def build_tiny_options(name: str, folder: Path, **more: Any) -> EngineOptions:
 async def started(engine: T) -> AsyncIterator[T]:
     """engine: a pair, or one engine."""
     await engine.start()
-    yield engine
-    await engine.stop()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
 
 
 def make_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
