@@ -9,13 +9,13 @@ import random
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
-from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, StepCompleted
@@ -111,11 +111,6 @@ async def test_steps_are_scored_ahead(
 # ---------------------------------------------------------------- one request
 
 
-async def collect_chunks(generator: VllmGenerator, request: ExtendRequest) -> list[Chunk]:
-    async with aclosing(generator.extend(request)) as stream:
-        return [chunk async for chunk in stream]
-
-
 def continued(request: ExtendRequest, level: int, most: int) -> ExtendRequest:
     """The same request, which says that its own stream may go on for so many tokens."""
     whole = Granularity(max_tokens=most, to_end=True)
@@ -135,14 +130,12 @@ async def test_a_request_adopts_a_draft_within_its_own_limits(
         child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
         slow = ask(generator, problem, seed=2 + level, max_tokens=60)
         beams = [continued(request, level, 30) for request in (child, slow)]
-        found, _ = await asyncio.gather(*(collect_chunks(generator, beam) for beam in beams))
-        expected = await collect_chunks(generator, child)
-        tokens, without = ([t for c in chunks for t in c.token_ids] for chunks in (found, expected))
-        assert tokens == without
-        assert [p for c in found for p in c.logprobs] == [p for c in expected for p in c.logprobs]
-        assert found[-1].finish is expected[-1].finish is FinishReason.STEP_LIMIT
-        assert sum(chunk.speculated_tokens for chunk in found) == (limit if level else 0)
-        path += tuple(tokens)
+        found, _ = await generate_all(generator, beams)
+        assert found.speculated_tokens == (limit if level else 0)
+        expected = await generate(generator, child)
+        assert found.finish is expected.finish is FinishReason.STEP_LIMIT
+        assert (found.token_ids, found.logprobs) == (expected.token_ids, expected.logprobs)
+        path += found.token_ids
     assert await generator.speculator.end_run("r") > len(path)
     assert await generator.speculator.end_run("r") == 0
 
@@ -152,17 +145,14 @@ async def test_another_sampling_or_seed_adopts_nothing(
 ) -> None:
     first = continued(ask(generator, problem, seed=1, max_tokens=4), 0, 20)
     slow = continued(ask(generator, problem, seed=2, max_tokens=40), 0, 20)
-    found, _ = await asyncio.gather(*(collect_chunks(generator, r) for r in (first, slow)))
-    path = tuple(t for c in found for t in c.token_ids)
+    path = (await generate_all(generator, [first, slow]))[0].token_ids
     same = ask(generator, problem, seed=1, after=path, max_tokens=8)
     warm = ask(generator, problem, seed=1, after=path, max_tokens=8, temperature=1.3)
     other = ask(generator, problem, seed=9, after=path, max_tokens=8)
     for request, ahead in ((warm, 0), (other, 0), (same, 8)):
-        chunks = await collect_chunks(generator, continued(request, 1, 20))
-        assert [t for c in chunks for t in c.token_ids] == [
-            t for c in await collect_chunks(generator, request) for t in c.token_ids
-        ]
-        assert sum(chunk.speculated_tokens for chunk in chunks) == ahead
+        drafted = await generate(generator, continued(request, 1, 20))
+        assert drafted.token_ids == (await generate(generator, request)).token_ids
+        assert drafted.speculated_tokens == ahead
     await generator.speculator.end_run("r")
 
 

@@ -25,6 +25,7 @@ class Outcome:
     logprobs: tuple[float, ...]
     finish: FinishReason
     cached_tokens: int
+    speculated_tokens: int
 
 
 class Close(tuple[float, ...]):
@@ -58,7 +59,7 @@ async def generate(generator: Generator, request: ExtendRequest) -> Outcome:
     token_ids: list[int] = []
     logprobs: list[float] = []
     finish: FinishReason | None = None
-    cached = 0
+    cached = speculated = 0
     async with aclosing(generator.extend(request)) as chunks:
         async for chunk in chunks:
             assert finish is None, "a chunk follows the last one"
@@ -68,9 +69,14 @@ async def generate(generator: Generator, request: ExtendRequest) -> Outcome:
             token_ids += chunk.token_ids
             logprobs += chunk.logprobs
             finish = chunk.finish
+            speculated += chunk.speculated_tokens
     assert finish is not None, "the stream ended without a finish reason"
     return Outcome(
-        token_ids=tuple(token_ids), logprobs=tuple(logprobs), finish=finish, cached_tokens=cached
+        token_ids=tuple(token_ids),
+        logprobs=tuple(logprobs),
+        finish=finish,
+        cached_tokens=cached,
+        speculated_tokens=speculated,
     )
 
 
