@@ -11,10 +11,11 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, import_pynvml, read_cards
+from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, read_cards
 
 XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError
 RECENT_S = 600.0
@@ -43,7 +44,9 @@ class CardWatch:
 
     def __init__(self, nvml: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
         """`nvml` replaces the module `pynvml` in tests. Raises ProfileError without a card."""
-        self._nvml = nvml = import_pynvml() if nvml is None else nvml
+        if nvml is None:
+            import pynvml as nvml
+        self._nvml = nvml
         self._clock = clock
         cards = read_cards(nvml)
         self._names = [card.name for card in cards]
@@ -126,10 +129,7 @@ def read_card_users(
 ) -> tuple[CardUser, ...]:
     """The programs on the cards that CUDA shows but those of the pids `own`, the largest first.
     Empty where no card answers: this is never why anything fails."""
-    try:
-        nvml = import_pynvml() if nvml is None else nvml
-    except ProfileError:
-        return ()
+    nvml = import_module("pynvml") if nvml is None else nvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:

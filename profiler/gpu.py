@@ -15,6 +15,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,7 @@ def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tup
     `nvml` replaces the module `pynvml` in tests. Raises ProfileError when there is no card, when
     CUDA_VISIBLE_DEVICES hides all of them, or when the driver does not answer.
     """
-    if nvml is None:
-        nvml = import_pynvml()
+    nvml = import_module("pynvml") if nvml is None else nvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -160,17 +160,6 @@ def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tup
         raise ProfileError(f"the NVIDIA driver does not answer ({error})") from error
     finally:
         nvml.nvmlShutdown()
-
-
-def import_pynvml() -> Any:
-    """Raises ProfileError if it is not installed."""
-    try:
-        import pynvml
-    except ImportError as error:
-        raise ProfileError(
-            "nvidia-ml-py is not installed", hint="install it: bash scripts/setup.sh"
-        ) from error
-    return pynvml
 
 
 def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:

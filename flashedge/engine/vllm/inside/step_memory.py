@@ -28,7 +28,6 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.inside.noise import PositionNoise
 from flashedge.engine.vllm.inside.runner_kind import RunnerKind, find_kind
 from flashedge.models.memory.engine_memory import CONTEXT_BYTES
-from flashedge.profiler.gpu import import_pynvml
 
 
 @torch.inference_mode()
@@ -191,9 +190,11 @@ may have the same id as ours, and NVML then tells that one's bytes."""
 def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
     """Bytes of the current card that this process holds without its KV. is_kv_torchs: whether torch
     allocated that."""
+    import pynvml
+
     torchs = torch.cuda.memory_reserved() - (kv_bytes if is_kv_torchs else 0)
     card = torch.cuda.get_device_properties(torch.cuda.current_device())
-    told = ask_nvml(import_pynvml(), f"GPU-{card.uuid}")
+    told = ask_nvml(pynvml, f"GPU-{card.uuid}")
     if told is not None and torchs <= told - kv_bytes <= torchs + MOST_OUTSIDE:
         return told - kv_bytes
     return torchs + CONTEXT_BYTES

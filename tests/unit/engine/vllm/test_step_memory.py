@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_where_nvml_does_not_tell_the_bytes_torch_does(
     is_kv_torchs: bool,
 ) -> None:
     reserved, card = 2 * GIB + (KV if is_kv_torchs else 0), SimpleNamespace(uuid=uuid)
-    monkeypatch.setattr(step_memory, "import_pynvml", lambda: Nvml(told))
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(told))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
