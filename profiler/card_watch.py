@@ -44,9 +44,7 @@ class CardWatch:
 
     def __init__(self, nvml: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
         """`nvml` replaces the module `pynvml` in tests. Raises ProfileError without a card."""
-        if nvml is None:
-            import pynvml as nvml
-        self._nvml = nvml
+        self._nvml = nvml = import_module("pynvml") if nvml is None else nvml
         self._clock = clock
         cards = read_cards(nvml)
         self._names = [card.name for card in cards]
