@@ -6,6 +6,7 @@ The other vLLM is a copy of the installed one with some edits.
 from __future__ import annotations
 
 import ast
+import shutil
 import sys
 import zipfile
 from pathlib import Path
@@ -16,8 +17,7 @@ from scripts.vllm_seams import __main__ as vllm_seams
 from scripts.vllm_seams import importers
 from scripts.vllm_seams.changes import SeamChange, find_changes, list_changed_members
 from scripts.vllm_seams.record import load_record, save_record
-from scripts.vllm_seams.source import VllmSource
-from tests.support.vllm_copy import copy_vllm, edit
+from scripts.vllm_seams.source import VllmSource, find_installed
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 ENQUEUE = "def _enqueue_waiting_request(self, request: Request) -> None:"
@@ -25,6 +25,22 @@ BODY = "            self.kv_holding_waiting.add_request(request)\n        else:"
 SCHEDULER_CLASS = "vllm.v1.core.sched.scheduler:Scheduler"
 RUNNERS = ["vllm.v1.worker.gpu.attn_utils", "vllm.v1.worker.gpu_model_runner"]
 """What imports the function that allocates KV, for vLLM's second model runner and for its first."""
+
+
+def copy_vllm(target: Path) -> Path:
+    """A copy of the files that the record names, to be edited."""
+    installed = find_installed()
+    for path in load_record().files:
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(installed / path, target / path)
+    return target
+
+
+def edit(folder: Path, path: str, old: str, new: str) -> None:
+    file = folder / path
+    text = file.read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{old!r} stands {text.count(old)} times in {path}"
+    file.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def pack(folder: Path, distribution: str, version: str) -> Path:
