@@ -117,6 +117,7 @@ class SimEngine:
         Raises ConfigError when the KV can't hold one request of full length.
         """
         self.config = config
+        self.max_model_len = config.max_model_len
         self.steps = 0
         self.busy_s = 0.0
         self.on_step: Callable[[tuple[Slice, ...], float], None] = lambda batch, took_s: None
@@ -152,10 +153,6 @@ class SimEngine:
         return f"<{type(self).__name__} (simulated): {c.shape.name} on {c.device.name}>"
 
     # ------------------------------------------------------------ the protocols
-
-    @property
-    def max_model_len(self) -> int:
-        return self.config.max_model_len
 
     async def view(self) -> EngineView:
         cache = self._scheduler.cache

@@ -303,23 +303,15 @@ class SimulatedGenerator(SimEngine):
     ) -> None:
         super().__init__(config, faults=faults, gate=gate)
         self._model = model
-        self._codec = SimCodec()
-        self._speculator = SimSpeculator(self._scheduler, model, config, self._jobs)
-
-    @property
-    def codec(self) -> SimCodec:
-        return self._codec
-
-    @property
-    def speculator(self) -> SimSpeculator:
-        return self._speculator
+        self.codec = SimCodec()
+        self.speculator = SimSpeculator(self._scheduler, model, config, self._jobs)
 
     def kill(self, detail: str = "killed") -> None:
         super().kill(detail)
-        self._speculator.clear()
+        self.speculator.clear()
 
     def _before_step(self) -> None:
-        self._speculator.schedule_drafts()
+        self.speculator.schedule_drafts()
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         """Raises RequestError at once, EngineError from the stream."""
@@ -346,7 +338,7 @@ class SimulatedGenerator(SimEngine):
 
     async def _stream(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         self._check_ready()
-        speculator = self._speculator
+        speculator = self.speculator
         sequence = SimSequence(
             id=self._next_id(), tokens=list(request.token_ids), program=request.program
         )

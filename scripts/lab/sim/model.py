@@ -55,25 +55,11 @@ _NUMBERED = re.compile(r"w(\d+)|#(\d+)|\\boxed\{(\d+)\}")
 class SimCodec:
     """`encode(decode(ids)) == ids` for generated ids."""
 
-    @property
-    def eos_ids(self) -> frozenset[int]:
-        return frozenset({EOS})
-
-    @property
-    def vocab_size(self) -> int:
-        return VOCAB
-
-    @property
-    def longest_token(self) -> int:
-        return 1 << 20  # a word of any length
-
-    @property
-    def rules(self) -> Mapping[str, BoundaryRule]:
-        return RULES
-
-    @property
-    def thinks(self) -> bool:
-        return False
+    eos_ids = frozenset({EOS})
+    vocab_size = VOCAB
+    longest_token = 1 << 20  # a word of any length
+    rules = RULES
+    thinks = False
 
     def encode(self, text: str) -> TokenIds:
         return tuple(_encode_word(piece) for piece in _PIECE.findall(text))
