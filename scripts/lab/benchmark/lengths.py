@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,27 +37,19 @@ COPIES = 128
 """Quantiles of the log-normal for each observed sample."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLengths:
+class StepLengths(NamedTuple):
     """A choice of problems whose step lengths are drawn."""
 
     about: str
-    levels: frozenset[int]
+    levels: Collection[int]
     """MATH's levels of difficulty, from 1 (easy) to 5."""
 
 
 WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
     {
-        "aime": StepLengths(
-            about="AIME-like: problems of MATH level 5, 515 tokens a path", levels=frozenset({5})
-        ),
-        "amc": StepLengths(
-            about="AMC-like: problems of MATH levels 3 and 4, 359 tokens a path",
-            levels=frozenset({3, 4}),
-        ),
-        "math": StepLengths(
-            about="MATH-like: all levels, 382 tokens a path", levels=frozenset({1, 2, 3, 4, 5})
-        ),
+        "aime": StepLengths("AIME-like: problems of MATH level 5, 515 tokens a path", (5,)),
+        "amc": StepLengths("AMC-like: problems of MATH levels 3 and 4, 359 tokens a path", (3, 4)),
+        "math": StepLengths("MATH-like: all levels, 382 tokens a path", range(1, 6)),
     }
 )
 
