@@ -50,6 +50,7 @@ START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}
 """KV memory of the engines of `mapped_pair` when they start."""
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
