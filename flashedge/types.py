@@ -42,12 +42,12 @@ STRATEGIES: Mapping[str, str] = {
 """The built-in strategies, each in words. `search.catalog` builds them."""
 STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
-`search.steps.MARKER_WORDS`; tokens: at its token limit; entropy: before an uncertain token
-(`search.steps.EntropyRule`)."""
+`search.step_rules.MARKER_WORDS`; tokens: at its token limit; entropy: before an uncertain token
+(`search.step_rules.EntropyRule`)."""
 STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
 """Defaults of the rule entropy: nats, and the least tokens of a step."""
 MAX_STEP_ENTROPY = 3.0
-"""Nats. `search.steps` estimates at most 3.04."""
+"""Nats. `search.step_rules` estimates at most 3.04."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

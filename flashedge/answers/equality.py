@@ -13,7 +13,7 @@ Where no path has a box, what the paths name as their answers is compared likewi
 
 Open-ended answers, where no box is expected, are compared by one of
 
-5. words: how much of their wording is shared (`groups.are_alike`);
+5. words: how much of their wording is shared (`pairwise.are_alike`);
 6. meaning: the distance of their embeddings, if a model is configured
    (`workers.embedding_groups`).
 

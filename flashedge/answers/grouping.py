@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flashedge.answers.extraction import extract_answer, extract_open_answer, find_named_answer
-from flashedge.answers.groups import are_alike, group_by_first_match
+from flashedge.answers.pairwise import are_alike, group_by_first_match
 from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.types import NodeId
 

@@ -12,7 +12,6 @@ from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import (
     find_defaults,
     find_user_programs,
@@ -20,6 +19,7 @@ from flashedge.runtime.request.strategies import (
     find_watched_options,
     stops_by_counts,
 )
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.request.values import check_field
 from flashedge.scheduling.programs.program import Caller
 from flashedge.search.catalog import parse_strategy

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from flashedge.scheduling.speculation.drafts import Continuation
-from flashedge.search.steps import BoundaryRule, EntropyRule
+from flashedge.search.step_rules import BoundaryRule, EntropyRule
 from flashedge.types import BLANK_LINE, FinishReason, Message, Problem, Sampling, TokenIds
 
 NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})

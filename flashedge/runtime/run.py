@@ -36,7 +36,7 @@ from flashedge.events import (
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore, StoredRun
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.programs.estimates import RunEstimate
 
 log = logging.getLogger(__name__)

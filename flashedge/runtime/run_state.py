@@ -17,7 +17,7 @@ from flashedge.events import (
 )
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.request.plan import is_boosted
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.rollouts.allocation import RolloutCandidate
 from flashedge.search.mcts.exits import Exits
 from flashedge.types import NodeId

@@ -31,12 +31,12 @@ from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.scheduler import measure_capacity
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import build_rollout_cost
 from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.limiter import RolloutCost
-from flashedge.search.steps import MARKER_WORDS, split_steps
+from flashedge.search.step_rules import MARKER_WORDS, split_steps
 from flashedge.types import MARKERS, STEPS, Judges, Message, TokenIds
 
 log = logging.getLogger(__name__)

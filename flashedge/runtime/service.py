@@ -33,8 +33,8 @@ from flashedge.runtime.request.plan import (
     check_shapes,
     make_plan,
 )
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import Boosting, DaemonTime
 from flashedge.runtime.run import (
     STOPPED,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from flashedge.engine.base import Codec
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS, Judges, TokenIds
 
 

@@ -27,8 +27,8 @@ from pathlib import Path
 
 import psutil
 
-from flashedge.answers.groups import MIN_LIKENESS, likeness
 from flashedge.answers.numbers import find_numbers, numbers_conflict
+from flashedge.answers.pairwise import MIN_LIKENESS, likeness
 from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
 from scripts.bench.daemon import DATA, report

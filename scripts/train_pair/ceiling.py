@@ -16,8 +16,8 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import mix64
 from flashedge.types import Problem as Asked
 from flashedge.types import Sampling

@@ -17,7 +17,7 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.errors import RequestError
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.speculation.drafts import Continuation
-from flashedge.search.steps import EntropyRule
+from flashedge.search.step_rules import EntropyRule
 from flashedge.types import Granularity, Problem
 from tests.support.engine_rig import ask, generate, joined, score_by_steps, settle, some_steps
 

@@ -24,7 +24,7 @@ from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import STRATEGIES, Problem, Sampling
 from tests.support.engine_rig import assert_idle

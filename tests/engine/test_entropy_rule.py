@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
-from flashedge.search.steps import TOP, EntropyRule
+from flashedge.runtime.request.validation import Request
+from flashedge.search.step_rules import TOP, EntropyRule
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
 from tests.engine.test_driver_on_vllm import HARD
 from tests.support.engine_rig import ask, assert_idle

@@ -23,7 +23,7 @@ from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, LOGPROBS
 from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.stock import StockGenerator
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.step_rules import BoundaryRule
 from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, FinishReason, Problem
 from tests.engine.conftest import build_tiny_options, started
 from tests.engine.test_driver_on_vllm import problems

@@ -17,7 +17,7 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, GUIDED_FROM
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import RequestError
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
 from tests.engine.test_driver_on_vllm import HARD
 from tests.support.engine_rig import ask, assert_idle, generate, squeezed

@@ -19,7 +19,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from scripts.bench.flashtts.moving_split import make_moving_split

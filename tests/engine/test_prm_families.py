@@ -38,8 +38,8 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.specs import VERIFIER_FAMILIES
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
 from tests.engine.conftest import build_tiny_options, started

@@ -15,7 +15,7 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem, Sampling
 from tests.support.engine_rig import kept_budgets
 from tests.support.runtime_rig import drive

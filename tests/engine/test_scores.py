@@ -14,7 +14,7 @@ import torch
 from transformers import AutoTokenizer
 
 from flashedge.models.registry import BUNDLED
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from scripts.bench.daemon import Daemon
 from tests.engine.test_prm_families import score_by_classes
 from tests.support.paths import DATA

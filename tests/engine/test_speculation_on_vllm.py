@@ -21,7 +21,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
 from tests.engine.test_driver_on_vllm import HARD

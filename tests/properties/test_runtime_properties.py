@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.events import TERMINAL, RunFinished, RunStarted
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.run import Run
 from flashedge.types import Problem
 from scripts.lab.sim.clock import run_virtual

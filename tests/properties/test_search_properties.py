@@ -15,7 +15,7 @@ from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
 from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.base import Expand, Score
-from flashedge.search.steps import BoundaryRule, split_steps
+from flashedge.search.step_rules import BoundaryRule, split_steps
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector
 from flashedge.search.voting import count_votes

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flashedge.errors import EngineError
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState

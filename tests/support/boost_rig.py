@@ -10,8 +10,8 @@ from flashedge.events import Event, RunFinished, RunStarted
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
 from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import run_virtual

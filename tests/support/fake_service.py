@@ -22,7 +22,7 @@ from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.run import RunSummary
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState

@@ -9,7 +9,7 @@ from random import Random
 
 from flashedge.events import Event, NodesExpanded, RunStarted, StepCompleted
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 from flashedge.types import NodeId, Problem
 

@@ -36,8 +36,8 @@ from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import aggregate
 from flashedge.search.base import Search
 from flashedge.search.tree import ROOT, Tree

@@ -18,7 +18,7 @@ import numpy as np
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
 from flashedge.scheduling.speculation.drafts import Continuation
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.step_rules import BoundaryRule
 from flashedge.types import Granularity
 from scripts.bench.determinism.token_runner import VOCABULARY, build_request, draw_token
 from tests.support.async_core import make_async_core, step_core

@@ -21,8 +21,8 @@ from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem, Sampling
 from tests.support.paths import DATA
 from tests.support.runtime_rig import driver_of

@@ -13,7 +13,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Speculation
 from scripts.lab.sim.engine_loop import Faults, SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow

@@ -8,7 +8,7 @@ from typing import Any
 from flashedge import events
 from flashedge.events import Event
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from tests.support.made_run import build_result, build_row, build_start, build_step, build_usage
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.answers.grouping import WordGroups
-from flashedge.answers.groups import group_by_complete_links
 from flashedge.answers.numbers import find_numbers, numbers_conflict
+from flashedge.answers.pairwise import group_by_complete_links
 from flashedge.answers.workers.line_worker import LineWorker, serve
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError

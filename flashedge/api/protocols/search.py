@@ -31,12 +31,12 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.models.specs import Pair
-from flashedge.runtime.request.request import USUAL_PATHS, Request
 from flashedge.runtime.request.strategies import (
     find_defaults,
     find_user_programs,
     find_usual_strategy,
 )
+from flashedge.runtime.request.validation import USUAL_PATHS, Request
 from flashedge.runtime.run import create_run_id
 from flashedge.runtime.service import RunHandle, Service
 from flashedge.scheduling.programs.program import Caller

@@ -31,7 +31,7 @@ from flashedge.models.memory.fit import (
 )
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
-from flashedge.runtime.request.request import USUAL_PATHS
+from flashedge.runtime.request.validation import USUAL_PATHS
 from flashedge.sizes import format_size, parse_size
 
 

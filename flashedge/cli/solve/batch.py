@@ -62,7 +62,7 @@ def solve_batch(
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
-    from flashedge.answers.groups import are_alike
+    from flashedge.answers.pairwise import are_alike
     from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.batch.attempts import BATCH_PRIORITY, Attempts
     from flashedge.batch.batch import Batch, Budget

@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 from flashedge.engine.base import NO_VARIABLES
 from flashedge.engine.vllm.prompts.encoder import PromptEncoder, load_tokenizer
 from flashedge.errors import CheckpointError
-from flashedge.search.steps import BoundaryRule, build_rules
+from flashedge.search.step_rules import BoundaryRule, build_rules
 from flashedge.types import Message, TokenIds
 
 

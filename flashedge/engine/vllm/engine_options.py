@@ -57,7 +57,7 @@ class EngineOptions:
     guarded: int | None = None
     """See `keys.KV_GUARDED`. For tests."""
     boundaries: Mapping[str, Any] = field(default_factory=dict)
-    """The generator's rules (`search.steps.build_rules`) as JSON, by name."""
+    """The generator's rules (`search.step_rules.build_rules`) as JSON, by name."""
     plain_sampling: bool = False
     """Whether PyTorch draws the tokens on a card too, and not the Triton kernel."""
     visible_cards: str | None = None

@@ -27,7 +27,7 @@ from flashedge.engine.vllm.inside.keys import (
 from flashedge.engine.vllm.process.restarts import EngineProcess
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import ContextOverflow, EngineDead
-from flashedge.search.steps import TOP
+from flashedge.search.step_rules import TOP
 from flashedge.types import MARKERS, FinishReason
 
 if TYPE_CHECKING:

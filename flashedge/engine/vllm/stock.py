@@ -16,7 +16,7 @@ from flashedge.engine.base import Chunk, EngineProxy, ExtendRequest, ScoreReques
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, build_params
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.search.steps import TOP, EntropyRule
+from flashedge.search.step_rules import TOP, EntropyRule
 from flashedge.types import BLANK_LINE, MARKERS, FinishReason
 
 if TYPE_CHECKING:

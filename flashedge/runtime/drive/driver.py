@@ -32,7 +32,7 @@ from flashedge.runtime.drive.segments import (
 )
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.drive.tasks import Stopwatch, raise_first_error
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.prefix_order import Order
 from flashedge.search.base import (

@@ -21,7 +21,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.speculation_client import DraftedStep, SpeculationClient
 from flashedge.runtime.drive.tasks import Stopwatch
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.thinking import Thinking
 from flashedge.search.aggregates import aggregate
 from flashedge.search.base import Scored, Search

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from flashedge.answers.extraction import extract_answer
 from flashedge.engine.base import Chunk, Codec, ExtendRequest, Generator
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.base import Probe
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from flashedge.types import BLANK_LINE, TOKENS, Granularity, Segment, TokenIds
 
 _CHARACTER = 3

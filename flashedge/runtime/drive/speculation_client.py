@@ -19,7 +19,7 @@ from flashedge.engine.base import Chunk, ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.segments import StepTexts
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.base import Cancel, Command, Expand, Search, SearchState

@@ -17,7 +17,7 @@ from flashedge.models.folders import last_change_s
 from flashedge.models.registry import find_pair
 from flashedge.runtime.lengths.path_counter import count_outline
 from flashedge.runtime.records.store import UNFINISHED, RunStore, StoredRun
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.lengths.distribution import LengthDistribution
 from flashedge.scheduling.lengths.history import HistoryPredictor
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest

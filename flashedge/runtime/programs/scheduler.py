@@ -22,8 +22,8 @@ from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, Ste
 from flashedge.runtime.drive.engines import CONTEXT_TOKENS
 from flashedge.runtime.lengths.predictions import Predictions, describe_search
 from flashedge.runtime.queue import RunQueue
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import count_paths_at_once
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.run_state import RunState
 from flashedge.scheduling.costs import CostCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution

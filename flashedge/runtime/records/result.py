@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.runtime.drive.driver import DEADLINE, Outcome
 from flashedge.runtime.request.plan import Plan, is_boosted
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.aggregates import aggregate
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree

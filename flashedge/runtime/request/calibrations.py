@@ -19,7 +19,7 @@ from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.versions import FileVersion
 from flashedge.runtime.request.early_exit import REMOVED, ExitOptions
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import BLANK_LINE, STEPS
 
 VERSION = 1

@@ -11,7 +11,7 @@ from flashedge.config import Config
 from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.request.calibrations import collect_settings, find_calibration, find_mismatch
 from flashedge.runtime.request.early_exit import build_exit_rule
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 
 REQUEST, CALIBRATION, DEFAULTS = "request", "calibration", "defaults"
 

@@ -15,7 +15,7 @@ from flashedge.runtime.request.early_exit import (
     build_exit_policy,
     build_exit_rule,
 )
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.search.base import Search
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram

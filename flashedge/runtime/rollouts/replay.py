@@ -18,8 +18,8 @@ from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, St
 from flashedge.runtime.drive.driver import DEADLINE
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.request.plan import Plan, is_boosted
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import aggregate
 from flashedge.search.base import (
     Cancel,

@@ -7,7 +7,7 @@ from typing import ClassVar, assert_never
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
-from flashedge.answers.groups import group_by_first_match
+from flashedge.answers.pairwise import group_by_first_match
 from flashedge.certainty.measures import (
     CONSISTENCY,
     TV,

@@ -9,7 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from scripts.bench.determinism.scenario import VOCABULARY
 
 if TYPE_CHECKING:

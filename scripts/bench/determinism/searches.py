@@ -34,8 +34,8 @@ from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.types import Problem, Sampling, Timing, Usage
 from scripts.bench.determinism import kernel_variance

@@ -20,7 +20,7 @@ from typing import Any
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Outcome
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig

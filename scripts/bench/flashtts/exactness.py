@@ -21,7 +21,7 @@ from typing import TypeVar
 from flashedge.engine.base import EngineView
 from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig

@@ -22,8 +22,8 @@ from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 

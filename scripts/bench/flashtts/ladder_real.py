@@ -32,7 +32,7 @@ from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.runtime.drive.engines import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report

@@ -23,8 +23,8 @@ from typing import Any
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, Ordering
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.prefix_order import Paths, arrival_order, prefix_order, sweep_order
 from flashedge.search.tree import Tree
 from flashedge.types import TokenIds

@@ -39,7 +39,7 @@ from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.drive.engines import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import Device
 from flashedge.search.tree import Tree
 from flashedge.types import BLANK_LINE, NodeId, Problem, TokenIds

@@ -39,8 +39,8 @@ from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import read_problems, report

@@ -34,8 +34,8 @@ from flashedge.events import Event, NodesMarked
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree

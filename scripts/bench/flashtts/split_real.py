@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from flashedge.types import Problem

@@ -33,7 +33,7 @@ import psutil
 
 from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report

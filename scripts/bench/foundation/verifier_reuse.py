@@ -22,7 +22,7 @@ from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from flashedge.types import Problem, Sampling
 from scripts.bench.daemon import read_problems, report
 

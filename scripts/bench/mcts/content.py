@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from flashedge.engine.base import NO_VARIABLES
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.step_rules import BoundaryRule
 from flashedge.search.tree import child_seed, mix64
 from flashedge.types import Message, Problem, TokenIds
 from scripts.bench.mcts.recorded_tree import RecordedNode, RecordedProblem

@@ -18,8 +18,8 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.run_state import Rollouts
 from flashedge.scheduling.costs import Device, RooflineCurve

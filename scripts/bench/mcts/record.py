@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 from flashedge.answers.extraction import extract_answer
 from flashedge.files.journal import Journal
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report

@@ -14,8 +14,8 @@ from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import build_engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search, find_defaults
+from flashedge.runtime.request.validation import Request
 from flashedge.search.base import Command
 from flashedge.search.mcts.rollouts import MctsState, Move
 from flashedge.search.strategies.mcts import Mcts

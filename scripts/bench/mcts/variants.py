@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.limiter import RolloutLimiter
 from flashedge.types import Problem

@@ -15,8 +15,8 @@ from flashedge.models.memory.card_memory import build_idle_card
 from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.request.validation import Request
 from flashedge.search.catalog import check_judges, parse_strategy
 from scripts.lab.benchmark.devices import OVERHEADS, Overheads, find_card
 from scripts.lab.benchmark.ladder import SUFFIX, Rung

@@ -13,8 +13,8 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, Ordering, build_engines
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import Device, RooflineCurve
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost

@@ -24,7 +24,7 @@ from flashedge.errors import (
 )
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.drive.tasks import raise_first_error
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.step_rules import BoundaryRule
 from flashedge.search.tree import mix64
 from flashedge.types import NodeId
 from scripts.lab.evaluation.records import Chain, ProblemRecord, Settings

@@ -11,7 +11,7 @@ from flashedge.errors import EngineError, RequestError
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.search.steps import StepEnd
+from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason
 from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
 from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel

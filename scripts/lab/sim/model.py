@@ -22,7 +22,7 @@ from typing import Any
 from zlib import crc32
 
 from flashedge.engine.base import NO_VARIABLES
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.step_rules import BoundaryRule
 from flashedge.search.tree import mix64
 from flashedge.types import BLANK_LINE as BLANK_LINE_RULE
 from flashedge.types import MARKERS, TOKENS, Message, Problem, TokenIds

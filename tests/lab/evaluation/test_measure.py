@@ -13,7 +13,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.files.problems import LabelledProblem
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from flashedge.types import MAX_SEED
 from scripts.lab.evaluation.measure import Measurer, step_counter
 from scripts.lab.evaluation.records import ProblemRecord, Settings, open_records

@@ -21,15 +21,15 @@ import pytest
 import flashedge
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer, extract_open_answer, find_named_answer
-from flashedge.answers.groups import are_alike
 from flashedge.answers.numbers import find_numbers, parse_number, parse_words
+from flashedge.answers.pairwise import are_alike
 from flashedge.answers.spelling import find_option, normalize, write_in_latex
 from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.certainty.measures import hesitates
 from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
 from flashedge.runtime.drive.segments import IncrementalText
 from flashedge.runtime.thinking import Thinking, _Part
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from tests.support.byte_codec import ByteCodec
 
 FRAGMENTS = (
@@ -66,7 +66,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answers.structured.write_canonically": write_canonically,
     "answers.spelling.write_in_latex": write_in_latex,
     "answers.extraction.find_named_answer": find_named_answer,
-    "answers.groups.are_alike": lambda text: are_alike(text, text + "x"),
+    "answers.pairwise.are_alike": lambda text: are_alike(text, text + "x"),
     "certainty.measures.hesitates": hesitates,
     "engine.vllm.serving.conversation.build_problem": lambda text: build_problem(
         {"role": "user", "content": part} for part in text.split("\n")
@@ -75,7 +75,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "runtime.drive.segments.IncrementalText": decode_in_pieces,
     "runtime.thinking.Thinking.split": THINKING.split,
     "runtime.thinking.Thinking.take_answer": lambda text: THINKING.take_answer((text, text)),
-    "search.steps.split_steps": split_steps,
+    "search.step_rules.split_steps": split_steps,
 }
 
 

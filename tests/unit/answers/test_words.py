@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.answers.groups import are_alike, group_by_complete_links
 from flashedge.answers.numbers import find_numbers, numbers_conflict
+from flashedge.answers.pairwise import are_alike, group_by_complete_links
 from flashedge.answers.spelling import normalize
 from tests.support.paths import DATA
 

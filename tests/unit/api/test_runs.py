@@ -11,7 +11,7 @@ import pytest
 
 from flashedge.events import RunFailed, from_json, to_json
 from flashedge.profiler.card_watch import CardUser
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.programs.estimates import ProgramEstimate, RunEstimate, Scheduling
 from flashedge.types import MAX_SEED, Message, Problem, Sampling
 from tests.support.api_rig import ask, client_of, frames, make_app

@@ -18,7 +18,7 @@ from flashedge.api.app import create_app
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk
 from flashedge.search.aggregates import AGGREGATES, aggregate
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from flashedge.types import Problem
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults

@@ -9,7 +9,7 @@ from math import comb
 import pytest
 
 from flashedge.answers.equality import decide_equal
-from flashedge.answers.groups import group_by_first_match
+from flashedge.answers.pairwise import group_by_first_match
 from flashedge.certainty.lead import count_wanted, find_most_wanted, measure_lead
 from flashedge.certainty.measures import (
     consistency,

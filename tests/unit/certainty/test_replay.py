@@ -16,8 +16,8 @@ from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, Story, drive, sim_engines

@@ -29,7 +29,7 @@ from flashedge.runtime.request.calibrations import (
     load_calibrations,
     save_calibration,
 )
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from tests.support.cli_rig import Patch, with_daemon
 from tests.support.fake_daemon import BatchDaemon, encode_events

@@ -17,7 +17,7 @@ from flashedge import events
 from flashedge.cli.solve import result
 from flashedge.cli.solve.strategy_flags import REQUEST_FIELDS
 from flashedge.client.sync_client import Client
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from tests.support.cli_rig import Cli, Patch, Terminal, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.story import RESULT, STORY

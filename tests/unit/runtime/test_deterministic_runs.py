@@ -17,7 +17,7 @@ from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import pin_early_exit
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import EngineRole
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import SELF_TEST, Rig, Serve, log_of

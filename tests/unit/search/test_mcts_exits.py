@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from flashedge.errors import RequestError
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.base import Cancel
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.mcts.rollouts import MctsState

@@ -14,8 +14,8 @@ from flashedge.api.specs import ModelName
 from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.runtime.request import strategies
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import softmax
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import VaryingGranularity

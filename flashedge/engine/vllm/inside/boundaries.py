@@ -24,7 +24,7 @@ from flashedge.engine.vllm.inside.keys import (
     read_args,
 )
 from flashedge.engine.vllm.inside.outputs import find_entropy
-from flashedge.search.steps import BoundaryRule, EntropyRule
+from flashedge.search.step_rules import BoundaryRule, EntropyRule
 
 Append = Callable[[list[int]], tuple[list[int], bool]]
 """Returns the tokens that were appended, and whether the request has ended."""

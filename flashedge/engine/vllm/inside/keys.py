@@ -31,7 +31,7 @@ EACH_TOKEN = "each_token"
 """In a request's parameters: True if each token is sent at once (`outputs`)."""
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
-`search.steps.TOP` likeliest tokens."""
+`search.step_rules.TOP` likeliest tokens."""
 
 KV_KEY = "kv"
 """In our additional_config: how the KV tensor uses memory. The keys below are in its value."""

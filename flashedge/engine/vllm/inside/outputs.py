@@ -23,7 +23,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.keys import EACH_TOKEN, ENTROPIES, LOGPROBS, read_args
-from flashedge.search.steps import TOP, estimate_entropy
+from flashedge.search.step_rules import TOP, estimate_entropy
 
 _add = RequestOutput.add
 PERIOD_S = 0.05

@@ -35,7 +35,7 @@ from flashedge.engine.vllm.inside.keys import BOUNDARY, EACH_TOKEN, PROGRAM, rea
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft
-from flashedge.search.steps import StepEnd
+from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason, Sampling
 
 CPU_BATCH = 4

@@ -23,8 +23,8 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
 from flashedge.scheduling.programs.program import Caller, Kind

@@ -17,7 +17,7 @@ from vllm.v1.outputs import LogprobsLists
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DRAWN, EACH_TOKEN, ENTROPIES, LOGPROBS
 from flashedge.engine.vllm.inside.outputs import PERIOD_S, JoinedTokens, join_outputs, pack_logprobs
-from flashedge.search.steps import TOP
+from flashedge.search.step_rules import TOP
 
 
 def test_each_token_keeps_its_own_logprob_and_the_output_its_other_extras() -> None:

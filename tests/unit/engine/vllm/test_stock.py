@@ -8,7 +8,7 @@ import pytest
 
 from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.stock import cut_before_uncertain
-from flashedge.search.steps import EntropyRule
+from flashedge.search.step_rules import EntropyRule
 from flashedge.types import FinishReason
 
 RULE = EntropyRule(threshold=1.0, min_tokens=2)

@@ -22,7 +22,7 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.search.tree import ROOT, NodeStatus
 from scripts.lab.sim.pair import Faults

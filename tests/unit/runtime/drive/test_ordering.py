@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator
 from flashedge.runtime.drive.engines import Ordering
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from flashedge.types import TokenIds
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared

@@ -15,8 +15,8 @@ from flashedge.optimizations import SWITCHES
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.request.validation import Request
 from flashedge.search.base import Search
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.runtime.drive.segments import IncrementalText, StepTexts
-from flashedge.search.steps import build_rules
+from flashedge.search.step_rules import build_rules
 from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS
 from tests.support.byte_codec import EOS, ByteCodec, Words
 

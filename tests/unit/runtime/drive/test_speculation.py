@@ -25,7 +25,7 @@ from flashedge.profiler.measure import DECODE
 from flashedge.profiler.profile import save_profile
 from flashedge.runtime.drive.engines import CONTEXT_TOKENS, set_flat_batch
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Speculation, TokenIds

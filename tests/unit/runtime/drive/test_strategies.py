@@ -16,8 +16,8 @@ from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import STRATEGIES, NodeId, Timing, Usage
 from scripts.lab.sim.pair import Faults

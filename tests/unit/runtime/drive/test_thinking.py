@@ -19,7 +19,7 @@ from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.request.strategies import build_search, find_usual_strategy
 from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.base import Generated
-from flashedge.search.steps import split_steps
+from flashedge.search.step_rules import split_steps
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import FinishReason, Judges, Segment
 from tests.support.byte_codec import ByteCodec

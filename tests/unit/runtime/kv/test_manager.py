@@ -18,7 +18,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
 from flashedge.scheduling.kv.stages import Workload

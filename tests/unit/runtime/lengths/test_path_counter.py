@@ -12,7 +12,7 @@ from flashedge.events import Progress, RunStarted, StepCompleted
 from flashedge.runtime.lengths.path_counter import PathCounter, count_outline
 from flashedge.runtime.lengths.predictions import iter_newest, read_run
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.lengths.outputs import OutputLengths
 from flashedge.types import FinishReason, NodeId
 from tests.support.runtime_rig import BEAM, BEST, Story, drive, sim_engines

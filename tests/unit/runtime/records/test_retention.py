@@ -12,7 +12,7 @@ from flashedge.config import Config, load_config
 from flashedge.runtime.records import retention
 from flashedge.runtime.records.retention import DAY_S, Retention
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from tests.support.made_run import build_result
 

@@ -34,7 +34,7 @@ from flashedge.events import (
 from flashedge.runtime.records import store as run_store
 from flashedge.runtime.records.schema import translate_errors
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.types import MAX_SEED, NodeId, Problem
 from tests.support.made_run import build_result, build_start
 

@@ -26,7 +26,7 @@ from flashedge.runtime.request.calibrations import (
 )
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan, decide_exit
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Serve, log_of
 

@@ -22,10 +22,10 @@ from flashedge.runtime.request.plan import (
     decide_boost,
     is_boosted,
 )
-from flashedge.runtime.request.request import Request
 from flashedge.runtime.request.strategies import build_search, count_paths_at_once
+from flashedge.runtime.request.validation import Request
 from flashedge.search.base import Expand
-from flashedge.search.steps import EntropyRule
+from flashedge.search.step_rules import EntropyRule
 from flashedge.types import STEP_RULES, Problem, Sampling
 from tests.support.runtime_rig import BEAM, sim_engines
 

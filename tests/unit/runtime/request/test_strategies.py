@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.search.steps import EntropyRule
+from flashedge.search.step_rules import EntropyRule
 from tests.support.api_rig import client_of
 from tests.support.cli_rig import Cli, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon

@@ -16,7 +16,7 @@ from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive import event_emitter
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, replay
 from flashedge.search.tree import Tree

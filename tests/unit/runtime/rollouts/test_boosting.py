@@ -13,7 +13,7 @@ import pytest_asyncio
 from flashedge.engine.base import EngineView
 from flashedge.errors import EngineDead
 from flashedge.events import Event, NodeScored, NodesExpanded, NodesMarked, RolloutsEnded
-from flashedge.runtime.request.request import Request
+from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import (
     LEAST_TOKENS,
     LOOK_S,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.search.steps import (
+from flashedge.search.step_rules import (
     TOP,
     BoundaryRule,
     EntropyRule,

@@ -16,7 +16,7 @@ from flashedge.runtime.request.values import (
     check_field,
     check_template_variables,
 )
-from flashedge.search.steps import EntropyRule
+from flashedge.search.step_rules import EntropyRule
 from flashedge.search.strategies.mcts import ARRIVAL
 from flashedge.types import (
     BLANK_LINE,
