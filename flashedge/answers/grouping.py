@@ -32,7 +32,7 @@ class TextGroups(Protocol):
     """Groups open-ended answers. See `WordGroups` and `workers.embedding_groups`."""
 
     @property
-    def doubts(self) -> int:
+    def timed_out(self) -> int:
         """How often a time limit decided the grouping, so that it could be another one."""
         ...
 
@@ -54,7 +54,7 @@ class Grouped:
 class WordGroups:
     """Groups open-ended answers by their wording, which needs no model."""
 
-    doubts = 0
+    timed_out = 0
 
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
         size = sum(len(answer) for answer in answers if answer is not None) * len(answers)

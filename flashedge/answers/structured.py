@@ -1,4 +1,4 @@
-"""Finds the tool calls of answers, and writes JSON so that equal values are spelled alike."""
+"""Finds the tool calls of answers, and writes JSON with sorted keys and no whitespace."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _BLANKS = re.compile(r"\s+")
-_OBJECT = re.compile(r"[{\[]")
+_OPENING = re.compile(r"[{\[]")
 _TOKEN = re.compile(
-    r"""\s*+([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[-+.\w]++)""",  # a sign, a text, a number or a name
+    r"""\s*+([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[-+.\w]++)""",  # a sign, a string, a number or a name
     re.DOTALL,
 )
 MAX_DEPTH = 64
-READ_AGAIN = 4
+MAX_RESCANS = 4
 
 
 def list_call_marks(guidance: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -44,16 +44,17 @@ def find_calls(text: str, marks: Sequence[str]) -> str | None:
 
 
 def write_canonically(text: str) -> str | None:
-    """The text with each of its JSON objects and lists in one spelling: sorted keys, no blanks.
+    """The text with each of its JSON objects and lists in one spelling: sorted keys, no
+    whitespace. 46 and 46.0 stay different.
 
-    Text around them, such as the tags of a tool call, loses repeated blanks. None for a blank text.
-    Linear: values without an end cost at most `READ_AGAIN` times the text, and values nested deeper
-    than `MAX_DEPTH` count as text.
+    Text around them, such as the tags of a tool call, loses repeated whitespace. None for a
+    blank text. Linear: values without an end cost at most `MAX_RESCANS` times the text, and values
+    nested deeper than `MAX_DEPTH` count as text.
     """
     parts: list[str] = []
     begin = at = 0
-    left = READ_AGAIN * len(text)
-    while left > 0 and (found := _OBJECT.search(text, at)) is not None:
+    left = MAX_RESCANS * len(text)
+    while left > 0 and (found := _OPENING.search(text, at)) is not None:
         at, is_whole = _find_end(text, found.start(), left)
         left -= at - found.start()
         spelled = _respell(text[found.start() : at]) if is_whole else None
@@ -90,4 +91,4 @@ def _respell(value: str) -> str | None:
         )
     except ValueError:
         return None
-    return spelled.encode(errors="backslashreplace").decode()  # half a pair stays escaped
+    return spelled.encode(errors="backslashreplace").decode()  # a lone surrogate stays escaped

@@ -268,7 +268,7 @@ def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any
             if limit is not None and service.idle.idle_s > limit:
                 log.info("no request for %g s: the daemon stops", limit)
                 self.should_exit = True
-            elif service.is_due and not self.should_exit:
+            elif service.should_unload and not self.should_exit:
                 log.info("no request for %.0f s: the engines are unloaded", service.idle.idle_s)
                 self.kept = tuple(os.dup(each.fileno()) for each in listening)
                 self.should_exit = True

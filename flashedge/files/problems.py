@@ -13,7 +13,7 @@ from typing import Any
 from flashedge.errors import ConfigError, StoreError
 
 _QUESTION = ("problem", "question")
-_NAME = ("id", "unique_id", "idx")
+_ID = ("id", "unique_id", "idx")
 _FAMILY = ("family", "subject")
 _GSM8K_MARK = "####"  # the answer follows it in a worked solution
 _HINT = 'each line is an object like {"problem": "What is 12 + 7?", "answer": "19"}'
@@ -24,6 +24,7 @@ ProblemId = str | int
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileProblem:
     index: int
+    """Its place among the problems of the file, from 0."""
     id: ProblemId
     """Its id in the file, or else its line number."""
     text: str
@@ -31,6 +32,7 @@ class FileProblem:
     family: str | None = None
     """The kind of problem, such as a subject."""
     steps: int | None = None
+    """Steps of its solution, where the file says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,7 @@ def read_labelled(path: Path, limit: int | None = None) -> tuple[LabelledProblem
     for number, problem in _read(path, limit):
         if problem.answer is None:
             raise ConfigError(f"{path}, line {number}: answer is missing", hint=_HINT)
-        found.append(LabelledProblem(**{**asdict(problem), "answer": problem.answer}))
+        found.append(LabelledProblem(**asdict(problem)))
     return tuple(found)
 
 
@@ -93,20 +95,20 @@ def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]
             raise ConfigError(f"{path}, line {number}: not an object", hint=hint)
         yield number, fields
     if is_empty:
-        raise ConfigError(f"{path} holds no problem", hint=hint)
+        raise ConfigError(f"{path} is empty", hint=hint)
 
 
 def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FileProblem:
     question = _find_first(fields, _QUESTION)
     if not isinstance(question, str) or not question.strip():
         raise ValueError("problem is missing or is not a text")
-    name, family = _find_first(fields, _NAME), _find_first(fields, _FAMILY)
+    own_id, family = _find_first(fields, _ID), _find_first(fields, _FAMILY)
     steps = fields.get("steps")
-    if name is not None and not _is_plain(name, str, int):
+    if own_id is not None and not _is_plain(own_id, str, int):
         raise ValueError("id is neither a text nor an integer")
     return FileProblem(
         index=index,
-        id=number if name is None else name,
+        id=number if own_id is None else own_id,
         text=question.strip(),
         answer=None if fields.get("answer") is None else _parse_answer(fields["answer"]),
         family=None if family is None else str(family),
@@ -119,10 +121,13 @@ def _parse_answer(value: Any) -> str:
         value = int(value)
     if _is_plain(value, int, float):
         return str(value)
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str):
         raise ValueError("answer is neither a text nor a number")
     _, mark, answer = value.rpartition(_GSM8K_MARK)
-    return answer.strip().replace(",", "") if mark else value.strip()
+    answer = answer.strip().replace(",", "") if mark else value.strip()
+    if not answer:
+        raise ValueError("answer is empty")
+    return answer
 
 
 def _find_first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -135,5 +140,5 @@ def _is_plain(value: Any, *kinds: type) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """16 hex digits of the file's content."""
+    """The first 16 hex digits of the file's SHA-256."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -57,7 +57,7 @@ T = TypeVar("T")
 def load_pairs(config: Config) -> Mapping[str, Pair]:
     """The package's pairs and the user's, parsed again when a file has changed. Raises ConfigError
     naming file, table and key."""
-    versions = (FileVersion.find(file) for file in _list_files(config))
+    versions = (FileVersion.find(file) for file in list_files(config))
     return parse_pairs(tuple(version for version in versions if version is not None))
 
 
@@ -108,7 +108,7 @@ def is_bundled(pair: Pair) -> bool:
     return all(source.is_relative_to(BUNDLED) for source in sources)
 
 
-def _list_files(config: Config) -> list[Path]:
+def list_files(config: Config) -> list[Path]:
     """The package's models.toml (in a checkout a link to the one at its top), then the user's."""
     own = PACKAGE / "models.toml"
     if not own.exists():

@@ -39,26 +39,26 @@ class Tools:
     boosting: Boosting
 
     @property
-    def doubts(self) -> int:
+    def timed_out(self) -> int:
         """Comparisons of answers that a time limit decided so far, in all runs."""
-        return self.grader.doubts + self.texts.doubts
+        return self.grader.timed_out + self.texts.timed_out
 
 
-async def execute(job: Job, tools: Tools, ledger: RunState, program: str) -> dict[str, Any]:
+async def execute(job: Job, tools: Tools, state: RunState, program: str) -> dict[str, Any]:
     """Run a search whose turn has come. Returns its result. Raises what ends the run.
 
     program: the key that its requests to the engines carry.
     """
     run, pair, prompt_ids = job.run, job.pair, job.prompt_ids
     queue_s, began = run.mark_started(), time.monotonic()
-    request, prompt_tokens, doubts = run.plan.request, len(prompt_ids), tools.doubts
+    request, prompt_tokens, timed_out = run.plan.request, len(prompt_ids), tools.timed_out
     engines = pair.build_engines(tools.grader, tools.texts, baseline=request.baseline)
     engines = replace(engines, program=program)
     with engines.join_kv(run.emit, prompt_tokens) as memory:
         driver = Driver(
             job.search, request, prompt_ids, engines, run.emit, job.earlier, memory.follow
         )
-        with tools.boosting.join(ledger, pair, driver.allow):
+        with tools.boosting.join(state, pair, driver.allow):
             outcome = await driver.run()
     usage = Usage(
         prompt_tokens=prompt_tokens,
@@ -85,6 +85,6 @@ async def execute(job: Job, tools: Tools, ledger: RunState, program: str) -> dic
         self_test=pair.health().self_test,
         thinking=driver.thinking,
         scores_probability=pair.scores_probability,
-        doubts=tools.doubts - doubts,
+        timed_out_comparisons=tools.timed_out - timed_out,
     )
     return {**result, "kv": memory.record}

@@ -165,7 +165,7 @@ class Metrics:
             self._count["early_exits"].labels(reason)
 
     def observe(self, run: RunState, event: Event) -> None:
-        """Count one event of a run, whose ledger has it already. Each comes once, in order."""
+        """Count one event of a run, whose state has it already. Each comes once, in order."""
         if run.brought_first_token and run.first_token_s is not None:
             self._seconds["time_to_first_token_seconds"].labels("run").observe(run.first_token_s)
         match event:

@@ -70,10 +70,11 @@ class RunQueue:
             self.leave(run_id)
 
     def leave(self, run_id: str) -> None:
-        """Stop running or waiting, and admit the next run."""
-        self.changes += 1
-        self._running.pop(run_id, None)
-        self._waiting.pop(run_id, None)
+        """Stop running or waiting, and admit the next run. Does nothing once the run has left."""
+        for place in (self._running, self._waiting):
+            if run_id in place:
+                del place[run_id]
+                self.changes += 1
         self.admit()
 
     def admit(self) -> None:

@@ -128,7 +128,7 @@ class Service:
         return self._loader.health()
 
     @property
-    def is_due(self) -> bool:
+    def should_unload(self) -> bool:
         """Whether loaded pairs have passed their idle timeout."""
         return self._loader.shown is not None and self.idle.is_due
 
@@ -173,11 +173,11 @@ class Service:
         async def read_nothing() -> dict[str, EngineView]:
             return {}
 
-        here = {pair.name: (pair.health(), pair.views) for pair in self._loader.list_pairs()}
+        found = {pair.name: (pair.health(), pair.views) for pair in self._loader.list_pairs()}
+        if not found:
+            found[self.pair] = self.health(), read_nothing
         states = {}
-        for name, (health, read_views) in (
-            here or {self.pair: (self.health(), read_nothing)}
-        ).items():
+        for name, (health, read_views) in found.items():
             queued, running = self.scheduler(name).queue.sizes
             states[name] = PairState(
                 health=health, queued=queued, running=running, read_views=read_views
@@ -215,7 +215,7 @@ class Service:
         """
         self._check_open()
         pair = self._loader.get(request.pair)
-        request, prompt_ids = _validate(request, prompt_ids, pair)
+        request, prompt_ids = _fit_request(request, prompt_ids, pair)
         plan = make_plan(request, self.config, pair.fingerprint)
         if plan.early_exit_note is not None:
             log.warning("%s", plan.early_exit_note)
@@ -244,15 +244,15 @@ class Service:
         scheduler = self.scheduler(pair.name)
         scheduler.queue.check_room()  # before the program is known to anybody
         scheduler.set_capacity(pair.capacity)
-        ledger = scheduler.add_run(run_id, plan.request, prompt_ids, caller)
+        state = scheduler.add_run(run_id, plan.request, prompt_ids, caller)
         scheduler.queue.reserve(run_id)
         find_estimate = partial(scheduler.estimate_run, run_id)
-        observe = partial(self._observe, ledger, scheduler)
+        observe = partial(self._observe, state, scheduler)
         run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_estimate, observe)
         return run
 
     async def score(self, ask: ScoreAsk, caller: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
-        """The pair must be in use. See `score_solutions`."""
+        """Score solutions outside a search, on a pair that is in use. See `score_solutions`."""
         return await score_solutions(self._loader.get(ask.pair), ask, caller, self.metrics)
 
     def run(self, run_id: str) -> RunHandle:
@@ -348,41 +348,41 @@ class Service:
                 check_shapes(job.pair.health().self_test)
             async with scheduler.queue.wait_turn(run.id):
                 scheduler.note_start(run.id)
-                ledger, program = scheduler.ledger(run.id), scheduler.find_key(run.id)
-                run.mark_finished(await execute(job, tools, ledger, program))
+                state, program = scheduler.get_state(run.id), scheduler.find_key(run.id)
+                run.mark_finished(await execute(job, tools, state, program))
         except asyncio.CancelledError:
             run.mark_cancelled()
         except FlashEdgeError as error:
             run.mark_failed(error)
         except Exception as error:
-            log.exception("run %s", run.id)
+            log.exception("run %s failed", run.id)
             run.mark_failed(FlashEdgeError(f"a bug in FlashEdge: {type(error).__name__}: {error}"))
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         scheduler = self.scheduler(run.request.pair)
+        scheduler.queue.leave(run.id)  # also of a run that ended before it waited for its turn
         scheduler.end_run(run.id)
         self._loader.release(run.request.pair)
         self.idle.note_end()
         self._retention.look()
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
-            scheduler.queue.leave(run.id)
             run.mark_cancelled()
         self._save_runs()
 
     def _save_runs(self) -> None:
-        """Leave runs that are over to the store."""
+        """Store runs that are over, and forget those that are stored."""
         for run in list(self._runs.values()):
             run.save()
             if run.stored and run.task not in self._tasks:
                 self._runs.pop(run.id, None)
 
-    def _observe(self, run: RunState, scheduler: PairScheduler, event: Event) -> None:
+    def _observe(self, state: RunState, scheduler: PairScheduler, event: Event) -> None:
         if isinstance(event, StepCompleted) and event.answer is not None:
             self._grader.expect(event.answer)
-        scheduler.note_event(run.id, event)
-        self.metrics.observe(run, event)
-        self._boosting.note_event(run)
+        scheduler.note_event(state.id, event)
+        self.metrics.observe(state, event)
+        self._boosting.note_event(state)
 
     def _count_tokens(self) -> int:
         return sum(scheduler.drawn_tokens for scheduler in self._schedulers.values())
@@ -395,10 +395,10 @@ class Service:
         return self._loader.is_used or bool(self._tasks) or self.health().state == "starting"
 
 
-def _validate(
+def _fit_request(
     request: Request, prompt_ids: TokenIds | None, pair: ServedPair
 ) -> tuple[Request, TokenIds]:
-    """The request with paths that fit the context behind its prompt, and the prompt. Raises
+    """Encode the prompt if needed, and lower `max_path_tokens` to the context left after it. Raises
     ContextOverflow, and RequestError for what the pair can't do."""
     prompt_ids = prompt_ids or request.prompt_ids or pair.encode_prompt(request)
     room = pair.max_model_len - len(prompt_ids)

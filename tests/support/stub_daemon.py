@@ -50,7 +50,7 @@ def make_stub(config: Config, load: bool) -> Any:
         await send({"type": "http.response.start", "status": code, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    service = SimpleNamespace(idle=SimpleNamespace(idle_s=0.0, busy_at=0.0), is_due=False)
+    service = SimpleNamespace(idle=SimpleNamespace(idle_s=0.0, busy_at=0.0), should_unload=False)
     app.state = SimpleNamespace(service=service)  # type: ignore[attr-defined]
     return app
 

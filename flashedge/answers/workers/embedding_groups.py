@@ -55,9 +55,9 @@ class EmbeddingGroups:
         module = "flashedge.answers.workers.embedding_groups"
         own = (sys.executable, "-P", "-m", module, str(folder), str(threshold))
         environ = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
-        self._worker = LineWorker("embedding", command or own, without=FALLBACK, environ=environ)
+        self._worker = LineWorker("embedding", command or own, fallback=FALLBACK, environ=environ)
         self._lock = asyncio.Lock()
-        self.doubts = 0
+        self.timed_out = 0
         """See `answers.grouping.TextGroups`."""
 
     @property
@@ -70,7 +70,7 @@ class EmbeddingGroups:
             return tuple(answers)
         homes = await self._ask(texts)
         if homes is None:
-            self.doubts += 1
+            self.timed_out += 1
             return tuple(await WordGroups().group(answers))
         home = dict(zip(texts, homes, strict=True))
         first: dict[int, str] = {}

@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 START_LIMIT_S = 60.0
-MAX_STARTS_FAILED = 3
+MAX_FAILED_STARTS = 3
 MAX_LINE_BYTES = 64 << 20
 
 log = logging.getLogger(__name__)
 
 
 class LineWorker:
-    """Starts the child for the first question. If it hangs, kills it and starts another next time.
+    """`start` must succeed before `ask`. A child that hangs or dies is killed; the next `start`
+    makes another.
 
-    The caller asks one question at a time. After MAX_STARTS_FAILED failures in a row the worker
-    stays stopped.
+    The caller asks one question at a time. After MAX_FAILED_STARTS in a row no more are made.
     """
 
     def __init__(
@@ -35,13 +35,14 @@ class LineWorker:
         name: str,
         command: Sequence[str],
         *,
-        without: str,
+        fallback: str,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """name: the worker in the log; without: what happens, by the log, if it can't start."""
+        """name: the worker's, for the log. fallback: what the caller does without it, for the log.
+        environ: added to the daemon's."""
         self._name = name
         self._command = tuple(command)
-        self._without = without
+        self._fallback = fallback
         self._environ = dict(environ or {})
         self._process: asyncio.subprocess.Process | None = None
         self._starts_failed = 0
@@ -56,7 +57,7 @@ class LineWorker:
         """Start a child unless one runs. Returns whether one does. Raises only cancellation."""
         if self.pid is not None:
             return True
-        if self._starts_failed >= MAX_STARTS_FAILED:
+        if self._starts_failed >= MAX_FAILED_STARTS:
             return False
         path = os.pathsep.join(filter(None, (package_parent(), os.environ.get("PYTHONPATH"))))
         reply = None
@@ -72,17 +73,20 @@ class LineWorker:
             )
             async with asyncio.timeout(START_LIMIT_S):
                 reply = await self._read(self._process)
-        except (TimeoutError, OSError) as error:
+        except TimeoutError:
+            reply = {"failed": f"no answer within {START_LIMIT_S:.0f} s"}
+        except OSError as error:
             reply = {"failed": str(error)}
         finally:
-            if reply is None or not reply.get("ready"):
+            if is_ready := bool(reply and reply.get("ready")):
+                self._starts_failed = 0
+            else:
                 await self.stop()
-        if reply is not None and reply.get("ready"):
-            self._starts_failed = 0
+        if is_ready:
             return True
         self._starts_failed += 1
         why = (reply or {}).get("failed") or "it exited at once"
-        log.warning("the %s worker did not start (%s); %s", self._name, why, self._without)
+        log.warning("the %s worker did not start (%s); %s", self._name, why, self._fallback)
         return False
 
     async def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any] | None:
@@ -129,7 +133,7 @@ def package_parent() -> str:
 
 def serve(prepare: Callable[[], Callable[[Any], Mapping[str, Any]]]) -> None:
     """In the child: answer questions until stdin ends. Anything that a library prints goes to
-    stderr. prepare: makes ready, and returns what answers a question."""
+    stderr. prepare: loads what is needed, and returns the function that answers."""
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     try:

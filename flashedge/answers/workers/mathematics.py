@@ -40,14 +40,14 @@ class MathGrader:
         self._worker = LineWorker(
             "grading",
             command or (sys.executable, "-P", "-m", "flashedge.answers.workers.mathematics"),
-            without="answers are compared by spelling",
+            fallback="answers are compared by spelling",
         )
         self._lock = asyncio.Lock()
         self._results: dict[tuple[str, str], bool] = {}
         self._strikes: dict[str, int] = {}
         self._late: set[tuple[str, str]] = set()
         self._starting: asyncio.Task[None] | None = None
-        self.doubts = 0
+        self.timed_out = 0
         """Comparisons whose outcome came from a time limit, so that it could be another one."""
 
     @property
@@ -113,20 +113,20 @@ class MathGrader:
             return False
         async with self._lock:
             if pair in self._results:
-                self.doubts += pair in self._late
+                self.timed_out += pair in self._late
                 return self._results[pair]
             if any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair):
-                self.doubts += 1
+                self.timed_out += 1
                 return False
             if not await self._worker.start():
-                self.doubts += 1
+                self.timed_out += 1
                 return False
             question = {"pair": pair, "limit_s": self._limit_s}
             reply = await self._worker.ask(question, self._limit_s + GRACE_S)
             if reply is None:
                 log.warning("the grading worker hung or died while comparing %r and %r", *pair)
             if reply is None or reply.get("late"):
-                self.doubts += 1
+                self.timed_out += 1
                 self._late.add(pair)
                 for form in pair:
                     self._strikes[form] = self._strikes.get(form, 0) + 1

@@ -196,26 +196,20 @@ def _collect_runs(
     from_runs: bool,
     config: Config,
 ) -> tuple[str, str, tuple[Recording, ...]]:
-    """The pair's name, its fingerprint and one run of each problem, where there is one.
-
-    Raises RequestError if the daemon serves another pair.
-    """
+    """The pair's name, its fingerprint and one recording for each problem that has one. Raises
+    RequestError if there is none."""
     from flashedge.cli.calibrate.runs import keep_comparable, read_stored_runs, run_problems
     from flashedge.models.folders import last_change_s, pair_fingerprint
-    from flashedge.models.registry import find_pair
+    from flashedge.models.registry import find_pair, list_files
     from flashedge.runtime.request.strategies import find_watched_options
 
     with connect_ready(config) as client:
-        served = find_pair(client.status()["pair"], config)
-        if pair is not None and served.name != pair:
-            raise RequestError(
-                f"the daemon serves the pair {served.name!r}, not {pair!r}",
-                hint=f"flashedge down, then flashedge up --pair {pair}",
-                param="pair",
-            )
+        served = find_pair(pair or client.status()["pair"], config)
         fingerprint = pair_fingerprint(served, config)
         if from_runs:
-            since = last_change_s(served, config)
+            # The fingerprint covers the pair's files and its options, and runs do not store it.
+            changes = [file.stat().st_mtime for file in list_files(config)]
+            since = max(last_change_s(served, config), *changes)
             found = read_stored_runs(client, served.name, strategy, n, since, problems)
         else:
             settings = {"strategy": strategy, "n": n, "early_exit": False, "pair": served.name}

@@ -102,7 +102,7 @@ def _check_engines(need: PairNeed) -> Check:
 
 def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> Check:
     if not need.fits(place):
-        lack = describe_lack(need, place, need.find_lack(place))
+        lack = describe_lack(need, place, need.find_shortfall(place))
         hint = suggest(pair, load_pairs(config).values(), place, config)
         return Check("fit", BAD, f"{pair.name} does not fit: {lack}", hint=hint)
     left, most = need.kv_bytes(place), pair.max_path_tokens

@@ -2,7 +2,7 @@
 
 It runs what every start of an engine needs: one real operation on the card, vLLM's compiled
 kernels, and the C extension by which Triton launches its own. `scripts/setup.sh` and
-`flashedge doctor` run it.
+`flashedge doctor` run it. `card_maps_memory` tests in the same way whether KV memory can move.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class CardVerdict:
 
 
 def check_installed_build() -> list[CardVerdict]:
-    """Run the check in another process, because CUDA keeps what it has taken until a process ends.
-    The list ends with the first part that does not work."""
+    """Run the check in another process, because a CUDA context lives as long as its process. The
+    list ends with the first part that does not work."""
     command = [sys.executable, "-m", "flashedge.engine.vllm.card_check", "--json"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -111,8 +111,10 @@ def build_launcher() -> None:
 def _choose_cuda_hint(error: str) -> str:
     if "too old" in error or "driver version is insufficient" in error:
         return DRIVER_HINTS[0]
-    if "not compiled with CUDA" in error:
+    if "not compiled with CUDA" in error or "no kernel image" in error:
         return _REINSTALL
+    if "out of memory" in error:
+        return "other programs fill the card: nvidia-smi lists them; a running daemon is one"
     shown = os.environ.get("CUDA_VISIBLE_DEVICES")
     if "No CUDA GPUs" in error and shown is not None:
         return f"CUDA_VISIBLE_DEVICES is {shown!r} and hides every card: unset it"
@@ -133,12 +135,12 @@ def card_maps_memory() -> bool:
         )
     except subprocess.TimeoutExpired:
         log.warning(
-            "the KV memory is fixed: the trial of mapping took more than %d s", TRIAL_LIMIT_S
+            "the KV memory is fixed: mapping trial pages took more than %d s", TRIAL_LIMIT_S
         )
         return False
     if trial.returncode:
         lines = trial.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"the trial of mapping exited with {trial.returncode}"
+        reason = lines[-1] if lines else f"mapping trial pages exited with {trial.returncode}"
         log.warning("the KV memory is fixed: %s", reason)
     return trial.returncode == 0
 

@@ -23,12 +23,12 @@ from flashedge.models.registry import load_pairs
 from flashedge.models.specs import ModelSpec, Pair, Quantized
 from flashedge.sizes import format_size
 
-STEP_BYTES = 64 << 20
+KV_GRANULARITY_BYTES = 64 << 20
 """The plan is rounded down to this, so that a few MiB more or less on the card start the engines
 with the same options."""
 SPARE_TOKENS = 64
-"""KV of an engine beyond its longest path: the partly filled block, and the block that vLLM keeps
-for padding."""
+"""KV of an engine beyond its longest path: the partly filled block, and vLLM's null
+block."""
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
@@ -43,10 +43,13 @@ class PairNeed:
     engines: EnginePairMemory
     """What each engine takes in addition to its KV."""
     sequences: int
+    """vLLM's `max_num_seqs`."""
     path_bytes: tuple[int, int]
     """KV of one path of full length."""
     limits: tuple[int, int]
+    """vLLM's `max_model_len`."""
     cards: tuple[int, int] = (1, 1)
+    """Cards that each engine is spread over."""
     replacements: tuple[tuple[str, Quantized], ...] = ()
     """Quantized checkpoints that replace the pair's own, by role."""
 
@@ -82,7 +85,7 @@ class PairNeed:
         """KV of both engines together. Negative where the rest does not fit."""
         return sum(room for room, _ in self.find_rooms(place))
 
-    def find_lack(self, place: Place) -> int:
+    def find_shortfall(self, place: Place) -> int:
         """Bytes that are missing for the engines to start. 0 where the pair fits."""
         least = self.least_kv_bytes
         return sum(
@@ -96,13 +99,13 @@ class PairNeed:
         return max(0, min(int(room / sum(each[i] for i in on_it)) for room, on_it in rooms))
 
     def fits(self, place: Place) -> bool:
-        return self.find_lack(place) == 0
+        return self.find_shortfall(place) == 0
 
 
 def find_need(
     pair: Pair, config: Config, card: Place, find_measured: FindMeasured = lambda _: None
 ) -> PairNeed:
-    """What the pair needs on `card` with the most sequences at which it fits, or with the fewest.
+    """What the pair needs on `card` with the largest `max_num_seqs` that fits, else the smallest.
 
     A setting of `max_num_seqs` is respected. Raises CheckpointError where the shape of a model is
     unknown, ConfigError where a model can't be spread over so many cards.
@@ -131,7 +134,7 @@ def find_need(
 
 
 def list_sequences(config: Config, *, on_card: bool) -> tuple[int, ...]:
-    """The numbers of sequences a step to choose from, largest first."""
+    """Candidates for `max_num_seqs`, largest first."""
     if config.max_num_seqs is not None:
         return (config.max_num_seqs,)
     return CARD_SEQUENCES if on_card else (CPU_SEQUENCES,)
@@ -156,10 +159,13 @@ def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator
 
 
 def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> str:
-    """What would fit in place of `pair`: the same models quantized, in a pair or by themselves,
-    else the pair that shares most models with this one, with the largest weights among those."""
-    known = {p.name: p for p in pairs if p.name not in (pair.name, "bundled")}
+    """What would fit in place of `pair`: a pair of the same models quantized; else quantized
+    checkpoints of this pair's models; else the pair that shares most models with this one, with
+    the largest weights among those."""
+    known = {p.name: p for p in pairs if p.name != pair.name}
     fitting = [known[name] for name in list_fitting(known.values(), card, config)]
+    bundled_fits = "bundled" in (p.name for p in fitting)
+    fitting = [p for p in fitting if p.name != "bundled"]
 
     def rank(other: Pair) -> tuple[int, int]:
         models = (other.generator, pair.generator), (other.verifier, pair.verifier)
@@ -173,7 +179,8 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
         names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in other.replacements)
         return f"it fits quantized: put {names} into your models.toml"
     if not fitting:
-        return "no pair of models.toml fits but `bundled`; end other programs or use a larger card"
+        rest = " but `bundled`" if bundled_fits else ""
+        return f"no pair of models.toml fits{rest}; end other programs or use a larger card"
     rest = ", ".join(p.name for p in fitting[1:4])
     also = f" (these fit too: {rest})" if rest else ""
     return f"the nearest pair that fits: flashedge up --pair {fitting[0].name}{also}"
@@ -232,6 +239,12 @@ def plan_memory(
         missing += max(0, sum(least[i] for i in unset) - left) if unset else 0
         for i, size in zip(unset, divide(left, [least[i] for i in unset]), strict=True):
             sizes[i] = size
+    if missing and need.fits(card):
+        raise ConfigError(
+            f"{pair.name} fits {card.name}, but not with kv_bytes as set:"
+            f" {format_size(missing)} are missing",
+            hint="lower kv_bytes, or leave it unset",
+        )
     if missing:
         raise ConfigError(
             f"{pair.name} does not fit {card.name}: {describe_lack(need, card, missing)}",
@@ -242,12 +255,13 @@ def plan_memory(
 
 
 def divide(room: int, least: Sequence[int]) -> list[int]:
-    """Divide the bytes of a card among its engines: each gets an equal part, at least its least."""
+    """Divide the bytes of a card among its engines: each gets an equal part, rounded down, at least
+    its least."""
     parts = []
     for i, own in enumerate(least):
         later = least[i + 1 :]
         part = room - max(room // (1 + len(later)) * len(later), sum(later))
-        parts.append(max(own, part // STEP_BYTES * STEP_BYTES))
+        parts.append(max(own, part // KV_GRANULARITY_BYTES * KV_GRANULARITY_BYTES))
         room -= max(own, part)
     return parts
 

@@ -1,6 +1,6 @@
 """The cost curves of this device: measured if there is a profile, else a roofline.
 
-Points of the profiler's grid that did not fit the engine are taken from the profile's fit.
+Grid points that were too large to measure are predicted by the profile's fitted model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from flashedge.scheduling.costs import (
 )
 
 LINK_BYTES_PER_S = 1e9
-"""Assumed speed of the way to host memory, until it is measured. A slow guess."""
+"""Assumed bandwidth of the link to host memory without a profile. Deliberately low."""
 ASSUMED_CPU = Device(
     name="a CPU core", flops=5e10, bandwidth=1e10, memory_bytes=1 << 33, overhead_s=0.008
 )
@@ -42,7 +42,7 @@ class Curves:
     generator: CostCurve
     verifier: CostCurve
     link_bytes_per_s: float
-    """Speed one way to host memory."""
+    """Bandwidth of the link to host memory, in one direction."""
     source: str
     """Where the curves come from, in words, for the run's record."""
 
@@ -63,12 +63,12 @@ def load_curves(pair: Pair, config: Config) -> Curves:
 
 
 def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Curves:
-    """Raises ConfigError if the profile lacks one of the two models."""
+    """Curves as measured. Raises ConfigError if the profile lacks one of the two models."""
     models = {model.name: model for model in profile.models}
     if not {"generator", "verifier"} <= set(models):
         raise ConfigError("the profile does not cover both models", hint="run `flashedge profile`")
-    # The link's slower direction, to memory that is not pinned. On CPU a copy, which reads and
-    # writes.
+    # The link's slower direction, to memory that is not pinned. Without a card there is no link:
+    # a copy in RAM reads and writes, so half of its bandwidth.
     ways = [row["bytes_per_s"] for row in profile.device["transfers"] if not row["pinned"]]
     return Curves(
         generator=build_measured_curve(models["generator"], shapes[0]),
@@ -80,20 +80,20 @@ def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Cur
 
 def build_measured_curve(model: ModelProfile, shape: ModelShape) -> MeasuredCurve:
     prefill: dict[float, list[float]] = defaultdict(list)
-    at: dict[tuple[int, float], float] = {}
+    decode_s: dict[tuple[int, float], float] = {}
     for sample in model.samples:
         if sample.phase == PREFILL:
             prefill[sample.sequences * sample.new].append(sample.seconds)
         elif sample.phase == DECODE:
-            at[sample.sequences, sample.context] = sample.seconds
+            decode_s[sample.sequences, sample.context] = sample.seconds
     tokens = sorted(prefill)
-    batches = sorted({float(batch) for batch, _ in at}) or [1.0]
-    contexts = sorted({float(context) for _, context in at}) or [0.0]
+    batches = sorted({float(batch) for batch, _ in decode_s}) or [1.0]
+    contexts = sorted({float(context) for _, context in decode_s}) or [0.0]
     return interpolate_measurements(
         batches=batches,
         contexts=contexts,
         decode=[
-            [at.get((int(b), c)) or _estimate_decode(model, shape, b, c) for c in contexts]
+            [decode_s.get((int(b), c)) or _estimate_decode(model, shape, b, c) for c in contexts]
             for b in batches
         ],
         tokens=tokens,
@@ -117,7 +117,7 @@ def _find_devices(config: Config) -> tuple[list[Device], str]:
 
 
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
-    """The loss of several cards by exchanging results is not counted."""
+    """The sum of the cards' peaks. The time of their all-reduce is not counted."""
     card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:

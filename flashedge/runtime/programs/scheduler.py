@@ -126,8 +126,8 @@ class PairScheduler:
         self, run_id: str, spec: Request, prompt_ids: TokenIds, caller: Caller = ANONYMOUS
     ) -> RunState:
         request = describe_search(spec, prompt_ids)
-        ledger = RunState(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
-        self._runs[run_id] = ledger
+        state = RunState(run_id, spec, prompt_tokens=len(prompt_ids), arrived_s=self._clock())
+        self._runs[run_id] = state
         member = Member(
             kind=caller.choose_kind(Kind.SEARCH),
             outputs=request.outputs,
@@ -137,9 +137,9 @@ class PairScheduler:
             kv_share=self._kv_shares.find(spec.strategy),
         )
         self._join(run_id, member, caller.program or run_id, caller.client, request)
-        return ledger
+        return state
 
-    def ledger(self, run_id: str) -> RunState:
+    def get_state(self, run_id: str) -> RunState:
         """Raises KeyError for a run that is over."""
         return self._runs[run_id]
 

@@ -28,14 +28,15 @@ def build_result(
     self_test: Mapping[str, Any] | None = None,
     thinking: Thinking = NO_THINKING,
     scores_probability: bool = True,
-    doubts: int = 0,
+    timed_out_comparisons: int = 0,
 ) -> dict[str, Any]:
     """Build the result as plain JSON values. `score` is a path's aggregate (`Request.aggregate`),
     the `step_scores` are the verifier's.
 
     self_test: what the self-test found. See `engine.vllm.batch_invariance`.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
-    doubts: comparisons of answers that a time limit decided while the run ran.
+    timed_out_comparisons: of answers, in the whole daemon while the run ran. Their time limit
+    decided whether two answers are equal.
     """
     request, tree, finish = plan.request, outcome.tree, outcome.finish
     reasoning, text = thinking.split(tree.path_text(finish.choice))
@@ -48,7 +49,7 @@ def build_result(
         "n": request.n,
         "seed": request.seed,
         "deterministic": _is_deterministic(
-            request, outcome, usage.prompt_tokens, self_test, doubts
+            request, outcome, usage.prompt_tokens, self_test, timed_out_comparisons
         ),
         "fingerprint": (self_test or {}).get("fingerprint") if request.deterministic else None,
         "baseline": request.baseline,
@@ -57,8 +58,11 @@ def build_result(
         "reasoning": reasoning,
         "choice": finish.choice,
         "votes": [asdict(vote) for vote in finish.votes],
-        "completions": [_completion(tree, node, request, thinking) for node in complete],
-        "tree": {"root": ROOT, "nodes": [_node(tree, n, request) for n in tree.nodes.values()]},
+        "completions": [_build_completion(tree, node, request, thinking) for node in complete],
+        "tree": {
+            "root": ROOT,
+            "nodes": [_build_node(tree, n, request) for n in tree.nodes.values()],
+        },
         "certainty": outcome.certainty,
         "trusted": _is_trusted(outcome, request) if scores_probability else None,
         "cut_by": outcome.cut_by,
@@ -76,37 +80,36 @@ def _is_deterministic(
     outcome: Outcome,
     prompt_tokens: int,
     self_test: Mapping[str, Any] | None,
-    doubts: int,
+    timed_out_comparisons: int,
 ) -> bool | None:
-    """Whether the same request gives the same tree again under any load.
-
-    True for a run that asked for it, unless a time limit decided whether two answers are equal.
-    True for another one if the self-test found the generator's kernels batch-invariant up to the
-    length of the longest path, and neither a deadline, results by arrival nor boosting shaped the
-    tree. False: it may be the same. None without a verdict of the test.
-    """
-    if is_boosted(request):
+    """Whether repeating the request gives the same tree under any load. False: that is not sure.
+    None: the self-test has no verdict."""
+    if is_boosted(request) or timed_out_comparisons:
         return False
     if request.deterministic:
-        return not doubts
+        return True
     found = self_test or {}
     if not found.get("batch_invariant"):
         return found.get("batch_invariant")
     longest = prompt_tokens + max(node.path_tokens for node in outcome.tree.nodes.values())
+    # The kernels were found batch-invariant up to this length.
+    is_covered = longest <= found.get("invariant_tokens", 0)
     in_order = request.options.get("take") != "arrival" or request.options.get("parallel", 1) == 1
-    is_known = longest <= found.get("invariant_tokens", 0)
-    return is_known and in_order and outcome.cut_by != DEADLINE
+    return is_covered and in_order and outcome.cut_by != DEADLINE
 
 
 def _is_trusted(outcome: Outcome, request: Request) -> bool | None:
-    """None without an answer, and for a strategy without a verifier."""
+    """Whether the chosen path scores at least TRUST_THRESHOLD. None without an answer, and for a
+    strategy without a verifier."""
     scores = outcome.tree.path_scores(outcome.finish.choice)
     if outcome.finish.answer is None or not scores:
         return None
     return aggregate(scores, request.aggregate) >= TRUST_THRESHOLD
 
 
-def _completion(tree: Tree, node: Node, request: Request, thinking: Thinking) -> dict[str, Any]:
+def _build_completion(
+    tree: Tree, node: Node, request: Request, thinking: Thinking
+) -> dict[str, Any]:
     assert node.segment is not None, "a complete node was generated"
     reasoning, text = thinking.split(tree.path_text(node.id))
     scores = tree.path_scores(node.id)
@@ -122,7 +125,7 @@ def _completion(tree: Tree, node: Node, request: Request, thinking: Thinking) ->
     }
 
 
-def _node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
+def _build_node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
     segment = node.segment
     token_ids = list(segment.token_ids) if segment else []
     scores = tree.path_scores(node.id) if node.scores is not None else ()

@@ -41,16 +41,18 @@ from flashedge.scheduling.rollouts.limiter import (
 )
 
 LOOK_S = 0.25
-"""How often the engines are looked at while boosted runs go on."""
+"""Seconds between two polls of the engines while boosted runs go on."""
 OTHERS_LOOKS = 2
-"""Looks in a row at which sequences of others must be there to count: for a moment an engine goes
-on with what a run has cancelled."""
+"""Polls in a row in which foreign sequences must appear to count, because an engine goes on with
+cancelled ones for a moment."""
 KEPT_SHARE = 0.1
-"""Share of an engine's KV and batch that boosting leaves free until the next look."""
+"""Share of an engine's KV and batch that boosting leaves free until the next poll."""
 OWN_CARDS = "own"
 """`Health.kv_memory` of engines that run on cards of their own."""
-LEAST_TOKENS, MOST_TOKENS = 500, 5_000
-"""Tokens by which the daemon's time for each is known, and the most of them that count."""
+LEAST_TOKENS = 500
+"""The daemon's time for a token is not estimated from fewer."""
+MOST_TOKENS = 5_000
+"""The estimate weighs older tokens like this many, at most."""
 
 Allow = Callable[[int, int], None]
 """Tells a run how many rollouts it may have in flight, and how many all runs may have."""
@@ -83,13 +85,13 @@ class Boosting:
         self._allocator = allocator or Allocator()
         self._limiter = limiter or RolloutLimiter()
         self._clock = clock
-        self._daemon = daemon or DaemonTime(lambda: 0)
+        self._daemon_time = daemon or DaemonTime(lambda: 0)
         self._pairs: dict[str, _PairBoosting] = {}
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.running_s = self.open_s = 0.0
-        """Seconds in which boosted runs went on, and in which they had more than one rollout
-        each."""
+        """Seconds in which boosted runs went on, and in which at least one had more than one
+        rollout."""
         self._counted_s: float | None = None
 
     async def stop(self) -> None:
@@ -99,8 +101,8 @@ class Boosting:
 
     @contextmanager
     def join(self, run: RunState, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
-        """Boost a run for the length of the block, from one rollout in flight on. Does nothing for
-        a run that is not boosted."""
+        """Boost a run for the length of the block. It starts with one rollout in flight. Does
+        nothing for a run that is not boosted."""
         if run.rollouts is None:
             yield
             return
@@ -152,13 +154,13 @@ class Boosting:
             self._changed.clear()
             if is_due := self._clock() >= due_s:
                 due_s = self._clock() + LOOK_S
-                self._daemon.look()
+                self._daemon_time.look()
             for pair in list(self._pairs.values()):
                 must_ask = is_due or not pair.is_recent(self._clock())
                 if must_ask and self._would_gain(pair):
                     await pair.look(self._clock)
                 self._divide(pair)
-        self._daemon.pause()
+        self._daemon_time.pause()
 
     def _would_gain(self, pair: _PairBoosting) -> bool:
         """Whether there would be more rollouts if the engines had room. The last run may have ended
@@ -168,7 +170,7 @@ class Boosting:
     # ------------------------------------------------------------ dividing
 
     def _limit(self, pair: _PairBoosting, load: EngineLoad) -> Limit:
-        cost = pair.find_cost(self._daemon.token_s)
+        cost = pair.find_cost(self._daemon_time.token_s)
         return self._limiter.limit(pair.candidates, self._allocator, load, cost)
 
     def _divide(self, pair: _PairBoosting) -> None:
@@ -298,7 +300,7 @@ class DaemonTime:
     """Measures how long the daemon itself computes for each token, while boosted runs go on.
 
     Its time is added to that of engines with which it shares processors, and may bound others
-    (`RolloutCost`). Tokens of cancelled rollouts do not count, so it is rather too long. Ours, not
+    (`RolloutCost`). Tokens of cancelled rollouts do not count, so it is an overestimate. Ours, not
     the paper's.
     """
 

@@ -191,13 +191,13 @@ class _Server:
         arrived_s, key = now(), f"run-{run.number}"
         spec = replace(self._load.search, problem=run.as_problem(), seed=run.problem.number)
         prompt = self._contents.encode_chat(spec.problem.messages)
-        ledger = self._board.add_run(key, spec, prompt, Caller(client="client"))
+        state = self._board.add_run(key, spec, prompt, Caller(client="client"))
         boosts = 0
 
         def note(event: Event) -> None:
             self._board.note_event(key, event)
             if self._boosting is not None:
-                self._boosting.note_event(ledger)
+                self._boosting.note_event(state)
 
         try:
             self._board.predict(key, Point(run.predict_tokens()))
@@ -217,14 +217,14 @@ class _Server:
                         boosts += rollouts > 1
                         driver.allow(rollouts)
 
-                    ledger.rollouts = Rollouts(
+                    state.rollouts = Rollouts(
                         key,
                         spec,
                         prompt_tokens=len(prompt),
                         arrived_s=arrived_s,
                         most=self._load.boost.most,
                     )
-                    with self._boosting.join(ledger, self._engines, allow):
+                    with self._boosting.join(state, self._engines, allow):
                         outcome = await driver.run()
         finally:
             self._board.end_run(key)

@@ -11,8 +11,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from flashedge.answers.workers import line_worker
 from flashedge.answers.workers import mathematics as grading
-from flashedge.answers.workers.line_worker import package_parent
+from flashedge.answers.workers.line_worker import LineWorker, package_parent
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.types import NodeId
 
@@ -227,3 +228,14 @@ def test_the_worker_ends_with_its_parent() -> None:
         command, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=True, cwd=cwd
     )
     assert done.stdout == b'{"ready": true}\n'
+
+
+async def test_the_log_says_that_a_worker_did_not_answer_in_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(line_worker, "START_LIMIT_S", 0.2)
+    command = (sys.executable, "-c", "import time; time.sleep(60)")
+    worker = LineWorker("slow", command, fallback="nothing is compared")
+    assert not await worker.start()
+    assert worker.pid is None
+    assert "(no answer within 0 s); nothing is compared" in caplog.text

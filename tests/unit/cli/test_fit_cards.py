@@ -66,7 +66,7 @@ def test_each_engine_needs_room_on_its_own_card(home: Path) -> None:
     for cards, fits in (("80GiB,8GiB", False), ("8GiB,80GiB", False), ("24GiB,16GiB", True)):
         place = find_place(cards, config, NONE)
         assert need.fits(place) == fits
-        assert (need.find_lack(place) > 0) != fits
+        assert (need.find_shortfall(place) > 0) != fits
         assert need.kv_bytes(place) > 0, "there is room for KV on one of them"
 
 

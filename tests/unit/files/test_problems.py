@@ -61,7 +61,8 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
         ({"problem": 0, "answer": "1"}, "line 2: problem"),
         ({"problem": "x"}, "line 2: answer"),
         ({"problem": "x", "answer": True}, "line 2: answer"),
-        ({"problem": "x", "answer": " "}, "line 2: answer"),
+        ({"problem": "x", "answer": " "}, "line 2: answer is empty"),
+        ({"problem": "x", "answer": "6.\n#### "}, "line 2: answer is empty"),
         ({"problem": "x", "answer": "1", "id": []}, "line 2: id"),
     ],
 )
@@ -78,7 +79,7 @@ def test_answers_may_be_missing_when_they_are_not_needed(tmp_path: Path) -> None
 def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="can't read"):
         read_problems(tmp_path / "missing")
-    with pytest.raises(ConfigError, match="holds no problem"):
+    with pytest.raises(ConfigError, match="is empty"):
         read_problems(write(tmp_path / "p", "", ""))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):

@@ -66,7 +66,7 @@ async def test_runs_go_on(
     assert all(0 <= seconds < 60 for seconds in told), caplog.text
 
     assert 0 <= service.idle.idle_s < 60
-    assert not service.is_due, "nobody has been idle for a day"
+    assert not service.should_unload, "nobody has been idle for a day"
 
     newest_first = [cancelled.id, waiting.id, running.id, before.id]
     assert [run.id for run in service.runs()] == newest_first

@@ -85,12 +85,13 @@ async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.Mon
     cluster = grader.cluster
 
     async def doubt(answers: Any) -> Any:
-        grader.doubts += 1
+        grader.timed_out += 1
         return await cluster(answers)
 
     monkeypatch.setattr(grader, "cluster", doubt)
-    name, _ = await record(rig, SPEC)
-    assert rig.service.run(name).object()["deterministic"] is False
+    for flag in (True, False):
+        name, _ = await record(rig, replace(SPEC, deterministic=flag))
+        assert rig.service.run(name).object()["deterministic"] is False
 
 
 async def test_it_waits_for_the_self_test_that_goes_on_behind(serve: Serve) -> None:
@@ -124,6 +125,7 @@ async def test_without_a_verdict_of_the_self_test_it_fails(serve: Serve) -> None
     may_end.set()
     with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
         await waiting.result()
+    assert rig.service.counts == {"queued": 0, "running": 0}, "its place is free again"
     with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
         rig.service.submit(SPEC)
 

@@ -143,26 +143,30 @@ async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: 
     ):
         service.keep_alive(asked)
         async with service.use_pair("bundled"):
-            assert not service.is_due
+            assert not service.should_unload
         service.idle.busy_at -= idle_s
-        assert service.is_due is due, (asked, idle_s)
+        assert service.should_unload is due, (asked, idle_s)
 
 
 async def test_without_a_loaded_pair_the_next_request_loads_one(serve: Serve) -> None:
     service = (await serve(load=False)).service
     service.idle.busy_at -= 1e9
-    assert (service.health().state, service.loaded, service.is_due) == ("unloaded", (), False)
+    assert (service.health().state, service.loaded, service.should_unload) == (
+        "unloaded",
+        (),
+        False,
+    )
     (state,) = service.pairs().values()
     assert (state.health.state, await state.read_views()) == ("unloaded", {})
     async with service.use_pair("bundled"):
         run = service.submit(BEAM)
     assert (service.health().state, service.loaded) == ("ready", ("bundled",))
     service.keep_alive(0)
-    assert not service.is_due, "a run is open"
+    assert not service.should_unload, "a run is open"
     assert await ended(run) == "finished"
     await asyncio.sleep(0.1)
     service.idle.busy_at -= 1
-    assert service.is_due
+    assert service.should_unload
 
 
 # ---------------------------------------------------------------- KV memory

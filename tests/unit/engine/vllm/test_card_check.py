@@ -48,6 +48,12 @@ def test_a_build_that_works() -> None:
         ("multiply_on_card", "The NVIDIA driver is too old (found 12020).", "ubuntu-drivers"),
         ("multiply_on_card", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '' and hides"),
         ("multiply_on_card", "CUDA unknown error - this may be due to", "reboot"),
+        (
+            "multiply_on_card",
+            "CUDA out of memory. Tried to allocate",
+            "other programs fill the card",
+        ),
+        ("multiply_on_card", "no kernel image is available for execution", "setup.sh --cuda again"),
         ("load_kernels", "libcudart.so.13: cannot open shared object", "setup.sh --cuda again"),
         ("build_launcher", "Failed to find C compiler.", "build-essential"),
     ],

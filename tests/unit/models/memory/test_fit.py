@@ -136,13 +136,17 @@ def test_the_programs_that_hold_the_memory_are_named(config: Config) -> None:
         ),
         ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
         ("math-7b+skywork-1.5b", "rtx4080", "qwen3-4b+skywork-1.5b"),
-        (SMALL, None, "but `bundled`"),
+        (SMALL, 6 * GIB, "no pair of models.toml fits but `bundled`;"),
+        ("bundled", GIB, "no pair of models.toml fits; end other programs"),
     ],
-    ids=["the same models, quantized", "a quantized checkpoint", "the nearest pair", "none"],
+    ids=["the same models, quantized", "a quantized checkpoint", "the nearest", "bundled", "none"],
 )
-def test_what_would_fit_is_named(config: Config, name: str, gpu: str | None, hint: str) -> None:
-    tiny = FakeNvml(MemoryInfo=SimpleNamespace(total=6 * GIB, free=6 * GIB))
-    found = checks_of(name, gpu, config, NONE if gpu else tiny)["fit"]
+def test_what_would_fit_is_named(config: Config, name: str, gpu: str | int, hint: str) -> None:
+    if isinstance(gpu, int):
+        here = FakeNvml(MemoryInfo=SimpleNamespace(total=gpu, free=gpu))
+        found = checks_of(name, None, config, here)["fit"]
+    else:
+        found = checks_of(name, gpu, config, NONE)["fit"]
     assert found.verdict == BAD
     assert hint in str(found.hint)
     if name == "qwen-7b+prm-7b":

@@ -19,7 +19,7 @@ from flashedge.models.memory.engine_memory import (
     count_weights_bytes,
     estimate_engine,
 )
-from flashedge.models.memory.fit import STEP_BYTES, EnginePairMemory, plan_memory
+from flashedge.models.memory.fit import KV_GRANULARITY_BYTES, EnginePairMemory, plan_memory
 from flashedge.models.registry import find_pair
 from scripts.lab.sim.shapes import QWEN25_7B
 
@@ -38,7 +38,7 @@ def test_everything_planned_fits_the_free_memory(config: Config, mib: int) -> No
     card = build_idle_card("a card", mib * MIB)
     plan = plan_memory(find_pair(SMALL, config), config, card)
     taken = sum(plan.kv_bytes) + sum(engine.total for engine in plan.need.engines)
-    assert card.free_bytes - 2 * STEP_BYTES <= taken <= card.free_bytes
+    assert card.free_bytes - 2 * KV_GRANULARITY_BYTES <= taken <= card.free_bytes
     least = zip(plan.kv_bytes, plan.need.least_kv_bytes, strict=True)
     assert all(size >= one for size, one in least)
 
@@ -67,9 +67,16 @@ def test_sizes_that_are_set_are_respected(config: Config, tmp_path: Path) -> Non
     pair = find_pair(SMALL, one)
     free = plan_memory(pair, config, CARD)
     assert plan_memory(pair, one, CARD).kv_bytes == (
-        (free.need.kv_bytes(CARD) - 1000 * MIB) // STEP_BYTES * STEP_BYTES,
+        (free.need.kv_bytes(CARD) - 1000 * MIB) // KV_GRANULARITY_BYTES * KV_GRANULARITY_BYTES,
         1000 * MIB,
     )
+
+
+def test_one_size_that_leaves_too_little_for_the_other_engine_is_named(tmp_path: Path) -> None:
+    config = configure(tmp_path, kv_bytes=(18 << 30, None))
+    with pytest.raises(ConfigError, match="fits a card, but not with kv_bytes as set") as e:
+        plan_memory(find_pair(SMALL, config), config, CARD)
+    assert e.value.hint == "lower kv_bytes, or leave it unset"
 
 
 def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
@@ -83,7 +90,7 @@ def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
     assert not plan.need.is_estimate
     assert measured.overhead == 1200 * MIB, "a measurement gets no margin"
     room = CARD.free_bytes - 2 * (3072 + 1200) * MIB
-    assert room - 2 * STEP_BYTES <= sum(plan.kv_bytes) <= room
+    assert room - 2 * KV_GRANULARITY_BYTES <= sum(plan.kv_bytes) <= room
 
 
 def test_the_parts_of_an_estimate() -> None:
