@@ -9,10 +9,11 @@ import importlib.metadata
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
@@ -239,12 +240,7 @@ class VllmPair:
         await protocols.prepare()
         scores = VllmScores(self.verifier.process, self._pair.name, plain)
         gc.freeze()  # see `LiveProcess.start`
-
-        async def answer(scope: Any, receive: Any, send: Any) -> None:
-            app = scores if scope["path"].endswith("/score") else protocols
-            await app(scope, receive, send)
-
-        return answer
+        return partial(_answer, protocols, scores)
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
         """What `profiler` measures the started engines by. Raises CheckpointError."""
@@ -322,6 +318,13 @@ class VllmPair:
         speed = SLOWEST_CARD if on_card else config.threads_per_engine * SLOWEST_THREAD
         options = replace(options, slowest_token_s=2 * shape.params / speed)
         return place_engine(options, self._layout, name)
+
+
+async def _answer(
+    protocols: ASGIApp, scores: ASGIApp, scope: Scope, receive: Receive, send: Send
+) -> None:
+    app = scores if scope["path"].endswith("/score") else protocols
+    await app(scope, receive, send)
 
 
 async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -> EngineMemory:
