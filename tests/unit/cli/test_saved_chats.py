@@ -65,8 +65,8 @@ def test_a_file_begins_with_a_turn_and_only_its_owner_reads_it(talk: Talk) -> No
     assert talk("/search beam-2\n/help\n").code == 0
     assert not folder().exists()
     talk("one\n")
-    assert stat.S_IMODE(only_file().stat().st_mode) == 0o600
-    assert stat.S_IMODE(folder().stat().st_mode) == 0o700
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (only_file(), folder())]
+    assert modes == [0o600, 0o700]
 
 
 def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
@@ -75,9 +75,8 @@ def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
     talk("one\n/search beam-2\ntwo\n", "--system", "s")
     assert read_lines(only_file())[2]["run"] == RESULT["id"]
     done = talk("three\n", "--continue", only_file().stem[:3])
-    assert done.code == 0
     body = daemon.bodies("/v1/solve")[-1]
-    assert (body["strategy"], body["n"]) == ("beam", 2)
+    assert (done.code, body["strategy"], body["n"]) == (0, "beam", 2)
     sent = [message["content"] for message in body["messages"]]
     assert sent == ["s", "three"], "the bundled pair knows single turns only"
     assert read_messages(only_file()) == ["one", "two", "three"]
@@ -99,8 +98,7 @@ def test_the_last_turn_is_shown_where_a_conversation_goes_on(
 ) -> None:
     talk("one\ntwo\n")
     monkeypatch.setattr(sys, "stdin", Terminal("/exit\n"))
-    done = cli("chat", "-c")
-    assert f"conversation {only_file().stem}, 2 turns; the last:" in done.err
+    done = cli.ends(0, f"conversation {only_file().stem}, 2 turns; the last:", "chat", "-c")
     assert f"kept as {only_file().stem}; to go on: flashedge chat --continue" in done.err
     assert REPLY in done.out
 
@@ -128,12 +126,10 @@ def test_nothing_is_kept_where_nothing_is_to_be_kept(
     talk("one\n/search beam-2\ntwo\n", "--no-save")
     assert not folder().exists()
     assert daemon.deleted == [daemon.bodies("/v1/solve")[0]["id"]]
-    monkeypatch.setenv("FLASHEDGE_KEEP_CHATS", "0")
-    talk("one\n")
+    with monkeypatch.context() as patch:
+        patch.setenv("FLASHEDGE_KEEP_CHATS", "0")
+        talk("one\n")
     assert not folder().exists()
-
-
-def test_a_kept_conversation_goes_on_without_being_kept(talk: Talk) -> None:
     talk("one\n")
     before = only_file().read_bytes()
     assert talk("two\n", "--continue", "--no-save").code == 0
@@ -166,31 +162,21 @@ def test_a_line_that_a_crash_tore_is_no_turn(talk: Talk) -> None:
     assert read_messages(path) == ["one", "three"]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        b"not json",
-        b"[" * 100_000,
-        b"\xff\xfe",
-        b"",
-        b"7",
-        b'{"message": "m"}',
-        b'{"message": 1, "reply": "r", "at": 1}',
-        b'{"message": "m", "reply": "r", "at": null}',
-        b'{"message": "m", "reply": "r", "at": 1, "search": 3}',
-    ],
-)
+TURN = b'{"message": "m", "reply": "r", "at": %b}'
+DAMAGES = [b"not json", b"[" * 100_000, b"\xff\xfe", b"", b"7", b'{"message": "m"}']
+DAMAGES += [b'{"message": 1, "reply": "r", "at": 1}', TURN % b"null", TURN % b'1, "search": 3']
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_line_is_named(talk: Talk, cli: Cli, damage: bytes) -> None:
     talk("one\ntwo\n")
     path = only_file()
     opening, first, second = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(opening + damage + b"\n" + second)
     done = talk("three\n", "--continue")
-    assert done.code == 2
-    assert done.err == f"error: {path}, line 2 is damaged\n  remove the line\n"
-    listed = cli("chat", "--list")
-    assert listed.code == 0
-    assert "line 2 is damaged" in listed.out
+    damaged = f"error: {path}, line 2 is damaged\n  remove the line\n"
+    assert (done.code, done.err) == (2, damaged)
+    assert "line 2 is damaged" in cli.ends(0, "", "chat", "--list").out
     path.write_bytes(damage + b"\n" + first)
     assert f"{path}, line 1 is damaged\n  remove the file" in talk("", "--continue").err
 
@@ -219,8 +205,7 @@ def test_what_cannot_be_written_is_said_once_and_written_later(
 
     monkeypatch.setattr("flashedge.cli.chat.saved.write_at_end", write_at_end)
     done = talk("one\ntwo\nthree\n")
-    assert done.code == 0
-    assert done.out.count(REPLY) == 3
+    assert (done.code, done.out.count(REPLY)) == (0, 3)
     assert done.err.count("No space left on device. The chat goes on") == 1
     assert read_messages(only_file()) == ["one", "two", "three"]
 
@@ -232,8 +217,7 @@ def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(
     folder().write_text("a file")
     monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
     done = cli("chat")
-    assert (done.code, done.out.count(REPLY)) == (0, 2)
-    assert done.err.count("can't write") == 1
+    assert (done.code, done.out.count(REPLY), done.err.count("can't write")) == (0, 2, 1)
     assert "to go on: flashedge chat" not in done.err
 
 
@@ -242,8 +226,8 @@ def test_a_conversation_is_open_in_one_terminal(talk: Talk) -> None:
     held = SavedChat.resume(only_file())
     done = talk("two\n", "--continue")
     held.close()
-    assert done.code == 2
-    assert f"conversation {only_file().stem} is open in another terminal" in done.err
+    said = f"conversation {only_file().stem} is open in another terminal"
+    assert (done.code, said in done.err) == (2, True)
 
 
 def test_ids(talk: Talk, tmp_path: Path) -> None:
@@ -260,16 +244,12 @@ def test_ids(talk: Talk, tmp_path: Path) -> None:
         chats.find("abc")
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_what_is_refused(talk: Talk) -> None:
+    talk("one\n", "--system", "s")
+    for options, said in (
         (["abc"], "'abc' is the id of a conversation only behind --continue"),
         (["--continue", "nope"], "there is no conversation 'nope'"),
         (["--continue", "--system", "other"], "a conversation keeps its system message"),
-    ],
-)
-def test_what_is_refused(talk: Talk, options: list[str], said: str) -> None:
-    talk("one\n", "--system", "s")
-    done = talk("two\n", *options)
-    assert done.code == 2
-    assert said in done.err
+    ):
+        done = talk("two\n", *options)
+        assert (done.code, said in done.err) == (2, True)

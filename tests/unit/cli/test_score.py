@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ class ScoreDaemon(FakeDaemon):
         given = body.get("solution", body.get("steps"))
         texts = [given] if isinstance(given, str) else given
         if any("long" in text for text in texts):
-            error = {"message": "600 tokens", "param": "solution"}
-            error["code"] = "context_length_exceeded"
+            code = "context_length_exceeded"
+            error = {"message": "600 tokens", "param": "solution", "code": code}
             return httpx.Response(400, json={"error": error})
         data = []
         for index, text in enumerate(texts):
@@ -61,9 +62,7 @@ def cli(tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]) -
 
 @pytest.fixture
 def daemon(monkeypatch: Patch) -> ScoreDaemon:
-    daemon = ScoreDaemon()
-    with_daemon(monkeypatch, daemon)
-    return daemon
+    return with_daemon(monkeypatch, ScoreDaemon())  # type: ignore[return-value]
 
 
 def read_rows(done: Done) -> list[list[str]]:
@@ -99,8 +98,8 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: ScoreDaemon, tmp_path: P
     file = ("--file", str(tmp_path / "problem.txt"), "--program", "filter")
     assert cli("score", *file, RIGHT, WRONG, *options).code == 0
     settings = {"model": "bundled", "aggregate": "min", "deterministic": True, "priority": 2}
-    asked = {"problem": PROBLEM, "solution": [RIGHT, WRONG], **settings}
-    assert daemon.bodies("/v1/score") == [asked]
+    (asked,) = daemon.bodies("/v1/score")
+    assert asked == {"problem": PROBLEM, "solution": [RIGHT, WRONG], **settings}
     assert daemon.requests[-1].headers["x-flashedge-program"] == "filter"
 
 
@@ -111,25 +110,26 @@ def test_a_solution_on_standard_input(cli: Cli, daemon: ScoreDaemon, monkeypatch
 
 
 def test_a_solution_that_is_too_long(cli: Cli, daemon: ScoreDaemon) -> None:
-    done = cli("score", PROBLEM, "a long text")
-    assert (done.code, "600 tokens" in done.err) == (2, True)
+    cli.ends(2, "600 tokens", "score", PROBLEM, "a long text")
 
 
 # ---------------------------------------------------------------- files
 
 
+@dataclass
 class Folder:
     """in.jsonl, out.jsonl and the command over them."""
 
-    def __init__(self, path: Path, cli: Cli) -> None:
-        self.source, self.target, self._cli = path / "in.jsonl", path / "out.jsonl", cli
+    source: Path
+    target: Path
+    cli: Cli
 
     def give(self, *lines: object) -> None:
         self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
-    def score(self, *options: str) -> Done:
+    def ends(self, code: int, said: str, *options: str) -> Done:
         files = ("--input", str(self.source), "--output", str(self.target))
-        return self._cli("score", *files, *options)
+        return self.cli.ends(code, said, "score", *files, *options)
 
     def records(self) -> dict[Any, Any]:
         lines = map(json.loads, self.target.read_text().splitlines())
@@ -138,7 +138,7 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, cli: Cli, daemon: ScoreDaemon) -> Folder:
-    made = Folder(tmp_path, cli)
+    made = Folder(tmp_path / "in.jsonl", tmp_path / "out.jsonl", cli)
     made.give(
         {"problem": PROBLEM, "solution": [RIGHT, WRONG], "label": 1},
         {"id": "b", "problem": PROBLEM, "steps": ["So 19."]},
@@ -148,8 +148,8 @@ def folder(tmp_path: Path, cli: Cli, daemon: ScoreDaemon) -> Folder:
 
 def test_each_line_comes_back_with_its_scores(folder: Folder, daemon: ScoreDaemon) -> None:
     daemon.full = 2
-    done = folder.score("--aggregate", "min", "--jobs", "2")
-    assert (done.code, done.out) == (0, f"2 of 2 scored: {folder.target}\n")
+    done = folder.ends(0, "", "--aggregate", "min", "--jobs", "2")
+    assert done.out == f"2 of 2 scored: {folder.target}\n"
     records = folder.records()
     first = records[1]
     assert (first["problem"], first["solution"], first["label"]) == (PROBLEM, [RIGHT, WRONG], 1)
@@ -165,17 +165,14 @@ def test_each_line_comes_back_with_its_scores(folder: Folder, daemon: ScoreDaemo
 
 def test_the_same_command_resumes(folder: Folder, daemon: ScoreDaemon) -> None:
     daemon.is_down = True
-    done = folder.score()
-    assert done.code == 4
-    assert "0 of 2 done; the same command resumes" in done.err
+    folder.ends(4, "0 of 2 done; the same command resumes")
     daemon.is_down = False
-    assert folder.score().code == 0
+    folder.ends(0, "")
     asked, written = len(daemon.bodies("/v1/score")), folder.target.read_bytes()
-    assert folder.score().code == 0
+    folder.ends(0, "")
     assert len(daemon.bodies("/v1/score")) == asked
     assert folder.target.read_bytes() == written
-    done = folder.score("--aggregate", "min")
-    assert (done.code, "aggregate" in done.err) == (2, True)
+    folder.ends(2, "aggregate", "--aggregate", "min")
 
 
 def test_a_line_that_is_refused_has_an_error(folder: Folder, daemon: ScoreDaemon) -> None:
@@ -183,16 +180,14 @@ def test_a_line_that_is_refused_has_an_error(folder: Folder, daemon: ScoreDaemon
         {"id": 1, "problem": PROBLEM, "solution": "a long text"},
         {"id": 2, "problem": PROBLEM, "solution": RIGHT},
     )
-    done = folder.score("--json")
-    assert done.code == 1
-    assert json.loads(done.out) == {"output": str(folder.target), "lines": 2, "failed": 1}
-    error = folder.records()[1]["error"]
-    assert error["code"] == "context_length_exceeded"
+    told = {"output": str(folder.target), "lines": 2, "failed": 1}
+    assert json.loads(folder.ends(1, "", "--json").out) == told
+    assert folder.records()[1]["error"]["code"] == "context_length_exceeded"
     asked = len(daemon.bodies("/v1/score"))
-    assert folder.score("--retry-failed").code == 1
+    folder.ends(1, "", "--retry-failed")
     assert len(daemon.bodies("/v1/score")) == asked + 1
     folder.target.unlink()
-    assert folder.score("--aggregate", "max").code == 2, "wrong settings end the command"
+    folder.ends(2, "", "--aggregate", "max")  # wrong settings end the command
 
 
 @pytest.mark.parametrize(
@@ -208,7 +203,4 @@ def test_a_line_that_is_refused_has_an_error(folder: Folder, daemon: ScoreDaemon
 )
 def test_a_line_that_is_wrong_is_named(folder: Folder, line: object, message: str) -> None:
     folder.give({"id": "first", "problem": "p", "solution": "x"}, line)
-    done = folder.score()
-    assert done.code == 2
-    assert "in.jsonl, line 2" in done.err.replace("\n", "")
-    assert message in done.err
+    assert "in.jsonl, line 2" in folder.ends(2, message).err.replace("\n", "")
