@@ -51,14 +51,9 @@ def recorded(problem: LabelledProblem, *, sure: bool) -> Recording:
         for k in range(1, N + 1)
     )
     return Recording(
-        run=str(problem.id),
-        problem=problem.text,
-        settings=SETTINGS,
-        cap=N,
-        checkpoints=checkpoints,
-        probe_tokens=(),
-        answer=problem.answer,
-        tokens=100 * N,
+        **{"run": str(problem.id), "problem": problem.text, "answer": problem.answer},
+        **{"cap": N, "tokens": 100 * N, "probe_tokens": ()},
+        **{"settings": SETTINGS, "checkpoints": checkpoints},
     )
 
 
@@ -79,19 +74,17 @@ def home(tmp_path: Path, monkeypatch: Patch) -> Config:
     return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 
 
-def problem_file(folder: Path, count: int) -> str:
+def calibrate(folder: Path, count: int, *options: str) -> Result:
+    """The command over `count` problems."""
     path = folder / f"{count}.jsonl"
     rows = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(count)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    return str(path)
-
-
-def calibrate(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["calibrate", *arguments])
+    every_step = ("--policy", "every_step")
+    return CliRunner().invoke(app, ["calibrate", str(path), *every_step, *options])
 
 
 def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
-    made = calibrate(problem_file(tmp_path, 300), "--policy", "every_step", "--json")
+    made = calibrate(tmp_path, 300, "--json")
     assert made.exit_code == 0, made.output
     report = json.loads(made.stdout)
     assert report["outcome"] == "written"
@@ -107,14 +100,13 @@ def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
 
 
 def test_too_few_problems_are_refused(home: Config, tmp_path: Path) -> None:
-    few = calibrate(problem_file(tmp_path, 298), "--policy", "every_step")
-    assert isinstance(few.exception, RequestError)
-    assert "298 distinct problems are too few: it takes 299" in str(few.exception)
-    assert few.exception.hint is not None
-    assert "give 1 more" in few.exception.hint
-    assert "--max-loss 0.05 needs 59" in few.exception.hint
+    few = calibrate(tmp_path, 298).exception
+    assert isinstance(few, RequestError)
+    assert "298 distinct problems are too few: it takes 299" in str(few)
+    for said in ("give 1 more", "--max-loss 0.05 needs 59"):
+        assert said in str(few.hint)
     assert not calibrations_file(home).exists()
-    looser = calibrate(problem_file(tmp_path, 59), "--policy", "every_step", "--max-loss", "0.05")
+    looser = calibrate(tmp_path, 59, "--max-loss", "0.05")
     assert looser.exit_code == 0, looser.output
     assert load_calibrations(home)[0].num_problems == 59
 
@@ -122,36 +114,29 @@ def test_too_few_problems_are_refused(home: Config, tmp_path: Path) -> None:
 def test_a_better_calibration_stays_unless_it_is_to_be_replaced(
     home: Config, tmp_path: Path
 ) -> None:
-    assert calibrate(problem_file(tmp_path, 320), "--policy", "every_step").exit_code == 0
+    assert calibrate(tmp_path, 320).exit_code == 0
     text = calibrations_file(home).read_text()
-    fewer = (problem_file(tmp_path, 300), "--policy", "every_step")
-    kept = calibrate(*fewer)
+    kept = calibrate(tmp_path, 300)
     assert isinstance(kept.exception, Conflict)
     assert "320 problems" in str(kept.exception)
     assert "--replace" in (kept.exception.hint or "")
-    assert "stored (320 problems)" in kept.stdout
-    assert "chosen" in kept.stdout
-    assert "stored rule: every_step from 2 on" in kept.stdout
+    for said in ("stored (320 problems)", "chosen", "stored rule: every_step from 2 on"):
+        assert said in kept.stdout
     assert calibrations_file(home).read_text() == text
-    assert json.loads(calibrate(*fewer, "--json").stdout)["outcome"] == "kept_stored"
-    assert calibrate(*fewer, "--dry-run").exit_code == 0
+    assert json.loads(calibrate(tmp_path, 300, "--json").stdout)["outcome"] == "kept_stored"
+    assert calibrate(tmp_path, 300, "--dry-run").exit_code == 0
     assert calibrations_file(home).read_text() == text
-    assert calibrate(*fewer, "--replace").exit_code == 0
+    assert calibrate(tmp_path, 300, "--replace").exit_code == 0
     assert load_calibrations(home)[0].num_problems == 300
 
 
 def test_a_calibration_without_a_bound_is_replaced(home: Config, tmp_path: Path) -> None:
-    old = Calibration(
-        pair="bundled",
-        strategy="self_consistency",
-        fingerprint="f" * 16,
-        settings=SETTINGS,
-        rule=None,
-        provenance={"num_problems": 9000, "chosen": {"saved": 0.99}},
-    )
+    key = {"pair": "bundled", "strategy": "self_consistency", "fingerprint": "f" * 16}
+    origin = {"num_problems": 9000, "chosen": {"saved": 0.99}}
+    old = Calibration(**key, settings=SETTINGS, rule=None, provenance=origin)
     save_calibration(old, home)
     assert load_calibrations(home)[0].loss_bound is None
-    assert calibrate(problem_file(tmp_path, 300), "--policy", "every_step").exit_code == 0
+    assert calibrate(tmp_path, 300).exit_code == 0
     assert load_calibrations(home)[0].num_problems == 300
 
 
@@ -159,15 +144,15 @@ def test_without_a_rule_nothing_is_written(
     home: Config, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Every run is right from the start: a smaller n saves as much as any rule."""
-    assert calibrate(problem_file(tmp_path, 300), "--policy", "every_step").exit_code == 0
+    assert calibrate(tmp_path, 300).exit_code == 0
     text = calibrations_file(home).read_text()
     make_up_runs(monkeypatch, hard=0)
-    none = calibrate(problem_file(tmp_path, 400), "--policy", "every_step")
+    none = calibrate(tmp_path, 400)
     assert none.exit_code == 0
-    assert "no rule qualifies: runs keep their full length" in none.stdout
-    assert "smaller cap: n 1" in none.stdout
+    for said in ("no rule qualifies: runs keep their full length", "smaller cap: n 1"):
+        assert said in none.stdout
     assert "-n 1 saves 87.5%" in " ".join(none.stderr.split())
-    report = json.loads(calibrate(problem_file(tmp_path, 400), "--json").stdout)
+    report = json.loads(calibrate(tmp_path, 400, "--json").stdout)
     assert (report["outcome"], report["rule"]) == ("no_rule_qualifies", None)
     assert report["provenance"]["smaller_cap"]["cap"] == 1
     assert calibrations_file(home).read_text() == text

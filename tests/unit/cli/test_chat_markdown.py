@@ -49,43 +49,28 @@ def test_a_table() -> None:
     assert [line.split() for line in lines] == [["a", "b"], ["─────"], ["1", "22"]]
 
 
-@pytest.mark.parametrize(
-    "formula",
-    [
-        "2*3*4 = 24 and (a+b)*c*(d)",
-        "x_1 + x_2 and _y_",
-        r"\(x\) and \[y\] and \frac{1}{2} and \$5 and \*",
-        "2**3**4 and (a)**2 + (b)**2 and ***",
-        "24\n- 20\n+ 4",
-        "> 5",
-        "a < b > c",
-        "    y = 2\n    z = 3",
-        "x\n---y",
-        "x\n===",
-        "12. The answer",
-        "5.",
-        "| a | b |\n|---|---|\n| |x| | 5 |",
-        r"\boxed{44}",
-    ],
+FORMULAS = (
+    *("2*3*4 = 24 and (a+b)*c*(d)", "x_1 + x_2 and _y_", "2**3**4 and (a)**2 + (b)**2 and ***"),
+    *(r"\(x\) and \[y\] and \frac{1}{2} and \$5 and \*", "24\n- 20\n+ 4", "> 5", "a < b > c"),
+    *("    y = 2\n    z = 3", "x\n---y", "x\n===", "12. The answer", "5.", r"\boxed{44}"),
+    "| a | b |\n|---|---|\n| |x| | 5 |",
 )
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
 def test_a_formula_stays_as_it_was_written(formula: str) -> None:
     assert show(formula).split() == formula.split()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[click](http://evil.example/x)",
-        "![image](http://evil.example/x)",
-        "<http://evil.example>",
-        "[a]: http://evil.example\n[a]",
-        '<a href="http://evil.example">here</a> <script>x</script> <kbd>k</kbd>',
-        "<think>this is hidden elsewhere</think>",
-        "<!-- and this -->",
-        "&#x202e; &lt; &#27;[2J",
-        "https://evil.example",
-    ],
+LINKS = (
+    *("[click](http://evil.example/x)", "![image](http://evil.example/x)", "<http://evil.example>"),
+    *("[a]: http://evil.example\n[a]", "https://evil.example", "<!-- and this -->"),
+    '<a href="http://evil.example">here</a> <script>x</script> <kbd>k</kbd>',
+    *("<think>this is hidden elsewhere</think>", "&#x202e; &lt; &#27;[2J"),
 )
+
+
+@pytest.mark.parametrize("text", LINKS)
 def test_links_and_html_are_text(monkeypatch: Patch, text: str) -> None:
     printed = print_on(monkeypatch, text)
     assert "\x1b]8" not in printed

@@ -70,20 +70,15 @@ def test_each_engine_needs_room_on_its_own_card(home: Path) -> None:
         assert need.kv_bytes(place) > 0, "there is room for KV on one of them"
 
 
-@pytest.mark.parametrize(
-    ("generator", "verifier", "gpu", "problem"),
-    [
+def test_cards_that_dont_go_together_are_refused(home: Path) -> None:
+    for generator, verifier, gpu, problem in (
         ("0,1", "1", TWO, "share some of their cards"),
         ("0", "2", TWO, "--gpu names 2 cards"),
         (None, None, "rtx4090,gtx1", "no card that FlashEdge knows"),
         ("0,1,2", "0,1,2", "24GiB,24GiB,24GiB", "can't be spread over 3 cards"),
-    ],
-)
-def test_cards_that_dont_go_together_are_refused(
-    home: Path, generator: str | None, verifier: str | None, gpu: str, problem: str
-) -> None:
-    with pytest.raises((ConfigError, NotFound), match=problem):
-        check(configure(home, generator, verifier), gpu)
+    ):
+        with pytest.raises((ConfigError, NotFound), match=problem):
+            check(configure(home, generator, verifier), gpu)
 
 
 def test_this_machines_cards_are_those_of_the_settings(home: Path) -> None:
@@ -106,11 +101,9 @@ def test_doctor_says_that_no_memory_moves(home: Path, monkeypatch: Patch) -> Non
 
 
 def test_ps_says_where_the_engines_run() -> None:
-    engines = {
-        "generator": {"cards": "GPU 0 + GPU 1", "kv_memory": "own"},
-        "verifier": {"cards": "GPU 2", "kv_memory": "own"},
-    }
+    own = {"generator": "GPU 0 + GPU 1", "verifier": "GPU 2"}
     expected = "generator on GPU 0 + GPU 1, verifier on GPU 2; each keeps its KV memory"
+    engines = {name: {"cards": cards, "kv_memory": "own"} for name, cards in own.items()}
     assert describe_places(engines) == expected
     shared = {name: {"cards": "GPU 0", "kv_memory": "kept"} for name in engines}
     assert describe_places(shared) == "generator on GPU 0, verifier on GPU 0"

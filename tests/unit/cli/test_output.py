@@ -19,21 +19,19 @@ LONG = " ".join(["no strategy 'foo'; known: beam,"] + [f"another_strategy_{i}" f
 WIDTH = 40
 
 
-def print_long_error() -> None:
-    output.print_error(RequestError(LONG, hint=f"use {LONG}"))
+def print_long_error(text: str) -> None:
+    output.print_error(RequestError(text, hint=f"use {text}"))
 
 
-@pytest.mark.parametrize(
-    "say", [lambda: output.note(LONG), lambda: output.warn(LONG), print_long_error]
-)
+@pytest.mark.parametrize("say", [output.note, output.warn, print_long_error])
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_terminal_breaks_lines_at_blanks_and_a_pipe_does_not(
-    monkeypatch: Patch, say: Callable[[], None], is_terminal: bool
+    monkeypatch: Patch, say: Callable[[str], None], is_terminal: bool
 ) -> None:
     file = io.StringIO()
     console = Console(file=file, width=WIDTH, force_terminal=is_terminal, color_system=None)
     monkeypatch.setattr(output, "stderr", lambda: console)
-    say()
+    say(LONG)
     printed = file.getvalue()
     assert " ".join(LONG.split()) in " ".join(printed.split()), "no word is broken"
     longest = max(map(len, printed.splitlines()))
@@ -53,15 +51,11 @@ def list_options(command: Any, name: str = "flashedge") -> Iterator[tuple[str, l
             yield name, parameter.opts
 
 
-def test_every_short_option_has_a_long_one() -> None:
+def test_every_short_option_has_a_long_one_and_that_of_n_is_n() -> None:
     options = list(list_options(typer.main.get_command(app)))
     short = [(command, opts) for command, opts in options if any(len(o) == 2 for o in opts)]
     assert len(short) > 8
     assert not [found for found in short if not any(o.startswith("--") for o in found[1])]
-
-
-def test_the_number_of_paths_is_n_in_both_spellings() -> None:
-    options = list_options(typer.main.get_command(app))
     paths = {command: opts for command, opts in options if "--n" in opts or opts == ["-n"]}
     names = ("solve", "calibrate", "simulate", "models eval", "bench flashtts", "bench load")
     assert paths == {f"flashedge {name}": ["--n", "-n"] for name in names}

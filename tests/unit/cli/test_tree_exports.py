@@ -7,20 +7,27 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from flashedge.cli import tui
 from flashedge.cli.solve.html_page import page
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import CUT, MEANINGS, RunView
 from flashedge.client.words import describe_distrust
-from tests.support.cli_rig import Cli
+from flashedge.daemon import control
+from flashedge.errors import ConfigError
+from flashedge.tui.app import DashboardApp
+from tests.support.cli_rig import Cli, Patch, failing
 from tests.support.dashboard_rig import stored_items
 from tests.support.fake_daemon import FakeDaemon
+from tests.support.hostile import strip_sequences
+from tests.support.screen import open_screen
 
 
 class Page(HTMLParser):
-    """Checks that every element is closed; keeps what the tests ask for."""
+    """Checks that every element is closed; keeps tags and words."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -41,12 +48,12 @@ class Page(HTMLParser):
         self.words += data
 
 
-def recorded_view() -> RunView:
+@pytest.fixture(scope="module")
+def view() -> RunView:
     return fold(RunView(id="r"), stored_items())
 
 
-def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
-    view = recorded_view()
+def test_a_page_holds_the_whole_tree_and_loads_nothing(view: RunView) -> None:
     assert view.result is not None
     made = Page(page(view, view.result, "is 1 < 2 & <script>alert(1)</script>?"))
     assert made.open == []
@@ -64,24 +71,18 @@ def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
         assert node.text.strip() in made.words
 
 
-def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones() -> None:
-    view = recorded_view()
+def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones(view: RunView) -> None:
     assert view.result is not None
     end = next(n for n in view.nodes.values() if n.status == "complete")
     cut = dataclasses.replace(end, finish="length", answer=None)
     cut_view = dataclasses.replace(view, nodes={**view.nodes, end.id: cut})
-    pages = {
-        "whole": Page(page(view, {**view.result, "trusted": True}, "")),
-        "cut": Page(page(cut_view, {**view.result, "trusted": False}, "")),
-    }
-    assert describe_distrust() not in pages["whole"].words
-    assert describe_distrust() in pages["cut"].words
-    assert MEANINGS[CUT] not in pages["whole"].words, "the legend has only the marks of this tree"
-    assert MEANINGS[CUT] in pages["cut"].words
-    assert MEANINGS["pruned"] in pages["cut"].words
-    for name, count in (("whole", 0), ("cut", 2)):  # the node, and its mark in the legend
-        classes = [attrs.get("class") for _, attrs in pages[name].tags]
-        assert classes.count("line cut") == count
+    for shown, is_cut in ((view, False), (cut_view, True)):
+        made = Page(page(shown, {**view.result, "trusted": not is_cut}, ""))
+        assert (describe_distrust() in made.words) == is_cut
+        assert (MEANINGS[CUT] in made.words) == is_cut, "the legend has the marks of this tree"
+        assert MEANINGS["pruned"] in made.words
+        classes = [attrs.get("class") for _, attrs in made.tags]
+        assert classes.count("line cut") == 2 * is_cut, "the node, and its mark in the legend"
 
 
 def test_a_page_of_a_run_that_failed() -> None:
@@ -114,3 +115,29 @@ def test_the_dashboard_loads_nothing_of_the_engine() -> None:
     }
     shared = {"errors", "events", "types", "literal", "sizes", "console"}
     assert found <= {*shared, "client", "tui", "profiler"}, "the profiler finds the cards"
+
+
+# ---------------------------------------------------------------- the dashboard
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
+    monkeypatch.setattr(tui, "check_terminal", lambda: None)
+
+
+def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(control, "find", failing(ConfigError("no daemon for this test")))
+    screen = open_screen(monkeypatch)
+    with pytest.raises(ConfigError, match="no daemon for this test"):
+        tui.tui()
+    assert "opening the dashboard" in strip_sequences(screen.printed)
+
+
+def test_the_theme_is_remembered_in_the_state_folder(monkeypatch: Patch, tmp_path: Path) -> None:
+    opened: list[DashboardApp] = []
+    monkeypatch.setattr(control, "find", lambda config: SimpleNamespace(url="http://127.0.0.1:1"))
+    monkeypatch.setattr(DashboardApp, "run", lambda self: opened.append(self))
+    open_screen(monkeypatch)
+    tui.tui()
+    assert opened[0]._theme_file == tmp_path / "state" / "dashboard-theme"
