@@ -7,7 +7,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,15 @@ async def ask(
     service = service or FakeService()
     async with client_of(service) as client:
         return service, await client.post(path, json=body, **options)
+
+
+def keep_in(sent: list[Any]) -> Callable[[Any], Awaitable[None]]:
+    """The `send` of an ASGI application, which appends each message."""
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    return send
 
 
 def frames(text: str) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ DISCONNECTED = ["the client disconnected"]
 
 @pytest.fixture(scope="module")
 def live() -> Iterator[Live]:
-    service = FakeService(autoplay=False)
+    service = FakeService(autoplay=False, queue_limit=1000)
     with serving(make_app(service, max_request_bytes=4096), service) as server:
         yield server
 
@@ -36,8 +36,14 @@ def live() -> Iterator[Live]:
 @pytest.fixture(autouse=True)
 def fresh(live: Live) -> None:
     live.service.handles.clear()
-    live.service.autoplay, live.service.queue_limit = False, 1000
-    live.service.failure, live.service.protocols = None, FakeProtocols()
+    live.service.protocols = FakeProtocols()
+
+
+def send(live: Live, path: str, body: dict[str, Any]) -> socket.socket:
+    """A connection that has sent a request and reads nothing."""
+    connection = live.connect()
+    connection.sendall(post_bytes(path, body))
+    return connection
 
 
 def vanish(connection: socket.socket, *, reset: bool) -> None:
@@ -47,17 +53,13 @@ def vanish(connection: socket.socket, *, reset: bool) -> None:
     connection.close()
 
 
-SEARCH = {**CHAT, "model": "bundled:beam-4"}
-
-
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("path", "body"), [("/v1/solve", ASK), (URL, SEARCH)])
+@pytest.mark.parametrize(("path", "body"), [("/v1/solve", ASK), (URL, {**CHAT, "search": {}})])
 def test_a_disconnect_cancels_the_run(
     live: Live, path: str, body: dict[str, Any], stream: bool, reset: bool
 ) -> None:
-    connection = live.connect()
-    connection.sendall(post_bytes(path, {**body, "stream": stream}))
+    connection = send(live, path, {**body, "stream": stream})
     wait_until(lambda: live.service.handles)
     handle = live.service.last
     live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
@@ -73,8 +75,7 @@ def test_a_disconnect_cancels_the_run(
 def test_a_disconnect_ends_a_plain_request(live: Live, stream: bool, token_s: float) -> None:
     live.service.protocols.token_s = token_s
     live.service.protocols.words = ("x",) * 1000
-    connection = live.connect()
-    connection.sendall(post_bytes(URL, {**CHAT, "stream": stream}))
+    connection = send(live, URL, {**CHAT, "stream": stream})
     wait_until(lambda: live.service.protocols.open == 1)
     time.sleep(0.05)
     vanish(connection, reset=False)
@@ -85,8 +86,7 @@ def test_a_disconnect_ends_a_plain_request(live: Live, stream: bool, token_s: fl
 def test_a_detached_run_and_a_queued_run_survive_a_disconnect(live: Live) -> None:
     for body in ({**ASK, "stream": True, "detach": True}, {**ASK, "detach": True}):
         before = len(live.service.handles)
-        connection = live.connect()
-        connection.sendall(post_bytes("/v1/solve", body))
+        connection = send(live, "/v1/solve", body)
         wait_until(lambda n=before: len(live.service.handles) > n)
         live.call(lambda: live.service.last.emit(RunStarted(config={}, queue_s=0.0)))
         vanish(connection, reset=True)
@@ -208,13 +208,9 @@ def test_a_client_that_reads_nothing_is_disconnected(
 ) -> None:
     monkeypatch.setattr("flashedge.api.sse.SEND_TIMEOUT_S", 0.2)
     live.service.protocols.words = ("x" * 10_000,) * 5000
-    connection = live.connect()
-    connection.sendall(post_bytes(URL, {**CHAT, "stream": True}))
-    try:
+    with send(live, URL, {**CHAT, "stream": True}):
         wait_until(lambda: live.service.protocols.open == 1)
         assert wait_until(lambda: live.service.protocols.closed == 1) >= 0.1
-    finally:
-        connection.close()
 
 
 # ---------------------------------------------------------------- headers

@@ -8,7 +8,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 
+from flashedge.api.bodies import parse_keep_alive
+from flashedge.errors import RequestError
 from flashedge.events import RunFailed, from_json, to_json
 from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.request.validation import Request
@@ -20,14 +23,12 @@ from tests.support.fake_service import FakeHealth, FakeService, script
 ASK = {"problem": "1 + 1?", "n": 4, "seed": 7}
 
 
-async def test_solve_answers_with_the_result() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        response = await client.post("/v1/solve", json=ASK)
-        assert response.status_code == 200
-        assert response.json() == service.last.object()
-        assert response.headers["x-flashedge-run"] == "run-1"
-        assert (await client.get("/v1/runs/run-1")).json() == response.json()
+async def test_solve_answers_with_the_result(service: FakeService, client: AsyncClient) -> None:
+    response = await client.post("/v1/solve", json=ASK)
+    assert response.status_code == 200
+    assert response.json() == service.last.object()
+    assert response.headers["x-flashedge-run"] == "run-1"
+    assert (await client.get("/v1/runs/run-1")).json() == response.json()
     assert service.last.cancelled == []
 
 
@@ -134,22 +135,21 @@ async def test_resuming_after_any_event_sends_the_rest_once() -> None:
 async def test_a_failed_and_a_cancelled_run_say_so() -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
-        for how, status, code in (("fail", 500, "internal_error"), ("cancel", 499, "cancelled")):
-            asked = asyncio.create_task(client.post("/v1/solve", json=ASK))
-            await asyncio.sleep(0.02)
-            if how == "fail":
-                service.last.emit(RunFailed(error="engine died", code="engine_dead", hint="wait"))
-            else:
-                path = f"/v1/runs/{service.last.id}/cancel"
-                for _ in range(2):  # idempotent
-                    assert (await client.post(path)).json()["status"] == "cancelled"
+        failed = asyncio.create_task(client.post("/v1/solve", json=ASK))
+        await asyncio.sleep(0.02)
+        service.last.emit(RunFailed(error="engine died", code="engine_dead", hint="wait"))
+        cancelled = asyncio.create_task(client.post("/v1/solve", json=ASK))
+        await asyncio.sleep(0.02)
+        for _ in range(2):  # idempotent
+            answer = await client.post(f"/v1/runs/{service.last.id}/cancel")
+            assert answer.json()["status"] == "cancelled"
+        for asked, status, code in ((failed, 500, "internal_error"), (cancelled, 499, "cancelled")):
             response = await asked
-            assert response.status_code == status
-            assert response.json()["error"]["code"] == code
+            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
         assert service.last.cancelled == ["cancelled by request"]
         last = frames((await client.get("/v1/runs/run-1/events")).text)[-1]["data"]
-    failed = {"error": "engine died", "code": "engine_dead", "hint": "wait"}
-    assert last == {"type": "RunFailed", **failed}
+    told = {"error": "engine died", "code": "engine_dead", "hint": "wait"}
+    assert last == {"type": "RunFailed", **told}
 
 
 async def test_runs_are_queued_listed_and_deleted() -> None:
@@ -184,17 +184,16 @@ async def test_runs_are_queued_listed_and_deleted() -> None:
         assert streamed.json()["error"]["param"] == "stream"
 
 
-async def test_a_run_is_waited_for_until_its_end() -> None:
-    service = FakeService(autoplay=False)
-    async with client_of(service) as client:
-        name = (await client.post("/v1/runs", json=ASK)).json()["id"]
-        asked = asyncio.create_task(client.get(f"/v1/runs/{name}", params={"wait_s": 30}))
-        seen = await client.get(f"/v1/runs/{name}", params={"wait_s": 0.01})
-        assert seen.json()["status"] == "queued", "the time is over"
-        service.last.play()
-        assert (await asked).json() == service.last.object()
-        too_long = await client.get(f"/v1/runs/{name}", params={"wait_s": 31})
-        assert too_long.status_code == 400
+async def test_a_run_is_waited_for_until_its_end(service: FakeService, client: AsyncClient) -> None:
+    service.autoplay = False
+    name = (await client.post("/v1/runs", json=ASK)).json()["id"]
+    asked = asyncio.create_task(client.get(f"/v1/runs/{name}", params={"wait_s": 30}))
+    seen = await client.get(f"/v1/runs/{name}", params={"wait_s": 0.01})
+    assert seen.json()["status"] == "queued", "the time is over"
+    service.last.play()
+    assert (await asked).json() == service.last.object()
+    too_long = await client.get(f"/v1/runs/{name}", params={"wait_s": 31})
+    assert too_long.status_code == 400
 
 
 async def test_a_run_with_the_clients_id_is_created_once() -> None:
@@ -208,42 +207,28 @@ async def test_a_run_with_the_clients_id_is_created_once() -> None:
     assert list(service.handles) == ["run-of-my-choice", "run-1"]
 
 
-async def test_each_change_of_the_queue_position_is_sent() -> None:
+async def test_each_change_of_the_place_and_now_and_then_of_the_start_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flashedge.api.runs.QUEUE_POLL_S", 0.005)
     service = FakeService(autoplay=False)
+    told = [(2, None), (1, None), (0, None), (0, 30.0), (0, 29.0), (0, 28.0)]
     async with client_of(service) as client:
         for _ in range(2):
             await client.post("/v1/runs", json=ASK)
         asked = asyncio.create_task(client.post("/v1/solve", json={**ASK, "stream": True}))
         await asyncio.sleep(0.05)
         handle = service.last
-        assert handle.position == 2
-        for position in (1, 0):
-            handle.position = position
-            await asyncio.sleep(0.15)
-        handle.play()
-        sent = frames((await asked).text)
-    positions = [f["data"]["position"] for f in sent if f["event"] == "queued"]
-    assert positions == [2, 1, 0]
-    assert sent[3]["event"] == "RunStarted"
-
-
-async def test_the_expected_start_is_sent_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flashedge.api.runs.QUEUE_POLL_S", 0.005)
-    service = FakeService(autoplay=False)
-    async with client_of(service) as client:
-        asked = asyncio.create_task(client.post("/v1/solve", json={**ASK, "stream": True}))
-        await asyncio.sleep(0.05)
-        handle = service.last
-        for start_s in (30.0, 29.0, 28.0):
-            handle.starts_in_s = start_s
+        for position, start_s in told[1:]:
+            handle.position, handle.starts_in_s = position, start_s
             await asyncio.sleep(0.2)
         run = (await client.get(f"/v1/runs/{handle.id}")).json()
-        assert (run["position"], run["starts_in_s"]) == (0, 28.0)
+        assert (run["position"], run["starts_in_s"]) == told[-1]
         handle.play()
         sent = frames((await asked).text)
     queued = [f["data"] for f in sent if f["event"] == "queued"]
-    assert [data["position"] for data in queued] == [0] * 4
-    assert [data["starts_in_s"] for data in queued] == [None, 30.0, 29.0, 28.0], "and no repeats"
+    assert [(d["position"], d["starts_in_s"]) for d in queued] == told, "and no repeats"
+    assert sent[len(told)]["event"] == "RunStarted"
 
 
 async def test_status_tells_the_policy_and_the_programs() -> None:
@@ -292,10 +277,9 @@ async def test_status_and_metrics_report_the_engines() -> None:
     async with client_of(service) as client:
         await client.post("/v1/solve", json=ASK)
         status = (await client.get("/v1/status")).json()
-        assert status["pair"] == "bundled"
+        assert (status["pair"], status["runs"]) == ("bundled", {"queued": 0, "running": 0})
         assert status["engines"]["generator"]["view"]["blocks_total"] == 64
         assert status["engines"]["verifier"]["pid"] == 2
-        assert status["runs"] == {"queued": 0, "running": 0}
         pair = status["pairs"]["bundled"]
         assert (pair["engines"], pair["runs"]) == (status["engines"], status["runs"])
         assert status["self_test"] == {"batch_invariant": True}
@@ -305,12 +289,9 @@ async def test_status_and_metrics_report_the_engines() -> None:
         assert set(status["latency"]["run"]["token_s"]) == {"p50", "p90", "p99"}
         response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
-    for line in (
-        'flashedge:runs_total{status="finished"} 1.0',
-        'flashedge:kv_blocks_total{engine="generator",pair="bundled"} 64.0',
-        'flashedge:engine_up{engine="verifier",pair="bundled"} 1.0',
-    ):
-        assert line in response.text
+    assert 'flashedge:runs_total{status="finished"} 1.0' in response.text
+    assert 'flashedge:kv_blocks_total{engine="generator",pair="bundled"} 64.0' in response.text
+    assert 'flashedge:engine_up{engine="verifier",pair="bundled"} 1.0' in response.text
 
 
 async def test_an_engine_that_does_not_answer_does_not_hang_status(
@@ -339,3 +320,38 @@ async def test_the_service_starts_and_stops_with_the_application(
         await asyncio.sleep(0)
         assert service.life == ([] if fails else ["started"]), "it goes on without engines"
     assert service.life[-1] == "stopped"
+
+
+# ---------------------------------------------------------------- how long a pair stays loaded
+
+
+def test_keep_alive_is_seconds_or_a_text_with_units() -> None:
+    seconds = {None: None, 0: 0.0, -1: -1.0, 2.5: 2.5, "90": 90.0, "-1": -1.0, "10m": 600.0}
+    seconds |= {"1h30m": 5400.0, "250ms": 0.25, " 2d ": 172_800.0, "-5m": -300.0}
+    assert {value: parse_keep_alive(value) for value in seconds} == seconds
+
+
+@pytest.mark.parametrize("value", ["", "soon", "10 minutes", "m", "5mm", True, [], float("inf")])
+def test_no_other_keep_alive_is_taken(value: Any) -> None:
+    with pytest.raises(RequestError, match="keep_alive is") as error:
+        parse_keep_alive(value)
+    assert error.value.param == "keep_alive"
+
+
+async def test_runs_and_protocols_take_keep_alive(
+    service: FakeService, client: AsyncClient
+) -> None:
+    chat = {"model": "bundled", "messages": [{"role": "user", "content": "1 + 1?"}]}
+    for path, body in (
+        ("/v1/solve", {"problem": "1 + 1?", "n": 2, "keep_alive": "10m"}),
+        ("/v1/runs", {"problem": "1 + 1?", "n": 2}),
+        ("/v1/chat/completions", {**chat, "keep_alive": -1}),
+        ("/v1/chat/completions", {**chat, "model": "bundled:beam-2"}),
+    ):
+        assert (await client.post(path, json=body)).is_success, path
+    refused = await client.post("/v1/chat/completions", json={**chat, "keep_alive": "soon"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "keep_alive")
+    assert (await client.post("/v1/unload")).status_code == 202
+    assert (await client.post("/v1/load")).status_code == 202
+    assert service.kept_alive == [600.0, None, -1.0, None, 0]
+    assert service.life[-1] == "loaded"

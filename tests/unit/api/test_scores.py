@@ -22,7 +22,7 @@ from flashedge.search.step_rules import split_steps
 from flashedge.types import Problem
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
-from tests.support.api_rig import client_of
+from tests.support.api_rig import client_of, keep_in
 from tests.support.fake_service import FakeService
 from tests.support.service_rig import Rig
 from tests.unit.api.test_bad_input import check
@@ -98,10 +98,8 @@ async def test_every_step_has_the_score_of_the_verifier(
     for one, text in zip(found["data"], ASK["solution"], strict=True):
         expected = await compute_scores(rig, *split_steps(text))
         assert one["steps"] == list(split_steps(text))
-        assert one["step_scores"] == list(expected.scores)
-        assert one["score"] == expected.scores[-1]
-        assert one["tokens"] == expected.tokens
-        assert one["object"] == "score"
+        assert (one["step_scores"], one["score"]) == ([*expected.scores], expected.scores[-1])
+        assert (one["tokens"], one["object"]) == (expected.tokens, "score")
     assert found["data"][0]["score"] != found["data"][1]["score"]
     tokens = sum(one["tokens"] for one in found["data"])
     cached = sum(one["cached_tokens"] for one in found["data"])
@@ -215,15 +213,11 @@ async def test_a_client_that_leaves_ends_its_requests(
     messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     messages.put_nowait({"type": "http.request", "body": json.dumps(ASK).encode()})
     sent: list[Any] = []
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers}
     scope |= {"query_string": b"", "client": ("127.0.0.1", 1)}
     recorded = Recorded(rig, monkeypatch)
-    task = asyncio.create_task(app(scope, messages.get, send))
+    task = asyncio.create_task(app(scope, messages.get, keep_in(sent)))
     await recorded.began.wait()
     messages.put_nowait({"type": "http.disconnect"})
     await task
@@ -292,13 +286,12 @@ async def test_a_pair_that_is_not_here(client: httpx.AsyncClient) -> None:
 
 async def test_pairs_of_texts_go_to_vllms_handler() -> None:
     service = FakeService()
+    sent = [("/v1/score", {**PAIRS, "model": "bundled"})]
+    sent += [("/score", {"queries": "a", "documents": ["b"]})]
     async with client_of(service, "answers") as client:
-        await client.post("/v1/score", json={**PAIRS, "model": "bundled"})
-        await client.post("/score", json={"queries": "a", "documents": ["b"]})
-    assert [(path, body) for path, body, _ in service.protocols.asked] == [
-        ("/v1/score", {**PAIRS, "model": "bundled"}),
-        ("/score", {"queries": "a", "documents": ["b"]}),
-    ]
+        for path, body in sent:
+            await client.post(path, json=body)
+    assert [(path, body) for path, body, _ in service.protocols.asked] == sent
 
 
 async def test_a_verifier_of_steps_refuses_pairs_of_texts(client: httpx.AsyncClient) -> None:

@@ -11,6 +11,7 @@ import pytest
 from flashedge.api import guard
 from flashedge.api.guard import Guard
 from flashedge.config import load_config
+from tests.support.api_rig import keep_in
 
 TIMEOUT_S = 0.3
 
@@ -34,9 +35,6 @@ class Exchange:
         body = b"x" * self.size
         return {"type": "http.request", "body": body, "more_body": self.left > 0}
 
-    async def send(self, message: Any) -> None:
-        self.sent.append(message)
-
     async def answer(self, scope: Any, receive: Any, send: Any) -> None:
         self.body = (await receive())["body"]
 
@@ -46,7 +44,7 @@ class Exchange:
         headers = [(b"host", b"localhost")]
         scope = {"type": "http", "method": "POST", "path": "/v1/solve", "headers": headers}
         began = time.monotonic()
-        await app(scope, self.receive, self.send)
+        await app(scope, self.receive, keep_in(self.sent))
         return time.monotonic() - began
 
 

@@ -95,29 +95,17 @@ async def test_what_means_nothing_is_left_out(
 
 CALLING = {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": None}]}
 USING = {"role": "assistant", "content": [{"type": "tool_use", "input": {"x": None}}]}
+TURN, USER, SENT = {"role": "assistant", "content": "7"}, {"role": "user"}, {"type": "message"}
+NOTHING = {"refusal": None, "name": None, "tool_calls": []}
+REASONING = {"type": "reasoning", "summary": []}
+PART, OUTPUT = {"type": "text", "text": "a"}, {"type": "output_text", "text": "a"}
 HISTORIES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-    (
-        "messages",
-        {"role": "assistant", "content": "7", "refusal": None, "name": None, "tool_calls": []},
-        {"role": "assistant", "content": "7"},
-    ),
+    ("messages", TURN | NOTHING, TURN),
     ("messages", CALLING, CALLING),
-    (
-        "messages",
-        {"role": "user", "content": [{"type": "text", "text": "a", "citations": None}]},
-        {"role": "user", "content": [{"type": "text", "text": "a"}]},
-    ),
+    ("messages", USER | {"content": [PART | {"citations": None}]}, USER | {"content": [PART]}),
     ("messages", USING, USING),
-    (
-        "input",
-        {"type": "reasoning", "summary": [], "content": None, "encrypted_content": None},
-        {"type": "reasoning", "summary": []},
-    ),
-    (
-        "input",
-        {"type": "message", "content": [{"type": "output_text", "text": "a", "logprobs": None}]},
-        {"type": "message", "content": [{"type": "output_text", "text": "a"}]},
-    ),
+    ("input", REASONING | {"content": None, "encrypted_content": None}, REASONING),
+    ("input", SENT | {"content": [OUTPUT | {"logprobs": None}]}, SENT | {"content": [OUTPUT]}),
 ]
 """A message as a client's library writes it from an answer, and what the handlers see."""
 
@@ -254,9 +242,9 @@ async def test_codexs_web_search_is_left_out_beside_its_own_tools() -> None:
         assert await send(RESPONSES, given, model) == {"tools": OWN}
 
 
-@pytest.mark.parametrize("functions", [{}, {"functions": []}, {"function_call": "none"}])
-def test_the_old_form_of_tools_is_passed_over_where_it_asks_for_nothing(functions: Any) -> None:
-    change(CHAT, functions)
+def test_the_old_form_of_tools_is_passed_over_where_it_asks_for_nothing() -> None:
+    for functions in ({}, {"functions": []}, {"function_call": "none"}):
+        change(CHAT, functions)
 
 
 def test_the_format_of_messages_is_read_under_both_names() -> None:
@@ -274,8 +262,7 @@ def test_a_model_that_thinks_has_its_budget() -> None:
     given = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "thinking_token_budget": 16}
     assert change(MESSAGES, given, "qwen3") == given
     assert change(MESSAGES, {"thinking": given["thinking"]}) == {}
-    disabled = {"thinking": {"type": "disabled"}}
-    assert change(MESSAGES, disabled) == disabled
+    assert change(MESSAGES, DISABLED) == DISABLED
 
 
 @pytest.mark.parametrize("limit", LIMITS)

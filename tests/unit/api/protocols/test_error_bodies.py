@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 
 from flashedge.api.failures import dump_json
 from flashedge.api.protocols.error_bodies import (
@@ -22,8 +23,11 @@ from flashedge.errors import (
     EngineDead,
     FlashEdgeError,
     GenerationFailed,
+    QueueFull,
+    StoreError,
 )
-from tests.support.api_rig import ask, client_of
+from tests.support.api_rig import ask, client_of, keep_in
+from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeService
 
 ASK = {"model": "bundled", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
@@ -32,9 +36,9 @@ KEY = {"api_key": "geheim", "host": "0.0.0.0"}
 
 def check(answer: Any, status: int, kind: str) -> str:
     assert answer.status_code == status, answer.text
-    body = answer.json()
-    assert body == {"type": "error", "error": {"type": kind, "message": body["error"]["message"]}}
-    return str(body["error"]["message"])
+    message = answer.json()["error"]["message"]
+    assert answer.json() == {"type": "error", "error": {"type": kind, "message": message}}
+    return str(message)
 
 
 @pytest.mark.parametrize("path", [MESSAGES, f"{MESSAGES}/count_tokens"])
@@ -55,25 +59,34 @@ async def test_refusals_of_the_guard_and_the_switch(path: str) -> None:
         assert "does not accept" in check(await client.get(path), 405, "invalid_request_error")
 
 
-async def test_answers_streams_and_other_routes_stay() -> None:
-    async with client_of(FakeService()) as client:
-        whole = await client.post(MESSAGES, json=ASK)
-        assert whole.status_code == 200
-        assert "choices" in whole.json()  # what the stand-in for vLLM's handlers says
-        streamed = await client.post(MESSAGES, json={**ASK, "stream": True})
-        assert streamed.text.endswith("data: [DONE]\n\n")
-        other = await client.post("/v1/chat/completions", json={"model": "gpt-5"})
-        assert other.json()["error"]["code"] == "not_found"
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (EngineDead("it is gone"), 503, "overloaded_error"),
+        (QueueFull("256 are open", retry_after_s=3), 503, "overloaded_error"),
+        (DaemonStopping.for_request(), 503, "overloaded_error"),
+        (StoreError("the disk is full"), 507, "api_error"),
+    ],
+)
+async def test_a_failure_has_anthropics_form(failure: Exception, status: int, kind: str) -> None:
+    service = FakeService(protocols=FakeProtocols(failure=failure))
+    _, answer = await ask(MESSAGES, ASK, service)
+    assert str(failure) in check(answer, status, kind)
+    assert ("retry-after" in answer.headers) == (status == 503)
+
+
+async def test_answers_and_streams_stay(client: AsyncClient) -> None:
+    whole = await client.post(MESSAGES, json=ASK)
+    assert whole.status_code == 200
+    assert "choices" in whole.json()  # what the stand-in for vLLM's handlers says
+    streamed = await client.post(MESSAGES, json={**ASK, "stream": True})
+    assert streamed.text.endswith("data: [DONE]\n\n")
 
 
 async def test_an_error_without_a_body_stays_without() -> None:
     """As the answer to HEAD."""
     sent: list[Any] = []
-
-    async def keep(message: Any) -> None:
-        sent.append(message)
-
-    send = rewrite_error(keep, lambda told, status: {})
+    send = rewrite_error(keep_in(sent), lambda told, status: {})
     await send({"type": "http.response.start", "status": 404, "headers": []})
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     assert sent == [], "it waits for the whole body"
@@ -85,35 +98,30 @@ async def test_an_error_without_a_body_stays_without() -> None:
 
 LONG = "This model's maximum context length is 1024 tokens. However, "
 TOO_LONG: list[tuple[str, str]] = [
-    (
-        f"{LONG}your prompt contains 3000 input tokens, which exceeds this limit.",
-        "prompt is too long: 3000 tokens > 1024 maximum",
-    ),
+    (f"{LONG}your prompt contains 3000 input tokens, which exceeds this limit.", "3000"),
     (
         f"{LONG}your prompt contains at least 1025 input tokens, which exceeds this limit.",
-        "prompt is too long: at least 1025 tokens > 1024 maximum",
+        "at least 1025",
     ),
     (
         "This model's maximum context length is 1024 tokens, which are 9000 characters at most."
         " However, the conversation has 90000. Shorten it.",
-        "prompt is too long: at least 1025 tokens > 1024 maximum",
+        "at least 1025",
     ),
-    (
-        "1024 tokens do not fit the generator's context of 1024 tokens; shorten the problem",
-        "prompt is too long: 1024 tokens > 1024 maximum",
-    ),
+    ("1024 tokens do not fit the generator's context of 1024 tokens; shorten the problem", "1024"),
 ]
-"""What refuses a conversation, and how Anthropic's clients know it."""
+"""What refuses a conversation, and the count by which Anthropic's clients know it."""
 
 
-@pytest.mark.parametrize(("message", "words"), TOO_LONG, ids=lambda v: v[:50])
+@pytest.mark.parametrize(("message", "count"), TOO_LONG, ids=lambda v: v[:50])
 def test_a_conversation_that_is_too_long_is_told_in_the_clients_words(
-    message: str, words: str
+    message: str, count: str
 ) -> None:
     vllms = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
     ours = {"type": "invalid_request_error", "code": "context_length_exceeded"}
     for failure in (None, ContextOverflow(message)):
         assert build_protocol_error(vllms, 400, failure)["error"] == {**vllms, **ours}
+    words = f"prompt is too long: {count} tokens > 1024 maximum"
     told = {"type": "invalid_request_error", "message": words}
     assert build_messages_error(message, 400) == {"type": "error", "error": told}
 
@@ -139,21 +147,19 @@ def test_an_error_of_vllm_has_our_form(
 
 
 @pytest.mark.parametrize("path", sorted(set(PROTOCOL_ROUTES)))
-async def test_every_layer_writes_the_same_body(path: str) -> None:
-    async with client_of(FakeService()) as client:
-        guard = await client.post(path, json=ASK, headers={"host": "evil.example"})
-        switch = await client.post(path, json={**ASK, "model": "gpt-5"})
-        handler = await client.post(path, json={"model": "bundled"})
+async def test_every_layer_writes_the_same_body(client: AsyncClient, path: str) -> None:
+    guard = await client.post(path, json=ASK, headers={"host": "evil.example"})
+    switch = await client.post(path, json={**ASK, "model": "gpt-5"})
+    handler = await client.post(path, json={"model": "bundled"})
     for answer, status in ((guard, 403), (switch, 404), (handler, 400)):
         assert answer.status_code == status
         assert int(answer.headers["content-length"]) == len(answer.content)
         body = answer.json()
+        keys = (body.keys(), body["error"].keys())
         if path.startswith(MESSAGES):
-            assert body.keys() == {"type", "error"}
-            assert body["error"].keys() == {"type", "message"}
+            assert keys == ({"type", "error"}, {"type", "message"})
         else:
-            assert body.keys() == {"error"}
-            assert body["error"].keys() == {"message", "type", "param", "code"}
+            assert keys == ({"error"}, {"message", "type", "param", "code"})
             assert isinstance(body["error"]["code"], str)
 
 
@@ -166,11 +172,8 @@ async def test_a_long_session_reaches_the_handlers(path: str) -> None:
         assert (answer.status_code, len(service.protocols.asked)) == (200, 1), answer.text[:200]
 
 
-STREAM = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
-}
+HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
+STREAM = {"type": "http.response.start", "status": 200, "headers": HEADERS}
 STOPPING = DaemonStopping("the daemon is stopping")
 
 
@@ -179,10 +182,7 @@ class Answer:
         request = TaggedRequest(RequestTags(client="me", seed=1), None)
         request.failure = failure
         self.sent: list[Any] = []
-        self.failures = StreamFailures(request, path, self._keep)
-
-    async def _keep(self, message: Any) -> None:
-        self.sent.append(message)
+        self.failures = StreamFailures(request, path, keep_in(self.sent))
 
     async def send(self, *bodies: bytes, more: bool = True) -> None:
         await self.failures.send(STREAM)
@@ -212,10 +212,9 @@ async def test_a_stream_of_responses_that_breaks_off_gets_its_reason() -> None:
 )
 async def test_a_stream_of_messages_says_the_real_error(failure: Any, kind: str) -> None:
     body = b'event: error\ndata: {"error":"2 validation errors"}\n\n'
-    answer = Answer(MESSAGES, failure)
+    answer, unexplained = Answer(MESSAGES, failure), Answer(MESSAGES)
     await answer.send(body)
     assert answer.last == {"type": "error", "error": {"type": kind, "message": str(failure)}}
-    unexplained = Answer(MESSAGES)
     await unexplained.send(body)
     assert unexplained.sent[-1]["body"] == body
 
@@ -238,8 +237,7 @@ async def test_an_error_within_a_stream_has_the_form_of_others(
 @pytest.mark.parametrize(
     ("path", "failure", "more"),
     [
-        (CHAT, STOPPING, True),  # other protocols end their own streams
-        (MESSAGES, STOPPING, True),
+        *((path, STOPPING, True) for path in (CHAT, MESSAGES)),  # they end their own streams
         (RESPONSES, STOPPING, False),  # it is whole
         (RESPONSES, None, True),  # a bug of ours is raised, for the log
     ],

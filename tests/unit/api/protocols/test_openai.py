@@ -4,23 +4,26 @@ answer. The rest of the answer is vLLM's: see tests/engine/test_daemon.py."""
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
 from flashedge.api.app import create_app
-from flashedge.api.protocols.search import ProtocolSearch, apply_effort, rank_paths
+from flashedge.api.protocols.paths import MESSAGES, RESPONSES
+from flashedge.api.protocols.search import ProtocolSearch, add_result, apply_effort, rank_paths
 from flashedge.api.specs import ModelName
 from flashedge.config import load_config
 from flashedge.engine.http_requests import RequestTags, SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.models.registry import load_pairs, parse_pairs
-from flashedge.types import NodeId, Problem, Sampling
-from tests.support.api_rig import ask, client_of, frames
+from flashedge.types import NodeId, Sampling
+from tests.support.api_rig import ask, client_of, frames, keep_in
 from tests.support.fake_service import FakeService, fake_pair, script
 from tests.support.made_run import build_result, build_step
 
@@ -67,25 +70,19 @@ async def test_the_run_is_named_and_summed_up_beside_the_answer() -> None:
     assert response.headers["x-flashedge-run"] == service.last.id
     assert body["choices"][0]["message"]["content"] == "1 + 1 = 2.\n\n"
     about = body["flashedge"]
-    assert about["run_id"] == service.last.id
-    assert about["answer"] == "2"
+    assert (about["run_id"], about["answer"]) == (service.last.id, "2")
     assert about["votes"] == [{"answer": "2", "weight": 0.9, "count": 4}]
     assert about["usage"]["tree_tokens"] == 80
 
 
 async def test_a_stream_has_the_summary_in_its_last_chunk() -> None:
-    body = {**CHAT, "model": "bundled:beam-4", "stream": True}
-    _, response = await ask(URL, body)
+    _, response = await ask(URL, {**CHAT, "model": "bundled:beam-4", "stream": True})
     sent = frames(response.text)
     assert sent[-1]["data"] == "[DONE]"
     chunks = [f["data"] for f in sent[:-1]]
     deltas = [c["choices"][0]["delta"] for c in chunks]
-    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == [
-        "[1] 1 + 1 = 3.\n",
-        "[2] 1 + 1 = 2.\n",
-        "[1] score 0.125\n",
-        "[2] score 0.875\n",
-    ]
+    steps = ["[1] 1 + 1 = 3.\n", "[2] 1 + 1 = 2.\n", "[1] score 0.125\n", "[2] score 0.875\n"]
+    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == steps
     assert deltas[-2] == {"content": "1 + 1 = 2.\n\n"}
     assert [("flashedge" in c) for c in chunks] == [False] * (len(chunks) - 1) + [True]
     assert chunks[-1]["flashedge"]["run_id"] == response.headers["x-flashedge-run"]
@@ -99,17 +96,14 @@ async def test_a_stream_has_the_summary_in_its_last_chunk() -> None:
     ],
 )
 async def test_a_search_that_fails_within_the_stream_sends_an_error(
-    ending: Any, message: str
+    service: FakeService, client: httpx.AsyncClient, ending: Any, message: str
 ) -> None:
-    service = FakeService(autoplay=False)
-    async with client_of(service) as client:
-        body = {**CHAT, "search": {}, "stream": True}
-        asked = asyncio.create_task(client.post(URL, json=body))
-        await asyncio.sleep(0.05)
-        service.last.emit(
-            RunStarted(config={}, queue_s=0.0), build_step(1, "1 + 1 = 2.\n\n"), ending
-        )
-        sent = frames((await asked).text)
+    service.autoplay = False
+    body = {**CHAT, "search": {}, "stream": True}
+    asked = asyncio.create_task(client.post(URL, json=body))
+    await asyncio.sleep(0.05)
+    service.last.emit(RunStarted(config={}, queue_s=0.0), build_step(1, "1 + 1 = 2.\n\n"), ending)
+    sent = frames((await asked).text)
     (fault,) = [f["data"]["error"] for f in sent if "error" in f["data"]]
     assert message in fault["message"]
     assert not any("flashedge" in f["data"] for f in sent)
@@ -117,13 +111,12 @@ async def test_a_search_that_fails_within_the_stream_sends_an_error(
 
 async def test_numbers_that_json_does_not_have_become_null() -> None:
     service = FakeService(autoplay=False)
-    async with client_of(service) as client:
-        asked = asyncio.create_task(client.post("/v1/solve", json={"problem": "x", "stream": True}))
-        await asyncio.sleep(0.02)
-        started, *_, finished = script(service.last.request, "run-1")
-        odd = NodeScored(node=NodeId(1), scores=(float("nan"), 0.5), score=float("inf"))
-        service.last.emit(started, odd, finished)
-        sent = frames((await asked).text)
+    asked = asyncio.create_task(ask("/v1/solve", {"problem": "x", "stream": True}, service))
+    await asyncio.sleep(0.02)
+    started, *_, finished = script(service.last.request, "run-1")
+    odd = NodeScored(node=NodeId(1), scores=(float("nan"), 0.5), score=float("inf"))
+    service.last.emit(started, odd, finished)
+    sent = frames((await asked)[1].text)
     scored = next(f["data"] for f in sent if f["event"] == "NodeScored")
     assert (scored["scores"], scored["score"]) == ([None, 0.5], None)
 
@@ -153,13 +146,8 @@ def test_choices_are_the_answers_path_and_then_the_best() -> None:
 async def test_a_vote_of_several_choices_completes_all_paths(
     choices: int, ends_early: bool, effort: str | None
 ) -> None:
-    service = FakeService()
-    body = {**CHAT, "reasoning_effort": effort}
-    name = ModelName.parse("bundled:self_consistency-8")
-    search = ProtocolSearch(service, fake_pair(), body, name=name, tags=TAGS)
-    search.take_conversation(Problem.from_text("?"))
-    prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5, choices=choices)
-    await search.start(prompt).aclose()
+    model = {"model": "bundled:self_consistency-8"}
+    service, _ = await ask(URL, {**CHAT, **model, "reasoning_effort": effort, "n": choices})
     assert (service.last.request.early_exit is not None) == ends_early
 
 
@@ -211,8 +199,7 @@ async def test_no_request_parses_the_registry(tmp_path: Path) -> None:
     config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
     load_pairs(config)
     before = parse_pairs.cache_info().misses
-    app = create_app(FakeService(), config)
-    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    transport = httpx.ASGITransport(create_app(FakeService(), config))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         found = (await client.get("/v1/models")).json()["data"]
         assert (await client.get("/v1/models/bundled")).status_code == 200
@@ -266,3 +253,60 @@ def test_a_search_obeys_a_budget_of_thinking_or_refuses_it(
         ProtocolSearch(FakeService(), fake_pair(), {**CHAT, **fields}, name=PLAIN, tags=TAGS)
     if caught is not None:
         assert caught.value.param == param
+
+
+# ---------------------------------------------------------------- where the result stands
+
+TRAP = 'data: {x} "finish_reason":"stop" data: {'
+
+
+async def send_all(path: str, kind: bytes, *bodies: bytes, status: int = 200) -> list[Any]:
+    sent: list[Any] = []
+    search: Any = SimpleNamespace(run_id="run-1", result=build_result())
+    send = add_result(search, path, keep_in(sent))
+    headers = [(b"content-type", kind), (b"content-length", b"9")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for body in bodies:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    return sent
+
+
+def encode_frame(data: Any, event: str = "") -> bytes:
+    return f"{event}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        (URL, {"choices": [{"delta": {"content": TRAP}, "finish_reason": "stop"}]}),
+        (
+            RESPONSES,
+            {"response": {"output": TRAP, "instructions": TRAP}, "type": "response.completed"},
+        ),
+        (MESSAGES, {"type": "message_delta", "delta": {"text": TRAP}}),
+    ],
+)
+async def test_the_result_stands_in_the_event_itself_whatever_texts_say(
+    path: str, last: Any
+) -> None:
+    event = "" if path == URL else "event: x\n"
+    first = encode_frame({"choices": [{"delta": {"content": TRAP}, "finish_reason": None}]}, event)
+    head, before, body, after = await send_all(
+        path, b"text/event-stream", first, encode_frame(last, event), encode_frame(last, event)
+    )
+    assert before["body"] == first
+    found = json.loads(body["body"].decode().split("data: ", 1)[1])
+    assert found.pop("flashedge")["run_id"] == "run-1"
+    assert found == last
+    assert after["body"] == encode_frame(last, event), "once"
+    assert (b"x-flashedge-run", b"run-1") in head["headers"]
+    assert not any(name == b"content-length" for name, _ in head["headers"])
+
+
+async def test_a_whole_answer_has_it_and_an_error_does_not() -> None:
+    body = json.dumps({"text": TRAP}).encode()
+    _, sent = await send_all(URL, b"application/json", body)
+    assert json.loads(sent["body"])["flashedge"]["answer"] == "2"
+    head, sent = await send_all(URL, b"application/json", body, status=400)
+    assert sent["body"] == body
+    assert (b"content-length", b"9") in head["headers"]

@@ -41,10 +41,7 @@ def list_bodies(turn: str) -> list[dict[str, Any]]:
             {"instructions": text, "input": "hi"},
             {"input": [{"role": "system", "content": [part(text, "input_text")]}, USER]},
         ]
-    alone = [
-        {"role": "system", "content": left(turn)},
-        {"role": "system", "content": [part(left(turn))]},
-    ]
+    alone = [{"role": "system", "content": said} for said in (left(turn), [part(left(turn))])]
     bodies += [
         {"system": [part(head(turn)), part(REST)], "messages": [USER]},
         {"system": [part(REST), part(head(turn))], "messages": [USER]},
@@ -62,16 +59,13 @@ def test_instructions_stay_from_turn_to_turn(at: int) -> None:
     steady_prompt(first)
     steady_prompt(second)
     assert first == second
-    assert "tokens left" not in str(first)
-    assert "billing" not in str(first)
-    if REST in str(list_bodies("a1")[at]):
-        assert REST in str(first)
+    assert not [word for word in ("tokens left", "billing") if word in str(first)]
     assert "hi" in str(first)
+    assert REST in str(first) or REST not in str(list_bodies("a1")[at])
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
+def test_the_instructions_around_stay() -> None:
+    for text, kept in (
         (f"{head('a')}\n{REST}", REST),
         (f"{head('a')}{REST}", REST),
         (f"{head('a')} {REST}", REST),
@@ -80,10 +74,8 @@ def test_instructions_stay_from_turn_to_turn(at: int) -> None:
         (f"x-anthropic-billing-header:\n{REST}", REST),
         (f"{REST}\nx-anthropic-billing-header: a1b2", f"{REST}\n"),
         (f"{REST}\n{left('a')}\n{REST}", f"{REST}\n{REST}"),
-    ],
-)
-def test_the_instructions_around_stay(text: str, kept: str) -> None:
-    assert steady(text) == kept
+    ):
+        assert steady(text) == kept
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from httpx import AsyncClient
 
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
 from flashedge.api.protocols.switch import read_tags
-from flashedge.errors import DaemonStopping, EngineDead, QueueFull, StoreError
+from flashedge.errors import QueueFull
 from flashedge.types import MAX_SEED
-from tests.support.api_rig import ask, client_of, frames
+from tests.support.api_rig import ask, frames
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeService
 
@@ -30,20 +31,19 @@ async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
 @pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
 async def test_a_search_starts_a_run_in_each_protocol_of_conversations(path: str) -> None:
     service = FakeService()
-    async with client_of(service) as client:
-        for body in ({**CHAT, "model": "bundled:beam-4"}, {**CHAT, "search": {"n": 2}}):
-            assert (await client.post(path, json=body)).status_code == 200
+    for change in ({"model": "bundled:beam-4"}, {"search": {"n": 2}}):
+        _, answer = await ask(path, {**CHAT, **change}, service)
+        assert answer.status_code == 200
     assert [h.request.n for h in service.handles.values()] == [4, 2]
 
 
-async def test_another_method_or_path_stays_with_us() -> None:
+async def test_another_method_or_path_stays_with_us(client: AsyncClient) -> None:
     service, response = await ask("/v1/completions", {**CHAT, "model": "bundled:beam-4"})
     assert (response.status_code, URL in response.text) == (400, True), "with the way to go"
     assert not service.handles
-    async with client_of(FakeService()) as client:
-        assert (await client.get(URL)).status_code == 405
-        assert (await client.post("/v1/chat/completions/batch", json=CHAT)).status_code == 404
-        assert set(PROTOCOL_ROUTES) <= set((await client.get("/openapi.json")).json()["paths"])
+    assert (await client.get(URL)).status_code == 405
+    assert (await client.post("/v1/chat/completions/batch", json=CHAT)).status_code == 404
+    assert set(PROTOCOL_ROUTES) <= set((await client.get("/openapi.json")).json()["paths"])
 
 
 @pytest.mark.parametrize(
@@ -77,46 +77,18 @@ def test_tags_hold_seed_priority_and_determinism() -> None:
     assert 0 <= read_tags(scope, {"seed": 1 << 80}).seed <= MAX_SEED
     strange = read_tags(scope, {"seed": "5", "priority": True, "deterministic": "yes"})
     assert (strange.priority, strange.deterministic) == (0, False)
-    drawn = {read_tags(scope, {}).seed for _ in range(8)}
-    assert len(drawn) == 8
+    assert len({read_tags(scope, {}).seed for _ in range(8)}) == 8
 
 
 async def test_thinking_has_both_of_its_names() -> None:
     text = 'it said "reasoning":"no" \\ and left'
     service = FakeService(protocols=FakeProtocols(reasoning=text, words=(text,)))
-    async with client_of(service) as client:
-        response = await client.post(URL, json=CHAT)
-        message = response.json()["choices"][0]["message"]
-        assert message["reasoning"] == message["reasoning_content"] == text
-        assert message["content"] == text
-        streamed = await client.post(URL, json={**CHAT, "stream": True})
+    message = (await ask(URL, CHAT, service))[1].json()["choices"][0]["message"]
+    assert message["reasoning"] == message["reasoning_content"] == message["content"] == text
+    _, streamed = await ask(URL, {**CHAT, "stream": True}, service)
     chunks = [f["data"] for f in frames(streamed.text)][:-1]
     said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
     assert said == text
-
-
-@pytest.mark.parametrize(
-    ("failure", "status", "kind"),
-    [
-        (EngineDead("it is gone"), 503, "overloaded_error"),
-        (QueueFull("256 are open", retry_after_s=3), 503, "overloaded_error"),
-        (DaemonStopping.for_request(), 503, "overloaded_error"),
-        (StoreError("the disk is full"), 507, "api_error"),
-    ],
-)
-async def test_an_error_has_the_form_of_its_protocol(
-    failure: Exception, status: int, kind: str
-) -> None:
-    service = FakeService(protocols=FakeProtocols(failure=failure))
-    async with client_of(service) as client:
-        openai = await client.post(URL, json=CHAT)
-        anthropic = await client.post("/v1/messages", json=CHAT)
-    for answer in (openai, anthropic):
-        assert answer.status_code == status
-        assert ("retry-after" in answer.headers) == (status == 503)
-        assert str(failure) in answer.json()["error"]["message"]
-    error = {"type": kind, "message": anthropic.json()["error"]["message"]}
-    assert anthropic.json() == {"type": "error", "error": error}
 
 
 @pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
@@ -131,11 +103,10 @@ async def test_a_full_queue_is_told_before_a_stream_begins(path: str) -> None:
 async def test_tools_with_schemas_and_tools_of_a_wrong_shape_are_the_handlers() -> None:
     service = FakeService()
     tools = [{"type": "custom", "name": "a", "input_schema": {}}, {"name": "b"}, "c", None]
-    async with client_of(service) as client:
-        for given in (tools, "tools", None):
-            await client.post("/v1/messages", json={**CHAT, "tools": given})
-        neutral = {"background": False, "previous_response_id": None}
-        await client.post("/v1/responses", json={**CHAT, **neutral})
+    for given in (tools, "tools", None):
+        await ask("/v1/messages", {**CHAT, "tools": given}, service)
+    neutral = {"background": False, "previous_response_id": None}
+    await ask("/v1/responses", {**CHAT, **neutral}, service)
     assert len(service.protocols.asked) == 4
 
 
