@@ -46,33 +46,21 @@ def test_order_is_command_environment_file_default(tmp_path: Path) -> None:
     assert (config.port, config.pair, config.max_running) == (3, "env", 7)
 
 
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("512MiB", 512 << 20),
-        ("2 GiB", 2 << 30),
-        ("2_048 kib", 2 << 20),
-        ("1048576", 1 << 20),
-        (1 << 21, 1 << 21),
-    ],
-)
-def test_sizes(tmp_path: Path, text: object, count: int) -> None:
-    assert load(tmp_path, kv_bytes=text).kv_bytes == (count, count)
-    assert load(tmp_path, kv_bytes=(text, None)).kv_bytes == (count, None)
+def test_sizes(tmp_path: Path) -> None:
+    sizes = {"512MiB": 512 << 20, "2 GiB": 2 << 30, "2_048 kib": 2 << 20, "1048576": 1 << 20}
+    for text, count in {**sizes, 1 << 21: 1 << 21}.items():
+        assert load(tmp_path, kv_bytes=text).kv_bytes == (count, count)
+        assert load(tmp_path, kv_bytes=(text, None)).kv_bytes == (count, None)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("port", "many", "must be an integer"),
-        ("port", "80MiB", "must be an integer"),
+        *(("port", value, "must be an integer") for value in ("many", "80MiB", True, 1.5)),
         ("port", 70000, "at most 65535"),
         ("port", -1, "at least 0"),
-        ("port", True, "must be an integer"),
-        ("port", 1.5, "must be an integer"),
         ("max_running", "0", "at least 1"),
-        ("idle_timeout_s", "nan", "must be a number"),
-        ("idle_timeout_s", "inf", "must be a number"),
+        *(("idle_timeout_s", value, "must be a number") for value in ("nan", "inf")),
         ("idle_timeout_s", "0", "at least 1"),
         ("log_level", "loud", "must be one of debug"),
         ("host", 5, "must be a string"),
@@ -82,8 +70,7 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("kv_bytes", -1, "at least 1.0 MiB"),
         ("kv_bytes", "1GiB,1GiB,1GiB", "or for each as GENERATOR,VERIFIER"),
         ("devices", "0,1,2", "or for each as GENERATOR,VERIFIER"),
-        ("batch_invariant", 1, "must be true or false"),
-        ("batch_invariant", "maybe", "must be true or false"),
+        *(("batch_invariant", value, "must be true or false") for value in (1, "maybe")),
         *(
             ("features", value, "must be names with on or off, such as speculation=off")
             for value in ("speculation=maybe", "speculation", "specluation=off", 2, {"offload": 1})
@@ -93,10 +80,9 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("scheduling_speculation", "perhaps", "must be true or false"),
         ("scheduling_lookahead", 2, "must be true or false"),
         *(
-            ("allowed_origins", origin, "must be origins such as")
-            for origin in ("*", "null", "obsidian.md", "http://", "http://a/b", ["http://a", "*"])
+            ("allowed_origins", one, "must be origins such as")
+            for one in ("*", "null", "obsidian.md", "http://", "http://a/b", ["http://a", "*"], 5)
         ),
-        ("allowed_origins", 5, "must be origins such as"),
         ("clusters_threshold", 1.5, "at most 1"),
         ("clusters_threshold", -0.1, "at least 0"),
     ],
@@ -162,13 +148,8 @@ def test_the_old_names_of_the_engines_settings_set_their_part(tmp_path: Path) ->
 
 
 def test_the_old_tables_are_read_with_a_hint(tmp_path: Path) -> None:
-    file = """port = 1
-[clusters]
-model = "./minilm"
-threshold = 0.7
-[scheduling]
-speculation = false
-"""
+    file = 'port = 1\n[clusters]\nmodel = "./minilm"\nthreshold = 0.7\n'
+    file += "[scheduling]\nspeculation = false\n"
     with pytest.warns(OldSetting) as told:
         config = load(tmp_path, file, {"FLASHEDGE_CLUSTERS_THRESHOLD": "0.8"})
     assert (config.port, config.clusters_model, config.clusters_threshold) == (1, "./minilm", 0.8)
@@ -182,7 +163,12 @@ speculation = false
 
 
 @pytest.mark.parametrize(
-    ("key", "hint"), [("max_runing", "did you mean 'max_running'?"), ("zzz", "threads_per_engine")]
+    ("key", "hint"),
+    [
+        ("max_runing", "did you mean 'max_running'?"),
+        ("zzz", "threads_per_engine"),
+        ("config_dir", ""),  # the file can't move itself
+    ],
 )
 def test_an_unknown_key_in_the_file_names_the_nearest_or_all(
     tmp_path: Path, key: str, hint: str
@@ -198,11 +184,6 @@ def test_misspelt_variable_is_refused_and_a_stranger_left_alone(tmp_path: Path) 
     with pytest.raises(ConfigError, match="FLASHEDGE_PROT") as e:
         load(tmp_path, env={"FLASHEDGE_PROT": "1"})
     assert "FLASHEDGE_PORT" in (e.value.hint or "")
-
-
-def test_config_dir_cannot_move_itself(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="unknown key 'config_dir'"):
-        load(tmp_path, 'config_dir = "/elsewhere"')
 
 
 def test_the_key_is_not_printed_and_spaces_around_it_do_not_count(tmp_path: Path) -> None:
@@ -242,9 +223,6 @@ def test_a_value_says_where_it_comes_from(tmp_path: Path) -> None:
     assert found["state_dir"] == (tmp_path / "state", "the environment")
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("box", False)],
-)
-def test_loopback(tmp_path: Path, host: str, loopback: bool) -> None:
-    assert load(tmp_path, host=host).is_loopback is loopback
+def test_loopback(tmp_path: Path) -> None:
+    hosts = ("127.0.0.1", "localhost", "::1", "0.0.0.0", "box")
+    assert [h for h in hosts if load(tmp_path, host=h).is_loopback] == [*hosts[:3]]

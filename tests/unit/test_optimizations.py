@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from flashedge import optimizations
 from flashedge.config import Config, load_config
 from flashedge.optimizations import FEATURES, SWITCHES, Features, Optimizations
-from flashedge.runtime.drive.engines import TwinEngines, build_engines
+from flashedge.runtime.drive.engines import build_engines
 from scripts.lab.benchmark.ladder import Rung
 from scripts.lab.benchmark.simulate import Bench, Question, build_bench
 from scripts.lab.benchmark.virtual_run import VirtualRun
@@ -97,23 +97,13 @@ async def test_a_baseline_run_works_with_the_stock_twins_and_no_optimization(
     await rig.service.stop()
 
 
-@dataclasses.dataclass(frozen=True)
-class NamedTwins:
-    """Engines by name, for what `build_engines` chooses among them."""
-
-    generator: Any = "generator"
-    verifier: Any = "verifier"
-    stock_generator: Any = "stock generator"
-    stock_verifier: Any = "stock verifier"
-
-
 @pytest.mark.parametrize(
     ("switches", "generator", "verifier"),
     [
-        ((), "stock generator", "stock verifier"),
-        (("prefix_order", "kv_split"), "stock generator", "stock verifier"),
-        (("speculation",), "generator", "stock verifier"),
-        (("speculation", "lookahead"), "generator", "stock verifier"),
+        ((), "stock_generator", "stock_verifier"),
+        (("prefix_order", "kv_split"), "stock_generator", "stock_verifier"),
+        (("speculation",), "generator", "stock_verifier"),
+        (("speculation", "lookahead"), "generator", "stock_verifier"),
         (("suffix_scoring",), "generator", "verifier"),
         (("suffix_scoring", "speculation"), "generator", "verifier"),
     ],
@@ -121,7 +111,8 @@ class NamedTwins:
 def test_whole_paths_are_scored_without_suffix_scoring_also_where_drafts_need_our_generator(
     switches: tuple[str, ...], generator: str, verifier: str
 ) -> None:
-    twins: TwinEngines = NamedTwins()
+    names = ("generator", "verifier", "stock_generator", "stock_verifier")
+    twins: Any = SimpleNamespace(**{name: name for name in names})
     grader: Any = None
     engines = build_engines(Optimizations.only(*switches), twins, grader=grader)
     assert (engines.generator, engines.verifier) == (generator, verifier)
@@ -140,21 +131,11 @@ ELSEWHERE = {"joined_tokens"}
 
 def bench_of(home: Path, n: int) -> Bench:
     """A pair with little KV memory, whose generator often repeats itself in siblings."""
-    question = Question(
-        gpu="rtx4090",
-        pair="math-1.5b+skywork-1.5b",
-        strategy="beam",
-        n=n,
-        workload="aime",
-        problems=1,
-        kv_bytes=230 << 20,
-    )
+    asked = {"gpu": "rtx4090", "pair": "math-1.5b+skywork-1.5b", "workload": "aime"}
+    question = Question(**asked, strategy="beam", n=n, problems=1, kv_bytes=230 << 20)
     found = build_bench(question, config_of(home))
-    return replace(
-        found,
-        setup=replace(found.setup, common=0.5, limits=(1024, 1024)),
-        search=replace(found.search, max_path_tokens=700),
-    )
+    setup = replace(found.setup, common=0.5, limits=(1024, 1024))
+    return replace(found, setup=setup, search=replace(found.search, max_path_tokens=700))
 
 
 @pytest.mark.parametrize("suffix_scoring", [True, False])
