@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,43 +54,34 @@ class HostileDaemon(FakeDaemon):
             return httpx.Response(200, stream=CutStream(body.encode(), None))
         if isinstance(reply.stream, CutStream):
             return reply
-        return httpx.Response(
-            reply.status_code, content=json.dumps(poison(reply.json(), self.text)).encode()
-        )
+        body = json.dumps(poison(reply.json(), self.text))
+        return httpx.Response(reply.status_code, content=body.encode())
 
 
 def name_models(text: str) -> str:
     """The models.toml of a user whose names, sources and descriptions hold `text`."""
     model = {"source": f"o/{text}", "max_model_len": 1024, "dtype": "float32"}
+    models = {"generators": {f"g{text}": model}}
+    models |= {"verifiers": {f"v{text}": {**model, "family": "qwen_prm"}}}
     pair = {"generator": f"g{text}", "verifier": f"v{text}", "description": text}
     pair |= {"max_step_tokens": 64, "max_path_tokens": 512}
-    return tomlkit.dumps(
-        {
-            "generators": {f"g{text}": model},
-            "verifiers": {f"v{text}": {**model, "family": "qwen_prm"}},
-            "pairs": {f"p{text}": pair},
-        }
-    )
-
-
-def prepare(patch: Patch, home: Path, text: str) -> HostileDaemon:
-    """A daemon that sends `text`, and a state folder, a log, settings and pairs that hold it."""
-    named = "".join(c for c in text if c not in "\x00/\n" and not "\ud800" <= c < "\ue000")[:60]
-    folder = home / named.strip(" .")
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
-    (folder / "logs" / "daemon.log").write_text(text, encoding="utf-8", errors="replace")
-    patch.setenv("FLASHEDGE_HOME", str(folder))
-    (folder / "config").mkdir(exist_ok=True)
-    pairs = name_models(join_surrogates(text))
-    (folder / "config" / "models.toml").write_text(pairs, encoding="utf-8")
-    patch.setenv("HF_HOME", str(home / "hf"))
-    return with_daemon(patch, HostileDaemon(text))  # type: ignore[return-value]
+    return tomlkit.dumps({**models, "pairs": {f"p{text}": pair}})
 
 
 def print_with(text: str, arguments: list[str], home: Path, typed: str = "") -> str:
-    """What a command prints on a terminal where every text from outside holds `text`."""
+    """What a command prints on a terminal where every text from outside holds `text`: the daemon's,
+    and those of the state folder, the log, the settings and the pairs."""
+    named = "".join(c for c in text if c not in "\x00/\n" and not "\ud800" <= c < "\ue000")[:60]
+    folder = home / named.strip(" .")
+    for name in ("logs", "config"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "logs" / "daemon.log").write_text(text, encoding="utf-8", errors="replace")
+    pairs = name_models(join_surrogates(text))
+    (folder / "config" / "models.toml").write_text(pairs, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        prepare(patch, home, text)
+        patch.setenv("FLASHEDGE_HOME", str(folder))
+        patch.setenv("HF_HOME", str(home / "hf"))
+        with_daemon(patch, HostileDaemon(text))
         patch.setattr(sys, "stdin", Terminal(typed))
         screen = screens.open_screen(patch)
         run_command(arguments)
@@ -109,40 +100,32 @@ def check_screen(hostile: str, harmless: str, command: str = "") -> None:
     assert not {s for s in new if command != "chat" or not MARKDOWN.fullmatch(s)}
 
 
-SHOWN: dict[str, Callable[[str], list[str]]] = {
-    "solve": lambda text: ["solve", f"2 + 2 {text}"],
-    "score": lambda text: ["score", f"2 + 2 {text}", "4"],
-    "chat": lambda text: ["chat", "--system", text],
-    "launch": lambda text: ["launch", "aider", "--model", f"p{text}", "--print", "--", text],
-    "tui": lambda text: ["tui", text],
-    "runs ls": lambda text: ["runs", "ls", "--full"],
-    "runs show": lambda text: ["runs", "show", "run-1"],
-    "runs replay": lambda text: ["runs", "replay", f"run-1{text}"],
-    "runs verify": lambda text: ["runs", "verify", f"run-1{text}"],
-    "runs export": lambda text: ["runs", "export", "run-1"],
-    "runs rm": lambda text: ["runs", "rm", f"run-1{text}"],
-    "calibrate": lambda text: ["calibrate", text],
-    "up": lambda text: ["up", "--pair", text],
-    "down": lambda text: ["down", text],
-    "unload": lambda text: ["unload", text],
-    "ps": lambda text: ["ps"],
-    "logs": lambda text: ["logs"],
-    "config show": lambda text: ["config", "show"],
-    "config path": lambda text: ["config", "path"],
-    "config set": lambda text: ["config", "set", "pair", f"x{text}"],
-    "config unset": lambda text: ["config", "unset", f"x{text}"],
-    "models ls": lambda text: ["models", "ls"],
-    "models show": lambda text: ["models", "show", f"p{text}"],
-    "models pull": lambda text: ["models", "pull", f"x{text}"],
-    "models rm": lambda text: ["models", "rm", f"x{text}"],
-    "models eval": lambda text: ["models", "eval", f"x{text}", "--problems", text],
-    "doctor": lambda text: ["doctor", "--fit", f"x{text}"],
-    "profile": lambda text: ["profile", "--pair", f"x{text}"],
-    "simulate": lambda text: ["simulate", "--pair", f"x{text}"],
-    "bench flashtts": lambda text: ["bench", "flashtts", "--problems", f"x{text}"],
-    "bench load": lambda text: ["bench", "load", "--problems", f"x{text}", "--rate", "1"],
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("ps", "logs", "config show", "config path", "models ls"), ()),
+    **dict.fromkeys(("tui", "calibrate", "down", "unload"), ("{}",)),
+    **dict.fromkeys(("config unset", "models pull", "models rm"), ("x{}",)),
+    **dict.fromkeys(("runs show", "runs export"), ("run-1",)),
+    **dict.fromkeys(("runs replay", "runs verify", "runs rm"), ("run-1{}",)),
+    **dict.fromkeys(("profile", "simulate"), ("--pair", "x{}")),
+    "solve": ("2 + 2 {}",),
+    "score": ("2 + 2 {}", "4"),
+    "chat": ("--system", "{}"),
+    "launch": ("aider", "--model", "p{}", "--print", "--", "{}"),
+    "runs ls": ("--full",),
+    "up": ("--pair", "{}"),
+    "config set": ("pair", "x{}"),
+    "models show": ("p{}",),
+    "models eval": ("x{}", "--problems", "{}"),
+    "doctor": ("--fit", "x{}"),
+    "bench flashtts": ("--problems", "x{}"),
+    "bench load": ("--problems", "x{}", "--rate", "1"),
 }
-"""Each command, with the text in its arguments where it shows them, and else in what it reads."""
+"""Of each command, with the text in them where it shows them, and else in what it reads."""
+
+
+def call(command: str, text: str) -> list[str]:
+    return [*command.split(), *(one.replace("{}", text) for one in ARGUMENTS[command])]
+
 
 TYPED = {"chat": "hello\n/tree\n/search x\x1b\n/search beam-2\nagain\n/tree\n"}
 
@@ -160,29 +143,29 @@ def list_commands() -> Iterator[str]:
 
 
 def test_every_command_is_here() -> None:
-    assert set(SHOWN) == set(list_commands())
+    assert set(ARGUMENTS) == set(list_commands())
 
 
-@pytest.mark.parametrize("command", SHOWN)
+@pytest.mark.parametrize("command", ARGUMENTS)
 def test_a_command_shows_text_as_text(command: str, tmp_path: Path) -> None:
     typed = TYPED.get(command, "")
-    harmless = print_with(HARMLESS, SHOWN[command](HARMLESS), tmp_path / "harmless", typed)
+    harmless = print_with(HARMLESS, call(command, HARMLESS), tmp_path / "harmless", typed)
     assert HARMLESS in " ".join(harmless.split())
     whole = "".join(HOSTILE[:7])
     for number, text in enumerate((*HOSTILE, whole)):
         home = tmp_path / str(number)
-        check_screen(print_with(text, SHOWN[command](text), home, typed), harmless, command)
+        check_screen(print_with(text, call(command, text), home, typed), harmless, command)
 
 
 @pytest.mark.parametrize("command", ["solve", "chat", "runs ls", "runs show", "ps"])
 def test_any_text_is_shown_as_text(command: str, tmp_path: Path) -> None:
     typed = TYPED.get(command, "")
-    harmless = print_with(HARMLESS, SHOWN[command](HARMLESS), tmp_path / "harmless", typed)
+    harmless = print_with(HARMLESS, call(command, HARMLESS), tmp_path / "harmless", typed)
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
     @given(acting_texts)
     def check(text: str) -> None:
-        shown = print_with(text, SHOWN[command](text), tmp_path / "home", typed)
+        shown = print_with(text, call(command, text), tmp_path / "home", typed)
         check_screen(shown, harmless, command)
 
     check()
@@ -227,18 +210,12 @@ def test_in_a_pipe_the_answer_is_raw_but_for_half_a_surrogate(
 
 
 def test_a_conversation_goes_on_after_half_a_surrogate(cli: Cli, monkeypatch: Patch) -> None:
-    daemon = HostileDaemon("")
-    with_daemon(monkeypatch, daemon)
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        body = 'data: {"choices": [{"delta": {"content": "ok \\ud83d"}}]}\n\n'
-        body += 'data: {"choices": [{"delta": {"content": "\\ude00 \\ud83d"}}]}\n\ndata: [DONE]\n\n'
-        return httpx.Response(200, content=body.encode())
-
-    monkeypatch.setattr(daemon, "handler", answer)
+    daemon = with_daemon(monkeypatch, HostileDaemon(""))
+    body = 'data: {"choices": [{"delta": {"content": "ok \\ud83d"}}]}\n\n'
+    body += 'data: {"choices": [{"delta": {"content": "\\ude00 \\ud83d"}}]}\n\ndata: [DONE]\n\n'
+    monkeypatch.setattr(daemon, "handler", lambda _: httpx.Response(200, content=body.encode()))
     monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
-    done = cli("chat", "--search", "off")
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", "chat", "--search", "off")
     assert done.out.count("ok 😀 �\n") == 2
 
 
