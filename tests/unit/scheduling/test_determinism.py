@@ -17,16 +17,8 @@ from flashedge.scheduling.determinism import (
 )
 
 SHARED, PREFILL, VERIFY = StepKind.SHARED, StepKind.PREFILL, StepKind.VERIFY
-IDLE = BatchState(
-    can_prefill=False,
-    ready=0,
-    waited=0,
-    is_joined=False,
-    can_share=False,
-    others=False,
-    last=SHARED,
-    last_pass=VERIFY,
-)
+NOTHING = dict.fromkeys(("can_prefill", "is_joined", "can_share", "others"), False)
+IDLE = BatchState(**NOTHING, ready=0, waited=0, last=SHARED, last_pass=VERIFY)
 BUSY = replace(IDLE, can_share=True, others=True)
 DUE = replace(IDLE, can_prefill=True, ready=1, waited=MAX_WAIT)
 

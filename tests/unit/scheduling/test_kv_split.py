@@ -51,9 +51,6 @@ def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: in
     assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
 
 
-# ---------------------------------------------------------------- what is chosen
-
-
 def test_the_split_follows_pair_and_load() -> None:
     """The artifact's split is fixed. Here each pair and each level gets its own."""
     heavy_verifier = split_of(3000 * MIB)
@@ -103,9 +100,6 @@ def test_a_fixed_half_and_the_split_of_eq_1_are_slower() -> None:
     assert refit(eq_1).seconds > 1.15 * found.seconds
 
 
-# ---------------------------------------------------------------- offload
-
-
 def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     kv_bytes = 600 * MIB  # half of the verifier's tree fits alone, less beside the generator
     split = choose_split(LEVEL, **COSTS, kv_bytes=kv_bytes, link=LINK)
@@ -116,9 +110,6 @@ def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
     ample = choose_split(LEVEL, **COSTS, kv_bytes=9000 * MIB, link=LINK)
     assert ample == split_of(9000 * MIB), "there is enough memory"
-
-
-# ---------------------------------------------------------------- too little
 
 
 @pytest.mark.parametrize("link", [None, LINK])
@@ -149,9 +140,6 @@ def test_the_error_for_too_little_memory_names_the_bytes(link: HostLink | None) 
 def test_impossible_loads_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="Workload"):
         replace(LEVEL, **wrong)
-
-
-# ---------------------------------------------------------------- hysteresis
 
 
 def test_a_split_is_kept_until_a_move_pays() -> None:

@@ -13,7 +13,7 @@ from flashedge.scheduling.speculation.draft_choice import (
     find_flat_batch,
     limit_drafts,
 )
-from flashedge.scheduling.speculation.drafts import Beam, Continuation, Draft, DraftState
+from flashedge.scheduling.speculation.drafts import Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
 
 SAMPLING = Sampling()
@@ -26,38 +26,36 @@ def view(running: int, *, waiting: int = 0, most: int = 64, spare: int = 1000) -
 
 
 def continuation(beam: int, *, max_drafts: int = 4, level: int = 1, run: str = "a") -> Continuation:
-    return Continuation(
-        run=run,
-        level=level,
-        seeds=tuple(100 * beam + child for child in range(4)),
-        granularity=STEP,
-        max_drafts=max_drafts,
-    )
+    seeds = tuple(100 * beam + child for child in range(4))
+    return Continuation(run=run, level=level, seeds=seeds, granularity=STEP, max_drafts=max_drafts)
 
 
 class Level:
     def __init__(self, *max_drafts: int) -> None:
         self.board = DraftBoard()
-        self.beams = [
-            self.board.add_beam(continuation(i, max_drafts=m), SAMPLING)
-            for i, m in enumerate(max_drafts)
-        ]
+        steps = [continuation(i, max_drafts=m) for i, m in enumerate(max_drafts)]
+        self.beams = [self.board.add_beam(step, SAMPLING) for step in steps]
 
     def finish(self, beam: int, reason: FinishReason = FinishReason.BOUNDARY) -> Draft | None:
         return self.board.finish_beam(self.beams[beam], (*PATH, beam), ends_path=reason.ends_path)
 
+    def plan(self, running: int = 1, **fields: int) -> tuple[Draft, ...]:
+        """The drafts that start while so many beams generate."""
+        return self.board.plan(view(running, **fields)).run
+
     def start(self) -> list[tuple[int, int]]:
         """Plan as if all generating beams were in the batch: (beam, child) of each new draft."""
-        run = self.board.plan(view(sum(beam.path is None for beam in self.beams))).run
+        run = self.plan(sum(beam.path is None for beam in self.beams))
         return [(draft.path[-1], draft.child) for draft in run]
 
     def draw(self, draft: Draft, token: int = 5, finish: FinishReason | None = None) -> None:
         self.board.append(draft, token, -0.1, finish)
 
 
-def adopt(board: DraftBoard, beam: Beam, child: int, path: tuple[int, ...]) -> Draft | None:
-    seed = beam.continuation.seeds[child]
-    return board.adopt(continuation(0, level=beam.continuation.level + 1), path, seed, SAMPLING)
+def adopt(level: Level, child: int) -> Draft | None:
+    """Ask for this child of the first beam."""
+    seed = level.beams[0].continuation.seeds[child]
+    return level.board.adopt(continuation(0, level=2), (*PATH, 0), seed, SAMPLING)
 
 
 # ---------------------------------------------------------------- which beams, and how many drafts
@@ -110,8 +108,7 @@ def test_no_speculation_where_too_many_steps_start_cold() -> None:
     wide = replace(view(16), flat_batch=64)
     assert count_slots(wide, 3, 0, **MANY) == 48
     assert count_slots(replace(wide, running=17), 3, 0, **MANY) == 0
-    few = count_slots(replace(view(3), flat_batch=4), 1, 0, beams=4, max_drafts=16)
-    assert few == 1
+    assert count_slots(replace(view(3), flat_batch=4), 1, 0, beams=4, max_drafts=16) == 1
     assert count_slots(view(8), 3, 0, **MANY) == 3, "the flat batch is not known"
 
 
@@ -156,11 +153,11 @@ def test_the_best_bin_goes_first_and_displaces_no_running_draft() -> None:
 def test_a_complete_draft_gives_its_slot_to_the_next() -> None:
     level = Level(4, 4)
     level.finish(0)
-    (draft,) = level.board.plan(view(1)).run
+    (draft,) = level.plan()
     level.draw(draft)
     assert level.start() == []
     level.draw(draft, 6, FinishReason.BOUNDARY)
-    assert draft.state is DraftState.COMPLETE
+    assert (draft.state, draft.finish) == (DraftState.COMPLETE, FinishReason.BOUNDARY)
     assert level.start() == [(0, 1)]
     assert level.board.list_complete("a") == (draft,)
 
@@ -172,7 +169,7 @@ def test_drafts_pause_at_once_and_go_on_later() -> None:
     level = Level(4, 4, 4)
     level.finish(0)
     level.finish(1)
-    started = level.board.plan(view(1)).run
+    started = level.plan()
     for draft in started:
         level.draw(draft)
     plan = level.board.plan(view(1, waiting=1))
@@ -180,7 +177,7 @@ def test_drafts_pause_at_once_and_go_on_later() -> None:
     assert plan.run == level.board.running == ()
     assert all(draft.state is DraftState.PAUSED for draft in started)
     assert level.board.plan(view(1, waiting=1)).pause == ()
-    assert set(level.board.plan(view(1)).run) == set(started)
+    assert set(level.plan()) == set(started)
     assert [draft.token_ids for draft in started] == [[5], [5]]
     assert set(level.board.plan(view(1, spare=2)).pause) == set(started)
 
@@ -188,7 +185,6 @@ def test_drafts_pause_at_once_and_go_on_later() -> None:
 @pytest.mark.parametrize("end", [DraftState.ADOPTED, DraftState.DROPPED, DraftState.COMPLETE])
 def test_an_illegal_move_changes_nothing(end: DraftState) -> None:
     draft = Level(4, 4).finish(0)
-    assert draft is not None
     draft.move(end)
     legal = {DraftState.ADOPTED, DraftState.DROPPED} if end is DraftState.COMPLETE else set()
     for state in set(DraftState) - legal:
@@ -200,8 +196,7 @@ def test_an_illegal_move_changes_nothing(end: DraftState) -> None:
 def test_a_paused_draft_takes_the_token_that_was_in_flight() -> None:
     level = Level(4, 4)
     draft = level.finish(0)
-    assert draft is not None
-    assert level.board.plan(view(1)).run == (draft,)
+    assert level.plan() == (draft,)
     level.board.pause(draft)
     level.draw(draft)
     assert (draft.state, draft.token_ids) == (DraftState.PAUSED, [5])
@@ -220,13 +215,13 @@ def test_children_start_fresh_from_the_boundary() -> None:
     level.finish(0)
     for beam in (1, 2, 3):
         level.finish(beam, FinishReason.STOP)
-    (first, *others) = level.board.plan(view(1)).run
+    (first, *others) = level.plan()
     level.draw(first)
     assert [draft.seed for draft in (first, *others)] == [0, 1, 2, 3]
     for draft in others:
         assert draft.path == first.path == (*PATH, 0)
         assert draft.token_ids == []
-    found = adopt(level.board, level.beams[0], 1, (*PATH, 0))
+    found = adopt(level, 1)
     assert found is others[0]
     assert found.token_ids == []
 
@@ -234,7 +229,7 @@ def test_children_start_fresh_from_the_boundary() -> None:
 def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
     level = Level(4, 4)
     level.finish(0)
-    (draft,) = level.board.plan(view(1)).run
+    (draft,) = level.plan()
     board, requested = level.board, continuation(0, level=2)
     others = continuation(0, level=2, run="b")
     for step, path, seed, sampling in (
@@ -244,8 +239,8 @@ def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
         (others, (*PATH, 0), 0, SAMPLING),
     ):
         assert board.adopt(step, path, seed, sampling) is None
-    assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is draft
-    assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is None
+    assert adopt(level, 0) is draft
+    assert adopt(level, 0) is None
     assert board.running == ()
 
 
@@ -254,7 +249,6 @@ def test_a_beam_requested_twice_has_one_draft() -> None:
     level = Level(4)
     again = level.board.add_beam(continuation(0), Sampling(temperature=1.3))
     draft = level.finish(0)
-    assert draft is not None
     assert level.board.finish_beam(again, draft.path, ends_path=False) is None
     assert level.board.end_run("a") == (draft,)
 
@@ -263,7 +257,7 @@ def test_unused_drafts_are_dropped_and_all_tokens_counted() -> None:
     level = Level(4, 4, 4)
     level.finish(0)
     level.finish(1)
-    kept, dropped = level.board.plan(view(1)).run
+    kept, dropped = level.plan()
     for draft in (kept, dropped, dropped):
         level.draw(draft)
     level.board.plan(view(1, waiting=1))
@@ -287,20 +281,19 @@ def test_a_request_may_end_after_its_run() -> None:
 def test_a_dead_engine_forgets_drafts_but_not_the_count() -> None:
     level = Level(4, 4)
     level.finish(0)
-    (draft,) = level.board.plan(view(1)).run
+    (draft,) = level.plan()
     level.draw(draft)
     level.board.clear()
     assert level.board.running == ()
     assert draft.state is DraftState.DROPPED
-    assert adopt(level.board, level.beams[0], 0, (*PATH, 0)) is None
+    assert adopt(level, 0) is None
     assert level.board.count_drawn("a") == 1
 
 
 def test_an_expansion_waits_for_earlier_ones_of_its_run_but_not_for_later_ones() -> None:
     board = DraftBoard()
-    beams = {
-        number: board.add_beam(continuation(number, level=number), SAMPLING) for number in (1, 2, 3)
-    }
+    steps = {level: continuation(level, level=level) for level in (1, 2, 3)}
+    beams = {level: board.add_beam(step, SAMPLING) for level, step in steps.items()}
     other = board.add_beam(continuation(9, level=1, run="b"), SAMPLING)
     board.finish_beam(beams[2], (*PATH, 2), ends_path=False)
     assert [draft.path[-1] for draft in board.plan(view(3)).run] == [2]
@@ -315,7 +308,6 @@ def test_a_decided_level_keeps_its_wanted_drafts_and_waits_no_more() -> None:
     slow = board.add_beam(continuation(1, level=1), SAMPLING)
     quick = board.add_beam(continuation(2, level=2), SAMPLING)
     wanted = board.finish_beam(quick, (*PATH, 2), ends_path=False)
-    assert wanted is not None
     assert board.plan(view(1)).run == (wanted,)
     assert board.drop_unused("a", [2], {wanted.seed}) == ()
     assert board.plan(view(1)).pause == (wanted,)

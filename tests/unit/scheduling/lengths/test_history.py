@@ -41,12 +41,6 @@ def learn(predictor: HistoryPredictor, runs: Sequence[FinishedOutputs]) -> Histo
     return predictor
 
 
-def predict(predictor: HistoryPredictor, request: LengthRequest) -> LogT:
-    found = predictor.predict(request)
-    assert found is not None
-    return found
-
-
 def middle(distribution: LogT) -> float:
     return exp(distribution.mu)
 
@@ -60,7 +54,7 @@ def find_ratio(distribution: LogT) -> float:
 def test_one_run_is_enough_to_predict_and_leaves_doubt() -> None:
     assert HistoryPredictor().predict(ask()) is None
     predictor = learn(HistoryPredictor(), [end(ask("a"), [200, 210, 190, 205])])
-    found = predict(predictor, ask("b"))
+    found = predictor.predict(ask("b"))
     assert 120 < middle(found) < 350
     assert find_ratio(found) > 3
 
@@ -80,19 +74,19 @@ def test_errors_fall_with_runs_and_end_below_the_constants() -> None:
 def test_a_prompt_that_ran_before_is_known_by_itself() -> None:
     predictor = learn(HistoryPredictor(), [make_run(i, steps=5) for i in range(60)])
     odd = ask("odd", tokens=70)
-    before = predict(predictor, odd)
+    before = predictor.predict(odd)
     predictor.learn(end(odd, [900, 950, 1000, 880, 910, 930, 940, 990]))
-    after = predict(predictor, odd)
+    after = predictor.predict(odd)
     assert middle(before) < 350
     assert middle(after) > 750
-    assert middle(predict(predictor, ask("another", tokens=70))) < 350
+    assert middle(predictor.predict(ask("another", tokens=70))) < 350
     assert find_ratio(after) < find_ratio(before)
 
 
 def test_a_run_with_many_outputs_counts_once_for_other_prompts() -> None:
     runs = [end(ask(f"a{i}"), [100]) for i in range(30)]
     predictor = learn(HistoryPredictor(), [*runs, end(ask("wide"), [2000] * 256)])
-    assert middle(predict(predictor, ask("new"))) < 150
+    assert middle(predictor.predict(ask("new"))) < 150
 
 
 def test_strategies_are_told_apart_and_a_new_one_is_predicted_from_all() -> None:
@@ -100,18 +94,15 @@ def test_strategies_are_told_apart_and_a_new_one_is_predicted_from_all() -> None
     for i in range(40):
         predictor.learn(end(ask(f"a{i}"), [100, 110]))
         predictor.learn(end(ask(f"b{i}", kind="plain"), [400, 420]))
-    assert middle(predict(predictor, ask())) == pytest.approx(105, rel=0.1)
-    assert middle(predict(predictor, ask(kind="plain"))) == pytest.approx(410, rel=0.1)
-    assert 105 < middle(predict(predictor, ask(kind="mcts"))) < 410
+    assert middle(predictor.predict(ask())) == pytest.approx(105, rel=0.1)
+    assert middle(predictor.predict(ask(kind="plain"))) == pytest.approx(410, rel=0.1)
+    assert 105 < middle(predictor.predict(ask(kind="mcts"))) < 410
 
 
 def test_a_prompt_of_unknown_length_is_predicted_from_its_strategy() -> None:
     predictor = learn(HistoryPredictor(), [make_run(i) for i in range(80)])
-    found = predict(predictor, ask(tokens=0))
+    found = predictor.predict(ask(tokens=0))
     assert middle(found) == pytest.approx(exp(4.5 + 0.15 * 6), rel=0.2)
-
-
-# ---------------------------------------------------------------- cuts
 
 
 def test_cut_outputs_are_lower_bounds() -> None:
@@ -123,15 +114,15 @@ def test_cut_outputs_are_lower_bounds() -> None:
         outputs = OutputLengths.from_outputs(kept, cut)
         honest.learn(FinishedOutputs(request=ask(f"{i}"), lengths=outputs))
         naive.learn(end(ask(f"{i}"), kept))
-    assert middle(predict(honest, ask())) == pytest.approx(exp(6.0), rel=0.06)
-    assert middle(predict(naive, ask())) < 0.96 * exp(6.0)
+    assert middle(honest.predict(ask())) == pytest.approx(exp(6.0), rel=0.06)
+    assert middle(naive.predict(ask())) < 0.96 * exp(6.0)
 
 
 def test_a_prompt_whose_paths_were_all_cut_is_long() -> None:
     predictor = learn(HistoryPredictor(), [end(ask(f"{i}"), [100, 120, 110]) for i in range(20)])
     predictor.learn(end(ask("endless"), [1000] * 8, cut=True))
-    assert middle(predict(predictor, ask("endless"))) > 350
-    assert middle(predict(predictor, ask("other"))) < 160
+    assert middle(predictor.predict(ask("endless"))) > 350
+    assert middle(predictor.predict(ask("other"))) < 160
 
 
 def test_what_paths_of_a_tree_share_counts_once() -> None:
@@ -143,12 +134,9 @@ def test_what_paths_of_a_tree_share_counts_once() -> None:
     )
     for i in range(60):
         predictor.learn(FinishedOutputs(request=ask(f"{i}"), lengths=lengths))
-    found = predict(predictor, ask())
+    found = predictor.predict(ask())
     assert 95 < middle(found) < 160
     assert find_ratio(found) < 4
-
-
-# ---------------------------------------------------------------- drift
 
 
 def test_it_follows_a_workload_that_drifts() -> None:
@@ -165,9 +153,6 @@ def test_it_follows_a_workload_that_drifts() -> None:
     assert later < 1.25 * fresh
 
 
-# ---------------------------------------------------------------- bounds
-
-
 def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "KEPT_RUNS", 20)
     monkeypatch.setattr(history, "KEPT_PROMPTS", 100)
@@ -176,4 +161,4 @@ def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         predictor.learn(end(ask(f"{i}", kind=f"kind {i % 3}"), [100 + i]))
     assert len(predictor._prompts) == 100
     assert [len(runs) for runs in predictor._runs.values()] == [20] * 3
-    assert middle(predict(predictor, ask(kind="kind 0"))) > 330
+    assert middle(predictor.predict(ask(kind="kind 0"))) > 330

@@ -84,16 +84,12 @@ def test_the_names_of_the_policies_are_those_of_the_setting() -> None:
 
 GREEDY = [make(key, size=100, client="agent") for key in "abcd"]
 PERSON = make("z", size=100, client="person", arrived_s=0.9)
-KINDS = [
-    make("a", size=10, kind=Kind.BATCH),
-    make("b", size=1000, kind=Kind.CHAT),
-    make("c", size=500, kind=Kind.SEARCH),
-]
+SIZES = {Kind.BATCH: 10, Kind.CHAT: 1000, Kind.SEARCH: 500}
+KINDS = [make(key, size=SIZES[kind], kind=kind) for key, kind in zip("abc", SIZES, strict=True)]
 BEGUN = [make("a", size=10), make("b", size=900, started=True)]
-BATCH_WORK = [
-    make("a", size=900, kind=Kind.BATCH),
-    make("b", size=10, kind=Kind.BATCH, arrived_s=0.1),
-]
+LATE = make("b", size=10, kind=Kind.BATCH, arrived_s=0.1)
+BATCH_WORK = [make("a", size=900, kind=Kind.BATCH), LATE]
+HALF_DRAWN = make("a", size=100, outputs=8, drawn_tokens=500)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +98,7 @@ BATCH_WORK = [
         (PLAIN, [make("c", arrived_s=0.5), make("b"), make("a")], "abc"),
         (SHORTEST, [make("a", size=400), make("b", size=100), make("c")], "bac"),
         (SHORTEST, [make("a", size=300), make("b", size=100, outputs=8)], "ab"),
-        (
-            SHORTEST,
-            [make("b", size=100, outputs=4), make("a", size=100, outputs=8, drawn_tokens=500)],
-            "ab",
-        ),
+        (SHORTEST, [make("b", size=100, outputs=4), HALF_DRAWN], "ab"),
         (replace(SHORTEST, ranks_kinds=True), KINDS, "bca"),
         (SHORTEST, KINDS, "acb"),
         (replace(SHORTEST, ranks_kinds=True), BATCH_WORK, "ab"),
@@ -123,11 +115,7 @@ def test_the_order_follows_the_rules(rules: Rules, programs: list[Put], expected
 
 def test_served_tokens_count_against_a_client() -> None:
     active = Active(replace(SHORTEST, is_fair=True))
-    active.put(
-        make("a", size=100, client="agent"),
-        make("b", size=100, client="agent"),
-        make("z", size=500, client="person"),
-    )
+    active.put(*GREEDY, make("z", size=500, client="person"))
     active.note_tokens("a", 90, 0.5)
     assert active.place()[0] == "z"
 
@@ -163,12 +151,11 @@ def test_the_news_of_a_member_that_is_over_change_nothing() -> None:
 
 def test_pressure_prefers_the_certain_program() -> None:
     """One has the lower expectation, the other the lighter tail (arXiv 2604.00499 §4)."""
-    risky = make("a", lengths=LogT(mu=5.0, sigma=0.6))
-    sure = make("b", lengths=LogT(mu=5.5, sigma=0.1))
+    both = make("a", lengths=LogT(mu=5.0, sigma=0.6)), make("b", lengths=LogT(mu=5.5, sigma=0.1))
+    assert place(SHORTEST, *both) == "ab"
     crowded = replace(PLAIN, policy=LeastWork(tail_weight=None))
-    assert place(SHORTEST, risky, sure) == "ab"
     others = [make(f"z{number}") for number in range(BATCH)]
-    assert place(crowded, risky, sure, *others).startswith("ba")
+    assert place(crowded, *both, *others).startswith("ba")
 
 
 def test_a_prediction_that_arrives_later_counts() -> None:
@@ -190,7 +177,6 @@ def test_a_program_is_what_its_open_members_do_together() -> None:
     active.join("search", Member(**SEARCH), "job", "", 5.0)
     program = active.get("job")
     assert program is active.find_program("search")
-    assert program is not None
     alone = program.work
     assert alone.expected == pytest.approx(16 * 400, rel=0.05)  # paths of 500 tokens, cut at 400
     assert program.predict_output()[0] == 400
@@ -212,7 +198,6 @@ def test_the_most_urgent_member_says_what_a_program_is_for() -> None:
     for name, kind in (("a", Kind.BATCH), ("b", Kind.CHAT), ("c", Kind.SEARCH)):
         active.join(name, Member(kind=kind, max_tokens=9), "job", "", 0.0)
     program = active.get("job")
-    assert program is not None
     assert program.kind is Kind.CHAT
     active.leave("b", 1.0)
     assert program.kind is Kind.SEARCH
@@ -225,47 +210,36 @@ def test_a_program_that_comes_back_soon_is_under_way(pause_s: float, resumes: bo
     active.leave("a", 1.0)
     active.put(make("a", arrived_s=1.0 + pause_s))
     program = active.get("a")
-    assert program is not None
     assert (program.is_under_way, program.started_s) == (resumes, None)
 
 
 # ---------------------------------------------------------------- nobody starves
 
-SOME_PROGRAM = st.builds(
-    lambda arrived_s, size, kind, client, outputs: {
-        "arrived_s": arrived_s,
-        "size": size,
-        "kind": kind,
-        "client": client,
-        "outputs": outputs,
-    },
-    st.floats(0, 100),
-    st.one_of(st.none(), st.floats(1, 4000)),
-    st.sampled_from(Kind),
-    st.sampled_from(("agent", "person", "")),
-    st.integers(1, 64),
+SOME_PROGRAM = st.fixed_dictionaries(
+    {
+        "arrived_s": st.floats(0, 100),
+        "size": st.none() | st.floats(1, 4000),
+        "kind": st.sampled_from(Kind),
+        "client": st.sampled_from(("agent", "person", "")),
+        "outputs": st.integers(1, 64),
+    }
+)
+SOME_RULES = st.builds(
+    Rules,
+    policy=st.sampled_from(sorted(POLICIES)).map(POLICIES.__getitem__),
+    is_gang=st.booleans(),
+    is_fair=st.booleans(),
+    ranks_kinds=st.booleans(),
+    escalate_after_s=st.just(30.0),
 )
 
 
-@given(
-    st.lists(SOME_PROGRAM, min_size=1, max_size=12),
-    st.sampled_from(sorted(POLICIES)),
-    st.booleans(),
-    st.booleans(),
-    st.booleans(),
-)
+@given(st.lists(SOME_PROGRAM, min_size=1, max_size=12), SOME_RULES)
 def test_what_has_waited_long_enough_is_passed_by_no_later_program(
-    found: list[dict[str, Any]], policy: str, is_gang: bool, is_fair: bool, ranks_kinds: bool
+    found: list[dict[str, Any]], rules: Rules
 ) -> None:
     """The bound: once a program got nothing for `escalate_after_s`, only those that arrived before
     it go before it, whatever the policy."""
-    rules = Rules(
-        policy=POLICIES[policy],
-        is_gang=is_gang,
-        is_fair=is_fair,
-        ranks_kinds=ranks_kinds,
-        escalate_after_s=30.0,
-    )
     active = Active(rules)
     active.put(*(make(f"p{number}", **fields) for number, fields in enumerate(found)))
     order = active.order(100.0, BATCH)
@@ -314,22 +288,18 @@ def test_the_risk_weight_follows_the_queue(waiting: int, weight: float) -> None:
 
 
 def test_scores_are_the_inflated_expectation_less_the_decay() -> None:
-    expected, risk = np.array([100.0, 200.0, 300.0, 50.0]), np.array([400.0, 300.0, 310.0, 60.0])
-    waited_s = np.array([0.0, 9.99, 10.0, 25.0])
+    """A clock that is behind does not raise a score."""
+    expected = np.array([100.0, 200.0, 300.0, 50.0, 100.0])
+    risk = np.array([400.0, 300.0, 310.0, 60.0, 100.0])
+    waited_s = np.array([0.0, 9.99, 10.0, 25.0, -70.0])
     scores = compute_scores(expected, risk, waited_s, weight=0.2, decay=DECAY)
-    assert scores.tolist() == pytest.approx([180.0, 260.0, 362.0 / 2, 62.0 / 4])
-
-
-def test_a_clock_that_is_behind_does_not_raise_a_score() -> None:
-    one, late = np.array([100.0]), np.array([-70.0])
-    assert compute_scores(one, one, late, weight=0.1, decay=DECAY).tolist() == pytest.approx([110])
+    assert scores.tolist() == pytest.approx([180.0, 260.0, 362.0 / 2, 62.0 / 4, 120.0])
 
 
 def test_every_request_goes_first_in_the_end() -> None:
     long, short = np.array([4096.0 * 1.5]), np.array([1.0])
     waits = np.arange(0, 2000, MEASURED_DECAY.interval_s)
-    scores = compute_scores(
-        np.repeat(long, waits.size), long, waits, weight=0.5, decay=MEASURED_DECAY
-    )
+    expected = np.repeat(long, waits.size)
+    scores = compute_scores(expected, long, waits, weight=0.5, decay=MEASURED_DECAY)
     assert (np.diff(scores) < 0).all()
     assert scores[-1] < short[0]

@@ -44,13 +44,8 @@ def test_a_program_starts_where_it_fits(asked: Need, running: list[Need], starts
 
 @pytest.mark.parametrize("width", [None, 5, 32])
 def test_a_need_is_predicted_from_the_lengths(width: int | None) -> None:
-    run = Member(
-        outputs=16,
-        width=width,
-        max_tokens=4096,
-        prompt_tokens=50,
-        lengths=LogT(mu=log(100), sigma=1e-3),
-    )
+    lengths = LogT(mu=log(100), sigma=1e-3)
+    run = Member(outputs=16, width=width, max_tokens=4096, prompt_tokens=50, lengths=lengths)
     found = predict_need(run)
     assert found.sequences == (width or 16)
     assert found.kv_tokens == pytest.approx(50 + 100 * found.sequences, abs=5)
@@ -73,12 +68,9 @@ def test_the_useful_batch_ends_where_steps_grow_with_the_batch() -> None:
 
 def test_a_larger_part_counts_at_once_and_a_smaller_one_slowly() -> None:
     shares = KvShares()
-    shares.learn("beam", 0.3)
-    assert shares.find("beam") == 0.3
-    shares.learn("beam", 0.5)
-    assert shares.find("beam") == 0.5
-    shares.learn("beam", 0.4)
-    assert shares.find("beam") == pytest.approx(0.48)
+    for seen, kept in ((0.3, 0.3), (0.5, 0.5), (0.4, 0.48)):
+        shares.learn("beam", seen)
+        assert shares.find("beam") == pytest.approx(kept)
     assert shares.find("dvts") == 1.0
 
 

@@ -102,11 +102,12 @@ def estimate(program: Program, queued: dict[str, float | None] | None = None) ->
 def test_places_count_the_programs_in_the_queue() -> None:
     programs = [make("q", kind=Kind.CHAT), make("r", started_s=12.0), make("a"), make("b")]
     found = estimate_programs("pair", programs, 20.0, {"b": None, "a": 3.0})
-    assert [s.key for s in found] == ["q", "r", "a", "b"]
-    assert [s.place for s in found] == [None, None, 0, 1]
-    assert [s.has_started for s in found] == [False, True, False, False]
-    assert [s.starts_in_s for s in found] == [None, None, 3.0, None]
-    assert [s.waited_s for s in found] == [10.0, 2.0, 10.0, 10.0], "until its start, else until now"
+    assert [(s.key, s.place, s.has_started, s.starts_in_s, s.waited_s) for s in found] == [
+        ("q", None, False, None, 10.0),
+        ("r", None, True, None, 2.0),  # until its start, the others until now
+        ("a", 0, False, 3.0, 10.0),
+        ("b", 1, False, None, 10.0),
+    ]
 
 
 def test_a_program_that_started_is_not_in_the_queue() -> None:
@@ -129,19 +130,18 @@ def test_a_predicted_program_has_a_median_and_a_tail() -> None:
 # ---------------------------------------------------------------- the speed of searches
 
 
-def measure(speed: SearchSpeed, now_s: float, sequences: int = 8) -> float:
-    found = speed.measure(now_s)
-    assert found is not None
-    return found(sequences)
+def search_speed() -> SearchSpeed:
+    """Of eight sequences from the start on."""
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
+    return speed
 
 
-def draw(
-    speed: SearchSpeed, start_s: float, end_s: float, tokens_per_s: float, every_s: float
-) -> None:
+def draw(speed: SearchSpeed, start_s: float, end_s: float, per_s: float, every_s: float) -> None:
     """Tokens at a steady speed, which arrive every so many seconds, as those of levels do."""
     now_s = start_s + every_s
     while now_s <= end_s:
-        speed.add_tokens(round(tokens_per_s * every_s), now_s)
+        speed.add_tokens(round(per_s * every_s), now_s)
         now_s += every_s
 
 
@@ -151,36 +151,33 @@ def test_nothing_is_known_before_searches_have_run_for_a_while() -> None:
     speed.add_sequences(8, 100.0)
     speed.add_tokens(500, 100.0 + LEAST_S / 2)
     assert speed.measure(100.0 + LEAST_S / 2) is None
-    assert measure(speed, 101.0) == pytest.approx(500, rel=0.05)
+    assert speed.measure(101.0)(8) == pytest.approx(500, rel=0.05)
 
 
 @pytest.mark.parametrize("every_s", [0.1, 2.0])
 def test_a_steady_speed_is_measured(every_s: float) -> None:
     """To within a level: right behind one more tokens were counted than the time explains."""
-    speed = SearchSpeed()
-    speed.add_sequences(8, 0.0)
+    speed = search_speed()
     draw(speed, 0.0, 60.0, 50.0, every_s)
-    assert measure(speed, 60.0) == pytest.approx(50.0, rel=0.03 + every_s / 20)
+    assert speed.measure(60.0)(8) == pytest.approx(50.0, rel=0.03 + every_s / 20)
 
 
 def test_the_first_level_is_no_rush() -> None:
-    speed = SearchSpeed()
-    speed.add_sequences(8, 0.0)
+    speed = search_speed()
     for i in range(16):
         speed.add_tokens(20, 4.0 + i * 0.001)
-    assert measure(speed, 4.1) == pytest.approx(16 * 20 / 4.1, rel=0.15)
+    assert speed.measure(4.1)(8) == pytest.approx(16 * 20 / 4.1, rel=0.15)
 
 
 def test_idle_time_does_not_count() -> None:
-    speed = SearchSpeed()
-    speed.add_sequences(8, 0.0)
+    speed = search_speed()
     draw(speed, 0.0, 10.0, 50.0, 0.1)
-    before = measure(speed, 10.0)
+    before = speed.measure(10.0)(8)
     speed.add_sequences(-8, 10.0)
-    assert measure(speed, 5000.0) == before
+    assert speed.measure(5000.0)(8) == before
     speed.add_sequences(8, 5000.0)
     draw(speed, 5000.0, 5060.0, 200.0, 0.1)
-    assert measure(speed, 5060.0) == pytest.approx(200.0, rel=0.06), "the newer speed counts"
+    assert speed.measure(5060.0)(8) == pytest.approx(200.0, rel=0.06), "the newer speed counts"
 
 
 def test_the_curve_says_how_the_speed_grows_with_the_batch() -> None:
@@ -190,7 +187,7 @@ def test_the_curve_says_how_the_speed_grows_with_the_batch() -> None:
     speed.add_sequences(1, 0.0)
     speed.add_sequences(3, 0.0)
     draw(speed, 0.0, 20.0, 0.5 * 4 / 0.014, 0.1)
-    assert measure(speed, 20.0, 4) == pytest.approx(0.5 * 4 / 0.014, rel=0.03)
-    assert measure(speed, 20.0, 64) == pytest.approx(0.5 * 64 / 0.074, rel=0.03)
+    assert speed.measure(20.0)(4) == pytest.approx(0.5 * 4 / 0.014, rel=0.03)
+    assert speed.measure(20.0)(64) == pytest.approx(0.5 * 64 / 0.074, rel=0.03)
     speed.set_curve(None)
     assert speed.measure(20.0) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import e
 from typing import Any
 
 import pytest
@@ -85,13 +86,9 @@ def test_no_other_number_finishes_more_rollouts(crowd_s: float, count: int) -> N
 def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
     """With eight rollouts a step takes 42 instead of 14 ms: 2.67 times as many a second."""
     cost, run = make_cost(1e-3), make_candidate("a")
-
-    def find_budget(least_gain: float) -> int:
+    for least_gain, budget in ((2.6, 8), (2.7, 1)):
         limiter = RolloutLimiter(least_gain=least_gain)
-        return limiter.limit([run], Allocator(), make_load(), cost).budget
-
-    assert find_budget(2.6) == 8
-    assert find_budget(2.7) == 1
+        assert limiter.limit([run], Allocator(), make_load(), cost).budget == budget
 
 
 def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
@@ -142,9 +139,6 @@ def test_only_what_may_grow_makes_the_batch_larger() -> None:
     assert (found.budget, found.reason) == (7 + 4, "the batch is full")
 
 
-# ---------------------------------------------------------------- division
-
-
 RUNS = st.lists(
     st.builds(
         make_candidate,
@@ -168,23 +162,19 @@ def test_nothing_is_left_that_a_run_could_use(runs: list[RolloutCandidate], budg
 
 def test_shares_follow_the_scores() -> None:
     """S = 1, 2 and 3 of 6: a budget of 13 is divided into 2, 4 and 7."""
-    runs = [
-        make_candidate(name, arrived_s=-(2.718281828459045**s - 1), most=12)
-        for name, s in (("a", 1), ("b", 2), ("c", 3))
-    ]
+    scores = {"a": 1, "b": 2, "c": 3}
+    runs = [make_candidate(key, arrived_s=1 - e**s, most=12) for key, s in scores.items()]
     found = Allocator(beta=0.0).divide(runs, 13, 0.0)
     # ⌊13/6⌋, ⌊26/6⌋, ⌊39/6⌋, and the one that is left goes to the highest score
     assert found == {"c": 7, "b": 4, "a": 2}
 
 
-def test_a_run_near_its_end_goes_before_an_older_one() -> None:
+@pytest.mark.parametrize(("nearness", "is_first"), [(0.95, True), (0.9, False)])
+def test_a_run_near_its_end_goes_before_an_older_one(nearness: float, is_first: bool) -> None:
     old = make_candidate("old", arrived_s=50.0)
-    near = make_candidate("near", arrived_s=80.0, nearness=0.95)
+    near = make_candidate("near", arrived_s=80.0, nearness=nearness)
     found = Allocator().divide([old, near], 6, 100.0)
-    assert found["near"] > found["old"]
-    far = make_candidate("near", arrived_s=80.0, nearness=0.9)
-    found = Allocator().divide([old, far], 6, 100.0)
-    assert found["near"] <= found["old"]
+    assert (found["near"] > found["old"]) is is_first
 
 
 def test_a_run_without_an_observation_is_serial() -> None:
