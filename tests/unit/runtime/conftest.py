@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from flashedge.config import Config, load_config
+from flashedge.runtime.records.store import RunStore
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.service_rig import Rig, Serve
 
@@ -21,6 +22,13 @@ def event_loop_policy() -> VirtualTimePolicy:
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    opened = RunStore(tmp_path / "state" / "runs.sqlite")
+    yield opened
+    opened.close()
 
 
 @pytest_asyncio.fixture

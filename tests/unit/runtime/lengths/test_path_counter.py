@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +23,7 @@ def count(story: Story, *, sees_progress: bool = True) -> OutputLengths:
     counter = PathCounter(sees_progress=sees_progress)
     for event in story.events:
         counter.observe(event)
-    lengths = counter.count()
-    assert lengths is not None
-    return lengths
+    return counter.count()
 
 
 def count_ended(lengths: OutputLengths) -> Counter[int]:
@@ -59,10 +56,8 @@ async def test_a_trees_weights_add_up_to_its_first_steps(strategy: str) -> None:
 async def test_a_limit_cuts_paths() -> None:
     story = await drive(sim_engines(), replace(SAMPLES, max_path_tokens=20))
     lengths = count(story)
-    cut = {
-        t for t, is_censored in zip(lengths.tokens, lengths.is_censored, strict=True) if is_censored
-    }
-    assert cut == {20}
+    found = zip(lengths.tokens, lengths.is_censored, strict=True)
+    assert {tokens for tokens, is_censored in found if is_censored} == {20}
     assert lengths.num_outputs == SAMPLES.n
 
 
@@ -111,10 +106,9 @@ def keep(store: RunStore, run_id: str, spec: Request, story: Story, at: float) -
 
 
 @pytest.mark.parametrize("strategy", ["self_consistency", "beam", "mcts"])
-async def test_a_stored_run_counts_as_a_live_one(tmp_path: Path, strategy: str) -> None:
+async def test_a_stored_run_counts_as_a_live_one(store: RunStore, strategy: str) -> None:
     spec = replace(BEAM, strategy=strategy)
     story = await drive(sim_engines(), spec)
-    store = RunStore(tmp_path / "runs.sqlite")
     keep(store, "run-1", spec, story, 5.0)
     outline = store.outline("run-1")
     assert outline.prompt_tokens == 8
@@ -123,16 +117,13 @@ async def test_a_stored_run_counts_as_a_live_one(tmp_path: Path, strategy: str) 
     assert len(outline.steps) == steps
     (stored,) = iter_newest(store, 0.0)
     finished = read_run(store, stored)
-    assert finished is not None
     assert finished.request.num_prompt_tokens == 8
     assert finished.request.kind == strategy
     assert finished.request.text == "user: How many are left?"
-    store.close()
 
 
-async def test_runs_that_are_over_are_read_newest_first(tmp_path: Path) -> None:
+async def test_runs_that_are_over_are_read_newest_first(store: RunStore) -> None:
     story = await drive(sim_engines(), SAMPLES)
-    store = RunStore(tmp_path / "runs.sqlite")
     for number in range(6):
         keep(store, f"run-{number}", replace(SAMPLES, seed=number), story, number)
     store.create("run-open", SAMPLES.to_json(), 9.0)
@@ -142,46 +133,33 @@ async def test_runs_that_are_over_are_read_newest_first(tmp_path: Path) -> None:
     assert read_run(store, odd) is None
     assert [stored.id for stored in others] == ["run-5", "run-4"]
     assert len([*iter_newest(store, 0.0)]) == 7
-    store.close()
 
 
-def test_an_unknown_run_has_an_empty_outline(tmp_path: Path) -> None:
-    store = RunStore(tmp_path / "runs.sqlite")
+def test_an_unknown_run_has_an_empty_outline(store: RunStore) -> None:
     outline = store.outline("run-none")
     assert (outline.levels, outline.steps, outline.prompt_tokens) == ((), (), None)
     assert count_outline(outline) is None
-    store.close()
-
-
-def grow(*levels: tuple[int, list[tuple[int, int, FinishReason]]]) -> PathCounter:
-    """A counter of a tree: of each level its parent, and its nodes with their tokens and ends."""
-    counter = PathCounter(sees_progress=True)
-    for parent, children in levels:
-        counter.expand(NodeId(parent), [NodeId(node) for node, _, _ in children])
-        for node, tokens, finish in children:
-            counter.complete(NodeId(node), tokens, finish)
-    return counter
 
 
 def test_paths_hold_what_they_share_once() -> None:
     """Two paths of 10 tokens share 8: at their last level 12 of 20 tokens are held."""
-    step, end = FinishReason.BOUNDARY, FinishReason.STOP
-    counter = grow((0, [(1, 8, step), (2, 3, step)]), (1, [(3, 2, end), (4, 2, end)]))
+    counter = PathCounter(sees_progress=True)
+    counter.expand(NodeId(0), [NodeId(1), NodeId(2)])
+    counter.complete(NodeId(1), 8, FinishReason.BOUNDARY)
+    assert counter.measure_kv_share(2) is None, "no path has ended"
+    counter.complete(NodeId(2), 3, FinishReason.BOUNDARY)
+    counter.expand(NodeId(1), [NodeId(3), NodeId(4)])
+    for node in (3, 4):
+        counter.complete(NodeId(node), 2, FinishReason.STOP)
     assert counter.measure_kv_share(2) == pytest.approx(12 / 20)
 
 
-async def test_sampled_paths_share_nothing_and_beams_do() -> None:
-    found = []
-    for spec in (SAMPLES, replace(BEAM, n=16)):
-        counter = PathCounter(sees_progress=True)
-        for event in (await drive(sim_engines(), spec)).events:
-            counter.observe(event)
-        found.append(counter.measure_kv_share(spec.n))
-    samples, beams = found
-    assert samples == pytest.approx(1.0)
-    assert beams is not None
-    assert 0.2 < beams < 0.7
-
-
-def test_without_an_ended_path_no_share_is_known() -> None:
-    assert grow((0, [(1, 8, FinishReason.BOUNDARY)])).measure_kv_share(1) is None
+@pytest.mark.parametrize(
+    ("spec", "low", "high"), [(SAMPLES, 0.999999, 1.000001), (replace(BEAM, n=16), 0.2, 0.7)]
+)
+async def test_samples_share_nothing_and_beams_do(spec: Request, low: float, high: float) -> None:
+    counter = PathCounter(sees_progress=True)
+    for event in (await drive(sim_engines(), spec)).events:
+        counter.observe(event)
+    share = counter.measure_kv_share(spec.n)
+    assert low < share < high

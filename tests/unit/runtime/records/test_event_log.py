@@ -46,14 +46,14 @@ async def test_numbers_start_at_one_and_progress_has_none() -> None:
     assert log.is_closed
 
 
-async def test_nothing_follows_the_end() -> None:
-    for end in (END, RunCancelled(reason="r")):
-        log = EventLog()
-        log.append(end)
-        for event in (mark(1), progress(1), END):
-            with pytest.raises(RuntimeError, match="after the run's terminal event"):
-                log.append(event)
-        assert log.read() == [(1, end)]
+@pytest.mark.parametrize("end", [END, RunCancelled(reason="r")])
+@pytest.mark.parametrize("event", [mark(1), progress(1), END])
+def test_nothing_follows_the_end(end: Event, event: Event) -> None:
+    log = EventLog()
+    log.append(end)
+    with pytest.raises(RuntimeError, match="after the run's terminal event"):
+        log.append(event)
+    assert log.read() == [(1, end)]
 
 
 async def test_a_slow_follower_loses_old_progress_only() -> None:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import gzip
 import json
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flashedge.cli.solve.html_page import page
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
+from flashedge.errors import StoreError
 from flashedge.events import CertaintyUpdated, RunFailed
+from flashedge.runtime.records import schema
 from flashedge.runtime.records.schema import SCHEMA_VERSION
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -41,48 +45,33 @@ def test_all_runs_of_an_old_store_can_be_shown_and_replayed(old: Path) -> None:
     assert sorted(run.status for run in runs) == statuses
     for run in runs:
         stored = store.get(run.id)
-        assert stored is not None
         assert build_summary(stored, None).problem == "How many are left?"
         archived = ArchivedRun(stored, store)
         assert archived.plan.request.problem.messages[0].content == "How many are left?"
         assert archived.object()["status"] == run.status
         view = fold(RunView(id=run.id), tuple(store.events(run.id)))
         if run.status == "finished":
-            assert view.result is not None
             assert len(view.nodes) == len(view.result["tree"]["nodes"])
             assert "How many are left?" in page(view, archived.object(), "How many are left?")
     store.close()
 
 
 def test_renamed_fields_keep_their_values(old: Path) -> None:
+    select = "SELECT event FROM events WHERE event ->> '$.type' = ? ORDER BY run_id, seq"
     with sqlite3.connect(old) as db:
-        before = [
-            json.loads(text)["knob"]
-            for (text,) in db.execute(
-                "SELECT event FROM events WHERE event ->> '$.type' = 'CertaintyUpdated'"
-                " ORDER BY run_id, seq"
-            )
-        ]
+        rows = db.execute(select, ("CertaintyUpdated",)).fetchall()
+    before = [json.loads(text)["knob"] for (text,) in rows]
     store = RunStore(old)
-    found = [
-        event.progress
-        for run_id in sorted(run.id for run in store.list(limit=100))
-        for _, event in store.events(run_id)
-        if isinstance(event, CertaintyUpdated)
-    ]
+    logs = [store.events(run_id) for run_id in sorted(run.id for run in store.list(limit=100))]
+    events = [event for log in logs for _, event in log]
+    found = [event.progress for event in events if isinstance(event, CertaintyUpdated)]
     assert found == before
     assert max(before) > 1
     failed = store.list(status="failed")[0]
-    assert failed.error == {
-        "message": "the verifier engine died",
-        "code": "engine_dead",
-        "hint": "see `flashedge logs`",
-    }
-    assert store.events(failed.id)[-1][1] == RunFailed(
-        error="the verifier engine died", code="engine_dead", hint="see `flashedge logs`"
-    )
+    told = {"code": "engine_dead", "hint": "see `flashedge logs`"}
+    assert failed.error == {"message": "the verifier engine died", **told}
+    assert store.events(failed.id)[-1][1] == RunFailed(error="the verifier engine died", **told)
     cancelled = store.list(status="cancelled")[0]
-    assert cancelled.error is not None
     assert cancelled.error["hint"] is None
     store.close()
 
@@ -90,25 +79,20 @@ def test_renamed_fields_keep_their_values(old: Path) -> None:
 def test_what_was_asked_is_told_from_what_was_decided(old: Path) -> None:
     """Of an early exit that the daemon chose, a request had said at most when to give up."""
     chosen = {"policy": "static", "detect": 2, "thresholds": {"entropy": 0.5}, "curve": []}
+    chosen |= {"give_up_after": 9, "give_up_below": 0.2}
     with sqlite3.connect(old) as db:
         rows = [(i, json.loads(spec)) for i, spec in db.execute("SELECT id, spec FROM runs")]
         (first, *_), (second, whole) = rows[0], rows[1]
-        for run_id, exits, source in (
-            (first, {**chosen, "give_up_after": 9, "give_up_below": 0.2}, "calibration"),
-            (second, None, "calibration"),
-        ):
-            spec = {**whole, "early_exit": exits, "early_exit_source": source}
+        for run_id, exits in ((first, chosen), (second, None)):
+            spec = {**whole, "early_exit": exits, "early_exit_source": "calibration"}
             db.execute("UPDATE runs SET spec = ? WHERE id = ?", (json.dumps(spec), run_id))
     store = RunStore(old)
     runs = {}
     for run_id, _ in rows:
         stored = store.get(run_id)
-        assert stored is not None
         runs[run_id] = ArchivedRun(stored, store)
     assert runs[first].request.early_exit == ExitOptions(give_up_after=9, give_up_below=0.2)
-    assert runs[first].plan.request.early_exit == ExitOptions.from_json(
-        {**chosen, "give_up_after": 9, "give_up_below": 0.2}
-    )
+    assert runs[first].plan.request.early_exit == ExitOptions.from_json(chosen)
     assert runs[second].request.early_exit == ExitOptions()
     assert runs[second].plan.request.early_exit is None
     for run_id, spec in rows[2:]:
@@ -118,27 +102,28 @@ def test_what_was_asked_is_told_from_what_was_decided(old: Path) -> None:
     store.close()
 
 
+def read_events(path: Path) -> tuple[int, list[Any]]:
+    """The version of the schema, and the stored events."""
+    with closing(sqlite3.connect(path)) as db:
+        events = db.execute("SELECT * FROM events ORDER BY run_id, seq").fetchall()
+        return db.execute("PRAGMA user_version").fetchone()[0], events
+
+
 def test_a_store_is_migrated_once(old: Path) -> None:
     RunStore(old).close()
-    with sqlite3.connect(old) as db:
-        assert db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION
-        before = db.execute("SELECT * FROM events ORDER BY run_id, seq").fetchall()
+    before = read_events(old)
+    assert before[0] == SCHEMA_VERSION
     RunStore(old).close()
-    with sqlite3.connect(old) as db:
-        assert db.execute("SELECT * FROM events ORDER BY run_id, seq").fetchall() == before
+    assert read_events(old) == before
 
 
 def test_a_failed_migration_changes_nothing(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flashedge.errors import StoreError
-    from flashedge.runtime.records import schema
-
     broken = (*schema.MIGRATIONS[0], "UPDATE missing SET a = 1")
     monkeypatch.setattr(schema, "MIGRATIONS", (broken,))
-    before = sqlite3.connect(old).execute("SELECT * FROM events ORDER BY run_id, seq").fetchall()
+    before = read_events(old)
     with pytest.raises(StoreError, match="no such table"):
         RunStore(old)
-    with sqlite3.connect(old) as db:
-        assert db.execute("PRAGMA user_version").fetchone()[0] == 1
-        assert db.execute("SELECT * FROM events ORDER BY run_id, seq").fetchall() == before
+    assert read_events(old) == before
+    assert before[0] == 1
     monkeypatch.undo()
     assert RunStore(old).list(status="failed")[0].error is not None

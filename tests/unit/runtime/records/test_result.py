@@ -68,9 +68,8 @@ async def test_answers_without_a_box_are_marked_and_change_nothing_but_the_vote(
         assert named["unboxed"] is True
         assert named["votes"] == boxed["votes"]
         assert (named["answer"], named["choice"]) == (boxed["answer"], boxed["choice"])
-        assert [n["token_ids"] for n in named["tree"]["nodes"]] == [
-            n["token_ids"] for n in boxed["tree"]["nodes"]
-        ]
+        drawn = [[n["token_ids"] for n in run["tree"]["nodes"]] for run in (named, boxed)]
+        assert drawn[0] == drawn[1]
 
 
 async def test_a_probed_box_is_better_than_a_named_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,20 +87,12 @@ async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved
     prompt = 7
     longest = prompt + max(len(outcome.tree.path_token_ids(node)) for node in outcome.tree.nodes)
 
-    def judge(
-        invariant: bool | None, tokens: int, cut_by: str | None = None, **options: Any
-    ) -> bool | None:
+    def judge(invariant: Any, tokens: int, cut_by: str | None = None, **options: Any) -> Any:
+        plan, usage = Plan(request=replace(BEAM, options=options)), Usage(prompt_tokens=prompt)
         self_test = {"batch_invariant": invariant, "invariant_tokens": tokens}
-        found = result.build_result(
-            "run-1",
-            Plan(request=replace(BEAM, options=options)),
-            replace(outcome, cut_by=cut_by),
-            Usage(prompt_tokens=prompt),
-            Timing(),
-            self_test=self_test,
-        )
-        verdict: bool | None = found["deterministic"]
-        return verdict
+        ended = replace(outcome, cut_by=cut_by)
+        found = result.build_result("r", plan, ended, usage, Timing(), self_test=self_test)
+        return found["deterministic"]
 
     assert judge(True, longest) is True
     assert judge(True, longest - 1) is False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -12,43 +13,26 @@ import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from flashedge import events
 from flashedge.errors import NotFound, StoreError
-from flashedge.events import (
-    CertaintyUpdated,
-    EarlyExit,
-    Probed,
-    Progress,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    StepCompleted,
-    from_json,
-    to_json,
-)
+from flashedge.events import Progress, RunFinished, from_json, to_json
 from flashedge.runtime.records import store as run_store
 from flashedge.runtime.records.schema import translate_errors
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.validation import Request
 from flashedge.types import MAX_SEED, NodeId, Problem
-from tests.support.made_run import build_result, build_start
+from tests.support.made_run import build_result, build_start, build_step
 
 SPEC = Request(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
 RESULT = build_result()
 START = build_start(SPEC, [("é\n\n", 0.1)], queue_s=0.25, seed=MAX_SEED)
 EVENTS = (*(e for e in START if not isinstance(e, Progress)), RunFinished(result=RESULT))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RunStore]:
-    opened = RunStore(tmp_path / "state" / "runs.db")
-    yield opened
-    opened.close()
 
 
 def _filled(store: RunStore, run_id: str = "r1", at: float = 1.0) -> None:
@@ -61,7 +45,6 @@ def _filled(store: RunStore, run_id: str = "r1", at: float = 1.0) -> None:
 def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
     _filled(store)
     run = store.get("r1")
-    assert run is not None
     assert (run.status, run.result, run.finished_at) == ("finished", RESULT, 2.0)
     assert (run.answer, run.tree_tokens, run.total_s) == ("2", 80, 0.2)
     assert Request.from_json(run.spec) == Request.from_json(SPEC)
@@ -75,14 +58,14 @@ def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
 def test_early_exits_go_through_json() -> None:
     measures = {"entropy": 0.5, "reward": 0.9}
     for event in (
-        CertaintyUpdated(certainty=0.5, answers=3, measures=measures, progress=4, tokens=99),
-        CertaintyUpdated(certainty=None, answers=0),
-        Probed(node=NodeId(3), text=" 7}", tokens=2),
-        EarlyExit(reason="non_convergence", tokens=120),
+        events.CertaintyUpdated(certainty=0.5, answers=3, measures=measures, progress=4, tokens=99),
+        events.CertaintyUpdated(certainty=None, answers=0),
+        events.Probed(node=NodeId(3), text=" 7}", tokens=2),
+        events.EarlyExit(reason="non_convergence", tokens=120),
     ):
         assert from_json(json.loads(json.dumps(to_json(event)))) == event
     old = {"type": "CertaintyUpdated", "certainty": 0.5, "answers": 2}
-    assert from_json(old) == CertaintyUpdated(certainty=0.5, answers=2)
+    assert from_json(old) == events.CertaintyUpdated(certainty=0.5, answers=2)
 
 
 def test_listing_is_newest_first_and_pages(store: RunStore) -> None:
@@ -180,10 +163,9 @@ def test_progress_and_unknown_runs_are_not_stored(store: RunStore) -> None:
     assert store.get("r").status == "queued"  # type: ignore[union-attr]
     store.append("r", 1, EVENTS[0])
     assert store.get("r").status == "running"  # type: ignore[union-attr]
-    with pytest.raises(StoreError):  # the number is taken
-        store.append("r", 1, EVENTS[1])
-    with pytest.raises(StoreError):  # no such run
-        store.append("nobody", 1, EVENTS[0])
+    for taken_or_unknown in ("r", "nobody"):
+        with pytest.raises(StoreError):
+            store.append(taken_or_unknown, 1, EVENTS[1])
     assert store.events("r")[0][0] == 1
 
 
@@ -193,8 +175,8 @@ def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
         "queued": None,
         "running": EVENTS[0],
         "done": RunFinished(result=RESULT),
-        "failed": RunFailed(error="engine died", code="engine_dead", hint="restart"),
-        "gone": RunCancelled(reason="client disconnected"),
+        "failed": events.RunFailed(error="engine died", code="engine_dead", hint="restart"),
+        "gone": events.RunCancelled(reason="client disconnected"),
     }
     for run_id, event in endings.items():
         store.create(run_id, SPEC, 1.0)
@@ -205,15 +187,9 @@ def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
 
     store = RunStore(tmp_path / "runs.db")
     assert set(store.interrupt_unfinished()) == set(endings)
-    status = {r.id: r.status for r in store.list()}
-    assert status == {
-        "queued": "interrupted",
-        "running": "interrupted",
-        "done": "finished",
-        "failed": "failed",
-        "gone": "cancelled",
-        "old": "finished",
-    }
+    ended = {"done": "finished", "failed": "failed", "gone": "cancelled", "old": "finished"}
+    expected = {"queued": "interrupted", "running": "interrupted", **ended}
+    assert {run.id: run.status for run in store.list()} == expected
     assert store.get("done").result == RESULT  # type: ignore[union-attr]
     assert store.get("failed").error["hint"] == "restart"  # type: ignore[union-attr,index]
     assert store.interrupt_unfinished() == []
@@ -221,10 +197,10 @@ def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) -> None:
-    steps = [event for event in EVENTS if isinstance(event, StepCompleted)]
-    for run_id in ("cancelled", "open", "never begun"):
-        store.create(run_id, SPEC, 1.0)
+    steps = [event for event in EVENTS if isinstance(event, events.StepCompleted)]
+    store.create("never begun", SPEC, 1.0)
     for run_id in ("cancelled", "open"):
+        store.create(run_id, SPEC, 1.0)
         for seq, event in enumerate(EVENTS[:-1], 1):
             store.append(run_id, seq, event)
     store.finish("cancelled", "cancelled", None, {"message": "by hand"}, 2.0)
@@ -266,7 +242,6 @@ def test_kill_9_loses_no_acknowledged_event(tmp_path: Path, delay_s: float) -> N
     writer = subprocess.Popen(
         [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
     )
-    assert writer.stdout is not None
     assert writer.stdout.readline() == "1\n"
     time.sleep(delay_s)
     writer.send_signal(signal.SIGKILL)
@@ -288,9 +263,7 @@ def test_full_database_says_so_and_works_again_with_room(store: RunStore) -> Non
     store.create("r", SPEC, 1.0)
     pages = store._db.execute("PRAGMA page_count").fetchone()[0]
     store._db.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()
-    big = StepCompleted(
-        node=NodeId(1), token_ids=(), logprobs=(), text="x" * 20_000, steps=(), finish="stop"
-    )
+    big = build_step(1, "x" * 20_000)
     store.append("r", 1, EVENTS[0])
     with pytest.raises(StoreError, match="full") as caught:
         store.append("r", 2, big)
@@ -301,8 +274,15 @@ def test_full_database_says_so_and_works_again_with_room(store: RunStore) -> Non
     assert [s for s, _ in store.events("r")] == [1, 2]
 
 
-_CAPPED = textwrap.dedent(
-    """
+def run_python(code: str, *arguments: object) -> str:
+    """Run it in a process of its own, and return what it prints."""
+    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+_CAPPED = """
     import resource, signal, sys
     from pathlib import Path
     from flashedge.errors import StoreError
@@ -312,31 +292,23 @@ _CAPPED = textwrap.dedent(
     store.create("r", {}, 1.0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
-    seq = 0
-    try:
-        while True:
+    seq, failures = 0, 0
+    while failures < 2:
+        try:
             store.append("r", seq + 1, RunFailed(error="x" * 5000, code="c"))
             seq += 1
-    except StoreError as error:
-        print(seq, error.line)
-    try:
-        store.append("r", seq + 1, RunFailed(error="x" * 5000, code="c"))
-    except StoreError:
-        pass
+        except StoreError as error:
+            failures, line = failures + 1, error.line
     assert len(store.events("r")) == seq
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     store.append("r", seq + 1, RunFailed(error="after", code="c"))
-    """
-)
+    print(seq, line)
+"""
 
 
 def test_a_file_system_without_room_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
-    done = subprocess.run(
-        [sys.executable, "-c", _CAPPED, str(path)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    told, _, line = done.stdout.partition(" ")
+    told, _, line = run_python(_CAPPED, path).partition(" ")
     assert "disk is full" in line
     assert int(told) > 10
     store = RunStore(path)
@@ -344,8 +316,7 @@ def test_a_file_system_without_room_is_reported(tmp_path: Path) -> None:
     store.close()
 
 
-_UNPRIVILEGED = textwrap.dedent(
-    """
+_UNPRIVILEGED = """
     import os, sys
     from pathlib import Path
     from flashedge.errors import StoreError
@@ -358,87 +329,74 @@ _UNPRIVILEGED = textwrap.dedent(
             print("opened", path)
         except StoreError as error:
             print(error.line)
-    """
-)
+"""
 
 
-def test_no_permission_names_the_folder(tmp_path: Path) -> None:
+def test_no_permission_names_the_folder() -> None:
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
         folder = Path(name)
         folder.chmod(0o755)
         (locked := folder / "locked").mkdir()
         RunStore(locked / "there.db").close()
-        RunStore(folder / "file.db").close()
         (locked / "there.db").chmod(0o444)
-        (folder / "file.db").chmod(0o444)
-        (locked).chmod(0o555)
+        locked.chmod(0o555)
         paths = [locked / "new.db", locked / "sub" / "new.db", locked / "there.db"]
-        done = subprocess.run(
-            [sys.executable, "-c", _UNPRIVILEGED, *map(str, paths)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        lines = run_python(_UNPRIVILEGED, *paths).splitlines()
         locked.chmod(0o755)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
     assert len(lines) == 3
     assert all("write permission on" in line for line in lines), lines
 
 
-def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+NO_DATABASE = b"not a database at all, but long enough to be looked at\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "said"),
+    [
+        (NO_DATABASE, "", "not an SQLite database; move it away"),
+        (b"", "CREATE TABLE bookmarks (url)", "another program"),
+        (None, "PRAGMA user_version = 99", "newer FlashEdge.*; update"),
+    ],
+)
+def test_what_is_no_store_is_refused_and_left_alone(
+    tmp_path: Path, before: bytes | None, change: str, said: str
+) -> None:
     path = tmp_path / "runs.db"
-    path.write_bytes(b"not a database at all, but long enough to be looked at\n" * 100)
-    with pytest.raises(StoreError, match="not an SQLite database") as caught:
+    if before is None:
+        RunStore(path).close()
+    else:
+        path.write_bytes(before)
+    if change:
+        with closing(sqlite3.connect(path)) as db:
+            db.execute(change)
+            db.commit()
+    content = path.read_bytes()
+    with pytest.raises(StoreError) as caught:
         RunStore(path)
-    assert caught.value.hint
+    assert re.search(said, caught.value.line), caught.value.line
+    assert path.read_bytes() == content
+
+
+def test_a_folder_or_a_damaged_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="can't be opened"):
         RunStore(tmp_path)
-
-
-def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    other = sqlite3.connect(path)
-    other.execute("CREATE TABLE bookmarks (url)")
-    other.commit()
-    other.close()
-    before = path.read_bytes()
-    with pytest.raises(StoreError, match="another program"):
-        RunStore(path)
-    assert path.read_bytes() == before
-
-
-def test_a_newer_schema_is_refused_unchanged(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    store = RunStore(path)
-    store._db.execute("PRAGMA user_version = 99")
-    store.close()
-    with pytest.raises(StoreError, match="newer FlashEdge") as caught:
-        RunStore(path)
-    assert "update" in caught.value.line
-
-
-def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = RunStore(path)
     for i in range(20):
         _filled(store, f"r{i}")
     store.close()
-    data = bytearray(path.read_bytes())
-    data[4096:] = os.urandom(len(data) - 4096)
-    path.write_bytes(data)
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + os.urandom(len(data) - 4096))
     with pytest.raises(StoreError, match=r"damaged|not an SQLite"):
         RunStore(path).list()
 
 
 def test_a_locked_file_is_busy_not_broken(store: RunStore) -> None:
-    other = sqlite3.connect(store.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
     store._db.execute("PRAGMA busy_timeout = 50")
-    with pytest.raises(StoreError, match="locked"):
-        store.create("r", SPEC, 1.0)
-    other.execute("ROLLBACK")
-    other.close()
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="locked"):
+            store.create("r", SPEC, 1.0)
     store.create("r", SPEC, 1.0)
 
 
