@@ -9,9 +9,10 @@ import pytest
 
 from flashedge.errors import Conflict, NotFound, RequestError
 from flashedge.runtime.drive.earlier_run import EarlierRun
-from tests.support.runtime_rig import BEAM, drive, driver_of, sim_engines
+from flashedge.runtime.request.validation import Request
+from tests.support.runtime_rig import BEAM, drive, driver_of, folded, nodes_of, sim_engines
 from tests.support.service_rig import Rig
-from tests.unit.runtime.drive.test_strategies import every_strategy, spec_of
+from tests.unit.runtime.drive.test_strategies import BY_VOTE, every_strategy, spec_of
 
 NAME = "run-" + "ab-0" * 4
 
@@ -19,25 +20,20 @@ NAME = "run-" + "ab-0" * 4
 def counted(engines: Any) -> dict[str, int]:
     """Requests that the engines were asked, by kind, from now on."""
     asked = {"extend": 0, "score": 0}
-
-    def count(engine: Any, name: str) -> None:
+    for engine, name in ((engines.generator, "extend"), (engines.verifier, "score")):
         method = getattr(engine, name)
 
-        def call(request: Any) -> Any:
+        def count(request: Any, name: str = name, method: Any = method) -> Any:
             asked[name] += 1
             return method(request)
 
-        setattr(engine, name, call)
-
-    count(engines.generator, "extend")
-    count(engines.verifier, "score")
+        setattr(engine, name, count)
     return asked
 
 
 @every_strategy
 async def test_a_continued_run_builds_the_tree_of_one_and_repeats_no_work(strategy: str) -> None:
-    spec = spec_of(strategy)
-    engines = sim_engines()
+    spec, engines = spec_of(strategy), sim_engines()
     asked = counted(engines)
     whole = await drive(engines, spec)
     needed = dict(asked)
@@ -45,6 +41,7 @@ async def test_a_continued_run_builds_the_tree_of_one_and_repeats_no_work(strate
         engines = sim_engines()
         asked = counted(engines)
         short = await drive(engines, replace(spec, token_budget=part))
+        assert folded(short.events) == nodes_of(short.outcome.tree, spec)
         first = dict(asked)
         told: list[Any] = []
         driver = driver_of(engines, spec, told.append, EarlierRun.from_events(short.events))
@@ -53,6 +50,16 @@ async def test_a_continued_run_builds_the_tree_of_one_and_repeats_no_work(strate
         assert driver.probe_tokens == sum(p.tokens for p in told if type(p).__name__ == "Probed")
         assert {k: asked[k] - needed[k] for k in asked} == {"extend": 0, "score": 0}
         assert first["extend"] < needed["extend"] or short.outcome.cut_by is None
+
+
+@pytest.mark.parametrize("budget", [60, None])
+@pytest.mark.parametrize("spec", [BY_VOTE, spec_of("mcts", n=8, options={"parallel": 4})])
+async def test_a_run_that_drops_work_goes_on_alike(spec: Request, budget: int | None) -> None:
+    whole = await drive(sim_engines(), spec)
+    short = await drive(sim_engines(), replace(spec, token_budget=budget))
+    earlier = EarlierRun.from_events(short.events)
+    driver = driver_of(sim_engines(), spec, lambda event: None, earlier)
+    assert await driver.run() == whole.outcome
 
 
 async def test_a_named_run_is_created_once(rig: Rig) -> None:

@@ -5,7 +5,6 @@ The artifact has its prefix-aware order commented out: `test_the_engines_receive
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -14,60 +13,57 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.engine.base import Chunk, ExtendRequest, Generator
-from flashedge.runtime.drive.engines import Ordering
+from flashedge.runtime.drive.engines import Engines, Ordering
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
-from flashedge.types import TokenIds
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
 from scripts.lab.sim.clock import run_virtual
-from tests.support.runtime_rig import BEAM, TIGHT, TINY, drive, driver_of, sim_engines
+from scripts.lab.sim.pair import SimConfig
+from tests.support.runtime_rig import (
+    BEAM,
+    CONFIG,
+    MODEL,
+    TIGHT,
+    TINY,
+    drive,
+    driver_of,
+    sim_engines,
+)
 from tests.support.service_rig import Serve, ended
+from tests.support.speculation_rig import engines_with, get_generator
 from tests.unit.runtime.drive.test_strategies import spec_of
 
 WIDE = replace(BEAM, n=32, branching=2)
 
 
-class RecordingGenerator:
-    def __init__(self, inner: Generator) -> None:
-        self._inner = inner
-        self.requested: list[TokenIds] = []
-        self.cached_tokens = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        self.requested.append(request.token_ids)
-        async for chunk in self._inner.extend(request):
-            self.cached_tokens += chunk.cached_tokens
-            yield chunk
-
-
-def build_tight_config(tokens: int) -> Any:
+def build_tight_config(tokens: int) -> SimConfig:
     kv_bytes = tokens * TINY.kv_bytes_per_token
     return replace(TIGHT, kv_bytes=kv_bytes, max_model_len=96)
 
 
+def build_engines(config: SimConfig, order: Ordering) -> Engines:
+    return replace(engines_with(config, lookahead=False, model=MODEL), order=order)
+
+
 async def count_cached(spec: Request, tokens: int, order: Ordering) -> tuple[int, int]:
     """Tokens of KV that generator and verifier reused."""
-    engines = sim_engines(config=build_tight_config(tokens))
-    generator: Any = RecordingGenerator(engines.generator)
-    driver = driver_of(replace(engines, generator=generator, order=order), spec, lambda event: None)
+    engines = build_engines(build_tight_config(tokens), order)
+    driver = driver_of(engines, spec, lambda event: None)
     await driver.run()
-    return generator.cached_tokens, driver.scoring.cached_tokens
+    generated = sum(chunk.cached_tokens for chunk in get_generator(engines).chunks)
+    return generated, driver.scoring.cached_tokens
 
 
 def test_the_engines_receive_paths_in_prefix_order() -> None:
     async def record_levels(order: Ordering) -> list[int]:
         """What neighbours share in each level that the generator receives."""
-        engines = sim_engines()
-        generator: Any = RecordingGenerator(engines.generator)
-        story = await drive(replace(engines, generator=generator, order=order), WIDE)
+        engines = build_engines(CONFIG, order)
+        story = await drive(engines, WIDE)
+        requested = [request.token_ids for request in get_generator(engines).requests]
         depths = [node.depth for node in story.outcome.tree.nodes.values()][1:]
         found, at = [], 0
         for depth in range(1, max(depths) + 1):
-            level = generator.requested[at : at + depths.count(depth)]
+            level = requested[at : at + depths.count(depth)]
             at += len(level)
             found.append(sum_shared(level, arrival_order(level)))
             best.append(sum_shared(level, prefix_order(level)))
@@ -107,18 +103,13 @@ def test_a_sweep_reuses_more_of_a_tight_kv(kv_tokens: int) -> None:
     """Summed over several runs: a single one may be lucky."""
 
     def total(order: Ordering) -> tuple[int, int]:
-        runs = [
-            run_virtual(count_cached(replace(WIDE, seed=seed), kv_tokens, order))
-            for seed in range(5)
-        ]
+        specs = [replace(WIDE, seed=seed) for seed in range(5)]
+        runs = [run_virtual(count_cached(spec, kv_tokens, order)) for spec in specs]
         return sum(g for g, _ in runs), sum(v for _, v in runs)
 
     swept, arrived = total(sweep_order), total(arrival_order)
     assert swept[0] > arrived[0]
     assert swept[1] > arrived[1]
-
-
-# ---------------------------------------------------------------- the switch
 
 
 @pytest.mark.parametrize(

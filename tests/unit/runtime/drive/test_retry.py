@@ -13,6 +13,7 @@ from flashedge.runtime.drive.retry import retry_after_restart
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")
+TOO_LONG = ContextOverflow("too long")
 INNOCENT = EngineDead("another one killed it")
 INNOCENT.is_suspect = False
 
@@ -80,19 +81,6 @@ async def test_a_dead_engine_that_still_looks_ready_is_waited_for() -> None:
     assert await retry_after_restart(engine, work, lambda waited_s: None) == pytest.approx(1.05)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("errors", [(FAILED,) * 3, (DEAD, DEAD, FAILED), (DEAD, FAILED, FAILED)])
-async def test_the_third_failure_is_raised(errors: tuple[Exception, ...]) -> None:
-    with pytest.raises(GenerationFailed):
-        await outcome(Engine(), *errors)
-
-
-async def test_an_engine_that_dies_each_time_is_an_error() -> None:
-    engine = Engine()
-    with pytest.raises(EngineDead, match="it died"):
-        await outcome(engine, *[DEAD] * 4)
-    assert engine.waits == 3
-
-
 async def test_work_that_was_not_in_the_step_is_done_again_however_often_the_engine_dies() -> None:
     done, waited = await outcome(Engine(), *[INNOCENT] * 100)
     assert done == 101
@@ -100,10 +88,35 @@ async def test_work_that_was_not_in_the_step_is_done_again_however_often_the_eng
 
 
 async def test_deaths_of_others_take_no_attempt() -> None:
-    errors = [DEAD, INNOCENT, DEAD, INNOCENT, DEAD]
-    assert (await outcome(Engine(), *errors))[0] == 6
-    with pytest.raises(EngineDead, match="it died"):
-        await outcome(Engine(), *errors, DEAD)
+    assert (await outcome(Engine(), DEAD, INNOCENT, DEAD, INNOCENT, DEAD))[0] == 6
+
+
+@pytest.mark.parametrize(
+    ("errors", "raised", "waits"),
+    [
+        ((FAILED,) * 3, FAILED, 0),
+        ((DEAD, DEAD, FAILED), FAILED, 2),
+        ((DEAD, FAILED, FAILED), FAILED, 1),
+        ((DEAD,) * 4, DEAD, 3),
+        ((DEAD, INNOCENT, DEAD, INNOCENT, DEAD, DEAD), DEAD, 5),
+        ((TOO_LONG,), TOO_LONG, 0),
+    ],
+)
+async def test_what_is_not_repeated_is_raised(
+    errors: tuple[Exception, ...], raised: Exception, waits: int
+) -> None:
+    """The third failure, the fourth death in its own steps, a wrong request at once."""
+    engine = Engine()
+    with pytest.raises(type(raised)) as caught:
+        await outcome(engine, *errors)
+    assert (caught.value, engine.waits) == (raised, waits)
+
+
+async def test_an_engine_that_was_given_up_is_an_error_at_once() -> None:
+    engine = Engine(given_up=True)
+    with pytest.raises(EngineDead, match="given up"):
+        await outcome(engine, DEAD)
+    assert engine.waits == 1
 
 
 class SharedEngine(Engine):
@@ -141,24 +154,10 @@ async def test_a_request_that_ends_the_engine_each_time_fails_alone(culprits: se
         return await retry_after_restart(engine, work, lambda waited_s: None)  # type: ignore[arg-type]
 
     ends = await asyncio.gather(*map(ask, range(20)), return_exceptions=True)
-    assert {i for i, end in enumerate(ends) if isinstance(end, EngineDead)} == culprits
-    assert [end for end in ends if not isinstance(end, EngineDead)] == [
-        i for i in range(20) if i not in culprits
-    ]
+    ends = [None if isinstance(end, EngineDead) else end for end in ends]
+    assert ends == [None if i in culprits else i for i in range(20)]
     assert [len(step) for step in engine.steps[:2]] == [20, 20]
     assert all(len(step) == 1 for step in engine.steps[2:])
-
-
-async def test_an_engine_that_was_given_up_is_an_error_at_once() -> None:
-    engine = Engine(given_up=True)
-    with pytest.raises(EngineDead, match="given up"):
-        await outcome(engine, DEAD)
-    assert engine.waits == 1
-
-
-async def test_a_wrong_request_is_not_repeated() -> None:
-    with pytest.raises(ContextOverflow):
-        await outcome(Engine(), ContextOverflow("too long"))
 
 
 @pytest.mark.parametrize("error", [DEAD, FAILED])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
 from flashedge.events import EngineRestarted, Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.scoring import ScoreOnce
+from flashedge.runtime.request.validation import Request
 from flashedge.types import STRATEGIES
 from scripts.lab.sim.model import SimModel
 from scripts.lab.sim.pair import Faults, SimConfig, SimulatedVerifier
@@ -33,6 +34,10 @@ from tests.support.runtime_rig import (
 REQUEST = ScoreRequest(problem=PROBLEM, steps=("Next w1 w2",))
 OTHER = replace(REQUEST, steps=("Next w1 w3",))
 TWINS = SimModel(TRACE, common=0.7)  # half of all sibling pairs are the same words
+
+
+def spec_of(strategy: str) -> Request:
+    return replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
 
 
 class Counting(EngineProxy[Verifier]):
@@ -95,7 +100,7 @@ async def test_a_failure_reaches_only_the_request_that_failed() -> None:
 @pytest.mark.parametrize("early", [False, True], ids=["by levels", "early"])
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 async def test_the_tree_stays_the_same(strategy: str, early: bool) -> None:
-    spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
+    spec = spec_of(strategy)
     expected = await drive(sim_engines(model=TWINS).switch(score_once=False), spec)
     faults = Faults(fail_requests=frozenset({1}), die_after_steps=frozenset({3}), restart_s=2.0)
     engines = sim_engines(model=TWINS, verifier=faults).switch(early_scores=early)
@@ -108,8 +113,8 @@ async def test_duplicates_cost_the_verifier_nothing() -> None:
     for on in (False, True):
         engines = sim_engines(model=TWINS)
         counting = Counting(engines.verifier)
-        driver = driver_of(watched(engines, counting, on), BEAM, lambda event: None)
-        assert await driver.run() == expected.outcome
+        engines = replace(engines, verifier=counting).switch(score_once=on)
+        assert (await drive(engines, BEAM)).outcome == expected.outcome
         asked.append(len(counting.asked))
     nodes = [n for n in expected.outcome.tree.nodes.values() if n.segment is not None]
     paths = {expected.outcome.tree.path_steps(node.id) for node in nodes}
@@ -117,32 +122,27 @@ async def test_duplicates_cost_the_verifier_nothing() -> None:
     assert len(paths) < 0.8 * len(nodes)
 
 
-def watched(engines: Engines, verifier: Counting, score_once: bool) -> Engines:
-    return replace(engines, verifier=verifier).switch(score_once=score_once)
-
-
 class ShortVerifier(EngineProxy[Any]):
     steps = 2
-    kind: type[ContextOverflow] = PathOverflow
+
+    def __init__(self, engine: Any, error: type[ContextOverflow]) -> None:
+        super().__init__(engine)
+        self._error = error
 
     async def score(self, request: ScoreRequest) -> StepScores:
         if len(request.steps) > self.steps:
-            raise self.kind("the path is too long")
-        found: StepScores = await self._engine.score(request)
-        return found
+            raise self._error("the path is too long")
+        return cast(StepScores, await self._engine.score(request))
 
 
-def shorten(engines: Engines) -> tuple[Engines, ShortVerifier]:
-    verifier: Any = ShortVerifier(engines.verifier)
-    return replace(engines, verifier=verifier), verifier
+def shorten(engines: Engines, error: type[ContextOverflow] = PathOverflow) -> Engines:
+    return replace(engines, verifier=ShortVerifier(engines.verifier, error))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 async def test_the_search_goes_on(strategy: str) -> None:
     engines = sim_engines()
-    short, _ = shorten(engines)
-    spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
-    tree = (await drive(short, spec)).outcome.tree
+    tree = (await drive(shorten(engines), spec_of(strategy))).outcome.tree
     if strategy in ("self_consistency", "probed_cot"):
         return  # they need no verifier
     judged = [node for node in tree.nodes.values() if node.scores]
@@ -154,20 +154,10 @@ async def test_the_search_goes_on(strategy: str) -> None:
     await assert_nothing_left(engines)
 
 
-async def test_speculation_does_not_change_what_overflows() -> None:
-    outcomes = []
-    for lookahead in (True, False):
-        short, _ = shorten(sim_engines().switch(lookahead=lookahead))
-        outcomes.append((await drive(short, BEAM)).outcome)
-    assert outcomes[0] == outcomes[1]
-
-
 async def test_a_problem_that_leaves_no_room_ends_the_run() -> None:
     engines = sim_engines()
-    short, verifier = shorten(engines)
-    verifier.kind = ContextOverflow
     with pytest.raises(ContextOverflow):
-        await drive(short, BEAM)
+        await drive(shorten(engines, ContextOverflow), BEAM)
     await assert_nothing_left(engines)
 
 
@@ -184,8 +174,7 @@ def early(engines: Engines) -> Engines:
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("config", [CONFIG, TIGHT], ids=["ample", "tight"])
 async def test_early_scores_change_no_tree(strategy: str, config: SimConfig) -> None:
-    spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
-    await drive_alike(early(sim_engines(config=config)), spec)
+    await drive_alike(early(sim_engines(config=config)), spec_of(strategy))
 
 
 async def test_a_level_waits_for_its_last_scores_only() -> None:
@@ -198,8 +187,10 @@ async def test_a_level_waits_for_its_last_scores_only() -> None:
         took_s = asyncio.get_running_loop().time() - began
         waited.append(driver.scoring.waiting.seconds)
         assert driver.generating.seconds + waited[-1] == pytest.approx(took_s)
+        assert 0 < waited[-1] < driver.generating.seconds
+        assert 0 < driver.scoring.cached_tokens < driver.scoring.tokens
     at_once_s, early_s = waited
-    assert 0 < early_s < at_once_s
+    assert early_s < at_once_s
 
 
 async def test_scores_begin_while_others_generate() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from flashedge.runtime.drive.segments import IncrementalText, StepTexts
 from flashedge.search.step_rules import build_rules
-from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS
+from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, TokenIds
 from tests.support.byte_codec import EOS, ByteCodec, Words
 
 PIECES = ["So 1.", "\n\n", " Wait", ", 2", "\n", " Hmm", "."]
@@ -23,9 +23,7 @@ class PieceCodec(ByteCodec):
         return "".join(PIECES[i] for i in token_ids)
 
 
-def split(
-    codec: ByteCodec, rule: str, ids: tuple[int, ...], *, to_end: bool = True
-) -> tuple[str, ...]:
+def split(codec: ByteCodec, rule: str, ids: TokenIds, *, to_end: bool = True) -> tuple[str, ...]:
     texts = StepTexts(codec=codec, rule=rule, max_step_tokens=3)
     return texts.split(ids, codec.decode(ids), to_end=to_end)
 
@@ -42,9 +40,9 @@ def test_an_answer_is_split_where_steps_would_have_ended(rule: str, steps: tuple
     assert split(PieceCodec(), rule, tuple(range(len(PIECES)))) == steps
 
 
-def test_a_segment_that_is_one_step_stays_whole() -> None:
-    for rule in (MARKERS, TOKENS):
-        assert split(PieceCodec(), rule, (0, 1, 3), to_end=False) == ("So 1.\n\n, 2",)
+@pytest.mark.parametrize("rule", [MARKERS, TOKENS])
+def test_a_segment_that_is_one_step_stays_whole(rule: str) -> None:
+    assert split(PieceCodec(), rule, (0, 1, 3), to_end=False) == ("So 1.\n\n, 2",)
 
 
 def test_no_step_is_blank_and_no_character_is_cut() -> None:
@@ -55,28 +53,21 @@ def test_no_step_is_blank_and_no_character_is_cut() -> None:
         assert split(PieceCodec(), rule, ()) == ("",)
 
 
-@given(st.text(alphabet=st.sampled_from("a é€😀\n"), max_size=20), st.data())
-def test_text_is_whole_however_it_is_cut(text: str, data: st.DataObject) -> None:
-    ids = text.encode()
-    decoder = IncrementalText(ByteCodec())
-    told = ""
-    while ids:
-        size = data.draw(st.integers(1, len(ids)))
-        told += decoder.feed(tuple(ids[:size]))
-        assert text.startswith(told)
-        assert "\N{REPLACEMENT CHARACTER}" not in told
-        ids = ids[size:]
-    assert told + decoder.flush() == text
+TEXT = st.text(alphabet=st.sampled_from("a é€😀\n"), max_size=20).map(str.encode)
+BYTES = st.binary(max_size=24).filter(lambda ids: EOS not in ids)
 
 
-@given(st.binary(max_size=24).filter(lambda b: EOS not in b), st.data())
-def test_bytes_that_are_no_text_come_out_as_decoded(ids: bytes, data: st.DataObject) -> None:
-    decoder, told, left = IncrementalText(ByteCodec()), "", ids
+@given(TEXT | BYTES, st.data())
+def test_text_is_whole_however_it_is_cut(ids: bytes, data: st.DataObject) -> None:
+    """Bytes that are no text come out as the codec decodes them."""
+    whole, decoder, told, left = ids.decode(errors="replace"), IncrementalText(ByteCodec()), "", ids
     while left:
         size = data.draw(st.integers(1, len(left)))
         told += decoder.feed(tuple(left[:size]))
         left = left[size:]
-    assert told + decoder.flush() == ids.decode(errors="replace")
+        if "\N{REPLACEMENT CHARACTER}" not in whole:
+            assert whole.startswith(told), "no half of a character is told"
+    assert told + decoder.flush() == whole
 
 
 def test_spaces_between_words_are_kept() -> None:

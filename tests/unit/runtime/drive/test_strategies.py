@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,6 @@ from flashedge import events
 from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.measures import ENTROPY
 from flashedge.runtime.drive.driver import Growth
-from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
@@ -29,7 +29,6 @@ from tests.support.runtime_rig import (
     assert_nothing_left,
     drive,
     drive_alike,
-    driver_of,
     folded,
     nodes_of,
     sim_engines,
@@ -62,9 +61,8 @@ async def test_the_events_tell_rollouts_and_answers() -> None:
     assert {tree[node].status for node in ends} == {NodeStatus.COMPLETE}
     assert len(told) > 1, "they are told while the search runs"
     steps = {e.node: e for e in story.events if isinstance(e, events.StepCompleted)}
-    assert {steps[node].answer for node in ends} == {
-        extract_answer(tree.path_text(node)) for node in ends
-    }
+    answers = {extract_answer(tree.path_text(node)) for node in ends}
+    assert {steps[node].answer for node in ends} == answers
     assert not any(e.answer for e in steps.values() if e.finish == "boundary")
 
 
@@ -95,8 +93,8 @@ async def test_the_events_tell_the_tree(strategy: str, aggregate: str) -> None:
 async def test_the_same_tree_in_tight_kv_and_over_a_dead_engine(strategy: str) -> None:
     spec = spec_of(strategy)
     faults = Faults(die_after_steps=frozenset({9}), restart_s=2.0)
-    for engines in (sim_engines(config=TIGHT), sim_engines(generator=faults)):
-        story = await drive_alike(engines, spec)
+    await drive_alike(sim_engines(config=TIGHT), spec)
+    story = await drive_alike(sim_engines(generator=faults), spec)
     other = await drive(sim_engines(), replace(spec, seed=spec.seed + 1))
     assert other.outcome.tree != story.outcome.tree
 
@@ -124,9 +122,8 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
     (checkpoint,) = outcome.history
     assert checkpoint.progress < spec.n
     assert outcome.tree.committed_tokens < whole.outcome.tree.committed_tokens
-    assert story.list_events(events.EarlyExit) == [
-        events.EarlyExit(reason="certainty", tokens=outcome.tree.committed_tokens)
-    ]
+    told = events.EarlyExit(reason="certainty", tokens=outcome.tree.committed_tokens)
+    assert story.list_events(events.EarlyExit) == [told]
     for node, seen in folded(story.events).items():  # a stopped run is the beginning of a whole one
         assert seen.token_ids == folded(whole.events)[node].token_ids
     result = build_result("run-1", Plan(request=spec), outcome, Usage(), Timing())
@@ -138,11 +135,9 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
 @searching
 async def test_a_run_that_never_settles_is_given_up(strategy: str) -> None:
     never = ExitOptions(thresholds={ENTROPY: 1.0}, detect=1, give_up_after=2, give_up_below=1.0)
-    outcomes = [
-        (await drive(sim_engines(), spec_of(strategy, n=6, seed=seed, early_exit=never))).outcome
-        for seed in range(8)
-    ]
-    assert any(outcome.cut_by == "non_convergence" for outcome in outcomes)
+    spec = spec_of(strategy, n=6, early_exit=never)
+    cuts = [(await drive(sim_engines(), replace(spec, seed=s))).outcome.cut_by for s in range(8)]
+    assert "non_convergence" in cuts
 
 
 async def test_open_ended_answers_are_grouped_by_wording() -> None:
@@ -163,10 +158,9 @@ async def test_open_ended_answers_are_grouped_by_wording() -> None:
 async def test_probes_never_touch_the_chain(beside: bool) -> None:
     for seed in range(10):
         options = {**PROBES, "beside": beside}
-        probed = await drive(sim_engines(), spec_of("probed_cot", seed=seed, options=options))
-        plain = await drive(
-            sim_engines(), spec_of("probed_cot", seed=seed, options={"probe_tokens": 0})
-        )
+        spec = spec_of("probed_cot", seed=seed, options=options)
+        probed = await drive(sim_engines(), spec)
+        plain = await drive(sim_engines(), replace(spec, options={"probe_tokens": 0}))
         ids = [s.outcome.tree.path_token_ids(s.outcome.finish.choice) for s in (probed, plain)]
         assert ids[0] == ids[1]
         assert probed.outcome.tree.committed_tokens == plain.outcome.tree.committed_tokens
@@ -206,12 +200,6 @@ async def test_a_chain_that_never_settles_is_given_up() -> None:
     assert "certainty" not in cuts
 
 
-async def test_a_dead_engine_repeats_a_probe() -> None:
-    for step in range(3, 30, 3):
-        faults = Faults(die_after_steps=frozenset({step}), restart_s=1.0)
-        await drive_alike(sim_engines(generator=faults), spec_of("probed_cot"))
-
-
 # ---------------------------------------------------------------- counted votes
 
 
@@ -233,10 +221,13 @@ async def test_a_batch_of_any_size_gives_the_same_tree(spec: Request) -> None:
     assert saved > 0
 
 
-async def test_a_killed_engine_changes_nothing() -> None:
-    for step in (3, 9, 15):
+@pytest.mark.parametrize(
+    ("spec", "steps"), [(BY_VOTE, (3, 9, 15)), (spec_of("probed_cot"), range(3, 30, 3))]
+)
+async def test_a_killed_engine_changes_nothing(spec: Request, steps: Sequence[int]) -> None:
+    for step in steps:
         faults = Faults(die_after_steps=frozenset({step}), restart_s=2.0)
-        await drive_alike(sim_engines(generator=faults), BY_VOTE)
+        await drive_alike(sim_engines(generator=faults), spec)
 
 
 @SPECS
@@ -255,13 +246,6 @@ async def test_a_deadline_and_a_cancel_leave_nothing_open(spec: Request) -> None
         await asyncio.wait({run})
         await assert_nothing_left(engines)
     assert cut > 5
-
-
-async def test_a_run_that_goes_on_gives_the_same_tree() -> None:
-    first = await drive(sim_engines(), BY_VOTE)
-    earlier = EarlierRun.from_events(first.events)
-    driver = driver_of(sim_engines(), BY_VOTE, lambda event: None, earlier)
-    assert (await driver.run()) == first.outcome
 
 
 def test_a_watched_node_is_told_of_once() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import RequestError
-from flashedge.events import Event, StepCompleted
+from flashedge.events import Event
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.scoring import Scoring
@@ -21,7 +21,7 @@ from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.base import Generated
 from flashedge.search.step_rules import split_steps
 from flashedge.search.tree import ROOT, Tree
-from flashedge.types import FinishReason, Judges, Segment
+from flashedge.types import FinishReason, Judges, NodeId, Segment
 from tests.support.byte_codec import ByteCodec
 from tests.support.runtime_rig import BEST, sim_engines
 
@@ -52,49 +52,41 @@ class Recorder:
         return StepScores(scores=scores, tokens=5, cached_tokens=0)
 
 
+def grow(text: str) -> tuple[Tree, NodeId, Segment]:
+    """A tree of one path with this text."""
+    tree, (node,) = Tree.from_seed(1).expand(ROOT, 1)
+    texts: dict[str, Any] = {"text": text, "steps": split_steps(text)}
+    segment = Segment(token_ids=(1,), logprobs=(0.0,), finish=FinishReason.STOP, **texts)
+    return tree.add_segment(node.id, segment), node.id, segment
+
+
 async def score(
-    text: str, *, judges: Judges = "steps", thinking: Thinking = CLOSED, **fields: Any
+    text: str, *, judges: Judges = "steps", **fields: Any
 ) -> tuple[tuple[float, ...], list[tuple[str, ...]]]:
     """Returns the scores of a path with this text, and the steps that the verifier saw."""
     spec, verifier = replace(BEST, **fields), Recorder()
     engines = replace(sim_engines(), verifier=verifier, judges=judges)  # type: ignore[arg-type]
     search = build_search(spec, judges)
     texts = StepTexts(codec=engines.generator.codec, max_step_tokens=8)
-    scoring = Scoring(
-        search,
-        spec,
-        engines,
-        SpeculationClient(search, spec, engines, texts),
-        NO_EARLIER_RUN,
-        lambda waited_s: None,
-        thinking,
-    )
-    tree, (node,) = Tree.from_seed(1).expand(ROOT, 1)
-    steps = split_steps(text)
-    segment = Segment(
-        token_ids=(1,), logprobs=(0.0,), text=text, steps=steps, finish=FinishReason.STOP
-    )
-    tree = tree.add_segment(node.id, segment)
-    scored = await scoring.score(SimpleNamespace(tree=tree), node.id)
+    client = SpeculationClient(search, spec, engines, texts)
+    ignore = lambda waited_s: None  # noqa: E731
+    scoring = Scoring(search, spec, engines, client, NO_EARLIER_RUN, ignore, CLOSED)
+    tree, node, _ = grow(text)
+    scored = await scoring.score(SimpleNamespace(tree=tree), node)
     return scored.scores, [request.steps for request in verifier.requests]
 
 
 ANSWER_STEPS = ("So 1 + 2 = 3.\n\n", "It is 3.")
 
 
-async def test_a_verifier_of_steps_sees_the_answers_steps_and_gives_one_score() -> None:
-    assert await score(PATH, judge="answer", aggregate="min") == ((0.4,), [ANSWER_STEPS])
-    assert (await score(PATH, judge="answer", aggregate="mean"))[0] == (0.65,)
-
-
-async def test_a_verifier_of_answers_sees_the_answer() -> None:
-    found = await score(PATH, judges="answers", judge="answer")
-    assert found == ((0.9,), [("".join(ANSWER_STEPS),)])
-
-
-async def test_by_default_a_verifier_of_steps_judges_the_thinking_too() -> None:
-    assert (await score(PATH))[1] == [split_steps(PATH)]
-    assert (await score(PATH, judges="answers"))[1] == [("".join(ANSWER_STEPS),)]
+async def test_a_verifier_judges_the_answer_or_by_default_all_that_it_can() -> None:
+    """One of steps sees the answer's steps, and gives one score. One of answers sees the answer."""
+    steps, answer, whole = [ANSWER_STEPS], [("".join(ANSWER_STEPS),)], [split_steps(PATH)]
+    assert await score(PATH, judge="answer", aggregate="min") == ((0.4,), steps)
+    assert await score(PATH, judge="answer", aggregate="mean") == ((0.65,), steps)
+    assert await score(PATH, judges="answers", judge="answer") == ((0.9,), answer)
+    assert (await score(PATH))[1] == whole, "the thinking too"
+    assert (await score(PATH, judges="answers"))[1] == answer
 
 
 async def test_without_an_end_of_the_thinking_there_is_nothing_to_judge() -> None:
@@ -120,19 +112,11 @@ def test_searches_that_prune_need_scores_of_steps() -> None:
 )
 def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> None:
     emitted: list[Event] = []
-    tree, (node,) = Tree.from_seed(1).expand(ROOT, 1)
-    segment = Segment(
-        token_ids=(1,),
-        logprobs=(0.0,),
-        text=text,
-        steps=split_steps(text),
-        finish=FinishReason.STOP,
-    )
+    tree, node, segment = grow(text)
+    now: Any = SimpleNamespace(tree=tree, history=())
     emitter = EventEmitter(emitted.append, "last", CLOSED.take_answer)
-    now: Any = SimpleNamespace(tree=tree.add_segment(node.id, segment), history=())
-    emitter.emit_turn(Generated(node=node.id, segment=segment), now, now)
+    emitter.emit_turn(Generated(node=node, segment=segment), now, now)
     (event,) = emitted
-    assert isinstance(event, StepCompleted)
     assert event.answer == answer
 
 
