@@ -45,8 +45,6 @@ def test_a_wide_level_is_faster_than_with_half_for_each_engine() -> None:
     half = split_evenly(80 * MIB, **costs)
     split = replace(half, generator_bytes=sizes[0], verifier_bytes=sizes[1])
     half_fit, split_fit = (refit_split(each, WIDE, **costs) for each in (half, split))
-    assert half_fit is not None
-    assert split_fit is not None
     assert split_fit.seconds < half_fit.seconds
 
 
@@ -57,9 +55,7 @@ def test_without_the_split_the_plan_or_the_configuration_stands() -> None:
     assert choose_start_split(plan_pair(40 * MIB), load_config(given)) == (50 * MIB, 40 * MIB)
 
 
-def test_engines_on_different_cards_keep_what_their_cards_have(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_engines_on_two_cards_keep_what_their_cards_have(monkeypatch: pytest.MonkeyPatch) -> None:
     cards = read_cards(fake_cards("4090", "3060"))
     engines = [EngineCards(cards=(card,), is_chosen=True) for card in cards]
     assert choose_start_split(plan_pair(40 * MIB), load_config()) != (40 * MIB, 40 * MIB)
@@ -76,9 +72,7 @@ def test_the_sum_of_configured_sizes_is_divided() -> None:
     assert sizes == choose_start_split(plan_pair(40 * MIB), load_config())
 
 
-def test_memory_too_small_for_a_path_is_divided_as_planned(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_memory_below_one_path_is_divided_as_planned(caplog: pytest.LogCaptureFixture) -> None:
     assert choose_start_split(plan_pair(MIB), load_config()) == (MIB, MIB)
     assert "as planned" in caplog.text
 

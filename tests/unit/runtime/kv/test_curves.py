@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
+from itertools import product
 
 import pytest
 
-from flashedge.config import load_config
+from flashedge.config import Config
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ConfigError
 from flashedge.models.registry import find_pair
@@ -27,12 +27,8 @@ def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None
     """The profile of a generator and a verifier whose step times are a formula. skipped: a decode
     point without a measurement."""
     prefills = [sample(PREFILL, b, 0, new) for b in (1, 4) for new in (16, 64, 256)]
-    decodes = [
-        sample(DECODE, batch, context, 1)
-        for batch in (1, 8, 64)
-        for context in (32, 256, 768)
-        if (batch, context) != skipped
-    ]
+    points = [point for point in product((1, 8, 64), (32, 256, 768)) if point != skipped]
+    decodes = [sample(DECODE, *point, 1) for point in points]
     return Profile(
         made_at="2026-11-21T10:00:00+00:00",
         quick=True,
@@ -75,8 +71,7 @@ def test_a_profile_of_one_model_is_refused() -> None:
         build_curves(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
 
 
-def test_a_profile_is_used_if_it_was_made_on_this_device(tmp_path: Path) -> None:
-    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+def test_a_profile_is_used_if_it_was_made_on_this_device(config: Config) -> None:
     pair = find_pair("bundled", config)
     fallback = load_curves(pair, config)
     assert "roofline" in fallback.source

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,6 @@ from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
 from flashedge.scheduling.kv.stages import Workload
-from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimEngine
 from scripts.lab.sim.pair import Faults
 from tests.support.engine_rig import ask, generate
@@ -117,13 +114,11 @@ async def managed_engines(
     engines = sim_engines(config=ROOM, verifier=verifier)
     views = [await engine.view() for engine in both(engines)]
     curve = RooflineCurve(device=RTX_4090, shape=TINY)
-    costs = [
-        build_engine_cost(curve, view.block_bytes, view.block_tokens, ROOM.max_model_len, 64)
-        for view in views
-    ]
+    sizes = [(view.block_bytes, view.block_tokens) for view in views]
+    costs = [build_engine_cost(curve, *size, ROOM.max_model_len, 64) for size in sizes]
     curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
-    pair, both_costs = (engines.generator, engines.verifier), (costs[0], costs[1])
-    manager = KvManager(*pair, both_costs, curves, kv_bytes=kv_bytes, link=link)
+    pair = engines.generator, engines.verifier
+    manager = KvManager(*pair, tuple(costs), curves, kv_bytes=kv_bytes, link=link)  # type: ignore[arg-type]
     if forced is not None:
         manager.choose_split = forced  # type: ignore[method-assign]
     await manager.start()
@@ -133,20 +128,11 @@ async def managed_engines(
     await assert_nothing_left(engines)
 
 
-def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        run_virtual(test(*args, **kwargs))
-
-    return run
-
-
 async def drive_alone(spec: Request) -> Outcome:
     return (await drive(sim_engines(config=CONFIG), spec)).outcome
 
 
 @pytest.mark.parametrize("spec", [BEAM, WIDE, DVTS, BEST], ids=lambda s: f"{s.strategy}-{s.n}")
-@virtual
 async def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> None:
     async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
         run = await here.drive(spec)
@@ -158,27 +144,23 @@ async def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> 
         assert (here.manager.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
 
 
-def test_the_memory_moves_less_often_if_a_move_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_moves_less_often_if_a_move_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def moves() -> int:
         async with managed_engines(kv_bytes=4 * ROOM.kv_bytes // 5) as here:
             assert (await here.drive(WIDE)).outcome == await drive_alone(WIDE)
             return here.manager.moves
 
-    at_once = run_virtual(moves())
-    budget = SimEngine.budget
+    at_once, budget = await moves(), SimEngine.budget
 
     async def slow(self: SimEngine, kv_bytes: int) -> int:
         await asyncio.sleep(100.0)
         return await budget(self, kv_bytes)
 
     monkeypatch.setattr(SimEngine, "budget", slow)
-    assert 0 < run_virtual(moves()) < at_once
+    assert 0 < await moves() < at_once
 
 
-@virtual
-async def test_both_quotas_together_never_exceed_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_both_quotas_never_exceed_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     calls, granted_bytes = 0, list[int]()
 
     def moving(load: Workload | None) -> KvSplit:
@@ -203,7 +185,6 @@ async def test_both_quotas_together_never_exceed_the_memory(
 
 
 @pytest.mark.parametrize("saved", [True, False])
-@virtual
 async def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> None:
     split = replace(ALTERNATING, generator_saved=saved, verifier_saved=saved)
     async with managed_engines(forced=lambda load: split) as here:
@@ -223,7 +204,6 @@ async def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> N
         assert run[0].record["offload"] is True
 
 
-@virtual
 async def test_the_memory_changes_hands_at_a_common_barrier() -> None:
     async with managed_engines(forced=alternate) as here:
         count, manager = here.manager.count_request, here.manager
@@ -241,7 +221,6 @@ async def test_the_memory_changes_hands_at_a_common_barrier() -> None:
             await manager.wait_settled()
 
 
-@virtual
 async def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
     """Endless requests must not keep a run from being scored."""
     async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
@@ -262,7 +241,6 @@ async def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
             await asyncio.wait(endless)
 
 
-@virtual
 async def test_a_verifier_may_die_while_the_engines_alternate() -> None:
     faults = Faults(die_after_steps=frozenset({2, 5}), restart_s=0.3)
     async with managed_engines(forced=alternate, verifier=faults) as here:
@@ -271,7 +249,6 @@ async def test_a_verifier_may_die_while_the_engines_alternate() -> None:
         assert here.engines.verifier.health().restarts == 2
 
 
-@virtual
 async def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
     async with managed_engines(forced=alternate) as here:
         run = await here.drive(replace(BEAM, baseline=True))
@@ -281,14 +258,9 @@ async def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
         assert run.count(Offloaded) == 0
 
 
-@virtual
 async def test_offload_is_chosen_only_if_it_is_faster() -> None:
-    spec = replace(BEAM, n=16)
-    for link, offloads in (
-        (LINK, True),
-        (replace(LINK, bytes_per_s=1.0, switch_s=10.0), False),
-        (None, False),
-    ):
+    spec, slow = replace(BEAM, n=16), replace(LINK, bytes_per_s=1.0, switch_s=10.0)
+    for link, offloads in ((LINK, True), (slow, False), (None, False)):
         async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=link) as here:
             run = await here.drive(spec)
             assert (run.count(Offloaded) > 0) == offloads
@@ -321,7 +293,6 @@ class ShortMemory:
         return await self._restore()
 
 
-@virtual
 async def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     split = share(HALF)
     async with managed_engines(forced=lambda load: split) as here:
@@ -339,10 +310,7 @@ async def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.M
         assert run.splits[-1] == (MORE, ROOM.kv_bytes - MORE)
 
 
-@virtual
-async def test_a_budget_that_ends_in_an_error_is_not_recorded_as_granted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_failed_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     split = share(HALF)
 
     async def fail(kv_bytes: int) -> int:
@@ -355,10 +323,7 @@ async def test_a_budget_that_ends_in_an_error_is_not_recorded_as_granted(
         assert run.record["generator_bytes"] == HALF
 
 
-@virtual
-async def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_unfilled_budget_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with managed_engines(forced=alternate) as here:
         short = ShortMemory(both(here.engines)[0], monkeypatch)
         short.limit_bytes = HALF
@@ -369,10 +334,7 @@ async def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
         assert (HALF, ROOM.kv_bytes) in run.splits
 
 
-@virtual
-async def test_a_restarted_engine_is_asked_for_its_budget_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_restarted_engine_is_asked_for_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = Faults(die_after_steps=frozenset({2}), restart_s=0.3)
     async with managed_engines(forced=lambda load: share(HALF), verifier=faults) as here:
         short = ShortMemory(both(here.engines)[1], monkeypatch)

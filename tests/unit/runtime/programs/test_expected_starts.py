@@ -11,7 +11,6 @@ from statistics import mean, median, pstdev
 import pytest
 
 from flashedge.runtime.programs.scheduler import KEPT_S
-from flashedge.runtime.run import Run
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs import estimates
 from flashedge.scheduling.programs.estimates import RunEstimate
@@ -28,7 +27,6 @@ def _quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def measure_lengths(service: Service) -> LogNormal:
     run = service.submit(replace(BEST, n=32, seed=99))
-    assert isinstance(run, Run)
     result = await run.result()
     await asyncio.sleep(0.01)
     logs = [log(len(path["token_ids"])) for path in result["completions"]]
@@ -69,11 +67,7 @@ async def test_an_estimate_is_at_most_a_moment_old(serve: Serve) -> None:
     rig = await serve(queue_limit=9)
     lengths = await measure_lengths(rig.service)
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
-    assert (first.estimate.position, second.estimate.position, third.estimate.position) == (
-        None,
-        0,
-        1,
-    )
+    assert [run.estimate.position for run in (first, second, third)] == [None, 0, 1]
     assert second.estimate.median_tokens is None
     rig.service.scheduler("bundled").predict(second.id, lengths)
     await asyncio.sleep(KEPT_S)
@@ -81,6 +75,5 @@ async def test_an_estimate_is_at_most_a_moment_old(serve: Serve) -> None:
     second.cancel("enough")
     await asyncio.sleep(0)
     assert third.estimate.position == 0, "a change of the queue shows at once"
-    assert isinstance(first, Run)
     await ended(first)
     assert first.estimate == RunEstimate()

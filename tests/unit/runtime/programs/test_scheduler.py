@@ -16,7 +16,7 @@ import pytest_asyncio
 from flashedge.config import load_config
 from flashedge.engine.http_requests import PlainAsk, PlainRequests
 from flashedge.errors import QueueFull
-from flashedge.events import CertaintyUpdated, Progress, StepCompleted
+from flashedge.events import CertaintyUpdated, Progress
 from flashedge.optimizations import Features
 from flashedge.runtime.plain_requests import watch_program
 from flashedge.runtime.programs.scheduler import LOOK_S, PairScheduler, measure_capacity
@@ -27,6 +27,7 @@ from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.programs.estimates import ProgramEstimate, RunEstimate
 from flashedge.scheduling.programs.program import ANONYMOUS, Caller
 from flashedge.types import NodeId
+from tests.support.made_run import build_step
 from tests.support.rollout_rig import LinearCurve
 from tests.support.runtime_rig import BEAM, sim_engines
 
@@ -39,13 +40,9 @@ class Rig(PairScheduler):
         config = load_config({"scheduling_policy": "shortest", **settings}, environ={})
         self.sent: list[tuple[str, ...]] = []
         self.waits: list[tuple[str, float]] = []
-        super().__init__(
-            "bundled",
-            config,
-            self._record,
-            clock=asyncio.get_running_loop().time,
-            note_wait=lambda kind, s: self.waits.append((kind, s)),
-        )
+        note = lambda kind, s: self.waits.append((kind, s))  # noqa: E731
+        clock = asyncio.get_running_loop().time
+        super().__init__("bundled", config, self._record, clock=clock, note_wait=note)
 
     async def _record(self, keys: Sequence[str]) -> None:
         self.sent.append(tuple(keys))
@@ -71,11 +68,7 @@ class Rig(PairScheduler):
         self.queue.leave(run_id)
 
     def step(self, run_id: str, tokens: int) -> None:
-        ids = tuple(range(tokens))
-        event = StepCompleted(
-            node=1, token_ids=ids, logprobs=(), text="", steps=("",), finish="stop"
-        )
-        self.note_event(run_id, event)
+        self.note_event(run_id, build_step(1, "", tokens=tokens))
 
     async def draw(self, run_id: str, tokens_per_s: int, seconds: int) -> None:
         for _ in range(seconds):
@@ -113,9 +106,8 @@ async def test_the_engines_get_the_order_whenever_it_changes(build: Build) -> No
     rig.set_length("b", 50)
     await asyncio.sleep(0.1)
     assert rig.sent[-1] == ("b", "a")
-    rig.end_run("b")
-    rig.end_run("b")
-    rig.end_run("a")
+    for run in ("b", "b", "a"):
+        rig.end_run(run)
     await asyncio.sleep(0.01)
     assert rig.sent[-1] == ()
     rig.add("c")
@@ -149,8 +141,8 @@ async def test_arrival_order_leaves_the_engines_queues_alone(build: Build) -> No
 
 async def test_requests_with_one_key_are_one_program(build: Build) -> None:
     rig = build()
-    rig.add("run-1", caller=Caller(program="job", client="agent"))
-    rig.add("run-2", caller=Caller(program="job", client="agent"))
+    for run_id in ("run-1", "run-2"):
+        rig.add(run_id, caller=Caller(program="job", client="agent"))
     assert (rig.only.key, rig.only.client) == ("job", "agent")
     assert rig.find_key("run-2") == "job"
     rig.end_run("run-1")
@@ -166,8 +158,7 @@ async def test_tokens_and_certainty_shorten_what_is_left(build: Build) -> None:
     assert whole == pytest.approx(BEAM.n * 100, rel=0.01)
     rig.step("a", 200)
     assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01)
-    sure = CertaintyUpdated(certainty=0.9, answers=1)
-    rig.note_event("a", sure)
+    rig.note_event("a", CertaintyUpdated(certainty=0.9, answers=1))
     assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01), (
         "a run without early exit goes on however sure it is"
     )
@@ -217,9 +208,8 @@ async def test_the_shortest_waiting_run_starts_next(build: Build) -> None:
 
 async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> None:
     rig = build(max_running=1)
-    rig.submit("a", 100)
-    rig.submit("b", 200)
-    rig.submit("c", 300)
+    for run_id, median in (("a", 100), ("b", 200), ("c", 300)):
+        rig.submit(run_id, median)
     assert rig.estimate_runs()["b"] == RunEstimate(
         position=0, median_tokens=pytest.approx(200), tail_tokens=pytest.approx(217, rel=0.02)
     )
@@ -230,10 +220,9 @@ async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> Non
     assert runs["c"].starts_in_s == pytest.approx(left_s + BEAM.n * 200 / 20, rel=0.1)
     assert runs["a"].starts_in_s is None, "it runs"
     assert runs["a"].median_tokens == pytest.approx(100, rel=0.01)
-    programs = rig.estimate_programs()
-    assert [s.key for s in programs] == ["a", "b", "c"]
-    assert [s.place for s in programs] == [None, 0, 1]
-    assert [s.starts_in_s for s in programs] == [s.starts_in_s for s in runs.values()]
+    assert [(s.key, s.place, s.starts_in_s) for s in rig.estimate_programs()] == [
+        (key, at, runs[key].starts_in_s) for key, at in (("a", None), ("b", 0), ("c", 1))
+    ]
 
 
 async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> None:
@@ -270,8 +259,7 @@ async def test_a_certain_run_says_nothing_of_the_others_of_its_program(build: Bu
     for run_id in ("sure", "new"):
         rig.add(run_id, 100, Caller(program="job"), spec)
     before = rig.only.left_tokens
-    sure = CertaintyUpdated(certainty=1.0, answers=1, measures={}, progress=1, tokens=1, answer="4")
-    rig.note_event("sure", sure)
+    rig.note_event("sure", CertaintyUpdated(certainty=1.0, answers=1, progress=1, answer="4"))
     assert rig.only.left_tokens == pytest.approx(before / 2, rel=0.03)
     rig.end_run("sure")
     assert rig.only.left_tokens == pytest.approx(before / 2, rel=0.05)
@@ -330,9 +318,8 @@ async def test_the_wait_of_each_program_is_noted_once(build: Build) -> None:
 async def test_a_plain_request_is_a_program_while_it_is_open(build: Build) -> None:
     rig = build()
     plain = PlainRequests(partial(watch_program, lambda pair: rig))
-    ask = PlainAsk(
-        program="chat", client="person", choices=2, prompt_ids=tuple(range(7)), max_tokens=64
-    )
+    prompt = tuple(range(7))
+    ask = PlainAsk(program="chat", client="person", choices=2, prompt_ids=prompt, max_tokens=64)
 
     async def abort() -> None: ...
 
@@ -347,20 +334,13 @@ async def test_a_plain_request_is_a_program_while_it_is_open(build: Build) -> No
 
 @pytest.mark.parametrize("is_shared", [False, True])
 async def test_the_room_of_two_engines(is_shared: bool) -> None:
-    engines = sim_engines()
-    views = await engines.generator.view(), await engines.verifier.view()
-    found = await measure_capacity(
-        engines.generator,
-        engines.verifier,
-        LinearCurve(sequence_s=0.001),
-        max_running=8,
-        max_sequences=64,
-        is_shared=is_shared,
-    )
-    assert found.step_s is not None
+    engines, curve = sim_engines(), LinearCurve(sequence_s=0.001)
+    pair = engines.generator, engines.verifier
+    limits = {"max_running": 8, "max_sequences": 64, "is_shared": is_shared}
+    found = await measure_capacity(*pair, curve, **limits)
     assert found.step_s(10) == pytest.approx(0.02)
     assert found.useful_sequences > 1
-    each = [view.quota_blocks * view.block_tokens for view in views]
+    each = [view.quota_blocks * view.block_tokens for view in [await e.view() for e in pair]]
     assert min(each) <= found.kv_tokens <= (max(each) if is_shared else min(each))
 
 
@@ -371,49 +351,20 @@ def first_come(max_running: int, limit: int) -> RunQueue:
     return RunQueue(lambda waiting: waiting, lambda run, running: len(running) < max_running, limit)
 
 
-def place(queue: RunQueue) -> str:
-    """Who runs / who waits."""
-    return f"{''.join(queue.running)}/{''.join(queue.waiting)}"
-
-
-async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]) -> None:
-    async with queue.wait_turn(name):
-        began.append(name)
-        await done.wait()
-
-
-async def test_the_first_runs_start_and_the_others_wait_in_order() -> None:
-    queue = first_come(2, 3)
-    for name in "abcde":
+@pytest.mark.parametrize("limit", [2, 0])
+async def test_a_full_queue_refuses(limit: int) -> None:
+    """Where none may wait, a run still starts if there is room."""
+    queue = first_come(1, limit)
+    names = "abc"[: limit + 1]
+    for name in names:
         queue.reserve(name)
-    assert place(queue) == "ab/cde"
-    queue.leave("a")
-    assert place(queue) == "bc/de"
-    queue.leave("d")
-    assert place(queue) == "bc/e"
-
-
-async def test_a_full_queue_refuses() -> None:
-    queue = first_come(1, 2)
-    for name in "abc":
-        queue.reserve(name)
-    with pytest.raises(QueueFull, match="1 runs are running and 2 are waiting") as e:
+    with pytest.raises(QueueFull, match=f"1 runs are running and {limit} are waiting") as e:
         queue.reserve("d")
     assert e.value.retry_after_s > 0
-    assert queue.sizes == (2, 1)
-    queue.leave("b")
+    assert queue.sizes == (limit, 1)
+    queue.leave(names[-1])
     queue.reserve("d")
-    assert place(queue) == "a/cd"
-
-
-async def test_a_run_starts_without_a_queue_if_there_is_room() -> None:
-    queue = first_come(1, 0)
-    queue.reserve("a")
-    with pytest.raises(QueueFull):
-        queue.reserve("b")
-    queue.leave("a")
-    queue.reserve("b")
-    assert place(queue) == "b/"
+    assert [*queue.running, *queue.waiting] == [*names[:-1], "d"]
 
 
 async def test_an_error_admits_the_next_run() -> None:
@@ -422,25 +373,27 @@ async def test_an_error_admits_the_next_run() -> None:
     with pytest.raises(ZeroDivisionError):
         async with queue.wait_turn("a"):
             raise ZeroDivisionError
-    assert place(queue) == "/"
+    assert queue.sizes == (0, 0)
 
 
 async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
     """b's turn has come, but it never gets to know: its ticket goes on to c."""
-    queue, done, began = first_come(1, 9), asyncio.Event(), list[str]()
+    queue, began = first_come(1, 9), list[str]()
+
+    async def hold(name: str) -> None:
+        async with queue.wait_turn(name):
+            began.append(name)
+
     for name in "abc":
         queue.reserve(name)
-    tasks = {name: asyncio.create_task(hold(queue, name, done, began)) for name in "bc"}
+    b, c = (asyncio.create_task(hold(name)) for name in "bc")
     await asyncio.sleep(1)
     queue.leave("a")
-    assert place(queue) == "b/c"
-    tasks["b"].cancel()
-    await asyncio.sleep(1)
-    assert began == ["c"]
-    assert tasks["b"].cancelled()
-    done.set()
-    await tasks["c"]
-    assert queue.sizes == (0, 0)
+    assert (queue.running, queue.waiting) == (("b",), ["c"])
+    b.cancel()
+    await c
+    assert b.cancelled()
+    assert (began, queue.sizes) == (["c"], (0, 0))
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -13,7 +13,6 @@ import pytest
 from flashedge.certainty.policies import Rule
 from flashedge.config import Config
 from flashedge.errors import ConfigError, Conflict
-from flashedge.events import RunStarted
 from flashedge.models.folders import pair_fingerprint
 from flashedge.models.registry import find_pair
 from flashedge.runtime.request.calibrations import (
@@ -35,15 +34,9 @@ RULE = Rule(policy="every_step", detect=2, thresholds=(("entropy", 0.0),))
 
 
 def calibration(**fields: Any) -> Calibration:
-    made = Calibration(
-        pair="bundled",
-        strategy="self_consistency",
-        fingerprint="f" * 16,
-        settings=collect_settings(SC),
-        rule=RULE,
-        provenance={"date": "2026-01-02", "n": 8},
-    )
-    return replace(made, **fields)
+    told = {"pair": "bundled", "strategy": "self_consistency", "fingerprint": "f" * 16}
+    made = {"rule": RULE, "provenance": {"date": "2026-01-02", "n": 8}, **told, **fields}
+    return Calibration(settings=collect_settings(SC), **made)
 
 
 def settled(request: Request, config: Config, fingerprint: str = "f" * 16) -> Plan:
@@ -59,6 +52,9 @@ def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
     assert [f.name for f in config.config_dir.iterdir()] == ["calibrations.json"]
 
 
+BY_LUCK = {"policy": "luck", "detect": 1, "thresholds": [["entropy", 1]], "curve": []}
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -66,8 +62,7 @@ def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
         "[]",
         '{"version": 2, "calibrations": []}',
         '{"version": 1, "calibrations": [{"pair": "bundled"}]}',
-        '{"version": 1, "calibrations": [{"rule": {"policy": "luck", "detect": 1,'
-        ' "thresholds": [["entropy", 1]], "curve": []}}]}',
+        json.dumps({"version": 1, "calibrations": [{"rule": BY_LUCK}]}),
     ],
 )
 def test_a_broken_file_is_named(config: Config, text: str) -> None:
@@ -77,9 +72,8 @@ def test_a_broken_file_is_named(config: Config, text: str) -> None:
         with pytest.raises(ConfigError, match=r"calibrations\.json"):
             use()
     assert calibrations_file(config).read_text() == text
-    assert (
-        settled(replace(SC, early_exit=None), config).request.early_exit is None
-    )  # it isn't asked
+    unasked = replace(SC, early_exit=None)
+    assert settled(unasked, config).request.early_exit is None, "it isn't asked"
 
 
 def test_a_calibration_by_a_removed_policy_is_passed_over(config: Config) -> None:
@@ -132,7 +126,6 @@ async def test_a_run_tells_whose_early_exit_it_has(serve: Serve) -> None:
     assert result["cut_by"] == "certainty"
     assert len(result["completions"]) == 2
     started = (await log_of(rig.service.run(run.id)))[0][1]
-    assert isinstance(started, RunStarted)
     assert started.config["early_exit_source"] == "calibration"
     assert started.config["early_exit"]["detect"] == 2
 

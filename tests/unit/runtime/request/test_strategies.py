@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -45,10 +45,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
             " --set early_exit.detect=3",
             {"early_exit": {"detect": 3, "thresholds": {"entropy": 0.8, "reward": 1}}},
         ),
-        (
-            "--early-exit --set early_exit.policy=every_step",
-            {"early_exit": {"policy": "every_step"}},
-        ),
+        ("--early-exit --set early_exit.policy=every_5", {"early_exit": {"policy": "every_5"}}),
         (
             "--set c=0.5 --set prior=uniform --set beside=false",
             {"options": {"c": 0.5, "prior": "uniform", "beside": False}},
@@ -97,31 +94,26 @@ async def spec_of(body: dict[str, Any], *, chat: bool = False) -> Any:
 
 @pytest.mark.parametrize("chat", [False, True])
 async def test_early_exit_is_a_switch_or_an_object(chat: bool) -> None:
-    beam = {"strategy": "beam"}
-    assert (await spec_of(beam, chat=chat)).early_exit is None
-    assert (await spec_of({**beam, "early_exit": None}, chat=chat)).early_exit is None
-    assert (await spec_of({**beam, "early_exit": True}, chat=chat)).early_exit == ExitOptions()
-    body = {"strategy": "self_consistency"}
-    assert (await spec_of({**body, "early_exit": False}, chat=chat)).early_exit is None
-    assert (await spec_of({**body, "early_exit": True}, chat=chat)).early_exit == ExitOptions()
+    async def exits(strategy: str, **body: Any) -> ExitOptions | None:
+        found = (await spec_of({"strategy": strategy, **body}, chat=chat)).early_exit
+        return cast(ExitOptions | None, found)
+
+    assert await exits("beam") is None
+    assert await exits("beam", early_exit=None) is None
+    assert await exits("beam", early_exit=True) == ExitOptions()
+    assert await exits("self_consistency", early_exit=False) is None
+    assert await exits("self_consistency", early_exit=True) == ExitOptions()
     said = {"policy": "every_5", "detect": 2}
-    spec = await spec_of({**body, "early_exit": said}, chat=chat)
-    assert spec.early_exit == ExitOptions(policy="every_5", detect=2)
-
-
-@pytest.mark.parametrize("chat", [False, True])
-async def test_votes_of_short_answers_end_early_by_themselves(chat: bool) -> None:
-    async def ends_early(**body: Any) -> bool:
-        return (await spec_of(body, chat=chat)).early_exit is not None
-
-    assert await ends_early(strategy="self_consistency")
-    assert await ends_early(strategy="self_consistency", early_exit=None)
-    assert await ends_early(strategy="self_consistency", answers="text")
-    assert await ends_early(strategy="best_of_n", selection="majority")
-    assert not await ends_early(strategy="self_consistency", answers="whole")
-    assert not await ends_early(strategy="best_of_n")
-    assert not await ends_early(strategy="best_of_n", selection="best")
-    assert not await ends_early(strategy="mcts")
+    assert await exits("self_consistency", early_exit=said) == ExitOptions(**said)
+    # votes of short answers end early by themselves
+    assert await exits("self_consistency") == ExitOptions()
+    assert await exits("self_consistency", early_exit=None) == ExitOptions()
+    assert await exits("self_consistency", answers="text") == ExitOptions()
+    assert await exits("best_of_n", selection="majority") == ExitOptions()
+    assert await exits("self_consistency", answers="whole") is None
+    assert await exits("best_of_n") is None
+    assert await exits("best_of_n", selection="best") is None
+    assert await exits("mcts") is None
 
 
 @pytest.mark.parametrize("chat", [False, True])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from flashedge.runtime.rollouts.boosting import (
     DaemonTime,
 )
 from flashedge.runtime.run_state import RunState
+from flashedge.scheduling.rollouts.allocation import BoostState
 from flashedge.scheduling.rollouts.limiter import RolloutCost
 from flashedge.types import NodeId
 from tests.support import fake_service
@@ -30,14 +32,8 @@ from tests.support.boost_rig import SPEC
 from tests.support.made_run import build_step
 from tests.support.rollout_rig import make_cost
 
-IDLE = replace(
-    fake_service.VIEW,
-    running=4,
-    blocks_used=10,
-    blocks_total=10_000,
-    quota_blocks=10_000,
-    block_tokens=16,
-)
+ROOM = dict.fromkeys(("blocks_total", "quota_blocks"), 10_000)
+IDLE = replace(fake_service.VIEW, running=4, blocks_used=10, block_tokens=16, **ROOM)
 
 
 @dataclass
@@ -69,6 +65,12 @@ class Rig:
         daemon = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
         self.boosting = Boosting(clock=loop.time, daemon=daemon)
 
+    @property
+    def state(self) -> BoostState:
+        """Of the only pair."""
+        (found,) = self.boosting.list_states()
+        return found
+
     def join(self, key: str, spec: Request | None = None, n: int = 12) -> Any:
         told = self.told.setdefault(key, [])
 
@@ -79,6 +81,13 @@ class Rig:
         now_s = asyncio.get_running_loop().time()
         self.runs[key] = RunState(key, spec or build_spec(n), prompt_tokens=20, arrived_s=now_s)
         return self.boosting.join(self.runs[key], self.engines, allow)
+
+    @contextmanager
+    def begun(self, key: str, n: int = 12) -> Iterator[None]:
+        """A run of which one rollout has ended."""
+        with self.join(key, n=n):
+            self.end_rollout(key)
+            yield
 
     def see(self, key: str, event: Event) -> None:
         self.runs[key].observe(event, 0.0)
@@ -109,20 +118,17 @@ async def test_a_run_is_boosted_once_a_rollout_has_ended(boost: Rig) -> None:
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert boost.told["a"] == [1, 8]
-        [state] = boost.boosting.list_states()
-        assert (state.budget, state.runs) == (8, {"a": 8})
+        assert (boost.state.budget, boost.state.runs) == (8, {"a": 8})
     assert boost.boosting.list_states() == ()
 
 
 async def test_engines_are_looked_at_however_often_rollouts_end(boost: Rig) -> None:
-    with boost.join("a", n=200):
-        boost.end_rollout("a")
+    with boost.begun("a", n=200):
         boost.engines.view = replace(IDLE, waiting=3, running=256)
         for _ in range(20):
             await asyncio.sleep(0.4 * LOOK_S)
             boost.end_rollout("a")
-        [state] = boost.boosting.list_states()
-        assert state.reason == "requests wait in an engine"
+        assert boost.state.reason == "requests wait in an engine"
 
 
 @pytest.mark.parametrize(
@@ -131,15 +137,12 @@ async def test_engines_are_looked_at_however_often_rollouts_end(boost: Rig) -> N
 async def test_a_request_waits_where_it_finds_no_room_at_two_looks(
     boost: Rig, running: int, used: int, closes: bool
 ) -> None:
-    boost.engines.max_sequences = 256
-    with boost.join("a"):
-        boost.end_rollout("a")
+    with boost.begun("a"):
         await asyncio.sleep(1.1 * LOOK_S)
         busy = {"waiting": 3, "running": running, "blocks_used": used}
         boost.engines.view = replace(IDLE, **busy)
         await asyncio.sleep(2 * LOOK_S)
-        [state] = boost.boosting.list_states()
-        assert (state.reason == "requests wait in an engine") is closes
+        assert (boost.state.reason == "requests wait in an engine") is closes
         assert (boost.told["a"][-1] == 1) is closes
         boost.engines.view = IDLE
         await asyncio.sleep(LOOK_S)
@@ -148,11 +151,9 @@ async def test_a_request_waits_where_it_finds_no_room_at_two_looks(
 
 async def test_what_an_engine_is_just_aborting_counts_for_nobody(boost: Rig) -> None:
     """It still runs at one look, and at the next it is gone. A chat is there at all of them."""
-
     boost.engines.rollout_cost = make_cost(1e-3)
     boost.engines.view = replace(IDLE, running=0)
-    with boost.join("a"):
-        boost.end_rollout("a")
+    with boost.begun("a"):
         await asyncio.sleep(1.1 * LOOK_S)
         boosted = boost.told["a"][-1]
         assert boosted > 1
@@ -166,8 +167,7 @@ async def test_what_an_engine_is_just_aborting_counts_for_nobody(boost: Rig) -> 
 async def test_a_newcomer_takes_from_those_that_are_boosted_first(boost: Rig) -> None:
     boost.engines.view = replace(IDLE, running=0)
     boost.engines.max_sequences = 16
-    with boost.join("a"):
-        boost.end_rollout("a")
+    with boost.begun("a"):
         await asyncio.sleep(1.0)
         assert boost.told["a"][-1] > 1
         boost.order.clear()
@@ -176,25 +176,14 @@ async def test_a_newcomer_takes_from_those_that_are_boosted_first(boost: Rig) ->
             assert boost.order[-1] == ("b", 1)
 
 
-@pytest.mark.parametrize("fault", ["dead", "unmeasured", "full"])
-async def test_what_is_not_known_or_full_keeps_it_closed(boost: Rig, fault: str) -> None:
-    if fault == "dead":
-        boost.engines.is_dead = True
-    elif fault == "unmeasured":
-        boost.engines.rollout_cost = None
-    else:
-        boost.engines.view = replace(IDLE, blocks_used=9_500)
-    with boost.join("a"):
-        boost.end_rollout("a")
+@pytest.mark.parametrize(
+    "fault", [{"is_dead": True}, {"rollout_cost": None}, {"view": replace(IDLE, blocks_used=9_500)}]
+)
+async def test_what_is_not_known_or_full_keeps_it_closed(boost: Rig, fault: dict[str, Any]) -> None:
+    boost.engines = replace(boost.engines, **fault)
+    with boost.begun("a"):
         await asyncio.sleep(2.0)
         assert set(boost.told["a"]) == {1}
-
-
-async def test_runs_that_are_not_boosted_get_nothing(boost: Rig) -> None:
-    with boost.join("a", replace(SPEC, options={})):
-        boost.end_rollout("a")
-        await asyncio.sleep(1.0)
-    assert boost.told["a"] == []
 
 
 async def test_the_open_time_is_counted(boost: Rig) -> None:
@@ -223,7 +212,6 @@ async def test_time_between_runs_does_not_count_though_a_look_outlives_its_run(b
 def test_a_ledger_follows_rewards_paths_and_levels() -> None:
     spec = replace(build_spec(4, accept=0.8), branching=2)
     run = RunState("a", spec, prompt_tokens=10).rollouts
-    assert run is not None
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
 
     run.observe(NodesExpanded(parent=NodeId(0), depth=1, children=((one, 0, 5), (two, 1, 6))))
@@ -250,11 +238,9 @@ def test_a_ledger_follows_rewards_paths_and_levels() -> None:
 async def test_a_daemon_that_is_busy_with_each_token_closes_the_gate(boost: Rig) -> None:
     """A step takes 10 ms. The daemon has no processor of its own and takes 10 ms for a token, so
     eight rollouts take as long as eight times one."""
-
     boost.engines.view = replace(IDLE, running=0)
     boost.engines.rollout_cost = replace(make_cost(0.0), shares_daemon=True)
-    with boost.join("a", n=400):
-        boost.end_rollout("a")
+    with boost.begun("a", n=400):
         await asyncio.sleep(1.1 * LOOK_S)
         assert boost.told["a"][-1] == 8
         for _ in range(4):
@@ -262,8 +248,7 @@ async def test_a_daemon_that_is_busy_with_each_token_closes_the_gate(boost: Rig)
             boost.cpu_s += 200 * 0.01
             await asyncio.sleep(LOOK_S)
         assert boost.told["a"][-1] == 1
-        [state] = boost.boosting.list_states()
-        assert state.reason == "more would gain too little"
+        assert boost.state.reason == "more would gain too little"
 
 
 async def test_engines_are_not_asked_at_each_change(boost: Rig) -> None:
@@ -278,12 +263,10 @@ async def test_engines_are_not_asked_at_each_change(boost: Rig) -> None:
 
 async def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing(boost: Rig) -> None:
     boost.engines.rollout_cost = make_cost(1.0)
-    with boost.join("a", n=400):
-        boost.end_rollout("a")
+    with boost.begun("a", n=400):
         await asyncio.sleep(10 * LOOK_S)
         assert boost.engines.asked == 0
-        [state] = boost.boosting.list_states()
-        assert (state.budget, state.reason) == (1, "more would gain too little")
+        assert (boost.state.budget, boost.state.reason) == (1, "more would gain too little")
         boost.engines.rollout_cost = make_cost(0.0)
         await asyncio.sleep(LOOK_S)
         assert boost.engines.asked == 1
@@ -292,7 +275,6 @@ async def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing(boos
 
 async def test_chats_that_were_there_count_at_the_first_opening(boost: Rig) -> None:
     """Beside 30 sequences of others the margin lets three rollouts through."""
-
     boost.engines.view = replace(IDLE, running=30)
     boost.engines.rollout_cost = make_cost(4e-4)
     with boost.join("a", n=400):
@@ -305,11 +287,9 @@ async def test_chats_that_were_there_count_at_the_first_opening(boost: Rig) -> N
 async def test_a_pair_whose_last_run_ends_while_another_is_asked_is_harmless(boost: Rig) -> None:
     boost.engines.answers_in_s = 0.1
     slow = boost.engines
-    with boost.join("a", n=400):
-        boost.end_rollout("a")
+    with boost.begun("a", n=400):
         boost.engines = Engines(name="other")
-        with boost.join("b", n=400):
-            boost.end_rollout("b")
+        with boost.begun("b", n=400):
             await asyncio.sleep(LOOK_S + 0.05)
         await asyncio.sleep(LOOK_S)
         slow.view = replace(IDLE, waiting=1, running=256)
@@ -318,24 +298,25 @@ async def test_a_pair_whose_last_run_ends_while_another_is_asked_is_harmless(boo
 
 
 async def test_a_run_that_joins_while_engines_are_asked_takes_what_there_is(boost: Rig) -> None:
-    with boost.join("a", n=400):
-        boost.end_rollout("a")
+    with boost.begun("a", n=400):
         await asyncio.sleep(1.1 * LOOK_S)
         boost.engines.answers_in_s = 100.0
         await asyncio.sleep(5 * LOOK_S)
         with boost.join("b", n=400):
-            [state] = boost.boosting.list_states()
-            assert state.reason == "the engines are being asked"
-            assert sum(state.runs.values()) == 8
-            assert state.runs["b"] == 1
+            assert boost.state.reason == "the engines are being asked"
+            assert sum(boost.state.runs.values()) == 8
+            assert boost.state.runs["b"] == 1
 
 
 # ---------------------------------------------------------------- the daemon's own time
 
 
+@dataclass
 class Daemon:
-    def __init__(self) -> None:
-        self.cpu_s, self.tokens = 7.0, 300
+    cpu_s: float = 7.0
+    tokens: int = 300
+
+    def __post_init__(self) -> None:
         self.time = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
 
     def work(self, tokens: int, spent_s: float) -> None:
