@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
+from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
@@ -39,18 +38,18 @@ async def test_all_requests_to_the_engines_carry_the_flag(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, flag: bool, fields: dict[str, Any]
 ) -> None:
     asked: list[ExtendRequest | ScoreRequest] = []
-    extend, score = type(rig.engines.generator).extend, type(rig.engines.verifier).score
 
-    def note_extend(self: Any, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        asked.append(request)
-        return extend(self, request)
+    def watch(kind: type, name: str) -> None:
+        call = getattr(kind, name)
 
-    async def note_score(self: Any, request: ScoreRequest) -> StepScores:
-        asked.append(request)
-        return await score(self, request)
+        def note(self: Any, request: Any) -> Any:
+            asked.append(request)
+            return call(self, request)
 
-    monkeypatch.setattr(type(rig.engines.generator), "extend", note_extend)
-    monkeypatch.setattr(type(rig.engines.verifier), "score", note_score)
+        monkeypatch.setattr(kind, name, note)
+
+    watch(type(rig.engines.generator), "extend")
+    watch(type(rig.engines.verifier), "score")
     if "judge" in fields:
         fields = {**fields, "strategy": "best_of_n"}
     await record(rig, replace(SPEC, deterministic=flag, **fields))
@@ -67,7 +66,6 @@ async def test_the_record_tells_it_and_a_repetition_is_identical(rig: Rig) -> No
     assert result["deterministic"] is True
     assert result["fingerprint"] == SELF_TEST["fingerprint"] == stored.fingerprint
     pinned = pin_early_exit(rig.service.run(name).plan)
-    assert pinned.early_exit is not None
     assert pinned.early_exit.names_policy, "no calibration changes it"
     _, again = await record(rig, pinned)
     assert find_difference(stored, again) is None
@@ -76,8 +74,8 @@ async def test_the_record_tells_it_and_a_repetition_is_identical(rig: Rig) -> No
 
 
 async def test_a_plain_run_has_no_fingerprint(rig: Rig) -> None:
-    name, _ = await record(rig, replace(SPEC, deterministic=False))
-    assert rig.service.run(name).object()["fingerprint"] is None
+    result = await rig.service.submit(replace(SPEC, deterministic=False)).result()
+    assert result["fingerprint"] is None
 
 
 async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +88,8 @@ async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(grader, "cluster", doubt)
     for flag in (True, False):
-        name, _ = await record(rig, replace(SPEC, deterministic=flag))
-        assert rig.service.run(name).object()["deterministic"] is False
+        result = await rig.service.submit(replace(SPEC, deterministic=flag)).result()
+        assert result["deterministic"] is False
 
 
 async def test_it_waits_for_the_self_test_that_goes_on_behind(serve: Serve) -> None:
@@ -131,7 +129,7 @@ async def test_without_a_verdict_of_the_self_test_it_fails(serve: Serve) -> None
         rig.service.submit(SPEC)
 
 
-async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) -> None:
+async def test_a_self_test_in_which_an_engine_dies_begins_again(serve: Serve) -> None:
     begun = 0
 
     async def self_test(turns: Turns) -> dict[str, Any]:
@@ -142,21 +140,17 @@ async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) 
                 raise EngineDead("the generator engine is dead")
         return SELF_TEST
 
-    rig = Rig(tmp_path, self_test=self_test)
-    await rig.service.start()
+    rig = await serve(self_test=self_test)
     await rig.served.wait_tested()
     assert rig.service.health().self_test == SELF_TEST
 
     async def kill(turns: Turns) -> dict[str, Any]:
         raise EngineDead("the verifier engine is dead")
 
-    again = Rig(tmp_path / "again", self_test=kill)
-    await again.service.start()
+    again = await serve(self_test=kill)
     await again.served.wait_tested()
     found = again.service.health().self_test
     assert found == {**UNTESTED, "failure": "the verifier engine is dead"}
-    await rig.service.stop()
-    await again.service.stop()
 
 
 async def test_users_come_before_the_self_test_until_somebody_waits_for_it(serve: Serve) -> None:

@@ -6,17 +6,9 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from flashedge import events
 from flashedge.engine.base import EngineView, Health
-from flashedge.events import (
-    EarlyExit,
-    Event,
-    Probed,
-    Progress,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunStarted,
-)
+from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.runtime.metrics import RECENT, Metrics, RecentLatency
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import UNLOADED, PairState
@@ -72,8 +64,8 @@ def test_runs_are_counted_by_how_they_ended() -> None:
     metrics.see("a", RunFinished(result=build_result(timing={"total_s": 3.0})))
     metrics.see("b", RunFailed(error="x", code="y"))
     seen = values(metrics)
-    for status in ("finished", "failed", "cancelled"):
-        assert seen[f"flashedge:runs_total{{{status}}}"] == 1
+    counts = [seen[f"flashedge:runs_total{{{end}}}"] for end in ("finished", "failed", "cancelled")]
+    assert counts == [1, 1, 1]
     assert seen["flashedge:run_seconds_sum"] == 3.0
     assert seen["flashedge:queue_seconds_count"] == 2
 
@@ -85,8 +77,8 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     metrics.see("a", Progress(tokens=((NodeId(1), 3),)), 10.5)
     metrics.see("a", build_step(1, "", tokens=5), 99.0)
     metrics.see("a", build_step(1, "", tokens=6), 99.0)
-    metrics.see("a", Probed(node=NodeId(1), text="7}", tokens=5), 99.0)
-    metrics.see("a", EarlyExit(reason="certainty", tokens=9), 99.0)
+    metrics.see("a", events.Probed(node=NodeId(1), text="7}", tokens=5), 99.0)
+    metrics.see("a", events.EarlyExit(reason="certainty", tokens=9), 99.0)
     metrics.see("a", RunFinished(result=build_result()), 99.0)
     metrics.observe_chat(
         prompt_tokens=2, completion_tokens=9, first_token_s=0.25, total_s=1.0, finish="stop"
@@ -99,19 +91,10 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     latency = metrics.describe_latency()
     assert latency["run"]["first_token_s"] == {"p50": 0.5, "p90": 0.5, "p99": 0.5}
     assert latency["chat"]["token_s"] == dict.fromkeys(("p50", "p90", "p99"), 0.75 / 8)
-    counts = {
-        "tree_tokens": 11,
-        "chat_tokens": 9,
-        "generation_tokens": 20,
-        "prompt_tokens": 11 + 2,
-        "probe_tokens": 5,
-        "verifier_tokens": 120,
-        "verifier_cached_tokens": 60,
-        "speculated_tokens": 4,
-        "speculation_kept_tokens": 5,
-        "speculation_kept_steps": 2,
-        "steps_scored_ahead": 1,
-    }
+    counts = {"tree_tokens": 11, "chat_tokens": 9, "generation_tokens": 20, "prompt_tokens": 11 + 2}
+    counts |= {"probe_tokens": 5, "verifier_tokens": 120, "verifier_cached_tokens": 60}
+    counts |= {"speculated_tokens": 4, "speculation_kept_tokens": 5, "speculation_kept_steps": 2}
+    counts |= {"steps_scored_ahead": 1}
     assert {name: seen[f"flashedge:{name}_total"] for name in counts} == counts
     assert seen["flashedge:early_exits_total{certainty}"] == 1
     assert seen["flashedge:early_exits_total{deadline}"] == 0
@@ -132,31 +115,28 @@ def test_only_requests_that_finished_tell_how_fast_they_were() -> None:
     assert (chat["requests"], chat["token_s"]["p99"]) == (2, 0.375)
 
 
-def test_hits_of_the_prefix_cache_are_counted_across_engines() -> None:
+def test_counts_of_engines_are_kept_across_their_restarts() -> None:
     metrics = Metrics()
-    for prompt, cached in ((100, 60), (300, 210)):
-        view = replace(VIEW, prompt_tokens=prompt, cached_tokens=cached)
+    figures = ((100, 60, 40), (300, 210, 90), (50, 10, 10))  # the last by a new process
+    for prompt, cached, verified in figures:
+        replays = {"verified_tokens": verified, "rollbacks": 1}
+        view = replace(VIEW, prompt_tokens=prompt, cached_tokens=cached, replays=replays)
         metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
-    assert view.cache_hits == 0.7
-    assert VIEW.cache_hits is None
+    assert (view.cache_hits, VIEW.cache_hits) == (0.2, None)
     seen = values(metrics)
-    assert seen["flashedge:prefix_cache_queries_total{generator}{p}"] == 300
-    assert seen["flashedge:prefix_cache_hits_total{generator}{p}"] == 210
+    assert seen["flashedge:prefix_cache_queries_total{generator}{p}"] == 350
+    assert seen["flashedge:prefix_cache_hits_total{generator}{p}"] == 220
+    assert seen["flashedge:deterministic_verified_tokens_total{generator}{p}"] == 100
+    assert seen["flashedge:deterministic_rollbacks_total{generator}{p}"] == 1
 
 
 def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     metrics = Metrics()
-    programs = [
-        Program(key="a", arrived_s=0.0, started_s=started_s) for started_s in (None, None, 1.0)
-    ]
+    programs = [Program(key="a", arrived_s=0.0, started_s=at_s) for at_s in (None, None, 1.0)]
     for program in programs:
         program.add("a", Member(kind=Kind.BATCH, max_tokens=9))
-    now = Scheduling(
-        policy="fcfs",
-        programs=tuple(estimate_programs("p", programs, 2.0, {})),
-        boost_running_s=3.0,
-        boost_open_s=0.5,
-    )
+    estimates = tuple(estimate_programs("p", programs, 2.0, {}))
+    now = Scheduling(policy="fcfs", programs=estimates, boost_running_s=3.0, boost_open_s=0.5)
     metrics.observe_scheduling(["p"], now)
     metrics.observe_wait(Kind.CHAT, 0.02)
     metrics.observe_wait(Kind.CHAT, 0.03)
@@ -173,22 +153,10 @@ def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     assert seen["flashedge:boost_seconds_total{open}"] == 0.5
 
 
-def test_deterministic_requests_are_counted_across_restarts() -> None:
-    metrics = Metrics()
-    for verified in (40, 90, 10):  # the last by a new process
-        counts = {"verified_tokens": verified, "rollbacks": 1}
-        view = replace(VIEW, replays=counts)
-        metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
-    seen = values(metrics)
-    assert seen["flashedge:deterministic_verified_tokens_total{generator}{p}"] == 100
-    assert seen["flashedge:deterministic_rollbacks_total{generator}{p}"] == 1
-
-
 def test_the_load_of_the_engines_is_shown() -> None:
     metrics = Metrics()
-    state = make_state(
-        generator=Health(state="ready", restarts=1), verifier=Health(state="dead", restarts=2)
-    )
+    dead = Health(state="dead", restarts=2)
+    state = make_state(generator=replace(READY, restarts=1), verifier=dead)
     for _ in range(2):
         metrics.observe_pairs({"p": state}, {"p": {"generator": VIEW}})
     seen = values(metrics)

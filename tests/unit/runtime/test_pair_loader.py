@@ -38,8 +38,7 @@ class Rig:
         self.log: list[str] = []
         self.opens: Callable[[str], Exception | None] = lambda name: None
         self.starts: Callable[[str], Exception | None] = lambda name: None
-        plain = PlainRequests()
-        self.loader = PairLoader(self._open, plain, most)
+        self.loader = PairLoader(self._open, PlainRequests(), most)
 
     def _open(self, name: str) -> Any:
         if (error := self.opens(name)) is not None:
@@ -108,14 +107,10 @@ async def test_pairs_that_dont_fit_together_take_turns() -> None:
 async def test_what_can_not_be_loaded_fails_for_those_who_asked_and_can_be_asked_again() -> None:
     rig = Rig()
     await rig.use("a", "a1", 0)
-    errors: list[tuple[Exception, str]] = [(NotFound("no pair"), "opens")]
-    errors.append((EngineError("no start"), "starts"))
-    for error, where in errors:
+    for error, where in ((NotFound("no pair"), "opens"), (EngineError("no start"), "starts")):
         setattr(rig, where, lambda name, error=error: error if name == "x" else None)
-        found = await asyncio.gather(
-            rig.begin("x", "x1"), rig.begin("x", "x2"), return_exceptions=True
-        )
-        assert found == [error, error]
+        both = rig.begin("x", "x1"), rig.begin("x", "x2")
+        assert await asyncio.gather(*both, return_exceptions=True) == [error, error]
         setattr(rig, where, lambda name: None)
     await rig.use("x", "x3", 0)
     assert rig.log == ["+a", "a1", "-a", "-x", "+x", "x3"]

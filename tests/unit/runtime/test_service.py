@@ -12,29 +12,20 @@ from typing import Any, cast
 
 import pytest
 
+from flashedge import errors
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.http_requests import PlainAsk
-from flashedge.errors import (
-    Conflict,
-    ContextOverflow,
-    DaemonStopping,
-    EngineDead,
-    FlashEdgeError,
-    NotFound,
-    QueueFull,
-    RequestError,
-    RunInterrupted,
-)
+from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound, QueueFull
 from flashedge.events import RunCancelled, RunFinished, RunStarted
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.run import ArchivedRun, Cancelled, Run, RunStatus
+from flashedge.runtime.run import ArchivedRun, Cancelled, Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.types import Problem
 from scripts.lab.sim.pair import Faults
-from tests.support.runtime_rig import BEAM, BEST, sim_engines
+from tests.support.runtime_rig import BEAM, BEST, CONFIG, prompt_of, sim_engines
 from tests.support.service_rig import SLOW, Rig, Serve, SimPair, ended, log_of
 from tests.unit.runtime.test_run import FailingStore
 
@@ -46,6 +37,8 @@ async def test_runs_go_one_after_the_other(rig: Rig) -> None:
     runs = [service.submit(replace(BEAM, seed=seed)) for seed in (1, 2, 3)]
     assert [run.estimate.position for run in runs] == [None, 0, 1]
     assert [run.status for run in runs] == ["queued"] * 3
+    room = CONFIG.max_model_len - len(prompt_of(rig.engines, BEAM))
+    assert 0 < runs[0].request.max_path_tokens <= room
     with pytest.raises(QueueFull):
         service.submit(BEAM)
     assert service.counts == {"queued": 2, "running": 1}
@@ -68,7 +61,7 @@ async def test_wrong_requests_are_refused(rig: Rig) -> None:
         (replace(BEAM, pair="other"), EngineDead, "'other' is not loaded"),
         (replace(BEAM, strategy="divination"), NotFound, "divination"),
         (replace(BEAM, problem=Problem.from_text("w1 " * 300)), ContextOverflow, "holds 256"),
-        (replace(BEAM, step_rule="entropy"), RequestError, "can't end steps by the rule 'entropy'"),
+        (replace(BEAM, step_rule="entropy"), errors.RequestError, "can't end steps by the rule"),
     ]
     for spec, error, match in refused:
         with pytest.raises(error, match=match):
@@ -104,8 +97,8 @@ async def test_a_long_problem_is_encoded_beside_the_event_loop(
     await rig.assert_idle()
 
 
-async def test_an_outcome_model_scores_each_whole_answer_once(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, family="sequence_classification")
+async def test_an_outcome_model_scores_each_whole_answer_once(serve: Serve) -> None:
+    rig = await serve(family="sequence_classification")
     asked: list[ScoreRequest] = []
     score = rig.pair.verifier.score
 
@@ -114,8 +107,7 @@ async def test_an_outcome_model_scores_each_whole_answer_once(tmp_path: Path) ->
         return cast(StepScores, await score(request))
 
     rig.pair.verifier.score = note
-    await rig.service.start()
-    with pytest.raises(RequestError, match="whole answers") as caught:
+    with pytest.raises(errors.RequestError, match="whole answers") as caught:
         rig.service.submit(BEAM)
     assert "best_of_n" in str(caught.value.hint)
     assert rig.store.list() == []
@@ -129,14 +121,6 @@ async def test_an_outcome_model_scores_each_whole_answer_once(tmp_path: Path) ->
     assert result["answer"] == best["text"].strip()
     assert [c["step_scores"] for c in completions] == [[c["score"]] for c in completions]
     assert result["trusted"] is None, "its score is no probability of being right"
-    await rig.service.stop()
-
-
-async def test_a_path_gets_the_room_that_the_problem_leaves(rig: Rig) -> None:
-    run = rig.service.submit(BEAM)
-    prompt = len(rig.engines.generator.codec.encode_chat(BEAM.problem.messages))
-    assert 0 < run.request.max_path_tokens <= 256 - prompt
-    await ended(run)
 
 
 # ---------------------------------------------------------------- cancel
@@ -149,9 +133,7 @@ async def test_a_run_is_cancelled_in_the_tick_of_its_submission(rig: Rig, which:
     runs[which].cancel("again")
     assert [await ended(run) for run in runs].count("cancelled") == 1
     assert [event for _, event in await log_of(runs[which])] == [RunCancelled(reason="at once")]
-    stored = rig.store.get(runs[which].id)
-    assert stored is not None
-    assert stored.status == "cancelled"
+    assert rig.store.get(runs[which].id).status == "cancelled"  # type: ignore[union-attr]
     await rig.assert_idle()
 
 
@@ -163,10 +145,10 @@ async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
     await rig.service.stop()
     assert [run.status for run in runs] == ["cancelled"] * 3
     assert rig.pair.stopped
-    with pytest.raises(DaemonStopping, match="the daemon stopped"):
+    with pytest.raises(errors.DaemonStopping, match="the daemon stopped"):
         await runs[2].result()
     for refused in (lambda: rig.service.submit(BEAM), lambda: rig.service.check_queue("bundled")):
-        with pytest.raises(DaemonStopping, match="is stopping"):
+        with pytest.raises(errors.DaemonStopping, match="is stopping"):
             refused()
     await rig.assert_idle()
     again = Rig(tmp_path)
@@ -178,8 +160,7 @@ async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
 
 
 async def test_an_archived_run_equals_the_live_one(serve: Serve) -> None:
-    faults = Faults(die_after_steps=frozenset({70}), restart_s=None)
-    rig = await serve(generator=faults)
+    rig = await serve(generator=Faults(die_after_steps=frozenset({70}), restart_s=None))
     runs = [rig.service.submit(BEAM), rig.service.submit(SLOW), rig.service.submit(SLOW)]
     assert await ended(runs[0]) == "finished"
     runs[2].cancel("enough")
@@ -202,50 +183,40 @@ async def test_an_archived_run_equals_the_live_one(serve: Serve) -> None:
             await run.result()
         with pytest.raises(FlashEdgeError) as kept:
             await archived.result()
-        assert str(kept.value) == str(live.value)
-        assert kept.value.code == live.value.code
-        assert kept.value.hint == live.value.hint
+        told = [(str(e), e.code, e.hint) for e in (kept.value, live.value)]
+        assert told[0] == told[1]
 
 
-async def test_a_run_that_a_crash_cut_is_interrupted(tmp_path: Path) -> None:
+async def test_a_run_that_a_crash_cut_is_interrupted(serve: Serve, tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
     runs = [rig.service.submit(SLOW) for _ in range(2)]
     await asyncio.sleep(0.05)
-    log = await log_of_now(runs[0])
+    log = runs[0]._log.read()
     rig.store.close()  # as a kill does: nothing more is written
-    again = Rig(tmp_path)
-    await again.service.start()
+    again = await serve()
     for run in runs:
         found = again.service.run(run.id)
         assert found.status == "interrupted"
-        with pytest.raises(RunInterrupted, match="the daemon stopped before the run was over"):
+        with pytest.raises(errors.RunInterrupted, match="stopped before the run was over"):
             await found.result()
     assert await log_of(again.service.run(runs[0].id)) == log
     again.service.delete(runs[0].id)
     assert [run.id for run in again.service.runs()] == [runs[1].id]
-    await again.service.stop()
     for run in runs:
         run.cancel("the test is over")
         await ended(run)
-
-
-async def log_of_now(run: Run) -> Any:
-    """What a live run's log holds now, Progress left out."""
-    return list(run._log.read())
 
 
 async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
     service = rig.service
     runs = [service.submit(replace(SLOW, seed=seed)) for seed in range(3)]
     await asyncio.sleep(0.01)
-    assert {s.id: s.status for s in service.runs()} == {
-        runs[0].id: "running",
-        runs[1].id: "queued",
-        runs[2].id: "queued",
-    }
+    assert [(s.id, s.status) for s in reversed(service.runs())] == [
+        (run.id, "queued" if at else "running") for at, run in enumerate(runs)
+    ]
     for run in runs[:2]:
-        with pytest.raises(Conflict, match="not over"):
+        with pytest.raises(errors.Conflict, match="not over"):
             service.delete(run.id)
     await asyncio.gather(*(run.result() for run in runs))
     await asyncio.sleep(0)
@@ -257,18 +228,15 @@ async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
     assert await service.search_runs(problem, status="failed") == []
     assert all(s.answer is not None and s.tree_tokens for s in summaries)
     service.delete(runs[1].id)
-    with pytest.raises(NotFound):
-        service.run(runs[1].id)
-    with pytest.raises(NotFound):
-        service.delete(runs[1].id)
+    for unknown in (service.run, service.delete):
+        with pytest.raises(NotFound):
+            unknown(runs[1].id)
     assert {s.id for s in service.runs(status="finished")} == {runs[0].id, runs[2].id}
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
-async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) -> None:
-    store = FailingStore(tmp_path / "runs.sqlite", fails_at)
-    rig = Rig(tmp_path, store=store)
-    await rig.service.start()
+async def test_a_run_outlives_a_failing_store(serve: Serve, tmp_path: Path, fails_at: int) -> None:
+    rig = await serve(store=FailingStore(tmp_path / "runs.sqlite", fails_at))
     run = rig.service.submit(BEAM)
     assert await ended(run) == "finished"
     assert not run.stored
@@ -276,18 +244,16 @@ async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) 
     assert (await run.result())["status"] == "finished"
     (summary,) = rig.service.runs() or [None]
     assert summary is None or summary.status == "finished"
-    log = [event for _, event in await log_of(run)]
-    assert isinstance(log[0], RunStarted)
-    assert isinstance(log[-1], RunFinished)
+    (_, first), *_, (_, last) = await log_of(run)
+    assert (type(first), type(last)) == (RunStarted, RunFinished)
     rig.service.delete(run.id)
     with pytest.raises(NotFound):
         rig.service.run(run.id)
     assert rig.service.runs() == []
-    await rig.service.stop()
 
 
 @pytest.mark.parametrize("by", ["another run", "the end of the daemon"])
-async def test_a_run_that_could_not_be_stored_is_stored_later(tmp_path: Path, by: str) -> None:
+async def test_an_unstored_run_is_stored_later(serve: Serve, tmp_path: Path, by: str) -> None:
     """The disk is full while a run ends, and has room again afterwards."""
     store = FailingStore(tmp_path / "runs.sqlite", 5)
     rig = Rig(tmp_path, store=store)
@@ -300,12 +266,9 @@ async def test_a_run_that_could_not_be_stored_is_stored_later(tmp_path: Path, by
         assert await ended(rig.service.submit(BEST)) == "finished"
         assert isinstance(rig.service.run(run.id), ArchivedRun)
     await rig.service.stop()
-    later = Rig(tmp_path, store=RunStore(store.path))
-    await later.service.start()
-    kept = later.service.run(run.id)
+    kept = (await serve(store=RunStore(store.path))).service.run(run.id)
     assert await kept.result() == await run.result()
     assert await log_of(kept) == await log_of(run)
-    await later.service.stop()
 
 
 # ---------------------------------------------------------------- two pairs
@@ -324,9 +287,9 @@ class PairOfRoom(ServedPair):
 
 
 @asynccontextmanager
-async def serve_two(home: Path, **settings: object) -> AsyncIterator[Service]:
+async def serve_two(home: Path, queue_limit: int = 8) -> AsyncIterator[Service]:
     """A service with the pairs "wide" and "narrow" loaded. The narrow one runs one search."""
-    rig = Rig(home, load=False, loaded_pairs=2, **settings)
+    rig = Rig(home, load=False, loaded_pairs=2, max_running=8, queue_limit=queue_limit)
 
     def open_pair(name: str) -> ServedPair:
         engines = SimPair(sim_engines())
@@ -343,28 +306,34 @@ async def serve_two(home: Path, **settings: object) -> AsyncIterator[Service]:
     await service.stop()
 
 
-def submit(service: Service, pair: str, seed: int) -> Run:
-    run = service.submit(replace(SLOW, pair=pair, seed=seed))
-    assert isinstance(run, Run)
-    return run
+def submit(service: Service, pair: str, seed: int = 1) -> Run:
+    return cast(Run, service.submit(replace(SLOW, pair=pair, seed=seed)))
+
+
+async def assert_all_finish(*runs: Run) -> None:
+    assert {await ended(run) for run in runs} == {"finished"}
 
 
 async def test_each_pair_runs_as_many_searches_as_it_has_room_for(tmp_path: Path) -> None:
-    async with serve_two(tmp_path, max_running=8, queue_limit=8) as service:
-        wide = [submit(service, "wide", seed) for seed in range(3)]
+    async with serve_two(tmp_path) as service:
+        wide = [submit(service, "wide", seed) for seed in range(4)]
         narrow = [submit(service, "narrow", seed) for seed in range(3)]
-        late = submit(service, "wide", 9)
         states = service.pairs()
         assert (states["wide"].running, states["wide"].queued) == (4, 0)
         assert (states["narrow"].running, states["narrow"].queued) == (1, 2)
         assert service.counts == {"running": 5, "queued": 2}
         assert [run.estimate.position for run in narrow] == [None, 0, 1]
-        for run in (*wide, *narrow, late):
-            assert await ended(run) == RunStatus.FINISHED
+        programs = [(s.pair, s.key, s.place) for s in service.scheduling.programs]
+        told = [("wide", run.id, None) for run in wide]
+        told += [("narrow", run.id, place) for run, place in zip(narrow, (None, 0, 1), strict=True)]
+        assert sorted(programs) == sorted(told)
+        for state in states.values():
+            assert set(await state.read_views()) == {"generator", "verifier"}
+        await assert_all_finish(*wide, *narrow)
 
 
 async def test_the_full_queue_of_one_pair_refuses_nothing_on_the_other(tmp_path: Path) -> None:
-    async with serve_two(tmp_path, max_running=8, queue_limit=1) as service:
+    async with serve_two(tmp_path, queue_limit=1) as service:
         runs = [submit(service, "narrow", seed) for seed in range(2)]
         with pytest.raises(QueueFull, match="1 runs are running and 1 are waiting"):
             service.check_queue("narrow")
@@ -373,28 +342,11 @@ async def test_the_full_queue_of_one_pair_refuses_nothing_on_the_other(tmp_path:
         service.check_queue("wide")
         runs += [submit(service, "wide", seed) for seed in range(2)]
         assert service.pairs()["wide"].running == 2
-        for run in runs:
-            assert await ended(run) == RunStatus.FINISHED
-
-
-async def test_the_status_tells_the_programs_and_the_engines_of_each_pair(tmp_path: Path) -> None:
-    async with serve_two(tmp_path, max_running=8, queue_limit=8) as service:
-        runs = [submit(service, pair, 1) for pair in ("narrow", "narrow", "wide")]
-        standings = service.scheduling.programs
-        assert [(s.pair, s.key, s.place) for s in standings] == [
-            ("narrow", runs[0].id, None),
-            ("narrow", runs[1].id, 0),
-            ("wide", runs[2].id, None),
-        ]
-        views = {name: await state.read_views() for name, state in service.pairs().items()}
-        assert set(views) == {"wide", "narrow"}
-        assert all(set(view) == {"generator", "verifier"} for view in views.values())
-        for run in runs:
-            assert await ended(run) == RunStatus.FINISHED
+        await assert_all_finish(*runs)
 
 
 async def test_engines_get_the_order_of_their_own_programs(tmp_path: Path) -> None:
-    async with serve_two(tmp_path, max_running=8, queue_limit=8) as service:
+    async with serve_two(tmp_path) as service:
         sent: dict[str, list[str]] = {"wide": [], "narrow": []}
         for name, pair in service._loader._loaded.items():
             rank = pair.rank_programs
@@ -403,9 +355,8 @@ async def test_engines_get_the_order_of_their_own_programs(tmp_path: Path) -> No
                 sent[name] += keys
 
             pair.rank_programs = note  # type: ignore[method-assign, assignment]
-        runs = {name: submit(service, name, 1) for name in sent}
-        for run in runs.values():
-            assert await ended(run) == RunStatus.FINISHED
+        runs = {name: submit(service, name) for name in sent}
+        await assert_all_finish(*runs.values())
         assert {name: set(keys) for name, keys in sent.items()} == {
             name: {run.id} for name, run in runs.items()
         }
@@ -414,11 +365,11 @@ async def test_engines_get_the_order_of_their_own_programs(tmp_path: Path) -> No
 async def test_a_plain_request_joins_the_programs_of_its_pair(tmp_path: Path) -> None:
     async def abort() -> None: ...
 
-    async with serve_two(tmp_path, max_running=8, queue_limit=8) as service:
+    async with serve_two(tmp_path) as service:
         ask = PlainAsk(program="chat", pair="wide", max_tokens=8)
         with service._loader._plain.open(ask, abort):
             assert [s.pair for s in service.scheduling.programs] == ["wide"]
-            run = submit(service, "narrow", 1)
+            run = submit(service, "narrow")
             assert [s.key for s in service.scheduling.programs] == ["chat", run.id]
-        assert await ended(run) == RunStatus.FINISHED
+        await assert_all_finish(run)
         assert BEAM.pair not in service.pairs()

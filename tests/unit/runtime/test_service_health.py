@@ -12,33 +12,26 @@ import pytest
 from flashedge.engine.base import Health
 from flashedge.errors import EngineDead, EngineError
 from flashedge.events import KvSplitChanged
-from scripts.lab.sim.pair import Faults
+from scripts.lab.sim.pair import Faults, SimulatedGenerator
 from tests.support.runtime_rig import BEAM, ROOM, both
 from tests.support.service_rig import SELF_TEST, Rig, Serve, ended, log_of
 
 # ---------------------------------------------------------------- health
 
 
-async def test_health_says_how_engines_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rig = Rig(tmp_path)
-    loading = Health(state="starting", stage="loading the weights (1 of 2)")
-    compiling = Health(state="starting", stage="compiling the model")
-    now = [loading, compiling]
-    monkeypatch.setattr(rig.served._engines, "health", lambda: tuple(now))
-    assert rig.service.health().detail == (
-        "generator: loading the weights (1 of 2); verifier: compiling the model"
-    )
-    now[:] = [Health(state="ready"), compiling]
-    assert rig.service.health().detail == "verifier: compiling the model"
-    now[:] = [Health(state="ready"), Health(state="ready")]
-    assert (rig.service.health().state, rig.service.health().detail) == (
-        "starting",
-        "preparing to serve",
-    )
-    now[:] = [Health(state="starting"), Health(state="starting")]
-    assert rig.service.health().detail is None
+async def test_health_tells_how_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig, begun = Rig(tmp_path), Health(state="starting")
+    loading = replace(begun, stage="loading the weights (1 of 2)")
+    compiling, ready = replace(begun, stage="compiling the model"), Health(state="ready")
+    for engines, detail in (
+        ((loading, ready), "generator: loading the weights (1 of 2)"),
+        ((ready, compiling), "verifier: compiling the model"),
+        ((loading, compiling), f"generator: {loading.stage}; verifier: {compiling.stage}"),
+        ((ready, ready), "preparing to serve"),
+        ((begun, begun), None),
+    ):
+        monkeypatch.setattr(rig.served._engines, "health", lambda engines=engines: engines)
+        assert (rig.service.health().state, rig.service.health().detail) == ("starting", detail)
 
 
 async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> None:
@@ -50,7 +43,12 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
     assert service.health().state == "starting"
     with pytest.raises(EngineDead, match="still loading"):
         service.submit(BEAM)
+    with pytest.raises(EngineDead, match="still loading"):
+        async with service.use_pair("bundled"):
+            pass
     await starting
+    async with service.use_pair("bundled") as pair:
+        assert pair.protocols is not None
     assert service.health().state == "ready"
     assert service.health().self_test == SELF_TEST
 
@@ -108,19 +106,6 @@ async def test_a_failed_start_is_reported(tmp_path: Path, error: Exception, told
 
 
 # ---------------------------------------------------------------- requests outside any run
-
-
-async def test_protocols_are_served_once_the_engines_are_ready(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    starting = asyncio.create_task(rig.service.start())
-    await asyncio.sleep(0)
-    with pytest.raises(EngineDead, match="still loading"):
-        async with rig.service.use_pair("bundled"):
-            pass
-    await starting
-    async with rig.service.use_pair("bundled") as pair:
-        assert pair.protocols is not None
-    await rig.service.stop()
 
 
 async def test_an_open_request_keeps_the_daemon_busy(rig: Rig) -> None:
@@ -192,17 +177,15 @@ async def test_the_record_says_what_the_split_used(serve: Serve) -> None:
 
 @pytest.mark.parametrize("why", ["switched off", "the device keeps it"])
 async def test_without_a_split_the_budgets_stay(
-    tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig = Rig(tmp_path, config=ROOM, features={"kv_split": why != "switched off"})
     if why == "the device keeps it":
-        kept = replace(rig.pair.generator.health(), kv_memory="kept")
-        monkeypatch.setattr(rig.pair.generator, "health", lambda: kept)
-    await rig.service.start()
+        kept = Health(state="ready", kv_memory="kept")
+        monkeypatch.setattr(SimulatedGenerator, "health", lambda self: kept)
+    rig = await serve(config=ROOM, features={"kv_split": why != "switched off"})
     before = await rig.served.views()
     result, changes = await solved(rig, BEAM)
     assert result["kv"] == {"curves": None}
     assert changes == []
     after = await rig.served.views()
     assert [v.quota_blocks for v in after.values()] == [v.quota_blocks for v in before.values()]
-    await rig.service.stop()
