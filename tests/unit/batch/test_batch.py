@@ -40,9 +40,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> BatchDaemon:
-    made = BatchDaemon()
-    with_daemon(monkeypatch, made)
-    return made
+    return with_daemon(monkeypatch, BatchDaemon())
 
 
 class Folder:
@@ -56,6 +54,10 @@ class Folder:
     def solve(self, *options: str) -> Done:
         files = ("--input", str(self.source), "--output", str(self.target))
         return self._cli("solve", *files, *options)
+
+    def refuses(self, said: str, *options: str) -> None:
+        done = self.solve(*options)
+        assert (done.code, said in done.err) == (2, True), done.err
 
     def records(self) -> dict[Any, Any]:
         found = [json.loads(line) for line in self.target.read_text().splitlines()]
@@ -79,17 +81,16 @@ def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon)
     found = folder.records()
     assert set(found) == {"a", 2, 5}
     run = found["a"].pop("run")
-    assert found["a"] == {
-        "id": "a",
-        "answer": "19",
-        "correct": True,
-        "tokens": 10,
-        "seconds": 0.5,
-        "cut_by": None,
-    }
+    figures = {"tokens": 10, "seconds": 0.5, "cut_by": None}
+    assert found["a"] == {"id": "a", "answer": "19", "correct": True, **figures}
     assert (found[2]["correct"], "correct" in found[5]) == (False, False)
     asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3, "priority": 1}
     assert daemon.submitted[run] == {**asked, "token_budget": 500}
+
+
+def test_the_summary_as_json(folder: Folder) -> None:
+    told = json.loads(folder.solve("--json").out)
+    assert (told["problems"], told["correct"], told["graded"], told["tokens"]) == (3, 1, 2, 30)
 
 
 def test_a_batch_may_be_urgent_and_part_of_a_program(folder: Folder, daemon: BatchDaemon) -> None:
@@ -100,11 +101,6 @@ def test_a_batch_may_be_urgent_and_part_of_a_program(folder: Folder, daemon: Bat
     assert {r.headers["x-flashedge-program"] for r in asked} == {"homework"}
     again = folder.solve("--priority", "3")
     assert (again.code, len(asked)) == (0, 3), "the order changes no result, so the batch goes on"
-
-
-def test_as_json(folder: Folder) -> None:
-    told = json.loads(folder.solve("--json").out)
-    assert (told["problems"], told["correct"], told["graded"], told["tokens"]) == (3, 1, 2, 30)
 
 
 def test_a_full_queue_and_a_lost_daemon_are_waited_for(folder: Folder, daemon: BatchDaemon) -> None:
@@ -150,11 +146,9 @@ def test_runs_that_ended_meanwhile_are_adopted(folder: Folder, daemon: BatchDaem
     folder.target.write_text("")
     names = sorted(daemon.runs)
     daemon.runs[names[0]]["answer"] = "adopted"
-    failed = {"status": "failed", "error": {"code": "engine_error", "message": "no"}}
-    for name, over in zip(
-        names[1:], (failed, {"status": "cancelled"}, {"status": "interrupted"}), strict=True
-    ):
-        daemon.runs[name] = {"id": name, **over}
+    for name, status in zip(names[1:], ("failed", "cancelled", "interrupted"), strict=True):
+        daemon.runs[name] = {"id": name, "status": status}
+    daemon.runs[names[1]]["error"] = {"code": "engine_error", "message": "no"}
     assert folder.solve().code == 1
     found = folder.records()
     assert (found[1]["answer"], found[2]["error"]["code"]) == ("adopted", "engine_error")
@@ -220,8 +214,7 @@ def test_few_problems_are_in_flight_before_the_first_result(
     folder.give({"problem": "right 1"}, *({"problem": f"slow {number}"} for number in range(9)))
     press_ctrl_c(daemon, monkeypatch, 40, 50)
     assert folder.solve("--jobs", "8").code == 130
-    in_flight = len(daemon.submitted) - 1
-    assert in_flight == FIRST_JOBS + 1, "the one result has let one more in"
+    assert len(daemon.submitted) == FIRST_JOBS + 2, "the one result has let one more in"
 
 
 def test_problems_are_submitted_in_the_files_order(folder: Folder, daemon: BatchDaemon) -> None:
@@ -245,20 +238,16 @@ def test_the_progress_bar_tells_what_runs_and_how_fast() -> None:
 def test_another_input_or_other_settings_are_refused(folder: Folder, daemon: BatchDaemon) -> None:
     folder.solve("-n", "8")
     before = folder.target.read_bytes()
-    done = folder.solve("-n", "9")
-    assert (done.code, "was made with n 8, not n 9" in done.err) == (2, True)
-    done = folder.solve()
-    assert (done.code, "was made with n 8, not no n" in done.err) == (2, True)
+    folder.refuses("was made with n 8, not n 9", "-n", "9")
+    folder.refuses("was made with n 8, not no n")
     folder.give(*THREE[:2])
-    done = folder.solve("-n", "8")
-    assert (done.code, "made from another input" in done.err) == (2, True)
+    folder.refuses("made from another input", "-n", "8")
     assert (folder.target.read_bytes(), len(daemon.runs)) == (before, 3)
 
 
 def test_a_file_that_is_no_batchs_is_left_alone(folder: Folder, daemon: BatchDaemon) -> None:
     folder.target.write_text("precious\n")
-    done = folder.solve()
-    assert (done.code, "is no batch's output" in done.err) == (2, True)
+    folder.refuses("is no batch's output")
     assert folder.target.read_text() == "precious\n"
     assert sorted(p.name for p in folder.target.parent.glob("*.json*")) == ["p.jsonl", "r.jsonl"]
 
@@ -267,19 +256,16 @@ def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
     folder.solve()
     lines = folder.target.read_text().splitlines(keepends=True)
     folder.target.write_text(lines[0] + "broken\n" + lines[2])
-    done = folder.solve()
-    assert (done.code, "line 2 is damaged" in done.err) == (2, True)
+    folder.refuses("line 2 is damaged")
     folder.target.write_text(lines[0] + lines[0])
-    assert "line 2 is damaged or repeats a record" in folder.solve().err
+    folder.refuses("line 2 is damaged or repeats a record")
     with (folder.target.parent / "r.jsonl.batch.json").open() as sheet:
         fcntl.flock(sheet, fcntl.LOCK_EX)
-        done = folder.solve()
-    assert (done.code, "another process writes" in done.err) == (2, True)
+        folder.refuses("another process writes")
 
 
 def test_settings_that_are_refused_end_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
-    done = folder.solve("--set", "branching=1000")
-    assert (done.code, "refused: not_found" in done.err) == (2, True)
+    folder.refuses("refused: not_found", "--set", "branching=1000")
     assert (folder.records(), daemon.runs) == ({}, {})
 
 
@@ -303,24 +289,24 @@ def test_a_daemon_that_is_gone_ends_the_batch(folder: Folder, daemon: BatchDaemo
 )
 def test_a_bad_line_is_named(folder: Folder, daemon: BatchDaemon, line: str, said: str) -> None:
     folder.source.write_text('{"problem": "p", "id": "a"}\n' + line + "\n")
-    done = folder.solve()
-    assert (done.code, said in done.err) == (2, True), done.err
+    folder.refuses(said)
     assert (daemon.requests, folder.target.exists()) == ([], False)
 
 
 def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
     source, target = str(folder.source), str(folder.target)
+    files = ("--input", source, "--output", target)
     for arguments, said in (
         (("p", "--jobs", "2"), "--jobs needs --input"),
         (("p", "--output", target), "--output needs --input"),
         (("p", "--retry-failed"), "--retry-failed needs --input"),
         (("p", "--budget-tokens-total", "5"), "--budget-tokens-total needs --input"),
-        (("p", "--input", source, "--output", target), "either --input or one problem"),
+        (("p", *files), "either --input or one problem"),
         (("--input", source), "--input needs --output"),
         (("--input", source, "--output", source), "is the input"),
-        (("--input", source, "--output", target, "--jobs", "0"), "must be in [1, 64]"),
+        ((*files, "--jobs", "0"), "must be in [1, 64]"),
         (("--input", source, "--output", "/nowhere/r"), "no folder /nowhere"),
-        (("--input", source, "--output", target, "--budget-tokens-total", "2"), "not one for each"),
+        ((*files, "--budget-tokens-total", "2"), "not one for each"),
     ):
         done = cli("solve", *arguments)
         assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
@@ -399,19 +385,16 @@ class SlowDaemon:
         return {"id": run, "status": "cancelled"}
 
 
-def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists() -> None:
-    async def check() -> None:
-        daemon = SlowDaemon()
-        client: Any = daemon
-        attempts = Attempts(client, "key", {})
-        work = asyncio.create_task(attempts.run(0, "How many?"))
-        await daemon.sent.wait()
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
-        asyncio.get_running_loop().call_soon(daemon.arrives.set)
-        assert await attempts.cancel_open() == 1
-        await asyncio.gather(*daemon.arrivals)
-        assert daemon.running == set()
-
-    asyncio.run(check())
+async def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists() -> None:
+    daemon = SlowDaemon()
+    client: Any = daemon
+    attempts = Attempts(client, "key", {})
+    work = asyncio.create_task(attempts.run(0, "How many?"))
+    await daemon.sent.wait()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    asyncio.get_running_loop().call_soon(daemon.arrives.set)
+    assert await attempts.cancel_open() == 1
+    await asyncio.gather(*daemon.arrivals)
+    assert daemon.running == set()

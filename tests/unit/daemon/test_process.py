@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +55,11 @@ def start(config: Config) -> subprocess.Popen[bytes]:
     return control.start(config, {"port": config.port}, STUB)
 
 
+def settings_of(config: Config) -> list[str]:
+    """Those of a daemon's command line."""
+    return [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
+
+
 def up(config: Config) -> subprocess.Popen[bytes]:
     process = start(config)
     control.wait_ready(config, process, timeout_s=20)
@@ -63,7 +69,6 @@ def up(config: Config) -> subprocess.Popen[bytes]:
 def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
     process = up(config)
     record = files.find(config)
-    assert record is not None
     assert record.pid == process.pid == files.find_holder(config)
     assert record.url == f"http://127.0.0.1:{config.port}"
     assert control.stop(config) == process.pid
@@ -78,8 +83,8 @@ def test_a_second_daemon_names_the_first(config: Config) -> None:
     first = up(config)
     with pytest.raises(DaemonError, match=rf"is already running \(process {first.pid}\)"):
         start(config)
-    arguments = [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
-    second = subprocess.run([*STUB, *arguments], capture_output=True, text=True, timeout=60)
+    command = [*STUB, *settings_of(config)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert f"is already running (process {first.pid})" in second.stderr
     assert second.returncode == DaemonError.exit_code
     assert files.find_holder(config) == first.pid
@@ -92,9 +97,8 @@ def test_ensure_returns_the_running_daemon(config: Config) -> None:
 def test_a_port_in_use_is_reported(config: Config) -> None:
     with bind("127.0.0.1", config.port):
         process = start(config)
-        with pytest.raises(
-            DaemonError, match=f"another program already uses port {config.port} on 127.0.0.1"
-        ) as e:
+        told = f"another program already uses port {config.port} on 127.0.0.1"
+        with pytest.raises(DaemonError, match=told) as e:
             control.wait_ready(config, process, timeout_s=20)
     assert "--port" in (e.value.hint or "")
     assert process.returncode == DaemonError.exit_code
@@ -112,27 +116,24 @@ def test_a_daemon_of_another_folder_on_the_port_is_named(config: Config, tmp_pat
 def test_a_stale_record_is_ignored(config: Config) -> None:
     files.prepare_state_dir(config)
     record = files.DaemonRecord(
-        pid=os.getpid(), host="127.0.0.1", port=1, pair="bundled", started_at=0, version="0"
+        pid=os.getpid(), host="::", port=1, pair="bundled", started_at=3.0, version="0"
     )
     files.write_record(config, record)
+    assert (files.read_record(config), record.url) == (record, "http://[::1]:1")
+    assert json.loads(files.record_path(config).read_text())["pid"] == os.getpid()
     assert files.find(config) is None
     assert control.stop(config) is None  # it must not kill this process
     for damaged in ("", "{", "[]", '{"pid": 1}'):
         files.record_path(config).write_text(damaged)
         assert files.find(config) is None
-    up(config)
-    found = files.find(config)
-    assert found is not None
-    assert found.pid != os.getpid()
-
-
-def test_a_new_daemon_starts_after_one_was_killed(config: Config) -> None:
-    process = up(config)
-    process.kill()
-    process.wait(60)
+    killed = up(config)
+    killed.kill()
+    killed.wait(60)
     assert files.record_path(config).exists()
     assert files.find(config) is None
     up(config)
+    found = files.find(config)
+    assert found.pid not in (os.getpid(), killed.pid)
 
 
 def test_stop_ends_process_and_children(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +181,7 @@ def test_wait_ready_raises_what_ended_the_daemon(
 
 def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
     files.prepare_state_dir(config)
-    arguments = [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
-    process = subprocess.Popen([*STUB, *arguments])
+    process = subprocess.Popen([*STUB, *settings_of(config)])
     control.wait_ready(config, process, timeout_s=20)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) in (0, 130)
@@ -219,15 +219,12 @@ IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
 def test_localhost_is_both_loopback_addresses(host: str) -> None:
     """Node and some browsers take the one, most others the other."""
-    sockets = listen(host, 0)
-    try:
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(each) for each in listen(host, 0)]
         port = sockets[0].getsockname()[1]
         assert {each.getsockname()[0] for each in sockets} == {"127.0.0.1", "::1"}
         for address in ("127.0.0.1", "::1"):
             socket.create_connection((address, port), timeout=5).close()
-    finally:
-        for each in sockets:
-            each.close()
 
 
 @IPV6
@@ -253,7 +250,7 @@ def test_a_port_in_use_is_reported_before_the_slow_imports(config: Config) -> No
         code = f"""
 import sys
 from flashedge.daemon.process import main
-code = main(["--set=state_dir={config.state_dir}", "--set=port={config.port}"])
+code = main({settings_of(config)})
 heavy = [m for m in ("torch", "vllm", "fastapi", "transformers") if m in sys.modules]
 print(code, heavy)
 """
@@ -261,23 +258,11 @@ print(code, heavy)
         assert done.stdout.split(maxsplit=1) == ["4", "[]\n"]
 
 
-def test_the_record_is_read_back_from_its_file(config: Config) -> None:
-    files.prepare_state_dir(config)
-    record = files.DaemonRecord(pid=1, host="::", port=2, pair="p", started_at=3.0, version="4")
-    files.write_record(config, record)
-    assert files.read_record(config) == record
-    assert record.url == "http://[::1]:2"
-    assert json.loads(files.record_path(config).read_text())["pid"] == 1
-
-
 def test_clients_drop_idle_connections_before_the_daemon_does(config: Config) -> None:
     """The openai and anthropic packages keep them for 5 seconds, as uvicorn would."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = _server(None, config, listening)
     assert server.config.timeout_keep_alive > 60
-
-
-# ---------------------------------------------------------------- logs
 
 
 LINE = "run run-0123456789ab finished: 1.0 s, 100 tokens"
@@ -310,6 +295,9 @@ def test_a_long_output_is_kept_once_and_begins_anew(config: Config) -> None:
     """Whoever holds the file open goes on writing at its end."""
     files.prepare_state_dir(config)
     path = output_path(config)
+    path.unlink()
+    bound_output(config)
+    assert not path.exists(), "one that is not there is none"
     with path.open("ab", buffering=0) as writer:
         writer.write(b"first\n")
         bound_output(config)
@@ -332,16 +320,8 @@ def test_a_full_disk_costs_the_copy_only(config: Config, monkeypatch: pytest.Mon
     assert output_path(config).stat().st_size == 0
 
 
-def test_an_output_that_is_not_there_is_none(config: Config) -> None:
-    files.prepare_state_dir(config)
-    output_path(config).unlink()
-    bound_output(config)
-    assert not output_path(config).exists()
-
-
 def test_a_running_daemon_bounds_output(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "chatty")
-    started = control.start(config, {"port": config.port}, STUB)
-    control.wait_ready(config, started, timeout_s=20)
+    up(config)
     wait_for(lambda: output_path(config).stat().st_size == 0)
     assert kept_output_path(config).stat().st_size > files.OUTPUT_BYTES
