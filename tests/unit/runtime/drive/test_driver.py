@@ -16,6 +16,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.types import STRATEGIES
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
@@ -32,7 +33,7 @@ from tests.support.runtime_rig import (
     prompt_of,
     sim_engines,
 )
-from tests.unit.runtime.drive.test_strategies import every_strategy, spec_of
+from tests.unit.runtime.drive.test_strategies import BY_SCORE, BY_VOTE, spec_of
 
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
 
@@ -141,21 +142,24 @@ def assert_cut(story: Story, spec: Request) -> None:
     assert finish.choice == ROOT or tree[finish.choice].segment is not None
 
 
-@every_strategy
-async def test_a_deadline_cuts_the_run(strategy: str) -> None:
+@pytest.mark.parametrize("of", [*map(spec_of, STRATEGIES), BY_VOTE, BY_SCORE])
+async def test_a_deadline_cuts_the_run(of: Request) -> None:
     """At any moment: the answer is made of what is there, and the engines are left at once."""
     cut = answered = 0
     for i in range(30):
         engines = sim_engines()
-        spec = spec_of(strategy, deadline_s=0.004 * (i + 1))
+        spec = replace(of, deadline_s=0.004 * (i + 1))
         story = await drive(engines, spec)
         assert_cut(story, spec)
+        if of in (BY_VOTE, BY_SCORE):
+            statuses = {node.status for node in story.outcome.tree.children(ROOT)}
+            assert statuses <= {NodeStatus.COMPLETE, NodeStatus.CANCELLED}
         assert bool(story.list_events(EarlyExit)) == (story.outcome.cut_by is not None)
         await assert_nothing_left(engines)
         cut += story.outcome.cut_by == "deadline"
         answered += (story.outcome.cut_by == "deadline") and story.outcome.finish.answer is not None
     assert cut > 5
-    assert answered or strategy != "beam"
+    assert answered or of.strategy != "beam"
 
 
 async def test_a_deadline_holds_while_the_engine_restarts() -> None:
@@ -208,7 +212,7 @@ async def cancel_after(engines: Engines, spec: Request, delay_s: float) -> bool:
     return False
 
 
-@SPECS
+@pytest.mark.parametrize("spec", [BEAM, BEST, BY_VOTE, BY_SCORE])
 @pytest.mark.parametrize("early", [False, True], ids=["by levels", "early"])
 async def test_a_cancelled_run_leaves_nothing(spec: Request, early: bool) -> None:
     expected = await drive(sim_engines(), spec)

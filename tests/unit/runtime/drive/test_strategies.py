@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -228,24 +227,6 @@ async def test_a_killed_engine_changes_nothing(spec: Request, steps: Sequence[in
     for step in steps:
         faults = Faults(die_after_steps=frozenset({step}), restart_s=2.0)
         await drive_alike(sim_engines(generator=faults), spec)
-
-
-@SPECS
-async def test_a_deadline_and_a_cancel_leave_nothing_open(spec: Request) -> None:
-    cut = 0
-    for moment in range(1, 30):
-        engines = sim_engines()
-        story = await drive(engines, replace(spec, deadline_s=0.004 * moment))
-        cut += story.outcome.cut_by == "deadline"
-        statuses = {node.status for node in story.outcome.tree.children(ROOT)}
-        assert statuses <= {NodeStatus.COMPLETE, NodeStatus.CANCELLED}
-        await assert_nothing_left(engines)
-        run = asyncio.create_task(drive(engines, spec))
-        await asyncio.sleep(0.004 * moment)
-        run.cancel()
-        await asyncio.wait({run})
-        await assert_nothing_left(engines)
-    assert cut > 5
 
 
 def test_a_watched_node_is_told_of_once() -> None:
