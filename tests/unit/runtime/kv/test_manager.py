@@ -11,7 +11,6 @@ import pytest
 
 from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
@@ -70,7 +69,6 @@ def share(generator_bytes: int) -> KvSplit:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    outcome: Outcome
     events: list[Event]
     record: dict[str, object]
 
@@ -95,12 +93,14 @@ class ManagedEngines:
         )
 
     async def drive(self, spec: Request) -> FinishedRun:
+        """Drive a run. Its tree must be that of engines whose memory nobody moves."""
         events: list[Event] = []
         tokens = len(prompt_of(self.engines, spec))
         with self.manager.join(events.append, tokens, baseline=spec.baseline) as memory:
             driver = driver_of(self.shared, spec, events.append, on_turn=memory.follow)
             outcome = await driver.run()
-        return FinishedRun(outcome, events, memory.record)
+        assert outcome == (await drive(sim_engines(config=CONFIG), spec)).outcome
+        return FinishedRun(events, memory.record)
 
 
 @asynccontextmanager
@@ -128,15 +128,10 @@ async def managed_engines(
     await assert_nothing_left(engines)
 
 
-async def drive_alone(spec: Request) -> Outcome:
-    return (await drive(sim_engines(config=CONFIG), spec)).outcome
-
-
 @pytest.mark.parametrize("spec", [BEAM, WIDE, DVTS, BEST], ids=lambda s: f"{s.strategy}-{s.n}")
 async def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> None:
     async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
         run = await here.drive(spec)
-        assert run.outcome == await drive_alone(spec)
         assert run.record["curves"] == "a test"
         assert {e.curves for e in run.events if isinstance(e, KvSplitChanged)} == {"a test"}
         assert run.record["generator_bytes"] == run.splits[-1][0]
@@ -147,7 +142,7 @@ async def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> 
 async def test_memory_moves_less_often_if_a_move_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def moves() -> int:
         async with managed_engines(kv_bytes=4 * ROOM.kv_bytes // 5) as here:
-            assert (await here.drive(WIDE)).outcome == await drive_alone(WIDE)
+            await here.drive(WIDE)
             return here.manager.moves
 
     at_once, budget = await moves(), SimEngine.budget
@@ -178,10 +173,9 @@ async def test_both_quotas_never_exceed_the_memory(monkeypatch: pytest.MonkeyPat
             return granted
 
         monkeypatch.setattr(SimEngine, "budget", watched)
-        runs = await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
+        await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
         assert here.manager.moves > 3
         assert max(granted_bytes) <= ROOM.kv_bytes
-        assert [run.outcome for run in runs] == [await drive_alone(s) for s in (BEAM, DVTS)]
 
 
 @pytest.mark.parametrize("saved", [True, False])
@@ -193,15 +187,14 @@ async def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> N
         runs = asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS, BEST)))
         await asyncio.sleep(0.02)
         answer = await generate(here.shared.generator, chat)
-        run = await runs
+        run, *_ = await runs
         assert answer.token_ids == expected.token_ids
-        assert [t.outcome for t in run] == [await drive_alone(s) for s in (BEAM, DVTS, BEST)]
         assert here.manager.offloads > 4
-        assert run[0].count(Offloaded) > 2
-        assert run[0].count(Restored) > 2
-        moved = sum(e.saved_bytes for e in run[0].events if isinstance(e, Offloaded))
+        assert run.count(Offloaded) > 2
+        assert run.count(Restored) > 2
+        moved = sum(e.saved_bytes for e in run.events if isinstance(e, Offloaded))
         assert (moved > 0) == saved
-        assert run[0].record["offload"] is True
+        assert run.record["offload"] is True
 
 
 async def test_the_memory_changes_hands_at_a_common_barrier() -> None:
@@ -234,7 +227,6 @@ async def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
         for _ in range(2):
             endless = [asyncio.create_task(chatting()) for _ in range(3)]
             run = await here.drive(BEAM)
-            assert run.outcome == await drive_alone(BEAM)
             assert run.count(Offloaded) == 0
             for task in endless:
                 task.cancel()
@@ -244,8 +236,7 @@ async def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
 async def test_a_verifier_may_die_while_the_engines_alternate() -> None:
     faults = Faults(die_after_steps=frozenset({2, 5}), restart_s=0.3)
     async with managed_engines(forced=alternate, verifier=faults) as here:
-        run = await here.drive(BEAM)
-        assert run.outcome == await drive_alone(BEAM)
+        await here.drive(BEAM)
         assert here.engines.verifier.health().restarts == 2
 
 
@@ -264,7 +255,6 @@ async def test_offload_is_chosen_only_if_it_is_faster() -> None:
         async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=link) as here:
             run = await here.drive(spec)
             assert (run.count(Offloaded) > 0) == offloads
-            assert run.outcome == await drive_alone(spec)
 
 
 # ---------------------------------------------------------------- budgets that are not granted
@@ -328,7 +318,6 @@ async def test_an_unfilled_budget_is_requested_again(monkeypatch: pytest.MonkeyP
         short = ShortMemory(both(here.engines)[0], monkeypatch)
         short.limit_bytes = HALF
         run = await here.drive(BEAM)
-        assert run.outcome == await drive_alone(BEAM)
         assert run.count(Restored) > 2
         assert ROOM.kv_bytes in short.requested
         assert (HALF, ROOM.kv_bytes) in run.splits
