@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,8 @@ def write_checkpoint(
         start, end = end, end + prod(shape) * SIZES[dtype]
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
-    file = folder / "model.safetensors"
-    file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+    data = struct.pack("<Q", len(text)) + text + bytes(end)
+    (folder / "model.safetensors").write_bytes(data)
     return folder
 
 
@@ -88,10 +89,7 @@ COMPRESSED = {
     ids=["bf16", "fp32", "awq", "gptq", "fp8", "compressed-tensors"],
 )
 def test_weights_and_their_bytes(
-    tmp_path: Path,
-    tensors: dict[str, tuple[str, list[int]]],
-    quantized: dict[str, Any] | None,
-    matrix_bytes: int,
+    tmp_path: Path, tensors: dict[str, Any], quantized: dict[str, Any] | None, matrix_bytes: int
 ) -> None:
     """All of these hold the same matrix."""
     shape = read_shape(write_checkpoint(tmp_path, {**PLAIN, **tensors}, quantized), SPEC)
@@ -102,41 +100,25 @@ def test_weights_and_their_bytes(
 
 def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, {**PLAIN, f"{LINEAR}.weight": ("BF16", [WIDTH, WIDTH])})
-    spec = ModelSpec(
-        source="a/b", dtype="bfloat16", max_model_len=512, quantization="fp8_per_tensor"
-    )
-    shape = read_shape(folder, spec)
+    shape = read_shape(folder, replace(SPEC, quantization="fp8_per_tensor"))
     assert (shape.params, shape.weights_bytes) == (REST + MATRIX, 2 * REST + MATRIX)
 
 
-def described(source: str) -> ModelSpec:
-    """A 4-bit model of 1,000,000 weights as models.toml describes it."""
-    return ModelSpec(
-        source=source,
+def test_the_files_tell_once_all_are_here_and_else_the_entry(config: Config) -> None:
+    """A 4-bit model of 1,000,000 weights by its entry."""
+    spec = replace(
+        SPEC,
         revision="c" * 40,
-        dtype="bfloat16",
-        max_model_len=512,
         parameters=1_000_000,
         weights_bytes=600_000,
         architecture=Architecture(layers=1, heads=4, kv_heads=2, head_dim=64),
     )
-
-
-def test_before_the_download_the_entry_tells(config: Config) -> None:
-    shape = find_shape(described("a/b"), config)
+    shape = find_shape(spec, config)
     assert (shape.params, shape.weights_bytes) == (1_000_000, 600_000)
-
-
-def test_once_the_files_are_here_they_tell(config: Config) -> None:
-    spec = described("a/b")
     folder = write_hub_model(config.cache_dir / "hub", "a/b", "c" * 40, "Qwen3ForCausalLM")
     told = json.loads((folder / "config.json").read_text())
     (folder / "config.json").unlink()
     (folder / "config.json").write_text(json.dumps({**told, **FIGURES, "hidden_size": WIDTH}))
     assert find_shape(spec, config).weights_bytes == 8 * 2 * 2  # of the 8 x 2 embedding
-
-
-def test_half_a_download_does_not_count(config: Config) -> None:
-    folder = write_hub_model(config.cache_dir / "hub", "a/b", "c" * 40, "Qwen3ForCausalLM")
     (folder / "model.safetensors").unlink()
-    assert find_shape(described("a/b"), config).weights_bytes == 600_000
+    assert find_shape(spec, config).weights_bytes == 600_000, "half a download does not count"

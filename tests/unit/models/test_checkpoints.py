@@ -22,7 +22,13 @@ def check_prm(path: Path) -> None:
 
 def test_a_good_folder_passes(tmp_path: Path) -> None:
     check_checkpoint(write_model(tmp_path / "g"), max_model_len=4096)
-    check_prm(write_model(tmp_path / "v", PRM))
+    folder = write_model(tmp_path / "v", PRM)
+    check_prm(folder)
+    remove_shard(folder)
+    write_safetensors(folder / "model-00002-of-00002.safetensors", 8)
+    check_prm(folder)
+    mistral = write_model(tmp_path / "m", "MistralForCausalLM")
+    check_checkpoint(mistral, family="step_tag", tokens=["ки", "+", "-"])  # which is ▁ки
 
 
 @pytest.mark.parametrize(
@@ -80,20 +86,11 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\n"
         (write_again(tokens=["a", "b"]), "vocabulary has no token '<extra_0>'"),
     ],
 )
-def test_a_damaged_verifier_is_refused(
-    tmp_path: Path, spoil: Callable[[Path], object], message: str
-) -> None:
+def test_damage_is_refused(tmp_path: Path, spoil: Callable[[Path], object], message: str) -> None:
     folder = write_model(tmp_path / "m", PRM)
     spoil(folder)
     with pytest.raises(CheckpointError, match=message):
         check_prm(folder)
-
-
-def test_complete_shards_pass(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", PRM)
-    remove_shard(folder)
-    write_safetensors(folder / "model-00002-of-00002.safetensors", 8)
-    check_prm(folder)
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
@@ -105,8 +102,3 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
         check_checkpoint(prm)
     with pytest.raises(CheckpointError, match="no model folder"):
         check_checkpoint(tmp_path / "nowhere")
-
-
-def test_a_step_tag_may_begin_with_a_space(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "m", "MistralForCausalLM")
-    check_checkpoint(folder, family="step_tag", tokens=["ки", "+", "-"])

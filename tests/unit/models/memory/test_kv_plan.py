@@ -1,15 +1,20 @@
-"""The memory plan: what is divided, what is respected, and what each of several cards holds."""
+"""The memory of a pair: the plan, what each of several cards holds, and `doctor --fit`."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.config import Config, load_config
-from flashedge.errors import ConfigError
-from flashedge.models.memory.card_memory import build_idle_card
+from flashedge.errors import CheckpointError, ConfigError, NotFound
+from flashedge.models.memory.card_memory import CardMemory, build_idle_card
 from flashedge.models.memory.engine_memory import (
     LINK_BYTES,
     EngineMemory,
@@ -19,18 +24,51 @@ from flashedge.models.memory.engine_memory import (
     count_weights_bytes,
     estimate_engine,
 )
-from flashedge.models.memory.fit import KV_GRANULARITY_BYTES, EnginePairMemory, plan_memory
-from flashedge.models.registry import find_pair
+from flashedge.models.memory.fit import (
+    KV_GRANULARITY_BYTES,
+    choose_quantized,
+    find_need,
+    list_fitting,
+    plan_memory,
+)
+from flashedge.models.registry import find_pair, load_pairs
+from scripts.lab.benchmark.simulate import Question, build_bench
 from scripts.lab.sim.shapes import QWEN25_7B
+from tests.support.cli_rig import Cli, cli_for
+from tests.support.fake_nvml import FakeNvml
 
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 CARD = build_idle_card("a card", 24_564 * MIB)
 SHAPE = replace(QWEN25_7B, hidden_size=3584, intermediate_size=18_944, vocab_size=152_064)
-SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+prm-7b"
+NONE = FakeNvml(driver=False)
+SMALL, MIDDLE, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b", "math-7b+prm-7b"
 
 
-def configure(home: Path, **settings: object) -> Config:
-    return load_config(settings, {"FLASHEDGE_HOME": str(home / "home")})
+def configure(config: Config, **settings: object) -> Config:
+    return load_config(settings, {"FLASHEDGE_HOME": str(config.state_dir.parent)})
+
+
+def fake_free(total: int, free: int, **answers: Any) -> FakeNvml:
+    """A card by its GiB."""
+    return FakeNvml(MemoryInfo=SimpleNamespace(total=total * GIB, free=free * GIB), **answers)
+
+
+def card_of(memory_bytes: int) -> CardMemory:
+    return CardMemory(
+        name="card", memory_bytes=memory_bytes, held_bytes=0, reserve_bytes=0, is_measured=True
+    )
+
+
+def checks_of(name: str, gpu: str | None, config: Config, nvml: object = NONE) -> dict[str, Check]:
+    return {check.name: check for check in check_fit(name, gpu, config, nvml)}
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+# ---------------------------------------------------------------- the plan
 
 
 @pytest.mark.parametrize("mib", [9_000, 10_000, 16_376, 24_564, 32_607, 81_920])
@@ -55,27 +93,24 @@ def test_a_pair_that_cant_fit_is_refused_with_the_figures_and_the_nearest(config
         plan_memory(find_pair(LARGE, config), config, CARD)
     for part in ("does not fit a card", "are missing", "14.2 GiB + 13.2 GiB", "estimated"):
         assert part in str(e.value)
-    assert e.value.hint is not None
     assert "--pair math-7b+skywork-1.5b" in e.value.hint  # keeps the larger model
 
 
-def test_sizes_that_are_set_are_respected(config: Config, tmp_path: Path) -> None:
-    both = configure(tmp_path, kv_bytes=(300 * MIB, 200 * MIB))
+def test_sizes_that_are_set_are_respected(config: Config) -> None:
+    both = configure(config, kv_bytes=(300 * MIB, 200 * MIB))
     plan = plan_memory(find_pair(LARGE, both), both, CARD)
     assert plan.kv_bytes == (300 * MIB, 200 * MIB)
-    one = configure(tmp_path, kv_bytes=(None, 1000 * MIB))
+    one = configure(config, kv_bytes=(None, 1000 * MIB))
     pair = find_pair(SMALL, one)
-    free = plan_memory(pair, config, CARD)
-    assert plan_memory(pair, one, CARD).kv_bytes == (
-        (free.need.kv_bytes(CARD) - 1000 * MIB) // KV_GRANULARITY_BYTES * KV_GRANULARITY_BYTES,
-        1000 * MIB,
-    )
+    rest = plan_memory(pair, config, CARD).need.kv_bytes(CARD) - 1000 * MIB
+    rounded = rest // KV_GRANULARITY_BYTES * KV_GRANULARITY_BYTES
+    assert plan_memory(pair, one, CARD).kv_bytes == (rounded, 1000 * MIB)
 
 
-def test_one_size_that_leaves_too_little_for_the_other_engine_is_named(tmp_path: Path) -> None:
-    config = configure(tmp_path, kv_bytes=(18 << 30, None))
+def test_one_size_that_leaves_too_little_for_the_other_engine_is_named(config: Config) -> None:
+    large = configure(config, kv_bytes=(18 << 30, None))
     with pytest.raises(ConfigError, match="fits a card, but not with kv_bytes as set") as e:
-        plan_memory(find_pair(SMALL, config), config, CARD)
+        plan_memory(find_pair(SMALL, large), large, CARD)
     assert e.value.hint == "lower kv_bytes, or leave it unset"
 
 
@@ -83,10 +118,7 @@ def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
     parts = {"forward": 300 * MIB, "logits": 0, "logprobs": 0, "noise": 0, "graphs": 0}
     measured = EngineMemory(weights=3 << 30, context=900 * MIB, is_estimate=False, **parts)
 
-    def find(sequences: int) -> EnginePairMemory | None:
-        return (measured, measured) if sequences == 128 else None
-
-    plan = plan_memory(find_pair(SMALL, config), config, CARD, find)
+    plan = plan_memory(find_pair(SMALL, config), config, CARD, {128: (measured, measured)}.get)
     assert not plan.need.is_estimate
     assert measured.overhead == 1200 * MIB, "a measurement gets no margin"
     room = CARD.free_bytes - 2 * (3072 + 1200) * MIB
@@ -102,6 +134,12 @@ def test_the_parts_of_an_estimate() -> None:
         assert found.forward == 4096 * 2 * (3 * 18_944 + 5 * 3584)
         assert found.overhead > 1.2 * 2**30
     assert estimate_engine(SHAPE, 128, samples=False, on_card=True).sampler == 0
+    one, two = (
+        estimate_engine(SHAPE, 128, samples=True, on_card=True, cards=cards) for cards in (1, 2)
+    )
+    assert two.forward == 4096 * 2 * (3 * 18_944 // 2 + 5 * 3584), "it shrinks with the width"
+    assert (two.logits, two.noise) == (one.logits, one.noise)
+    assert two.context - one.context == LINK_BYTES
 
 
 def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
@@ -118,17 +156,169 @@ def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
 def test_a_number_of_cards_that_vllm_refuses_is_named() -> None:
     assert [n for n in range(1, 17) if can_spread(SHAPE, n)] == [1, 2, 4]
     check_spread(SHAPE, 4, "generator")
-    with pytest.raises(
-        ConfigError, match=r"can't be spread over 3 cards: .* 28 attention"
-    ) as error:
+    with pytest.raises(ConfigError, match=r"can't be spread over 3 cards: .* 28 attention") as e:
         check_spread(SHAPE, 3, "generator")
-    assert error.value.hint == "give the generator one of these numbers of cards: 1, 2, 4"
+    assert e.value.hint == "give the generator one of these numbers of cards: 1, 2, 4"
 
 
-def test_a_step_shrinks_with_the_width_but_not_with_the_logits() -> None:
-    one, two = (
-        estimate_engine(SHAPE, 128, samples=True, on_card=True, cards=cards) for cards in (1, 2)
+# ---------------------------------------------------------------- what fits
+
+
+def test_the_parts_add_up(config: Config) -> None:
+    place = card_of(24 * GIB)
+    need = find_need(find_pair(MIDDLE, config), config, place)
+    assert need.weights == (15_231_233_024, 3_087_431_682)
+    assert need.path_bytes == (4096 * 57_344, 4096 * 28_672)
+    assert need.is_estimate
+    left = 24 * GIB - sum(need.weights) - sum(engine.overhead for engine in need.engines)
+    assert need.kv_bytes(place) == left
+    assert need.count_paths(place, 1000) == left // (1000 * (57_344 + 28_672))
+
+
+def test_one_byte_too_few_is_too_few(config: Config) -> None:
+    pair = find_pair(SMALL, config)
+    least = find_need(pair, config, card_of(0)).least_bytes  # with the fewest sequences
+    exact, less = card_of(least), card_of(least - 1)
+    assert find_need(pair, config, exact).fits(exact)
+    assert not find_need(pair, config, less).fits(less)
+    assert SMALL in set(list_fitting(load_pairs(config).values(), exact, config))
+    assert SMALL not in set(list_fitting(load_pairs(config).values(), less, config))
+
+
+def test_fewer_sequences_where_the_pair_does_not_fit_otherwise(config: Config) -> None:
+    pair = find_pair("qwen-7b+skywork-1.5b", config)
+    ample = find_need(pair, config, card_of(24 * GIB))
+    assert ample.sequences == 128
+    tight = card_of(ample.least_bytes - 1)
+    assert find_need(pair, config, tight).sequences == 64
+    assert find_need(pair, config, tight).fits(tight)
+    fixed = configure(config, max_num_seqs=128)
+    assert find_need(pair, fixed, tight).sequences == 128
+    assert not find_need(pair, fixed, tight).fits(tight)
+
+
+def test_as_few_and_as_large_quantized_checkpoints_as_needed(config: Config) -> None:
+    pair = find_pair("qwen-7b+skywork-1.5b", config)
+    for memory, method in ((16 * GIB, "GPTQ, 8 bits"), (12 * GIB, "AWQ, 4 bits")):
+        place = card_of(memory)
+        found = choose_quantized(pair, find_need(pair, config, place), place)
+        assert [(role, q.method) for role, q in found.replacements] == [("generator", method)]
+    place = card_of(8 * GIB)
+    assert choose_quantized(pair, find_need(pair, config, place), place) is None
+
+
+def test_a_model_of_unknown_shape(config: Config) -> None:
+    config.config_dir.mkdir(parents=True)
+    (config.config_dir / "models.toml").write_text(
+        '[generators.g]\nsource = "a/b"\ndtype = "bfloat16"\nmax_model_len = 8\n'
+        '[pairs.p]\ndescription = "d"\ngenerator = "g"\nverifier = "skywork-1.5b"\n'
+        "max_step_tokens = 8\nmax_path_tokens = 8\n"
     )
-    assert two.forward == 4096 * 2 * (3 * 18_944 // 2 + 5 * 3584)
-    assert (two.logits, two.noise) == (one.logits, one.noise)
-    assert two.context - one.context == LINK_BYTES
+    with pytest.raises(CheckpointError, match="the shape of a/b is not known") as e:
+        checks_of("p", "rtx4090", config)
+    assert "architecture" in str(e.value.hint)
+    place = build_idle_card("c", 24 * GIB)
+    assert SMALL in set(list_fitting(load_pairs(config).values(), place, config))
+
+
+def test_a_pair_that_fits_an_idle_card(config: Config) -> None:
+    found = checks_of("math-1.5b+prm-7b", "RTX 4090", config)
+    assert found["fit"].verdict == GOOD
+    assert "paths of 3,072 tokens that share nothing" in found["fit"].detail
+    assert "kept by the driver of an idle card" in found["memory"].detail
+    assert "estimated, 10% added" in found["engines"].detail
+    assert "128 sequences a step" in found["engines"].detail
+
+
+def test_what_other_programs_hold_counts(config: Config) -> None:
+    programs = [SimpleNamespace(pid=1 << 30, usedGpuMemory=5 * GIB)]
+    busy = fake_free(24, 19, ComputeRunningProcesses=programs)
+    told = "other programs hold memory: a program (process 1073741824) 5.0 GiB"
+    for gpu in (None, "rtx4090"):
+        found = checks_of(MIDDLE, gpu, config, busy)
+        assert found["fit"].verdict == BAD
+        assert "5.0 GiB of it in use now" in found["memory"].detail
+        assert told in found["memory"].detail
+        assert told in found["fit"].detail
+    other = checks_of(MIDDLE, "rtx3090", config, busy)
+    assert other["fit"].verdict != BAD  # a card that is not here is idle
+    with pytest.raises(ConfigError, match="other programs hold memory: a program"):
+        plan_memory(find_pair(MIDDLE, config), config, find_place(None, config, busy))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "hint"),
+    [
+        ("qwen-7b+prm-7b", "rtx4090", "--pair qwen-7b-gptq+prm-7b-fp8 (these fit too: qwen-7b-awq"),
+        ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
+        (MIDDLE, "rtx4080", "qwen3-4b+skywork-1.5b"),
+        (SMALL, 6, "no pair of models.toml fits but `bundled`;"),
+        ("bundled", 1, "no pair of models.toml fits; end other programs"),
+    ],
+    ids=["the same models, quantized", "a quantized checkpoint", "the nearest", "bundled", "none"],
+)
+def test_what_would_fit_is_named(config: Config, name: str, gpu: str | int, hint: str) -> None:
+    here = isinstance(gpu, int)  # its GiB
+    checks = checks_of(name, None if here else gpu, config, fake_free(gpu, gpu) if here else NONE)
+    found = checks["fit"]
+    assert found.verdict == BAD
+    assert hint in str(found.hint)
+    if name == "qwen-7b+prm-7b":
+        assert "GiB are missing. Weights take 14.2 GiB + 13.2 GiB" in found.detail
+
+
+def test_kv_sizes_that_are_larger_than_what_is_left(config: Config) -> None:
+    sizes = configure(config, kv_bytes=(9 * GIB, GIB))
+    found = checks_of(SMALL, "rtx4080", sizes)["fit"]
+    assert found.verdict == WARNING
+    assert "are set to 10.0 GiB" in found.detail
+    assert "leave kv_bytes unset" in str(found.hint)
+
+
+def test_the_memory_of_a_card_given_by_it_or_of_the_machine(config: Config) -> None:
+    assert "RAM" in checks_of("bundled", None, config)["memory"].detail
+    large = checks_of(LARGE, "80GiB", config)
+    assert large["fit"].verdict == GOOD
+    assert "80.0 GiB" in large["memory"].detail
+    assert checks_of(LARGE, "24 GiB", config)["fit"].verdict == BAD
+    for name in ("a100", "4090000"):  # bytes without a unit are a card's name
+        problem = f"'{name}' is no card that FlashEdge knows; known: rtx4090"
+        with pytest.raises(NotFound, match=problem) as e:
+            checks_of(SMALL, name, config)
+        assert e.value.hint == "for another card give its memory: --gpu 80GiB"
+
+
+def test_the_simulation_has_the_same_kv_memory(config: Config) -> None:
+    question = Question(gpu="rtx4090", pair=MIDDLE, strategy="beam", n=4, share=None)
+    expected = find_need(find_pair(MIDDLE, config), config, CARD).kv_bytes(CARD)
+    assert build_bench(question, config).setup.kv_bytes == expected
+
+
+def test_the_command(cli: Cli) -> None:
+    done = cli("doctor", "--fit", "qwen-7b+prm-7b", "--gpu", "rtx4090", "--json")
+    assert done.code == 1
+    assert [c["name"] for c in json.loads(done.out)] == ["memory", "weights", "engines", "fit"]
+    assert cli("doctor", "--fit", SMALL, "--gpu", "rtx4090").code == 0
+    assert cli("doctor", "--gpu", "rtx4090").code == 2
+    missing = cli("doctor", "--fit", "nobody")
+    assert missing.code == 2
+    assert "there is no pair" in missing.err
+
+
+def test_the_list_of_pairs_that_fit(cli: Cli) -> None:
+    def list_for(gpu: str) -> dict[str, Any]:
+        done = cli("models", "ls", "--fit", "--gpu", gpu, "--json")
+        assert done.code == 0
+        return {pair["name"]: pair["room"] for pair in json.loads(done.out)}
+
+    small, large = list_for("rtx4080"), list_for("rtx5090")
+    assert "qwen-7b-awq+skywork-1.5b" in small
+    assert "qwen3-8b+prm-7b-fp8" not in small
+    assert small.keys() < large.keys()
+    for name, room in small.items():
+        assert 0 < room["kv_bytes"] < large[name]["kv_bytes"]
+        assert room["paths"] <= large[name]["paths"]
+    shown = cli("models", "ls", "--fit", "--gpu", "rtx4080")
+    assert "qwen-7b-awq+skywork-1.5b" in shown.out
+    assert "GeForce RTX 4080" in shown.err
+    assert cli("models", "ls", "--gpu", "rtx4080").code == 2
