@@ -21,12 +21,9 @@ def read(*turns: dict[str, Any]) -> list[tuple[str, str]]:
     return [(m.role, m.content) for m in build_problem(turns).messages]
 
 
-def test_plain_turns_stay() -> None:
+def test_plain_turns_stay_and_other_clients_parts_and_roles_are_translated() -> None:
     roles = ("system", "user", "assistant", "user")
     assert read(*({"role": r, "content": r} for r in roles)) == [(r, r) for r in roles]
-
-
-def test_parts_and_roles_of_other_clients() -> None:
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}, {"type": "image"}]
     turns = [{"role": "developer", "content": "d"}, {"role": "user", "content": parts}]
     assert read(*turns) == [("system", "d"), ("user", "one\ntwo")]
@@ -54,23 +51,22 @@ def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
     both = {**notes, "reasoning_content": said}  # a stream that was broken off
     thinking = {**bare, "reasoning": "[1] Smith (2020) says so."}
     mixed = {**bare, "reasoning": f"{said}{NOTES_END}I add."}
-    assert drop_notes([notes, both, thinking, mixed, bare]) == [
-        bare,
-        bare,
-        thinking,
-        {**bare, "reasoning": "I add."},
-        bare,
-    ]
+    found = drop_notes([notes, both, thinking, mixed, bare])
+    assert found == [bare, bare, thinking, {**bare, "reasoning": "I add."}, bare]
     assert notes["reasoning"]
 
 
-def test_an_instruction_behind_the_beginning_is_the_users_text() -> None:
+def test_what_follows_the_question_is_the_users_text() -> None:
+    """A later instruction, and what the assistant said last."""
     assert read(
         {"role": "system", "content": "Be brief."},
         {"role": "developer", "content": "Use tools."},
         {"role": "user", "content": "3 + 4?"},
         {"role": "system", "content": "There are agents."},
     ) == [("system", "Be brief.\n\nUse tools."), ("user", "3 + 4?\n\nThere are agents.")]
+    turns = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": "It is"}]
+    assert read(*turns) == [("user", "3 + 4?\n\nIt is")]
+    assert read(turns[1]) == [("assistant", "It is")]
 
 
 def test_the_first_medium_is_found_wherever_it_stands() -> None:
@@ -89,12 +85,6 @@ def test_parts_that_can_be_read_once_become_lists() -> None:
     part = {"type": "text", "text": "x"}
     listed = list_parts([{"role": "user", "content": iter([part])}, {"content": "x"}, None])
     assert listed == [{"role": "user", "content": [part]}, {"content": "x"}, None]
-
-
-def test_what_the_assistant_said_last_belongs_to_the_question() -> None:
-    turns = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": "It is"}]
-    assert read(*turns) == [("user", "3 + 4?\n\nIt is")]
-    assert read(turns[1]) == [("assistant", "It is")]
 
 
 def test_later_instructions_keep_their_place() -> None:

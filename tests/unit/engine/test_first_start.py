@@ -1,9 +1,10 @@
-"""The first start of a pair on a card: both engines at once, measured and kept."""
+"""The memory plan on this machine: the free memory by NVML, what was measured here, and the first
+start of a pair on a card, which measures both engines at once."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,17 +14,107 @@ import pytest
 from flashedge.config import Config, load_config
 from flashedge.engine import memory_plan, platform
 from flashedge.engine.layout import find_layout
-from flashedge.engine.memory_plan import find_measured, resolve_memory
+from flashedge.engine.memory_plan import (
+    build_memory,
+    find_measured,
+    keep_measured,
+    plan_memory_here,
+    read_place,
+    resolve_memory,
+)
 from flashedge.engine.vllm import pair as pair_module
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.errors import EngineError, GenerationFailed
+from flashedge.errors import ConfigError, EngineError, GenerationFailed
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from tests.support.fake_nvml import FakeNvml, fake_card, fake_cards
-from tests.unit.engine.test_memory_plan import PARTS
 
 MIB, GIB = 1 << 20, 1 << 30
+SMALL = "math-1.5b+skywork-1.5b"
+STEP = {"forward": 250 * MIB, "logits": 110 * MIB, "logprobs": 70 * MIB, "noise": 300 * MIB}
+PARTS = {"weights": 3 * GIB, **STEP}
+
+
+def fake_busy(free: int) -> FakeNvml:
+    return FakeNvml(MemoryInfo=SimpleNamespace(total=24 * GIB, free=free))
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    return load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
+
+
+def test_what_a_display_and_other_programs_hold_is_not_planned(config: Config) -> None:
+    pair = find_pair(SMALL, config)
+    cards = (fake_card("4090"), fake_card("4090", display=True), fake_busy(18 * GIB))
+    idle, shown, busy = (sum(plan_memory_here(pair, config, nvml).kv_bytes) for nvml in cards)
+    assert idle - shown == pytest.approx(768 * MIB, abs=128 * MIB)
+    assert shown > busy > 0
+    assert read_place(config, cards[2]).free_bytes == 18 * GIB - 256 * MIB
+
+
+def test_a_pair_that_does_not_fit_the_free_memory_is_refused(config: Config) -> None:
+    with pytest.raises(ConfigError, match="does not fit NVIDIA GeForce RTX 4090"):
+        resolve_memory(find_pair(SMALL, config), config, fake_busy(7 * GIB))
+    with pytest.raises(EngineError, match="Driver Not Loaded"):
+        resolve_memory(find_pair(SMALL, config), config, FakeNvml(driver=False))
+
+
+def test_the_configuration_is_resolved_once(config: Config) -> None:
+    pair = find_pair(SMALL, config)
+    found = resolve_memory(pair, config, fake_card("4090"))
+    assert found.max_num_seqs == 128
+    full, bundled = fake_busy(0), find_pair("bundled", config)
+    assert resolve_memory(pair, found, full) == found
+    assert resolve_memory(bundled, config, full).kv_bytes.generator == 256 * MIB
+
+
+def test_a_measurement_is_kept_for_this_device_and_batch_limit(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = {"device": "a 4090"}
+    monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: dict(device))
+    pair, engine = find_pair(SMALL, config), build_memory({**PARTS, "resident": 5 * GIB})
+    assert find_measured(pair, config, 128) is None
+    for limit in (128, 64):
+        keep_measured(pair, config, limit, (engine, engine))
+    found = [find_measured(pair, config, limit) for limit in (128, 64, 32)]
+    assert found == [(engine, engine), (engine, engine), None]
+    plan = plan_memory_here(pair, config, fake_card("4090"))
+    assert not plan.need.is_estimate
+    assert sum(engine.total for engine in plan.need.engines) == 10 * GIB
+    device["device"] = "another"
+    assert find_measured(pair, config, 128) is None
+
+
+def test_a_damaged_measurement_is_none(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {})
+    pair, engine = find_pair("bundled", config), build_memory({**PARTS, "resident": 5 * GIB})
+    file = memory_plan._locate(pair, config)
+    file.parent.mkdir(parents=True)
+    for text in ("", "{}", "[]", '{"version": 1, "fingerprint": {}, "engines": {"128": [3]}}'):
+        file.write_text(text)
+        assert find_measured(pair, config, 128) is None
+    keep_measured(pair, config, 128, (engine, engine))
+    assert find_measured(pair, config, 128) == (engine, engine)
+
+
+def test_what_the_parts_dont_explain_is_the_context() -> None:
+    found = build_memory({**PARTS, "resident": 5 * GIB})
+    assert found.total == 5 * GIB
+    assert found.step == 480 * MIB
+    assert found.context == 5 * GIB - 3 * GIB - 480 * MIB
+    assert build_memory({**PARTS, "resident": 0}).context == 0
+    assert replace(found, is_estimate=True).overhead > found.overhead
+
+
+# ---------------------------------------------------------------- the first start
+
+OVERHEADS = (4 * GIB, 3 * GIB + 700 * MIB)
+STARTS = ["start generator", "start verifier"]
 
 
 @dataclass
@@ -33,8 +124,7 @@ class Card:
     free: int = 23 * GIB
 
     def read(self, *_: object) -> Any:
-        memory = SimpleNamespace(total=24 * GIB, free=self.free)
-        return memory_plan.read_place(load_config({}, {}), FakeNvml(MemoryInfo=memory))
+        return read_place(load_config({}, {}), fake_busy(self.free))
 
 
 @dataclass
@@ -74,18 +164,15 @@ class MeasuredPair(VllmPair):
         self.log: list[str] = []
 
     def _build(self) -> None:
-        kv_bytes = (self._config.kv_bytes.generator or 0, self._config.kv_bytes.verifier or 0)
-        for role, size in zip(("generator", "verifier"), kv_bytes, strict=True):
-            spec = getattr(self._pair, role)
-            options = self._build_options(role, spec, Path("/none"), size, None)
-            self._set_engine(role, options)
+        for role in ("generator", "verifier"):
+            spec, size = getattr(self._pair, role), getattr(self._config.kv_bytes, role)
+            self._set_engine(self._build_options(role, spec, Path("/none"), size, None))
 
-    def _set_engine(self, role: str, options: EngineOptions) -> None:
-        overhead = self._overheads[role == "verifier"]
-        setattr(self, role, Engine(self._card, options, overhead, self.log))
+    def _set_engine(self, options: EngineOptions) -> None:
+        overhead = self._overheads[options.name == "verifier"]
+        setattr(self, options.name, Engine(self._card, options, overhead, self.log))
 
-    def _set_verifier(self, options: EngineOptions) -> None:
-        self._set_engine("verifier", options)
+    _set_verifier = _set_engine
 
 
 @pytest.fixture
@@ -97,40 +184,45 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     return found
 
 
+def find_totals(pair: MeasuredPair) -> tuple[int, ...] | None:
+    """The bytes of each engine that were kept, or None."""
+    found = find_measured(pair._pair, pair._config, 128)
+    return None if found is None else tuple(engine.total for engine in found)
+
+
+def sum_kv(pair: MeasuredPair) -> int:
+    return (pair._config.kv_bytes.generator or 0) + (pair._config.kv_bytes.verifier or 0)
+
+
+def set_apart(pair: MeasuredPair) -> None:
+    given = load_config({"devices": "0,1"}, {})
+    pair._layout = find_layout(given, fake_cards("4090", "4090"))
+
+
 def start(tmp_path: Path, card: Card, overheads: tuple[int, int]) -> MeasuredPair:
     given = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
     pair = find_pair("math-1.5b+skywork-1.5b", given)
-    memory = SimpleNamespace(total=24 * GIB, free=card.free)
-    config = resolve_memory(pair, given, FakeNvml(MemoryInfo=memory))
+    config = resolve_memory(pair, given, fake_busy(card.free))
     return MeasuredPair(pair, config, card, overheads)
 
 
 async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, card: Card) -> None:
-    pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
+    pair = start(tmp_path, card, OVERHEADS)
     await pair.start()
-    assert pair.log == [
-        "start generator",
-        "start verifier",
-        "measure generator",
-        "measure verifier",
-    ]
-    found = find_measured(pair._pair, pair._config, 128)
-    assert found is not None
-    assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
-    assert not any(engine.is_estimate for engine in found)
+    assert pair.log == [*STARTS, "measure generator", "measure verifier"]
+    assert find_totals(pair) == OVERHEADS
     card.free = 23 * GIB
     again = start(tmp_path, card, (4 * GIB, 4 * GIB))
     await again.start()
-    assert again.log == ["start generator", "start verifier"]
-    kv = (again._config.kv_bytes.generator or 0) + (again._config.kv_bytes.verifier or 0)
-    room = 23 * GIB - 256 * MIB - 7 * GIB - 700 * MIB
-    assert room - 128 * MIB <= kv <= room, "the second start plans with what was measured"
+    assert again.log == STARTS
+    room = 23 * GIB - 256 * MIB - sum(OVERHEADS)
+    assert room - 128 * MIB <= sum_kv(again) <= room, "it plans with what was measured"
 
 
 async def test_what_another_program_takes_meanwhile_is_not_the_engines(
     tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
+    pair = start(tmp_path, card, OVERHEADS)
     start_engine = Engine.start
 
     async def start_beside_another(engine: Engine, **options: Any) -> None:
@@ -139,24 +231,17 @@ async def test_what_another_program_takes_meanwhile_is_not_the_engines(
 
     monkeypatch.setattr(Engine, "start", start_beside_another)
     await pair.start()
-    found = find_measured(pair._pair, pair._config, 128)
-    assert found is not None
-    assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
+    assert find_totals(pair) == OVERHEADS
 
 
-async def test_engines_a_little_larger_than_estimated_use_the_reserve(
-    tmp_path: Path, card: Card
-) -> None:
+async def test_slightly_larger_engines_use_the_reserve(tmp_path: Path, card: Card) -> None:
     pair = start(tmp_path, card, (0, 0))
-    kv = (pair._config.kv_bytes.generator or 0) + (pair._config.kv_bytes.verifier or 0)
-    pair._overheads = (card.free - kv - 4 * GIB, 4 * GIB)  # nothing of the card is left
+    pair._overheads = (card.free - sum_kv(pair) - 4 * GIB, 4 * GIB)  # nothing is left
     await pair.start()
     assert card.free == 0
-    assert pair.log[:2] == ["start generator", "start verifier"]
+    assert pair.log[:2] == STARTS
     assert len(pair.log) == 4
-    found = find_measured(pair._pair, pair._config, 128)
-    assert found is not None
-    assert tuple(engine.total for engine in found) == pair._overheads
+    assert find_totals(pair) == pair._overheads
 
 
 async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifier(
@@ -179,13 +264,12 @@ async def test_what_a_smaller_batch_takes_is_not_kept(
     monkeypatch.setattr(pair.verifier, "has_smaller_batch", True)
     monkeypatch.setattr(pair, "_build", lambda: None)
     await pair.start()
-    assert find_measured(pair._pair, pair._config, 128) is None
+    assert find_totals(pair) is None
 
 
 async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Card) -> None:
     pair = start(tmp_path, card, (40 * GIB, 3 * GIB))
-    given = {"devices": "0,1"}
-    pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
+    set_apart(pair)
     with pytest.raises(EngineError, match="no room for the generator"):
         await pair.start()
     assert pair.log.count("start generator") == 1
@@ -194,11 +278,10 @@ async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Ca
 async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
     tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
-    given = {"devices": "0,1"}
-    pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
-    own = Card()
-    cards = {"generator": card, "verifier": own}
+    overheads = (9 * GIB, 3 * GIB + 600 * MIB)
+    pair = start(tmp_path, card, overheads)
+    set_apart(pair)
+    cards = {"generator": card, "verifier": Card()}
 
     async def start_on_own_card(engine: Engine, **options: Any) -> None:
         engine.card = cards[engine.options.name]
@@ -209,9 +292,7 @@ async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
     planned = pair._config.kv_bytes.verifier
     await pair.start()
     assert pair.verifier.options.kv_bytes == planned
-    found = find_measured(pair._pair, pair._config, 128)
-    assert found is not None
-    assert [engine.total for engine in found] == [9 * GIB, 3 * GIB + 600 * MIB]
+    assert find_totals(pair) == overheads
 
 
 async def test_an_engine_that_cant_be_measured_serves(
@@ -223,5 +304,5 @@ async def test_an_engine_that_cant_be_measured_serves(
     monkeypatch.setattr(Engine, "measure_memory", fail)
     pair = start(tmp_path, card, (4 * GIB, 4 * GIB))
     await pair.start()
-    assert pair.log == ["start generator", "start verifier"]
-    assert find_measured(pair._pair, pair._config, 128) is None
+    assert pair.log == STARTS
+    assert find_totals(pair) is None

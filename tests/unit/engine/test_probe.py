@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
-from flashedge.models.specs import ModelSpec
 from flashedge.profiler.measure import DECODE, PREFILL, profile_models
 from flashedge.profiler.profile import ModelProfile
 from flashedge.scheduling.costs import RTX_4090
@@ -15,10 +14,10 @@ from scripts.lab.sim.pair import simulated_pair
 from scripts.lab.sim.shapes import QWEN25_1_5B, QWEN25_7B
 
 KV_BYTES = 16 << 30
-SPEC = ModelSpec(source="a/b", dtype="float32", max_model_len=512)
 
 
-def profile_engines() -> tuple[ModelProfile, ...]:
+@pytest.fixture(scope="module")
+def profiles() -> tuple[ModelProfile, ...]:
     async def work() -> tuple[ModelProfile, ...]:
         generator, verifier = simulated_pair(
             SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
@@ -38,8 +37,8 @@ def profile_engines() -> tuple[ModelProfile, ...]:
     return run_virtual(work())
 
 
-def test_the_fit_of_a_simulated_engine_is_its_device() -> None:
-    generator, verifier = profile_engines()
+def test_the_fit_of_a_simulated_engine_is_its_device(profiles: tuple[ModelProfile, ...]) -> None:
+    generator, verifier = profiles
     decode = generator.fits[DECODE]
     assert decode.bytes_per_s == pytest.approx(RTX_4090.bandwidth, rel=0.05)
     assert decode.overhead_s == pytest.approx(RTX_4090.overhead_s, rel=0.1)
@@ -50,7 +49,7 @@ def test_the_fit_of_a_simulated_engine_is_its_device() -> None:
         assert prefill.median_error < 0.05
 
 
-def test_no_measured_kv_comes_from_the_cache() -> None:
-    _, verifier = profile_engines()
+def test_no_measured_kv_comes_from_the_cache(profiles: tuple[ModelProfile, ...]) -> None:
+    _, verifier = profiles
     assert all(s.context < 0.1 * (s.context + s.new) for s in verifier.samples if s.new > 100)
     assert len({s.new for s in verifier.samples}) > 3
