@@ -29,18 +29,14 @@ class FakeClient:
         self.is_closed = True
 
 
-async def test_sockets_are_closed_where_the_process_is_gone() -> None:
+async def test_sockets_are_closed_where_the_process_is_gone_and_other_errors_are_told() -> None:
     process = LiveProcess(OPTIONS, on_end=lambda: None)
     client: Any = FakeClient(psutil.NoSuchProcess(4242))
     process.llm = client
     await process.shut_down()
     assert client.is_closed
     assert process.llm is None
-
-
-async def test_other_errors_of_a_living_process_are_told() -> None:
-    process = LiveProcess(OPTIONS, on_end=lambda: None)
-    client: Any = FakeClient(ValueError("no"))
+    client = FakeClient(ValueError("no"))
     process.llm = client
     with pytest.raises(ValueError, match="no"):
         await process.shut_down()
@@ -103,12 +99,7 @@ async def test_a_step_of_many_tokens_may_take_longer() -> None:
     began = clock()
     silent_s = await watch_heart(process.beat, process.read_progress, HANG_S, lambda: 600.0)
     assert 600 <= silent_s <= clock() - began <= 610
-
-
-async def test_one_question_at_a_time() -> None:
-    process = Process(hangs_at=0)
-    await time_of_kill(process)
-    assert process.asked == 1
+    assert process.asked == 1, "one question at a time"
 
 
 async def test_a_process_that_refuses_gives_no_sign() -> None:
@@ -120,9 +111,7 @@ async def test_a_process_that_refuses_gives_no_sign() -> None:
     assert await watch_heart(refuse, lambda: 0, HANG_S) >= HANG_S
 
 
-async def test_time_in_which_the_daemon_did_not_run_does_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_time_without_the_daemon_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     clock: Callable[[], float] = loop.time
     away = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -99,10 +99,24 @@ def fake_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 async def do_nothing() -> None: ...
 
 
-async def start_engine(options: EngineOptions = OPTIONS) -> EngineProcess:
-    engine = EngineProcess(options, do_nothing)
+async def start_engine(
+    options: EngineOptions = OPTIONS, prepare: Callable[[], Awaitable[None]] = do_nothing
+) -> EngineProcess:
+    engine = EngineProcess(options, prepare)
     await engine.start()
     return engine
+
+
+async def start_and_kill(*failures: Exception) -> EngineProcess:
+    """An engine whose process has died, and whose next starts fail so."""
+    engine = await start_engine()
+    FakeProcess.failures = list(failures)
+    FakeProcess.all[0].die()
+    return engine
+
+
+def list_sequences() -> list[int]:
+    return [process.options.max_num_seqs for process in FakeProcess.all]
 
 
 # ---------------------------------------------------------------- calls
@@ -157,48 +171,30 @@ async def test_a_dead_engine_says_why_and_when_it_comes_back() -> None:
     assert health.explain() is None
 
 
-async def test_restarts_that_fail_go_on_and_who_waits_is_not_disturbed() -> None:
-    engine = await start_engine()
-    FakeProcess.failures = [RuntimeError("no card")] * 50
-    FakeProcess.all[0].die()
+async def test_restarts_wait_longer_and_longer_until_a_process_has_served_for_long() -> None:
+    """They go on for as long as they fail, and who waits for the engine is not disturbed."""
+    engine = await start_and_kill(*[RuntimeError("no card")] * 50)
     waiting = asyncio.create_task(engine.wait_ready(1e6))
     await asyncio.sleep(1800)
     assert not waiting.done()
     assert engine.health().state == "dead"
     await waiting
-    assert len(FakeProcess.all) == 52
     assert engine.health().state == "ready"
-
-
-async def test_restarts_wait_longer_and_longer_until_a_process_has_served_for_long() -> None:
-    engine = await start_engine()
-    FakeProcess.failures = [RuntimeError("no card")] * 8
-    FakeProcess.all[0].die()
-    await engine.wait_ready(1e6)
     made = [process.made_at for process in FakeProcess.all[1:]]
     waits = [later - before - 2.0 for before, later in pairwise(made)]
-    assert waits == pytest.approx([*BACKOFF_S[1:], 60.0, 60.0, 60.0])
+    assert waits == pytest.approx([*BACKOFF_S[1:], *[60.0] * (51 - len(BACKOFF_S))])
     FakeProcess.all[-1].die()
-    assert engine.health().attempt == 10
+    assert engine.health().attempt == 52
     await engine.wait_ready(1e6)
     await asyncio.sleep(STABLE_S + 1)
     FakeProcess.all[-1].die()
     assert engine.health().attempt == 1
 
 
-async def test_who_waits_too_long_is_told_why() -> None:
-    engine = await start_engine()
-    FakeProcess.failures = [RuntimeError("no card")] * 50
-    FakeProcess.all[0].die()
+async def test_who_waits_too_long_is_told_why_and_a_stop_ends_the_restarts() -> None:
+    engine = await start_and_kill(*[RuntimeError("no card")] * 50)
     with pytest.raises(EngineDead, match=r"not restart within 30 s.*no card"):
         await engine.wait_ready(30)
-
-
-async def test_a_stop_ends_the_restarts() -> None:
-    engine = await start_engine()
-    FakeProcess.failures = [RuntimeError("no card")] * 50
-    FakeProcess.all[0].die()
-    await asyncio.sleep(30)
     await engine.stop()
     count = len(FakeProcess.all)
     await asyncio.sleep(600)
@@ -232,9 +228,8 @@ async def test_where_cuda_does_not_work_behind_a_fork_the_next_try_imports_anew(
     engine = await start_engine()
     assert (engine.health().state, len(FakeProcess.all)) == ("ready", 2)
     FakeProcess.failures = [failure]
-    engine = EngineProcess(OPTIONS, do_nothing)
     with pytest.raises(EngineError, match="forked subprocess"):
-        await engine.start()
+        await start_engine()
 
 
 async def test_a_restarted_process_is_prepared_before_its_first_request() -> None:
@@ -246,8 +241,7 @@ async def test_a_restarted_process_is_prepared_before_its_first_request() -> Non
         await asyncio.sleep(5)
         told.append(engine.health().state)
 
-    engine = EngineProcess(OPTIONS, prepare)
-    await engine.start()
+    engine = await start_engine(prepare=prepare)
     FakeProcess.all[0].die()
     await engine.wait_ready(60)
     assert told == ["dead", "dead"]
@@ -261,8 +255,7 @@ async def test_a_process_that_can_not_be_prepared_is_another_restart() -> None:
         if failures:
             raise failures.pop()
 
-    engine = EngineProcess(OPTIONS, prepare)
-    await engine.start()
+    engine = await start_engine(prepare=prepare)
     FakeProcess.all[0].die()
     await engine.wait_ready(60)
     assert len(FakeProcess.all) == 3
@@ -270,19 +263,6 @@ async def test_a_process_that_can_not_be_prepared_is_another_restart() -> None:
 
 
 # ---------------------------------------------------------------- who is to blame
-
-
-async def test_only_a_request_in_the_last_step_is_a_suspect() -> None:
-    engine = await start_engine()
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    found = {}
-    FakeProcess.all[0].record.begin_step(["gen-1-0a1b2c3d"])
-    for name in ("gen-1", "gen-2"):
-        with pytest.raises(EngineDead) as caught, engine.open_request(name):
-            raise EngineDeadError
-        found[name] = caught.value.is_suspect
-    assert found == {"gen-1": True, "gen-2": False}
 
 
 async def test_a_request_that_finds_no_engine_is_no_suspect() -> None:
@@ -301,27 +281,23 @@ async def test_an_engine_that_runs_out_of_memory_comes_back_with_half_of_the_bat
     engine = await start_engine()
     FakeProcess.all[0].die(SHORT)
     await engine.wait_ready(60)
-    assert [p.options.max_num_seqs for p in FakeProcess.all] == [64, 32]
+    assert list_sequences() == [64, 32]
     health = engine.health()
     assert (health.state, health.restarts) == ("ready", 1)
     assert "32 sequences instead of 64" in (health.explain() or "")
     FakeProcess.all[1].die()
     await engine.wait_ready(60)
-    assert FakeProcess.all[2].options.max_num_seqs == 32, "it did not run out of memory again"
+    assert list_sequences() == [64, 32, 32], "it did not run out of memory again"
 
 
-async def test_a_restart_that_runs_out_of_memory_tries_with_less() -> None:
-    engine = await start_engine()
-    FakeProcess.failures = [SHORT] * 8
-    FakeProcess.all[0].die()
+async def test_a_start_that_runs_out_of_memory_tries_with_less() -> None:
+    engine = await start_and_kill(*[SHORT] * 8)
     await engine.wait_ready(1000)
-    assert [p.options.max_num_seqs for p in FakeProcess.all][:6] == [64, 64, 32, 16, 8, 8]
-
-
-async def test_a_first_start_that_runs_out_of_memory_tries_with_less() -> None:
+    assert list_sequences()[:6] == [64, 64, 32, 16, 8, 8]
+    FakeProcess.all.clear()
     FakeProcess.failures = [SHORT, SHORT]
     engine = await start_engine()
-    assert [p.options.max_num_seqs for p in FakeProcess.all] == [64, 32, 16]
+    assert list_sequences() == [64, 32, 16]
     assert engine.health().notice is not None
     FakeProcess.failures = [SHORT] * 10
     with pytest.raises(EngineError, match="no memory for the logits"):
@@ -355,13 +331,7 @@ def test_only_both_limits_are_halved_down_to_a_floor() -> None:
         now = halve_batch(now)
     assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
     assert halve_batch(replace(WIDE, max_num_seqs=4, max_batched_tokens=256)) is None
-    eager = halve_batch(replace(WIDE, graph_sizes=()))
-    assert eager is not None
-    assert eager.graph_sizes == ()
-
-
-def test_a_verifiers_graphs_are_of_passes_that_still_fit() -> None:
     verifier = replace(WIDE, name="verifier", max_batched_tokens=1024, graph_sizes=PASS_SIZES)
-    smaller = halve_batch(verifier)
-    assert smaller is not None
-    assert smaller.graph_sizes == (32, 64, 128, 192, 256, 384, 512)
+    fitting = (32, 64, 128, 192, 256, 384, 512)
+    for options, graphs in ((replace(WIDE, graph_sizes=()), ()), (verifier, fitting)):
+        assert halve_batch(options).graph_sizes == graphs
