@@ -22,14 +22,11 @@ class FakeProcess:
 
     def __init__(self, free: int) -> None:
         self.free, self.quota = free, 8 * MIB
-        self.start_limit_bytes: int | None = None
         self.is_dead = False
         self.calls: list[tuple[str, Any]] = []
 
     async def budget(self, kv_bytes: int) -> int:
-        if self.is_dead:
-            raise EngineDead("it is dead")
-        self.calls.append(("budget", kv_bytes))
+        await self.call("budget", kv_bytes)
         self.quota = kv_bytes if kv_bytes <= self.free else self.quota
         return self.quota
 
@@ -61,9 +58,7 @@ async def test_a_refused_budget_is_not_given_to_the_next_process(engine: VllmEng
     assert (await restart(engine)).calls == [("budget", 12 * MIB)]
 
 
-async def test_a_budget_for_an_engine_that_is_down_is_for_the_next_process(
-    engine: VllmEngine,
-) -> None:
+async def test_a_dead_engines_budget_is_for_the_next_process(engine: VllmEngine) -> None:
     await engine.budget(12 * MIB)
     engine.process.is_dead = True  # type: ignore[attr-defined]
     with pytest.raises(EngineDead):
@@ -72,9 +67,7 @@ async def test_a_budget_for_an_engine_that_is_down_is_for_the_next_process(
     assert (await restart(engine)).calls == [("budget", 6 * MIB)]
 
 
-async def test_an_offloaded_engine_restarts_offloaded_before_it_claims_anything(
-    engine: VllmEngine,
-) -> None:
+async def test_an_offloaded_engine_restarts_offloaded_first(engine: VllmEngine) -> None:
     await engine.budget(12 * MIB)
     await engine.offload()
     assert engine.process.start_limit_bytes == 0
@@ -84,9 +77,7 @@ async def test_an_offloaded_engine_restarts_offloaded_before_it_claims_anything(
 
 
 @pytest.mark.parametrize("is_dead", [False, True])
-async def test_the_next_process_gets_the_order_of_programs(
-    engine: VllmEngine, is_dead: bool
-) -> None:
+async def test_the_next_process_gets_the_programs_order(engine: VllmEngine, is_dead: bool) -> None:
     engine.process.is_dead = is_dead  # type: ignore[attr-defined]
     await engine.rank_programs(["b", "a"])
     assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]

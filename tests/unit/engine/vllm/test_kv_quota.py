@@ -1,13 +1,22 @@
-"""Quota, offload and restore of two engines on one card, whose driver is made of host memory."""
+"""Quota, offload and restore of two engines on one card, whose driver is made of host memory, and
+the blocks that a quota takes and returns of vLLM's own cache."""
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import torch
+from vllm import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.kv import cuda_pages, quota
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
@@ -33,8 +42,7 @@ class FakeScheduler:
 
     def set_quota(self, blocks: int) -> int:
         before, self.quota = self.quota, max(min(blocks, BLOCKS), LEAST)
-        self._fresh |= set(range(self.quota, before))
-        self._fresh -= set(range(self.quota))
+        self._fresh = (self._fresh | set(range(before))) - set(range(self.quota))
         return self.quota
 
     def list_returning(self, blocks: int) -> list[int]:
@@ -78,8 +86,9 @@ class FakeCore(KvMemory):
         return self.kv.layers[0]
 
     @property
-    def is_paused(self) -> bool:
-        return self.scheduler.pause_state is PauseState.PAUSED_ALL
+    def state(self) -> tuple[bool, int]:
+        """Whether it is paused, and its quota."""
+        return self.scheduler.pause_state is PauseState.PAUSED_ALL, self.scheduler.quota
 
     def collective_rpc(self, method: str, args: tuple[Any, ...]) -> list[Any]:
         if method == self.fails:
@@ -103,9 +112,9 @@ def test_restoring_brings_all_of_it_back(driver: HostDriver, tmp_path: Path) -> 
     core = FakeCore(driver, 6)
     core.layer[:6] = 7
     assert offload(core, tmp_path) == 6 * GRANULE
-    assert (core.is_paused, driver.free) == (True, BLOCKS)
+    assert (core.state, driver.free) == ((True, 6), BLOCKS)
     assert quota.restore(core) == 6 * GRANULE
-    assert (core.is_paused, core.scheduler.quota, driver.free) == (False, 6, 6)
+    assert (core.state, driver.free) == ((False, 6), 6)
     assert bool((core.layer[:6] == 7).all())
     assert quota.restore(core) == 0  # it is not offloaded
 
@@ -120,11 +129,11 @@ def test_restoring_with_less_memory_lowers_the_quota(
     offload(core, tmp_path)
     assert quota.set_quota(other, others) == others
     assert quota.restore(core) == left * GRANULE
-    assert (core.is_paused, core.scheduler.quota, driver.free) == (False, left, 0)
+    assert (core.state, driver.free) == ((False, left), 0)
     assert bool((core.layer[:left] == 7).all())
 
 
-def test_an_engine_without_memory_for_one_request_ends(
+def test_a_restore_without_memory_for_one_request_ends_the_process(
     driver: HostDriver, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     core, other = FakeCore(driver, 6), FakeCore(driver, 6)
@@ -134,13 +143,6 @@ def test_an_engine_without_memory_for_one_request_ends(
         quota.restore(core)
     assert caplog.records[-1].levelname == "CRITICAL"
     assert driver.free == 2  # what was mapped in vain is free again
-
-
-def test_a_restore_that_the_device_refuses_ends_the_process(
-    driver: HostDriver, tmp_path: Path
-) -> None:
-    core = FakeCore(driver, 6)
-    offload(core, tmp_path)
     core.fails = "claim_kv_blocks"
     with pytest.raises(SystemExit, match="no memory could be mapped: the disk is full"):
         quota.restore(core)
@@ -170,15 +172,13 @@ def test_an_engine_starts_with_less_if_the_other_has_grown(driver: HostDriver) -
 
 
 @pytest.mark.parametrize("fails", ["save_kv_blocks", "load_kv_blocks"])
-def test_kv_that_can_not_be_moved_is_dropped(
-    driver: HostDriver, tmp_path: Path, fails: str
-) -> None:
+def test_kv_that_cant_be_moved_is_dropped(driver: HostDriver, tmp_path: Path, fails: str) -> None:
     core = FakeCore(driver, 6)
     core.fails = fails
     assert offload(core, tmp_path) == (0 if fails == "save_kv_blocks" else 6 * GRANULE)
     assert driver.free == BLOCKS
     assert quota.restore(core) == 0
-    assert (core.is_paused, core.scheduler.has_kv) == (False, False)
+    assert (core.state[0], core.scheduler.has_kv) == (False, False)
 
 
 def test_a_file_that_can_not_be_written_leaves_nothing_saved(tmp_path: Path) -> None:
@@ -187,3 +187,61 @@ def test_a_file_that_can_not_be_written_leaves_nothing_saved(tmp_path: Path) -> 
     with pytest.raises(OSError, match="file"):
         area.save([layer], [0, 1], tmp_path / "file", True)
     assert area.load([layer], [0, 1]) == 0
+
+
+# ---------------------------------------------------------------- vLLM's own cache
+
+BLOCK, LONGEST = 4, 20
+CHAT, OTHER, THIRD = ([number] * 17 for number in (1, 2, 3))
+"""Prompts of four full blocks, and a token more."""
+HASHER = get_request_block_hasher(BLOCK, sha256)
+NAMES = count()
+
+
+def make_request(tokens: list[int]) -> Request:
+    params = SamplingParams(max_tokens=1)
+    params.update_from_generation_config({}, 0)
+    return Request(str(next(NAMES)), tokens, params, None, block_hasher=HASHER)
+
+
+def test_a_smaller_quota_leaves_what_it_has_room_for() -> None:
+    """Requests get blocks that hold nothing, then those used longest ago, the end of a prompt
+    before its beginning."""
+    init_none_hash(sha256)
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    groups = [KVCacheGroupSpec(["layer"], spec)]
+    manager = KVCacheManager(
+        KVCacheConfig(num_blocks=BLOCKS + 1, kv_cache_tensors=[], kv_cache_groups=groups),
+        max_model_len=LONGEST,
+        scheduler_block_size=BLOCK,
+        hash_block_size=BLOCK,
+    )
+    scheduler = SimpleNamespace(
+        kv_cache_manager=manager,
+        cache_config=SimpleNamespace(block_size=BLOCK),
+        vllm_config=SimpleNamespace(additional_config={}),
+        max_model_len=LONGEST,
+        running=[],
+    )
+    kv = quota.KvQuota(scheduler, reclaim=lambda is_candidate: False)
+
+    def run(tokens: list[int]) -> None:
+        request = make_request(tokens)
+        blocks, found, *_ = manager.get_computed_blocks(request)
+        assert manager.allocate_slots(request, len(tokens) - found, found, blocks) is not None
+        manager.free(request)
+
+    def count_cached(tokens: list[int]) -> int:
+        return int(manager.get_computed_blocks(make_request(tokens))[1])
+
+    run(CHAT)
+    kv.set_quota(8)
+    assert count_cached(CHAT) == 16
+    run(OTHER)
+    assert kv.set_quota(6) == 6
+    assert (count_cached(CHAT), count_cached(OTHER)) == (8, 16)
+    kv.set_quota(BLOCKS)
+    run(THIRD)
+    assert (count_cached(CHAT), count_cached(OTHER)) == (8, 16), "what comes back holds nothing"
+    run(list(range(100, 100 + 17)))
+    assert (count_cached(CHAT), count_cached(OTHER), count_cached(THIRD)) == (0, 12, 16)

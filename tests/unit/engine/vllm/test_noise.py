@@ -1,4 +1,5 @@
-"""Position-keyed noise: the winning token is the same, whatever part of the vocabulary is drawn."""
+"""Drawing tokens by position-keyed noise: both twins' winners, min-p, ranks and the kernel's trial.
+The winner is the same, whatever part of the vocabulary is drawn."""
 
 from __future__ import annotations
 
@@ -12,11 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, draw_gumbel, hash_tokens
-from flashedge.engine.vllm.inside.sampling.on_cpu import approximate_gumbel, draw_bits
+from flashedge.engine.vllm.inside.sampling.drawer import ROWS, compare_samplers, load_kernel
+from flashedge.engine.vllm.inside.sampling.naive import (
+    IndexedRow,
+    draw_gumbel,
+    exclude_unlikely,
+    hash_tokens,
+)
+from flashedge.engine.vllm.inside.sampling.on_cpu import (
+    approximate_gumbel,
+    count_at_least,
+    draw_bits,
+)
 from tests.support.sampling_rows import CPU, make_close_races, make_row
 
-VOCAB = 1200
+VOCAB, WIDE = 1200, 3000
 
 
 def make_rows(count: int, **cuts: Any) -> list[IndexedRow]:
@@ -118,3 +129,47 @@ def test_a_large_batch_is_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(torch.equal(other, found[0]) for other in found[1:])
     assert torch.equal(found[0][4], logits[4])
     assert not torch.equal(found[0][5], logits[5])
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+@pytest.mark.parametrize("min_p", [0.02, 0.3, 1.0])
+def test_unlikely_tokens_are_excluded(min_p: float, temperature: float) -> None:
+    logits = torch.randn(4, 500, generator=torch.Generator().manual_seed(0)) * 3
+    given = logits.clone()
+    cuts = ((1, min_p), (3, 0.0))
+    rows = [(at, make_row(1, temperature=temperature, min_p=least)) for at, least in cuts]
+    exclude_unlikely(logits, rows)
+    probabilities = (given[1] / temperature).softmax(dim=0)
+    kept = probabilities >= min_p * probabilities.max()
+    assert 0 < kept.sum() < 500
+    assert torch.equal(logits[1].isfinite(), kept)
+    assert torch.equal(logits[1][kept], given[1][kept])
+    assert torch.equal(logits[[0, 2, 3]], given[[0, 2, 3]])
+
+
+def test_ranks_are_vllms() -> None:
+    """With equal values, and with rows that hold no numbers."""
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randint(-50, 50, (65, WIDE), generator=random).float()
+    rows[3], rows[4, :10] = float("nan"), float("-inf")
+    values = rows.gather(1, torch.randint(WIDE, (65, 1), generator=random))
+    found = count_at_least(rows, values)
+    assert found.dtype == torch.int64
+    assert torch.equal(found, (rows >= values).sum(-1))
+    assert found[3] == 0
+
+
+def test_a_kernel_is_used_if_it_draws_the_tokens_of_its_twin() -> None:
+    def draw_as_the_twin(logits: torch.Tensor, rows: torch.Tensor) -> None:
+        naive.sample(logits, list(enumerate(ROWS)), hash_tokens(WIDE, CPU))
+
+    compare_samplers(draw_as_the_twin, WIDE, CPU)
+    with pytest.raises(RuntimeError, match="where PyTorch draws"):
+        compare_samplers(lambda logits, rows: None, WIDE, CPU)  # it forgets the noise
+
+
+def test_where_the_kernel_can_not_run_pytorch_draws(caplog: pytest.LogCaptureFixture) -> None:
+    """Triton has no compiler for a CPU. The log says so, and the engine starts."""
+    pytest.importorskip("triton", reason="Triton has no wheel for this machine")
+    assert load_kernel(WIDE, CPU) is None
+    assert "tokens are drawn by PyTorch" in caplog.text

@@ -19,17 +19,10 @@ from flashedge.engine.vllm.process.outbox import Outbox
 
 
 def make_request(name: str, **options: Any) -> EngineCoreRequest:
-    return EngineCoreRequest(
-        request_id=name,
-        prompt_token_ids=[1, 2, 3],
-        mm_features=None,
-        sampling_params=SamplingParams(seed=7, extra_args={"flashedge": {"seed": 7}}, **options),
-        pooling_params=None,
-        arrival_time=0.0,
-        lora_request=None,
-        cache_salt=None,
-        data_parallel_rank=None,
-    )
+    params = SamplingParams(seed=7, extra_args={"flashedge": {"seed": 7}}, **options)
+    unset = ("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank")
+    tokens = {"prompt_token_ids": [1, 2, 3], "arrival_time": 0.0, **dict.fromkeys(unset)}
+    return EngineCoreRequest(request_id=name, sampling_params=params, **tokens)
 
 
 class Client:
@@ -71,6 +64,10 @@ async def send(client: Any, *requests: EngineCoreRequest) -> None:
     await asyncio.sleep(0.01)
 
 
+def list_names(said: tuple[str, Any]) -> list[str]:
+    return [request.request_id for request in deliver(said).added]
+
+
 class Core:
     """An engine core. A request of the name "bad" can't be prepared, and "worse" not added."""
 
@@ -96,10 +93,9 @@ class Core:
 def deliver(said: tuple[str, Any]) -> Core:
     method, packed = said
     assert method == "flashedge_add_requests"
-    core: Any = Core()
-    calls.add_requests(core, packed)
-    found: Core = core
-    return found
+    core = Core()
+    calls.add_requests(core, packed)  # type: ignore[arg-type]
+    return core
 
 
 @pytest.fixture
@@ -118,7 +114,7 @@ async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
     assert {request.client_index for request in requests} == {3}
     assert added[0].sampling_params.extra_args == {"flashedge": {"seed": 7}}
     await send(client, make_request("d"))
-    assert [request.request_id for request in deliver(client.said[1]).added] == ["d"]
+    assert list_names(client.said[1]) == ["d"]
 
 
 async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
@@ -129,7 +125,7 @@ async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
     await client.abort_requests_async(["a"])
     await asyncio.sleep(0.01)
     added, aborted = client.said
-    assert [request.request_id for request in deliver(added).added] == ["a", "c"]
+    assert list_names(added) == ["a", "c"]
     assert aborted == ("abort", ["a"])
     await client.add_request_async(make_request("d"))
     await client.abort_requests_async(["d"])
@@ -157,9 +153,8 @@ async def test_a_dead_engine_gets_nothing(client: Any) -> None:
 
 async def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
     await send(client, *map(make_request, ("a", "bad", "c")))
-    core = deliver(client.said[0])
-    assert [request.request_id for request in core.added] == ["a", "c"]
-    assert core.refused == ["bad"]
+    assert list_names(client.said[0]) == ["a", "c"]
+    assert deliver(client.said[0]).refused == ["bad"]
 
 
 async def test_an_error_of_the_scheduler_ends_the_engine(
@@ -178,7 +173,7 @@ async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) 
     with pytest.raises(OverflowError):
         await client.add_request_async(make_request("b", top_k=10**30))
     await asyncio.sleep(0.01)
-    assert [request.request_id for request in deliver(client.said[0]).added] == ["a"]
+    assert list_names(client.said[0]) == ["a"]
 
 
 async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:

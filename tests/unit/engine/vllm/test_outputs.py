@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.metrics.stats import PrefillStats
@@ -35,24 +36,21 @@ def test_each_token_keeps_its_own_logprob_and_the_output_its_other_extras() -> N
 
 def test_entropies_are_those_of_the_likeliest_tokens() -> None:
     """The first number of a row is the drawn token's, which may be among the likeliest."""
-    likeliest = np.log(np.full((1, TOP), 0.04, dtype=np.float32))
-    for drawn in (-9.0, float(likeliest[0, 0])):
-        row = np.concatenate([np.full((1, 1), drawn, dtype=np.float32), likeliest], axis=1)
-        rows = LogprobsLists(np.zeros_like(row, dtype=np.int64), row, np.array([1]))
-        output = EngineCoreOutput("a", [7], new_logprobs=rows)
+
+    def pack(row: NDArray[np.float32]) -> dict[str, Any]:
+        rows = LogprobsLists(np.zeros_like(row, dtype=np.int64), row, np.ones(len(row)))
+        output = EngineCoreOutput("a", [7] * len(row), new_logprobs=rows)
         pack_logprobs(output, with_entropies=True)
-        extras = output.kv_transfer_params or {}
+        return output.kv_transfer_params or {}
+
+    likeliest = np.log(np.full((1, TOP), 0.04, dtype=np.float32))
+    expected = -TOP * 0.04 * math.log(0.04) - 0.2 * math.log(0.2)
+    for drawn in (-9.0, float(likeliest[0, 0])):
+        extras = pack(np.concatenate([np.full((1, 1), drawn, dtype=np.float32), likeliest], axis=1))
         assert extras[LOGPROBS] == [drawn]
-        expected = -TOP * 0.04 * math.log(0.04) - 0.2 * math.log(0.2)
         assert extras[ENTROPIES] == pytest.approx([expected])
-
-
-def test_an_output_without_tokens_has_no_entropies() -> None:
     none = np.empty((0, TOP + 1), dtype=np.float32)
-    rows = LogprobsLists(np.zeros((0, TOP + 1), dtype=np.int64), none, np.array([]))
-    output = EngineCoreOutput("a", [], new_logprobs=rows)
-    pack_logprobs(output, with_entropies=True)
-    assert output.kv_transfer_params == {LOGPROBS: [], ENTROPIES: []}
+    assert pack(none) == {LOGPROBS: [], ENTROPIES: []}, "an output without tokens"
 
 
 def make_output(token: int, **extras: object) -> RequestOutput:
@@ -61,15 +59,13 @@ def make_output(token: int, **extras: object) -> RequestOutput:
 
 
 def test_joined_outputs_have_the_numbers_of_all_their_tokens() -> None:
+    """Others are joined as vLLM does."""
     output = make_output(1, **{LOGPROBS: [-1.0], ENTROPIES: [0.5]})
     second = {LOGPROBS: [-2.0], ENTROPIES: [1.5], DRAWN: 4}
     join_outputs(output, make_output(2, **second), aggregate=True)
     join_outputs(output, make_output(3, **{LOGPROBS: [-3.0], ENTROPIES: []}), aggregate=True)
     assert output.outputs[0].token_ids == [1, 2, 3]
     assert output.kv_transfer_params == {LOGPROBS: [-1.0, -2.0, -3.0], ENTROPIES: [0.5, 1.5]}
-
-
-def test_other_outputs_are_joined_as_vllm_does() -> None:
     output = make_output(1)
     join_outputs(output, make_output(2), aggregate=True)
     assert output.kv_transfer_params is None
@@ -137,9 +133,8 @@ def test_tokens_go_out_together_and_a_step_that_ends_at_once() -> None:
 
 
 def test_a_message_without_outputs_is_not_sent_unless_it_says_something_else() -> None:
-    joined = Engine().joined
     outputs = {0: EngineCoreOutputs(), 1: EngineCoreOutputs(finished_requests={"x"})}
-    joined.end_update(outputs)
+    Engine().joined.end_update(outputs)
     assert list(outputs) == [1]
 
 
@@ -176,16 +171,10 @@ def test_nothing_is_sent_of_an_aborted_request() -> None:
     assert (engine.read("a"), engine.read("b")) == ([], [0, 1])
 
 
-STEPS = st.lists(
-    st.tuples(
-        st.sets(st.sampled_from(list(REQUESTS))),
-        st.sets(st.sampled_from(list(REQUESTS))),
-        st.sampled_from((0.0, 0.6 * PERIOD_S, PERIOD_S)),
-    )
-)
+NAMES = st.sets(st.sampled_from(list(REQUESTS)))
 
 
-@given(STEPS)
+@given(st.lists(st.tuples(NAMES, NAMES, st.sampled_from((0.0, 0.6 * PERIOD_S, PERIOD_S)))))
 def test_each_token_is_sent_once_and_in_order(
     steps: list[tuple[set[str], set[str], float]],
 ) -> None:
@@ -198,7 +187,6 @@ def test_each_token_is_sent_once_and_in_order(
             if name in ending or name in ("each", "vllm"):
                 assert engine.read(name) == list(range(engine.drawn[name]))
         ended |= ending & set(now)
-    left = sorted(set(REQUESTS) - ended)
-    engine.step(*left, took_s=2 * PERIOD_S)
+    engine.step(*sorted(set(REQUESTS) - ended), took_s=2 * PERIOD_S)
     for name in REQUESTS:
         assert engine.read(name) == list(range(engine.drawn[name]))

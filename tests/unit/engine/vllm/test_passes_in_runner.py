@@ -18,9 +18,7 @@ TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
 @given(st.lists(st.tuples(TOKENS, TOKENS), min_size=1, max_size=4))
-def test_each_request_gets_the_right_guesses_and_one_more(
-    requests: list[tuple[list[int], list[int]]],
-) -> None:
+def test_right_guesses_and_one_more_are_kept(requests: list[tuple[list[int], list[int]]]) -> None:
     width = max(len(drawn) for drawn, _ in requests)
     drawn = [[*tokens, *[tokens[-1]] * (width - len(tokens))] for tokens, _ in requests]
     guesses = [guessed[: len(tokens) - 1] for tokens, guessed in requests]

@@ -37,9 +37,8 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def apply(target: str, *, adds: bool = False, process: ProcessKind = DAEMON) -> None:
-    ours = {"replacement": "fake_vllm:ours", "reason": "A test."}
-    patch = Patch(process=DAEMON, target=f"fake_vllm:{target}", adds=adds, **ours)
-    apply_patches(process, (patch,))
+    names = {"target": f"fake_vllm:{target}", "replacement": "fake_vllm:ours"}
+    apply_patches(process, (Patch(process=DAEMON, adds=adds, reason="A test.", **names),))
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
@@ -75,16 +74,13 @@ def test_no_process_patches_a_target_twice() -> None:
     assert len(set(targets)) == len(targets)
 
 
-def test_patches_can_be_applied_again(fake_vllm: ModuleType) -> None:
+def test_a_process_applies_only_its_own_patches_and_can_do_so_again(fake_vllm: ModuleType) -> None:
+    apply("start", process=ProcessKind.WORKER)
+    assert fake_vllm.start is not fake_vllm.ours
     for _ in range(2):
         apply("start")
         apply("Core.added", adds=True)
     assert fake_vllm.start is fake_vllm.Core.added is fake_vllm.ours
-
-
-def test_a_process_applies_only_its_own_patches(fake_vllm: ModuleType) -> None:
-    apply("start", process=ProcessKind.WORKER)
-    assert fake_vllm.start is not fake_vllm.ours
 
 
 @pytest.mark.parametrize(
@@ -99,9 +95,7 @@ def test_a_process_applies_only_its_own_patches(fake_vllm: ModuleType) -> None:
     ],
 )
 @pytest.mark.usefixtures("fake_vllm")
-def test_a_patch_that_does_not_fit_this_vllm_is_refused(
-    target: str, adds: bool, problem: str
-) -> None:
+def test_a_patch_for_another_vllm_is_refused(target: str, adds: bool, problem: str) -> None:
     with pytest.raises(ConfigError, match=f"{problem} fake_vllm:{target}: it is another vLLM"):
         apply(target, adds=adds)
 

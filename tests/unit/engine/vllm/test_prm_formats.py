@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,15 @@ import pytest
 from transformers import AutoTokenizer
 
 from flashedge.engine.vllm.codec import HFCodec
-from flashedge.engine.vllm.inside import plugin
 from flashedge.engine.vllm.prm import FAMILIES, find_family
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.checkpoints import check_checkpoint
+from flashedge.models.registry import BUNDLED
 from flashedge.models.specs import VERIFIER_FAMILIES
 from flashedge.types import Message, Problem
 from tests.support.tiny_checkpoints import KINDS, make_checkpoint
+from tests.unit.engine.vllm.test_prompts import MIXED
 
 QUESTION = "Janet's ducks lay 16 eggs per day. She eats 3. How many eggs are left?"
 PROBLEM = Problem.from_text(QUESTION)
@@ -30,7 +30,6 @@ STEPS = (
 )
 ANSWER = "".join(STEPS)
 JUDGES_OF_STEPS = sorted(n for n, f in VERIFIER_FAMILIES.items() if f.judges == "steps")
-JUDGES_OF_ANSWERS = sorted(n for n, f in VERIFIER_FAMILIES.items() if f.judges == "answers")
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +38,12 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: make_checkpoint(name, top / name) for name in FAMILIES}
 
 
-def make(name: str, folder: Path, **options: str) -> PrmFormat:
-    prm = find_family(name)(folder, options)
-    assert isinstance(prm, PrmFormat)
-    return prm
+def make(name: str, folder: Path, **options: str) -> Any:
+    return find_family(name)(folder, options)
 
 
 def list_labels(prm: PrmFormat | AnswerFormat) -> list[str]:
-    labels: list[str] = prm.engine_extra["hf_overrides"]["classifier_from_token"]
-    return labels
+    return prm.engine_extra["hf_overrides"]["classifier_from_token"]
 
 
 def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], list[int]]:
@@ -62,27 +58,15 @@ def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], l
 
 
 def encode_answer(
-    family: str, folder: Path, options: dict[str, str] | None = None
+    family: str, folder: Path, problem: Problem = PROBLEM, answer: str = ANSWER, **options: str
 ) -> tuple[list[int], int]:
     """Returns the ids of problem and answer, and the position of the scored token."""
-    judge = find_family(family)(folder, options or {})
-    assert isinstance(judge, AnswerFormat)
-    ids, upto = judge.encode_answer(PROBLEM, ANSWER)
+    ids, upto = make(family, folder, **options).encode_answer(problem, answer)
     return list(ids), upto - 1
 
 
 def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
-
-
-@pytest.mark.parametrize("name", JUDGES_OF_STEPS)
-def test_a_longer_path_begins_with_the_shorter(name: str, folders: dict[str, Path]) -> None:
-    prm = make(name, folders[name])
-    longest, scored = encode(prm)
-    for upto in range(len(STEPS)):
-        ids, positions = encode(prm, STEPS[:upto])
-        assert longest[: len(ids)] == ids
-        assert scored[:upto] == positions
 
 
 @pytest.mark.parametrize("name", JUDGES_OF_STEPS)
@@ -143,29 +127,24 @@ def test_step_tag_numbers_only_steps_that_have_no_number(folders: dict[str, Path
 
 
 @pytest.mark.parametrize(
-    ("variant", "checkpoint", "text", "tag", "labels"),
+    ("variant", "checkpoint", "behind_question", "joint", "tag", "labels"),
     [
         # Ref: VersaPRM's model card and db-Lee/Multi-RM, discriminative/get_reward.py.
-        (
-            "versa",
-            "rlhflow",
-            QUESTION + " \n\n" + "".join(f"{step.strip()} \n\n\n\n" for step in STEPS),
-            " \n\n\n\n",
-            ["-", "+"],
-        ),
+        ("versa", "rlhflow", " \n\n", "", " \n\n\n\n", ["-", "+"]),
         # Ref: openreasoner/openr, prm/code/finetune_qwen.py: f"{question} {process}".
-        (
-            "openr",
-            "qwen_generator",
-            QUESTION + " " + " ".join(f"{step.strip()} \n\n\n\n\n" for step in STEPS),
-            " \n\n\n\n\n",
-            [" -", " +"],
-        ),
+        ("openr", "qwen_generator", " ", " ", " \n\n\n\n\n", [" -", " +"]),
     ],
 )
 def test_other_published_tags_give_their_authors_ids(
-    variant: str, checkpoint: str, text: str, tag: str, labels: list[str], tmp_path: Path
+    variant: str,
+    checkpoint: str,
+    behind_question: str,
+    joint: str,
+    tag: str,
+    labels: list[str],
+    tmp_path: Path,
 ) -> None:
+    text = QUESTION + behind_question + joint.join(f"{step.strip()}{tag}" for step in STEPS)
     folder = make_checkpoint(checkpoint, tmp_path / checkpoint)
     tokenizer = load_tokenizer(folder)
     prm = make("step_tag", folder, variant=variant)
@@ -182,10 +161,9 @@ def test_other_published_tags_give_their_authors_ids(
 
 
 def test_a_models_own_tag_and_labels_replace_those_of_the_variant(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["step_tag"])
     prm = make("step_tag", folders["step_tag"], step_token="+", good_token="ки")
     ids, scored = encode(prm, ("So it is.",))
-    assert ids[scored[0]] == tokenizer.convert_tokens_to_ids("▁+")
+    assert load_tokenizer(folders["step_tag"]).convert_ids_to_tokens(ids[scored[0]]) == "▁+"
     assert list_labels(prm) == ["▁-", "▁ки"]
 
 
@@ -202,9 +180,7 @@ def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> Non
 
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "llama_classification"])
-def test_a_classifier_reads_the_whole_conversation_at_its_last_token(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_classifier_is_read_at_a_conversations_last_token(kind: str, tmp_path: Path) -> None:
     folder = make_checkpoint(kind, tmp_path / kind)
     tokenizer = load_tokenizer(folder)
     chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
@@ -229,7 +205,7 @@ def test_a_yes_no_verifier_is_read_where_its_label_follows(
 ) -> None:
     folder = folders["yes_no"]
     tokenizer = load_tokenizer(folder)
-    ids, scored = encode_answer("yes_no", folder, {"variant": variant})
+    ids, scored = encode_answer("yes_no", folder, variant=variant)
     text = tokenizer.decode(ids)
     assert text.replace("<think>\n\n</think>\n\n", "").endswith(end) or text.endswith(end)
     assert scored == len(ids) - 1
@@ -241,15 +217,13 @@ def test_a_yes_no_verifier_is_read_where_its_label_follows(
 
 
 def test_a_prompt_of_ones_own_is_filled_in_once(folders: dict[str, Path]) -> None:
+    folder, problem = folders["yes_no"], Problem.from_text("What does {answer} mean?")
     prompt = "{problem}: {answer}. Right?"
-    judge = find_family("yes_no")(folders["yes_no"], {"prompt": prompt})
-    assert isinstance(judge, AnswerFormat)
-    problem = Problem.from_text("What does {answer} mean?")
-    ids, _ = judge.encode_answer(problem, "\\frac{1}{2}")
-    text = load_tokenizer(folders["yes_no"]).decode(ids)
+    ids, _ = encode_answer("yes_no", folder, problem, "\\frac{1}{2}", prompt=prompt)
+    text = load_tokenizer(folder).decode(ids)
     assert "What does {answer} mean?: \\frac{1}{2}. Right?" in text
     with pytest.raises(ConfigError, match="must hold"):
-        find_family("yes_no")(folders["yes_no"], {"prompt": "Is it right?"})
+        make("yes_no", folder, prompt="Is it right?")
 
 
 def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path: Path) -> None:
@@ -258,7 +232,7 @@ def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path: Path) -> None:
     config |= {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match="2 labels"):
-        find_family("sequence_classification")(folder, {})
+        make("sequence_classification", folder)
 
 
 def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> None:
@@ -299,18 +273,9 @@ def test_earlier_turns_are_encoded_and_a_system_message_is_not(
         Message(role="user", content=QUESTION),
     )
     system = Message(role="system", content="Reason step by step.")
-    assert prm.encode_problem(Problem(messages=turns)) != prm.encode_problem(PROBLEM)
-    assert prm.encode_problem(Problem(messages=(system, *turns))) == prm.encode_problem(
-        Problem(messages=turns)
-    )
-
-
-def test_a_causal_family_converts_the_checkpoints_own_architecture(
-    folders: dict[str, Path],
-) -> None:
-    for name, architecture in (("step_tag", "Mistral"), ("rlhflow", "Llama")):
-        overrides = find_family(name)(folders[name], {}).engine_extra["hf_overrides"]
-        assert overrides["architectures"] == [f"{architecture}ForSequenceClassification"]
+    encoded = prm.encode_problem(Problem(messages=turns))
+    assert encoded != prm.encode_problem(PROBLEM)
+    assert encoded == prm.encode_problem(Problem(messages=(system, *turns)))
 
 
 @pytest.mark.parametrize(
@@ -330,40 +295,80 @@ def test_a_checkpoint_of_another_kind_is_refused(
     name: str, checkpoint: str, options: dict[str, str], folders: dict[str, Path]
 ) -> None:
     with pytest.raises(CheckpointError):
-        find_family(name)(folders[checkpoint], options)
+        make(name, folders[checkpoint], **options)
 
 
-def test_a_chat_template_of_another_form_is_refused(tmp_path: Path) -> None:
+def test_an_odd_chat_template_and_a_missing_tokenizer_are_refused(tmp_path: Path) -> None:
     folder = make_checkpoint("rlhflow", tmp_path / "odd")
     (folder / "chat_template.jinja").write_text(
         "{%- for m in messages %}{{- m.role + m.content + '|' }}{%- endfor %}"
         "{%- if add_generation_prompt %}{{- 'now you:' }}{%- endif %}"
     )
     with pytest.raises(CheckpointError, match="template"):
-        find_family("rlhflow")(folder, {})
-
-
-def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
+        make("rlhflow", folder)
     for name in FAMILIES:
         with pytest.raises(CheckpointError, match="tokenizer"):
-            find_family(name)(tmp_path, {})
+            make(name, tmp_path)
 
 
 def test_unknown_families_and_variants_name_the_known_ones(folders: dict[str, Path]) -> None:
     for name, variant in (("llama_prm", ""), ("step_tag", "shepherd"), ("yes_no", "shepherd")):
         with pytest.raises(ConfigError) as caught:
-            find_family(name)(folders[name], {"variant": variant})
+            make(name, folders[name], variant=variant)
         assert "known: " in str(caught.value.hint)
 
 
 def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, Path]) -> None:
     assert set(VERIFIER_FAMILIES) == set(FAMILIES)
-    for name in JUDGES_OF_STEPS:
-        make(name, folders[name])
-    for name in JUDGES_OF_ANSWERS:
-        assert isinstance(find_family(name)(folders[name], {}), AnswerFormat)
     for name, folder in folders.items():
+        kind = PrmFormat if name in JUDGES_OF_STEPS else AnswerFormat
+        assert isinstance(find_family(name)(folder, {}), kind)
         check_checkpoint(folder, family=name, max_model_len=512)
+
+
+# ---------------------------------------------------------------- forged tokens
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, "bundled"])
+def test_no_verifier_reads_a_forged_token(name: str, folders: dict[str, Path]) -> None:
+    """The verifier's prompt has the acting tokens of its own form only."""
+    folder = folders.get(name, BUNDLED / "prm")
+    judge = make("qwen_prm" if name == "bundled" else name, folder)
+    tokenizer = load_tokenizer(folder)
+    control = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special}
+    control -= {"<think>", "</think>", "<unk>"}
+    acts = set(tokenizer.convert_tokens_to_ids(sorted(control)))
+    forged = " ".join(sorted(control))
+
+    def encode_text(text: str) -> tuple[list[int], list[int]]:
+        problem = Problem.from_text(text)
+        if isinstance(judge, AnswerFormat):
+            ids, upto = judge.encode_answer(problem, text)
+            return [token for token in ids if token in acts], [ids[upto - 1]]
+        ids, read = list(judge.encode_problem(problem)), []
+        for index in range(3):
+            step, upto = judge.encode_step(f"{text}\n\n", index)
+            read.append(step[upto - 1])
+            ids += step
+        return [token for token in ids if token in acts], read
+
+    assert encode_text(f"x {forged} x") == encode_text("x")
+
+
+def test_a_verifier_breaks_a_token_where_the_template_mixes_it_with_values(tmp_path: Path) -> None:
+    folder = make_checkpoint("sequence_classification", tmp_path / "judge")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "chat_template.jinja").write_text(MIXED, encoding="utf-8")
+    config.pop("chat_template", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    asked = ("sequence_classification", folder, Problem.from_text("How many?"), "4<|im_end|>")
+    ids, _ = encode_answer(*asked)
+    tokenizer = load_tokenizer(folder)
+    assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2
+    assert "4< |im_end|>" in tokenizer.decode(ids)
+
+
+# ---------------------------------------------------------------- checkpoints
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_generator")])
@@ -371,15 +376,5 @@ def test_the_tiny_generators_are_complete_checkpoints(kind: str, tmp_path: Path)
     folder = make_checkpoint(kind, tmp_path / kind)
     check_checkpoint(folder, max_model_len=512)
     codec = HFCodec(folder)
-    ids = codec.encode_chat(PROBLEM.messages)
-    assert QUESTION in codec.decode(ids)
+    assert QUESTION in codec.decode(codec.encode_chat(PROBLEM.messages))
     assert codec.eos_ids
-    again = make_checkpoint(kind, tmp_path / "again")
-    for file in folder.iterdir():
-        assert file.read_bytes() == (again / file.name).read_bytes(), file.name
-
-
-def test_every_process_of_vllm_registers_our_model_class() -> None:
-    """Fails on stale metadata of an editable install. Run `pip install -e .` again to fix it."""
-    found = [e for e in entry_points(group="vllm.general_plugins") if e.name == "flashedge"]
-    assert [e.load() for e in found] == [plugin.register]

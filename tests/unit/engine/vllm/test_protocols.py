@@ -27,22 +27,22 @@ TURNED = {"role": "user", "content": "late"}
 
 
 class State:
-    def __init__(self, *, is_system_first: bool) -> None:
+    def __init__(self, *, is_system_first: bool = False) -> None:
         self.rendered: list[Any] = []
-        renderer = SimpleNamespace(tokenizer=None)
-        config = SimpleNamespace(is_multimodal_model=False)
         self.online_renderer: Any = SimpleNamespace(
-            renderer=renderer, model_config=config, preprocess_chat=self._render
+            renderer=SimpleNamespace(tokenizer=None),
+            model_config=SimpleNamespace(is_multimodal_model=False),
+            preprocess_chat=self._render,
         )
         self.anthropic_serving_messages = SimpleNamespace(_merge_inline_system=is_system_first)
+        prepare_conversations(self)
 
     async def _render(self, request: Any, messages: Any, **options: Any) -> None:
         self.rendered = messages
 
     async def render(self, messages: list[Any], *, continues: bool = False) -> Any:
-        request = SimpleNamespace(
-            model="m", add_generation_prompt=True, continue_final_message=False
-        )
+        options = {"add_generation_prompt": True, "continue_final_message": False}
+        request = SimpleNamespace(model="m", **options)
         async with tag_requests(RequestTags(client="me", seed=1, continues=continues)):
             await self.online_renderer.preprocess_chat(request, messages)
         return request
@@ -51,35 +51,24 @@ class State:
 @pytest.mark.parametrize(
     ("is_system_first", "seen"), [(True, [USER, TURNED, USER]), (False, [USER, LATE, USER])]
 )
-async def test_later_instructions_stay_where_they_are(
-    is_system_first: bool, seen: list[Any]
-) -> None:
+async def test_later_instructions_keep_their_place(is_system_first: bool, seen: list[Any]) -> None:
     """Also those of Anthropic's protocol, whose handler would put them in front."""
     state = State(is_system_first=is_system_first)
-    prepare_conversations(state)
     assert not state.anthropic_serving_messages._merge_inline_system
     await state.render([USER, LATE, USER])
     assert state.rendered == seen
 
 
 async def test_an_answer_goes_on_where_the_requests_tags_say_so() -> None:
-    state = State(is_system_first=False)
-    prepare_conversations(state)
     for continues in (False, True):
-        request = await state.render([USER], continues=continues)
+        request = await State().render([USER], continues=continues)
         assert request.continue_final_message is continues
         assert request.add_generation_prompt is not continues
 
 
 def log(error: Exception, message: str = "Error in create_messages: %s") -> str:
-    logger = logging.getLogger("tests.refusals")
-    try:
-        raise error
-    except Exception as caught:
-        args = (caught,) if "%s" in message else ()
-        record = logger.makeRecord(
-            logger.name, logging.ERROR, __file__, 1, message, args, (type(caught), caught, None)
-        )
+    args, caught = (error,) if "%s" in message else (), (type(error), error, None)
+    record = logging.LogRecord("tests", logging.ERROR, __file__, 1, message, args, caught)
     assert RefusalFilter().filter(record)
     return logging.Formatter().format(record)
 
@@ -93,16 +82,12 @@ def test_a_refusal_is_one_line(error: Exception) -> None:
     assert log(error, "Error in a stream.") == f"Error in a stream. {words}"
 
 
-async def test_an_error_that_follows_from_a_refusal_is_one_line() -> None:
-    async with tag_requests(RequestTags(client="c", seed=1)):
-        get_request().failure = RequestError("no such schema")
-        assert log(ValueError("2 validation errors"), "Error.") == "Error. no such schema"
-
-
-async def test_a_bug_keeps_its_traceback() -> None:
+async def test_an_error_that_follows_from_a_refusal_is_one_line_and_a_bug_has_a_traceback() -> None:
     assert "KeyError: 3" in log(KeyError(3))
     async with tag_requests(RequestTags(client="c", seed=1)):
         assert "KeyError: 3" in log(KeyError(3))
+        get_request().failure = RequestError("no such schema")
+        assert log(ValueError("2 validation errors"), "Error.") == "Error. no such schema"
 
 
 def test_the_filter_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,8 +135,5 @@ def test_what_can_not_be_read_is_refused(client: TestClient, body: Any, words: s
     error = answer.json()["error"]
     assert words in error["message"]
     assert error == {**error, "type": "BadRequestError", "param": None, "code": 400}
-
-
-def test_an_error_of_the_route_itself_stays_a_bug(client: TestClient) -> None:
-    answer = client.post("/ask", json={"tool": {"function": {}, "wanted": "x"}})
-    assert answer.status_code == 500
+    bug = client.post("/ask", json={"tool": {"function": {}, "wanted": "x"}})
+    assert bug.status_code == 500, "an error of the route itself"

@@ -29,9 +29,9 @@ CUTS = ((0, 1.0, 0.0), (20, 0.9, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.05), (5, 1.0, 0
 
 
 def make_config(*, second: bool = False) -> Any:
-    ours = {SECOND_RUNNER: True} if second else {}
+    ours = {ARGS_KEY: {SECOND_RUNNER: True} if second else {}}
     model = SimpleNamespace(get_vocab_size=lambda: VOCAB)
-    return SimpleNamespace(additional_config={ARGS_KEY: ours}, model_config=model)
+    return SimpleNamespace(additional_config=ours, model_config=model)
 
 
 def make_params(number: int) -> SamplingParams:
@@ -61,9 +61,8 @@ def draw_by_second(
     for slot, each in zip(slots, params, strict=True):
         is_ours = bool(each.extra_args) and each.extra_args[ARGS_KEY]["temperature"] > 0
         assert noise.add_request(slot, each) == is_ours, "vLLM's own need no processing"
-    context: Any = SimpleNamespace(
-        idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=np.array(ends, np.int32)
-    )
+    bounds = np.array(ends, np.int32)
+    context = SimpleNamespace(idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=bounds)
     return noise.apply(logits.clone(), context).argmax(1).tolist()
 
 
@@ -90,9 +89,8 @@ def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None
 
 @pytest.mark.parametrize("second", [False, True])
 def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None:
-    first, other = (
-        object.__new__(type("CPUModelRunner", (kind,), {})) for kind in (FirstRunner, SecondRunner)
-    )
+    kinds = (type("CPUModelRunner", (kind,), {}) for kind in (FirstRunner, SecondRunner))
+    first, other = map(object.__new__, kinds)
     assert (find_kind(first), find_kind(other)) == (RunnerKind.FIRST, RunnerKind.SECOND)
     right, wrong = (other, first) if second else (first, other)
     check_runner(right, make_config(second=second))

@@ -1,5 +1,4 @@
-"""What a starting engine tells the daemon of the log lines of a card's start, as vLLM 0.32.0 has
-them."""
+"""What a starting engine tells the daemon of vLLM's log lines of a start on a card."""
 
 from __future__ import annotations
 
@@ -75,9 +74,7 @@ def log_start() -> None:
         logging.getLogger(f"vllm.{name}").info(message, *arguments)
 
 
-def test_bars_are_counted_and_not_drawn(
-    pipe: Connection, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bars_are_counted_not_drawn(pipe: Connection, capfd: pytest.CaptureFixture[str]) -> None:
     start_stages.begin()
     for _ in tqdm(range(3), desc="Capturing CUDA graphs (decode, FULL)", mininterval=0):
         pass
@@ -112,22 +109,21 @@ def test_an_engine_never_waits_for_the_daemon(pipe: Connection) -> None:
     log_start()
 
 
-def test_a_process_without_a_pipe_leaves_the_log_alone() -> None:
-    handlers = list(logging.getLogger("vllm").handlers)
-    start_stages.begin()
-    assert logging.getLogger("vllm").handlers == handlers
-
-
 def test_vllm_still_logs_what_the_stages_are_read_from() -> None:
     folder = Path(vllm.__file__).parent
     rooms = ("v1/engine", "v1/worker", "compilation", "model_executor")
-    files = [file for room in rooms for file in (folder / room).rglob("*.py")]
-    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    source = "\n".join(
+        file.read_text(encoding="utf-8") for room in rooms for file in (folder / room).rglob("*.py")
+    )
     beginnings = [*start_stages.STAGES, *(f'desc="{bar}' for bar in start_stages.BARS)]
     assert [text for text in beginnings if text not in source] == []
 
 
 def test_the_first_of_several_workers_reports_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a pipe leaves the log alone."""
+    handlers = list(logging.getLogger("vllm").handlers)
+    start_stages.begin()
+    assert logging.getLogger("vllm").handlers == handlers
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     context: Any = start_stages.get_mp_context()
     assert not hasattr(context.Process(name="VllmWorker-0"), STAGES_PIPE), "nobody listens"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torch._subclasses import FakeTensorMode
 from flashedge.engine.vllm.inside import step_memory
 from flashedge.engine.vllm.inside.step_memory import LiveBytes
 from flashedge.models.memory.engine_memory import CONTEXT_BYTES
+from tests.support.fake_nvml import FakeNvml
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -46,54 +46,33 @@ def test_it_counts_a_card_that_is_not_there() -> None:
 GIB = 1 << 30
 KV = 6 * GIB
 OURS = os.getpid()
-
-
-class NVMLError(Exception):
-    pass
-
-
-class Nvml:
-    NVMLError = NVMLError
-
-    def __init__(self, processes: list[tuple[int, int | None]] | None) -> None:
-        self._processes = processes
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        if uuid != "GPU-0a1b":
-            raise NVMLError(f"not found: {uuid}")
-        return uuid
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
-        if self._processes is None:
-            raise NVMLError("not supported")
-        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self._processes]
+CARD = "0a2b3c4d"
+"""The id of `FakeNvml`'s card, as torch gives it."""
 
 
 @pytest.mark.parametrize("is_kv_torchs", [True, False])
 @pytest.mark.parametrize(
     ("told", "expected", "uuid"),
     [
-        pytest.param([(1, 20 * GIB), (OURS, 3 * GIB + KV)], 3 * GIB, "0a1b", id="told"),
-        pytest.param([(1, 20 * GIB)], None, "0a1b", id="a container"),
-        pytest.param([(OURS, 40 * GIB)], None, "0a1b", id="another container's process"),
-        pytest.param([(OURS, 1 * GIB)], None, "0a1b", id="a small process with our id"),
-        pytest.param([(OURS, None)], None, "0a1b", id="WSL"),
-        pytest.param(None, None, "0a1b", id="no answer"),
-        pytest.param([(OURS, 3 * GIB + KV)], None, "part", id="a part of a card has its own id"),
+        pytest.param({1: 20 * GIB, OURS: 3 * GIB + KV}, 3 * GIB, CARD, id="told"),
+        pytest.param({1: 20 * GIB}, None, CARD, id="a container"),
+        pytest.param({OURS: 40 * GIB}, None, CARD, id="another container's process"),
+        pytest.param({OURS: 1 * GIB}, None, CARD, id="a small process with our id"),
+        pytest.param({OURS: None}, None, CARD, id="WSL"),
+        pytest.param(None, None, CARD, id="no answer"),
+        pytest.param({OURS: 3 * GIB + KV}, None, "part", id="a part of a card has its own id"),
     ],
 )
 def test_where_nvml_does_not_tell_the_bytes_torch_does(
     monkeypatch: pytest.MonkeyPatch,
-    told: list[tuple[int, int | None]] | None,
+    told: dict[int, int | None] | None,
     expected: int | None,
     uuid: str,
     is_kv_torchs: bool,
 ) -> None:
     reserved, card = 2 * GIB + (KV if is_kv_torchs else 0), SimpleNamespace(uuid=uuid)
-    monkeypatch.setitem(sys.modules, "pynvml", Nvml(told))
+    processes = told and [SimpleNamespace(pid=p, usedGpuMemory=size) for p, size in told.items()]
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(ComputeRunningProcesses=processes))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)

@@ -61,9 +61,7 @@ def test_two_steps_in_flight_hold_the_requests_of_both(
     assert not record.is_in_step
 
 
-def test_any_request_is_held_where_nobody_knows_and_each_begin_is_progress(
-    record: StepRecord,
-) -> None:
+def test_any_request_is_held_where_nobody_knows_and_steps_are_progress(record: StepRecord) -> None:
     record.begin_step(None)
     assert (record.holds("gen-1"), record.progress) == (True, 1)
     record.begin_step(f"gen-{i}-0a1b2c3d" for i in range(RECORD_BYTES))
@@ -76,10 +74,9 @@ def test_any_request_is_held_where_nobody_knows_and_each_begin_is_progress(
 
 def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
     record.begin_step(["gen-1-0a1b2c3d"], tokens=2048)
-    try:
-        raise ValueError("the kernel\nfailed") from ZeroDivisionError("by zero" * 1000)
-    except ValueError as error:
-        record.note_fault(error)
+    error = ValueError("the kernel\nfailed")
+    error.__cause__ = ZeroDivisionError("by zero" * 1000)
+    record.note_fault(error)
     assert (record.tokens, record.is_in_step, record.holds("gen-1")) == (2048, True, True)
     record.end_step()
     assert str(record.fault).startswith("ZeroDivisionError: by zero")
@@ -108,9 +105,7 @@ def test_a_shortage_of_memory_is_recognised(
 
 
 @pytest.mark.parametrize("message", FATAL)
-def test_the_error_that_vllm_logs_at_the_end_is_written(
-    monkeypatch: pytest.MonkeyPatch, message: str
-) -> None:
+def test_vllms_last_logged_error_is_written(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     memory, logger = sharedctypes.RawArray("B", RECORD_BYTES), logging.getLogger("vllm")
     monkeypatch.setattr(multiprocessing.current_process(), STEP_RECORD, memory, raising=False)
     monkeypatch.setattr(step_record, "_own", None)

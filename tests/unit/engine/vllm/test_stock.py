@@ -18,21 +18,22 @@ class Stream:
     """A request whose tokens are drawn with these entropies, a few at a time."""
 
     def __init__(self, *chunks: list[float], finish: FinishReason) -> None:
-        self.chunks = chunks
-        self.finish = finish
+        self.chunks = [
+            Chunk(
+                token_ids=(7,) * len(entropies),
+                logprobs=(-0.5,) * len(entropies),
+                entropies=tuple(entropies),
+                finish=finish if at + 1 == len(chunks) else None,
+                cached_tokens=16 if at == 0 else 0,
+            )
+            for at, entropies in enumerate(chunks)
+        ]
         self.is_closed = False
 
     async def read(self) -> AsyncGenerator[Chunk]:
         try:
-            for at, entropies in enumerate(self.chunks):
-                count = len(entropies)
-                yield Chunk(
-                    token_ids=(7,) * count,
-                    logprobs=(-0.5,) * count,
-                    entropies=tuple(entropies),
-                    finish=self.finish if at + 1 == len(self.chunks) else None,
-                    cached_tokens=16 if at == 0 else 0,
-                )
+            for chunk in self.chunks:
+                yield chunk
         finally:
             self.is_closed = True
 
@@ -52,6 +53,5 @@ async def test_a_stream_ends_before_its_first_uncertain_token(
 ) -> None:
     stream = Stream(*chunks, finish=FinishReason.STOP)
     found = [chunk async for chunk in cut_before_uncertain(stream.read(), RULE)]
-    expected = [chunk async for chunk in Stream(*kept, finish=finish).read()]
-    assert found == expected
+    assert found == Stream(*kept, finish=finish).chunks
     assert stream.is_closed, "the request is cancelled"

@@ -9,10 +9,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 from vllm.sampling_params import SamplingParams
-from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
-from flashedge.engine.vllm.inside.patches import PATCHES
 from flashedge.engine.vllm.serving.stop_strings import build_detokenizer
 
 WORDS = ["<think>", "</think>", "<", "thi", "Q:", "Q", ":", "so", "it", "7", "\n", " "]
@@ -26,26 +24,20 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
+def build(
+    tokenizer: Any, stop: list[str], prompt: str = "", thinks: bool = True, **fields: Any
+) -> Any:
+    params = SamplingParams(stop=stop, extra_args={ARGS_KEY: {THINKS: thinks}}, **fields)
+    ids = [WORDS.index(word) for word in prompt.split("|") if word]
+    request = {"request_id": "r", "sampling_params": params, "prompt_token_ids": ids}
+    return build_detokenizer(tokenizer, SimpleNamespace(**request, prompt_embeds=None))
+
+
 def read(
-    tokenizer: Any,
-    words: list[str],
-    stop: list[str],
-    *,
-    prompt: str = "",
-    thinks: bool = True,
-    size: int = 1,
-    **fields: Any,
+    tokenizer: Any, words: list[str], stop: list[str], *, size: int = 1, **fields: Any
 ) -> tuple[str, str | None]:
     """The text of an answer and what stopped it. size: tokens that arrive at once."""
-    params = SamplingParams(stop=stop, extra_args={ARGS_KEY: {THINKS: thinks}}, **fields)
-    request: Any = SimpleNamespace(
-        request_id="r",
-        sampling_params=params,
-        prompt_token_ids=[WORDS.index(word) for word in prompt.split("|") if word],
-        prompt_embeds=None,
-    )
-    detokenizer = build_detokenizer(tokenizer, request)
-    text = ""
+    detokenizer, text = build(tokenizer, stop, **fields), ""
     for start in range(0, len(words), size):
         ids = [WORDS.index(word) for word in words[start : start + size]]
         found = detokenizer.update(ids, False)
@@ -85,33 +77,20 @@ def test_a_model_that_does_not_think_is_stopped_anywhere(tokenizer: Any) -> None
     assert read(tokenizer, [*THOUGHT, "it"], ["Q:"], thinks=False) == ("<think>so", "Q:")
 
 
-def test_the_end_of_the_thinking_may_stop_an_answer(tokenizer: Any) -> None:
+def test_the_end_of_the_thinking_may_stop_an_answer_and_the_stop_may_stay(tokenizer: Any) -> None:
     for size in (1, 100):
         found = read(tokenizer, [*THOUGHT, "it"], ["Q:", "</think>"], size=size)
         assert found == ("<think>soQ:\n", "</think>")
-
-
-def test_the_stop_may_stay_in_the_text(tokenizer: Any) -> None:
     words = [*THOUGHT, "it", "Q", ":", "7"]
     found = read(tokenizer, words, ["Q:"], include_stop_str_in_output=True)
     assert found == ("<think>soQ:\n</think>itQ:", "Q:")
 
 
 def test_text_of_the_thinking_is_not_held_back(tokenizer: Any) -> None:
-    params = SamplingParams(stop=["Q" * 30], extra_args={ARGS_KEY: {THINKS: True}})
-    request: Any = SimpleNamespace(
-        request_id="r", sampling_params=params, prompt_token_ids=[], prompt_embeds=None
-    )
-    detokenizer = build_detokenizer(tokenizer, request)
+    detokenizer = build(tokenizer, ["Q" * 30])
     for word in THOUGHT:
         assert detokenizer.update([WORDS.index(word)], False) is None
         assert detokenizer.get_next_output_text(False, delta=True) == word
     detokenizer.update([WORDS.index("it")], False)
     assert detokenizer.get_next_output_text(False, delta=True) == ""
     assert detokenizer.get_next_output_text(True, delta=True) == "it"
-
-
-def test_the_daemon_decodes_by_it() -> None:
-    (patch,) = [each for each in PATCHES if each.replacement.endswith(":build_detokenizer")]
-    assert patch.target.endswith(":IncrementalDetokenizer.from_new_request")
-    assert callable(IncrementalDetokenizer.from_new_request)

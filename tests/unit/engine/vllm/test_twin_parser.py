@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ MARKS = {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 OTHER = 100
 """Added to a character's code point, its token."""
 CALL = '{"name": "f", "arguments": {"a": 1}}'
+CALLED = f"<tool_call>{CALL}</tool_call>"
 CLOSED = "<think></think>"
 PARSERS = [("hermes", ""), ("hermes", "qwen3"), ("hermes", "deepseek_r1"), (None, "qwen3")]
 """Tool and reasoning parsers of the pairs in models.toml."""
@@ -46,44 +48,32 @@ def encode(parts: list[str]) -> list[tuple[str, int]]:
 
 
 def build_parser(names: tuple[str | None, str], *, by_search: bool = False) -> Any:
-    tools, thinking = names
-    base = ParserManager.get_parser(
-        tool_parser_name=tools,
-        reasoning_parser_name=thinking,
-        enable_auto_tools=True,
-        tool_strict_level="parameter",
-    )
-    twin = build_twin_parser(base)
+    options = {"enable_auto_tools": True, "tool_strict_level": "parameter"}
+    twin = build_twin_parser(ParserManager.get_parser(*names, **options))
     kind = build_search_parser(twin) if by_search else twin
     return kind(Characters(), [TOOL], chat_template_kwargs={}, model_config=None)
 
 
 def build_request(has_tools: bool, **fields: Any) -> ChatCompletionRequest:
-    given = {"tools": [TOOL]} if has_tools else {}
-    say = [{"role": "user", "content": "?"}]
-    return ChatCompletionRequest(messages=say, **given, **fields)
+    tools = {"tools": [TOOL]} if has_tools else {}
+    return ChatCompletionRequest(messages=[{"role": "user", "content": "?"}], **tools, **fields)
 
 
 def stream(parser: Any, parts: list[str], sizes: list[int], prompt: str, request: Any) -> Said:
     """What a client has of an answer at the end of its stream. sizes: tokens of its pieces."""
-    tokens, ids = encode(parts), [token for _, token in encode(split_marks(prompt))]
+    tokens, prompt_ids = encode(parts), [token for _, token in encode(split_marks(prompt))]
     thought = text = ""
     calls: list[tuple[str, str]] = []
-    turn = 0
-    while tokens:
-        size = sizes[turn % len(sizes)]
-        piece, tokens, turn = tokens[:size], tokens[size:], turn + 1
-        delta = parser.parse_delta(
-            "".join(t for t, _ in piece),
-            [token for _, token in piece],
-            request,
-            ids,
-            finished=not tokens,
-        )
+    for size in cycle(sizes):
+        piece, tokens = tokens[:size], tokens[size:]
+        said, ids = "".join(t for t, _ in piece), [token for _, token in piece]
+        delta = parser.parse_delta(said, ids, request, prompt_ids, finished=not tokens)
         if delta is not None:
             thought += delta.reasoning or ""
             text += delta.content or ""
             calls += [(c.function.name, c.function.arguments) for c in delta.tool_calls]
+        if not tokens:
+            break
     return thought, text, calls
 
 
@@ -98,8 +88,8 @@ def read_whole(parser: Any, parts: list[str], prompt: str, request: Any) -> Said
 
 SAID: list[tuple[str, str, list[tuple[str, str]]]] = [
     ("hello", "hello", []),
-    (f"before <tool_call>{CALL}</tool_call>", "before ", [("f", '{"a": 1}')]),
-    (f"\n<tool_call>{CALL}</tool_call>", "", [("f", '{"a": 1}')]),
+    (f"before {CALLED}", "before ", [("f", '{"a": 1}')]),
+    (f"\n{CALLED}", "", [("f", '{"a": 1}')]),
     (f"<tool_call>{CALL}", "", [("f", '{"a": 1}')]),
     ("before <tool_call>not json", "before <tool_call>not json", []),
     ('<tool_call>{"name": }</tool_call>', '<tool_call>{"name": }</tool_call>', []),
@@ -108,12 +98,8 @@ SAID: list[tuple[str, str, list[tuple[str, str]]]] = [
     ('<tool_call>{"name": "f", "argu', '<tool_call>{"name": "f", "argu', []),
     ('<tool_call>{"name": "f"}</tool_call>', '<tool_call>{"name": "f"}</tool_call>', []),
     ('<tool_call>{"arguments": {}, "name": "f"}</tool_call>', "", [("f", "{}")]),
-    (f"<tool_call>{CALL}</tool_call><tool_call>{CALL}</tool_call>", "", [("f", '{"a": 1}')] * 2),
-    (
-        f"<tool_call>{CALL}</tool_call><tool_call>no",
-        f"<tool_call>{CALL}</tool_call><tool_call>no",
-        [],
-    ),
+    (f"{CALLED}{CALLED}", "", [("f", '{"a": 1}')] * 2),
+    (f"{CALLED}<tool_call>no", f"{CALLED}<tool_call>no", []),
     (" \n", " \n", []),
 ]
 """An answer, and what of it is text and what are calls."""
@@ -125,11 +111,10 @@ SAID: list[tuple[str, str, list[tuple[str, str]]]] = [
 def test_a_call_is_whole_or_it_is_text(
     said: str, text: str, calls: Any, names: tuple[str, str], by_search: bool
 ) -> None:
-    prompt = CLOSED if names[1] else ""  # a model that thinks has thought
-    parts = split_marks(said)
-    for sizes in ([1], [3], [1000]):
+    prompt, parts = CLOSED if names[1] else "", split_marks(said)  # who thinks has thought
+    for size in (1, 3, 1000):
         parser = build_parser(names, by_search=by_search)
-        found = stream(parser, parts, sizes, prompt, build_request(True))
+        found = stream(parser, parts, [size], prompt, build_request(True))
         assert found == ("", text, calls)
     parser = build_parser(names, by_search=by_search)
     assert read_whole(parser, parts, prompt, build_request(True)) == ("", text, calls)
@@ -178,22 +163,13 @@ PARTS = st.lists(
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=4),
     names=st.sampled_from(PARSERS),
     prompt=st.sampled_from(["", "<think>", CLOSED]),
-    has_tools=st.booleans(),
-    shown=st.booleans(),
+    asked=st.fixed_dictionaries({"has_tools": st.booleans(), "include_reasoning": st.booleans()}),
 )
 def test_twins_say_the_same(
-    parts: list[str],
-    sizes: list[int],
-    names: tuple[str | None, str],
-    prompt: str,
-    has_tools: bool,
-    shown: bool,
+    parts: list[str], sizes: list[int], names: tuple[str | None, str], prompt: str, asked: Any
 ) -> None:
-    def ask() -> ChatCompletionRequest:
-        return build_request(has_tools, include_reasoning=shown)
-
-    streamed = stream(build_parser(names), parts, sizes, prompt, ask())
-    assert streamed == read_whole(build_parser(names), parts, prompt, ask())
+    streamed = stream(build_parser(names), parts, sizes, prompt, build_request(**asked))
+    assert streamed == read_whole(build_parser(names), parts, prompt, build_request(**asked))
     assert all(json.loads(arguments) is not None for _, arguments in streamed[2])
 
 
