@@ -256,7 +256,7 @@ async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifi
     assert "more memory than estimated" in caplog.text
 
 
-async def test_what_a_smaller_batch_takes_is_not_kept(
+async def test_a_smaller_batch_or_a_failed_measurement_is_not_kept(
     tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = start(tmp_path, card, (4 * GIB, 3 * GIB))
@@ -264,6 +264,16 @@ async def test_what_a_smaller_batch_takes_is_not_kept(
     monkeypatch.setattr(pair.verifier, "has_smaller_batch", True)
     monkeypatch.setattr(pair, "_build", lambda: None)
     await pair.start()
+    assert find_totals(pair) is None
+
+    async def fail(engine: Engine) -> dict[str, int]:
+        raise GenerationFailed("no memory for the largest step")
+
+    card.free = 23 * GIB
+    monkeypatch.setattr(Engine, "measure_memory", fail)
+    pair = start(tmp_path, card, (4 * GIB, 4 * GIB))
+    await pair.start()
+    assert pair.log == STARTS
     assert find_totals(pair) is None
 
 
@@ -293,16 +303,3 @@ async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
     await pair.start()
     assert pair.verifier.options.kv_bytes == planned
     assert find_totals(pair) == overheads
-
-
-async def test_an_engine_that_cant_be_measured_serves(
-    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(engine: Engine) -> dict[str, int]:
-        raise GenerationFailed("no memory for the largest step")
-
-    monkeypatch.setattr(Engine, "measure_memory", fail)
-    pair = start(tmp_path, card, (4 * GIB, 4 * GIB))
-    await pair.start()
-    assert pair.log == STARTS
-    assert find_totals(pair) is None

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flashedge.engine.vllm.engine import VllmEngine
-from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import EngineDead
+from tests.unit.engine.vllm.process.test_restarts import OPTIONS
 
 MIB = 1 << 20
-OPTIONS = EngineOptions(
-    name="verifier", model=Path("model"), dtype="float32", max_model_len=256, kv_bytes=64 * MIB
-)
 
 
 class FakeProcess:

@@ -42,12 +42,15 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 @pytest.mark.usefixtures("build")
-def test_two_engines_start_on_one_card() -> None:
+def test_two_engines_start_on_one_card_and_draw_by_the_kernel_unless_told() -> None:
     """vLLM's own check of free memory would refuse the second engine."""
     args = OPTIONS.build_args()
     assert args.kv_cache_memory_bytes == OPTIONS.kv_bytes
     assert args.gpu_memory_utilization < 0.05
     assert args.enforce_eager
+    plain = replace(OPTIONS, plain_sampling=True).build_args()
+    assert plain.additional_config[ARGS_KEY][PLAIN_SAMPLING] is True
+    assert PLAIN_SAMPLING not in args.additional_config[ARGS_KEY]
 
 
 def test_only_a_generator_on_a_card_captures_graphs() -> None:
@@ -90,12 +93,6 @@ def test_a_cards_generator_is_scheduled_ahead(on_card: bool, wanted: bool | None
         options = build_options(name, spec, Path(), 1 << 20, None, config, on_card=on_card)
         expected = name == "generator" and (on_card if wanted is None else wanted)
         assert options.async_scheduling == options.list_args()["async_scheduling"] == expected
-
-
-def test_the_kernel_draws_tokens_unless_it_is_switched_off() -> None:
-    plain = replace(OPTIONS, plain_sampling=True).build_args()
-    assert plain.additional_config[ARGS_KEY][PLAIN_SAMPLING] is True
-    assert PLAIN_SAMPLING not in OPTIONS.build_args().additional_config[ARGS_KEY]
 
 
 @pytest.mark.parametrize("invariant", [True, False])
