@@ -1,23 +1,154 @@
-"""Parallel rollouts under random schedules, with allowances, exits and stops, checked by
-`Schedule`."""
+"""Parallel rollouts under random schedules: results in any order, allowances, exits, and a stop at
+any time."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import pytest
 
+from flashedge.search.base import (
+    Cancel,
+    Cluster,
+    Command,
+    Expand,
+    Finish,
+    Generated,
+    Result,
+    Score,
+    Scored,
+)
 from flashedge.search.mcts.exits import Exits
-from flashedge.search.mcts.rollouts import MctsState
+from flashedge.search.mcts.rollouts import Allowance, MctsState, Stage, list_path
 from flashedge.search.strategies.mcts import Mcts
-from flashedge.types import Limits
-from tests.properties.test_mcts_twin import draw_search
-from tests.support.mcts_rig import Schedule
-from tests.support.search_rig import World
+from flashedge.search.tree import NodeStatus
+from flashedge.types import Limits, NodeId
+from tests.properties.test_mcts_twin import count_closed, draw_search
+from tests.support.search_rig import LIMITS, PROBLEM, World
 
 ALLOWANCES = (1, 2, 3, 5, 8)
+NEW = (NodeStatus.GENERATING, NodeStatus.GENERATED)
+
+
+@dataclass
+class Schedule:
+    """One search from start to end. After every move it counts what the search keeps, and follows
+    which requests a driver would have open."""
+
+    search: Mcts
+    world: World
+    random: Random
+    limits: Limits = LIMITS
+    allowances: tuple[int, ...] = ()
+    stop_after: int | None = None
+    most_in_flight: int = 0
+    late: list[Result] = field(default_factory=list)
+    """Results of cancelled nodes, which a driver could not stop in time."""
+
+    def play(self) -> MctsState:
+        state, commands = self.search.start(PROBLEM, 5, self.limits)
+        pending: list[Result] = []
+        told = 0
+        while True:
+            pending = self._follow(state, commands, pending)
+            self._check(state, pending)
+            if any(isinstance(c, Finish) for c in commands):
+                self._check_end(state, pending)
+                return state
+            if self.late and self.random.random() < 0.2:
+                late = self.late.pop(self.random.randrange(len(self.late)))
+                assert self.search.tell(state, late) == (state, ())
+            if self.stop_after is not None and told >= self.stop_after:
+                self.stop_after = None
+                pending = []
+                state, commands = self.search.conclude(state)
+            elif self.allowances and self.random.random() < 0.15:
+                state, commands = self._allow(state, self.random.choice(self.allowances))
+            else:
+                assert pending, "the search waits for nothing"
+                told += 1
+                result = pending.pop(self.random.randrange(len(pending)))
+                state, commands = self.search.tell(state, result)
+
+    def _allow(self, state: MctsState, rollouts: int) -> tuple[MctsState, tuple[Command, ...]]:
+        flights, cancelled = state.flights, state.num_cancelled
+        least = sorted(flights, key=lambda flight: flight.reward)[: max(0, len(flights) - rollouts)]
+        state, commands = self.search.tell(state, Allowance(rollouts=rollouts))
+        if state.changes and state.num_cancelled > cancelled:
+            assert state.num_cancelled - cancelled == len(least)
+            stay = {flight.number for flight in state.flights}
+            gone = [flight.reward for flight in flights if flight.number not in stay]
+            assert sorted(gone)[: len(least)] == [flight.reward for flight in least]
+        return state, commands
+
+    def _follow(
+        self, state: MctsState, commands: tuple[Command, ...], pending: list[Result]
+    ) -> list[Result]:
+        for command in commands:
+            if isinstance(command, Cancel):
+                gone = set(command.nodes)
+                self.late += [r for r in pending if _node_of(r) in gone]
+                pending = [r for r in pending if _node_of(r) not in gone]
+            elif isinstance(command, Expand | Score | Cluster):
+                pending = pending + self.world.results(state.tree, (command,))
+        return pending
+
+    def _check(self, state: MctsState, pending: list[Result]) -> None:
+        flights, tree, kept = state.flights, state.tree, state.statistics
+        self.most_in_flight = max(self.most_in_flight, len(flights))
+        assert len(flights) <= state.allowance
+        assert len({flight.number for flight in flights}) == len(flights)
+        assert len(flights) + len(state.rollouts) + state.num_futile <= self.search.n
+        expanders = [f.node for f in flights if f.stage is not Stage.WAITING]
+        assert len(set(expanders)) == len(expanders), "no node is expanded twice at once"
+        if state.is_searching:
+            assert {_node_of(r) for r in pending} - {None} == set(list_open(state))
+        visits: Counter[NodeId] = Counter()
+        values: Counter[NodeId] = Counter()
+        for end in state.rollouts:
+            for node in list_path(tree, end):
+                visits[node] += 1
+                values[node] += self.search.path_score(state, end)  # type: ignore[assignment]
+        flying = Counter(node for f in flights for node in list_path(tree, f.node))
+        assert len(kept) == len(tree.nodes)
+        closed = count_closed(state) if not self.search.exits.cut_rollouts else None
+        for node in tree.nodes.values():
+            at = kept[node.id]
+            assert (at.visits, at.in_flight) == (visits[node.id], flying[node.id])
+            assert at.value == values[node.id]
+            if closed is not None and node.status not in (*NEW, NodeStatus.CANCELLED):
+                assert at.is_closed == closed[node.id]
+
+    def _check_end(self, state: MctsState, pending: list[Result]) -> None:
+        assert not state.flights
+        assert not pending, "a request that nobody waits for"
+        assert all(state.statistics[node].in_flight == 0 for node in state.tree.nodes)
+        assert not any(node.status in NEW for node in state.tree.nodes.values())
+        for node in state.tree.nodes.values():
+            if node.status is NodeStatus.CANCELLED:
+                assert node.segment is None
+                assert node.scores is None
+        for result in self.late:
+            assert self.search.tell(state, result) == (state, ())
+
+
+def list_open(state: MctsState) -> list[NodeId]:
+    found = []
+    for flight in state.flights:
+        for node in state.list_new_children(flight.node):
+            at = state.tree[node]
+            if flight.stage is Stage.GENERATING and at.status is NodeStatus.GENERATING:
+                found.append(node)
+            if flight.stage is Stage.SCORING and at.scores is None:
+                found.append(node)
+    return found
+
+
+def _node_of(result: Result) -> NodeId | None:
+    return result.node if isinstance(result, Generated | Scored) else None
 
 
 def draw_parallel(random: Random) -> dict[str, Any]:
@@ -52,7 +183,7 @@ def test_no_schedule_leaks_or_exceeds_its_allowance(block: int) -> None:
             allowances=random.choice([(), ALLOWANCES]),
             stop_after=random.choice([None, None, None, random.randint(0, 60)]),
         )
-        state, _ = schedule.play()
+        state = schedule.play()
         seen["cancelled"] += state.num_cancelled
         seen["late"] += len(schedule.late)
         seen["waits"] += state.num_waits
@@ -68,15 +199,8 @@ def test_seed_and_p_fix_the_tree_whatever_arrives_first(block: int) -> None:
         fields, limits = draw_parallel(random), draw_limits(random)
 
         def play(order: int, allowances: tuple[int, ...] = (), **more: Any) -> MctsState:
-            schedule = Schedule(
-                search=Mcts(**fields, **more),  # noqa: B023
-                world=World(seed),  # noqa: B023
-                random=Random(order),
-                limits=limits,  # noqa: B023
-                allowances=allowances,
-            )
-            state, _ = schedule.play()
-            return state
+            search, world = Mcts(**fields, **more), World(seed)  # noqa: B023
+            return Schedule(search, world, Random(order), limits, allowances).play()  # noqa: B023
 
         assert play(1) == play(2)
         first = play(3, ALLOWANCES)
@@ -87,8 +211,5 @@ def test_seed_and_p_fix_the_tree_whatever_arrives_first(block: int) -> None:
 
 def test_results_taken_by_arrival_depend_on_the_order() -> None:
     search = Mcts(n=12, branching=3, max_step_tokens=5, max_steps=5, parallel=4, take="arrival")
-    trees = []
-    for order in range(6):
-        state, _ = Schedule(search=search, world=World(3), random=Random(order)).play()
-        trees.append(state.tree)
+    trees = [Schedule(search, World(3), Random(order)).play().tree for order in range(6)]
     assert any(tree != trees[0] for tree in trees)
