@@ -8,7 +8,6 @@ quota changes, requests are aborted and the engine is lost. Model, KV and checks
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -20,9 +19,13 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC,
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.step_rules import BoundaryRule
 from flashedge.types import Granularity
-from scripts.bench.determinism.token_runner import VOCABULARY, build_request, draw_token
-from tests.support.async_core import make_async_core, step_core
-from tests.support.replay_machine import BLOCK, STOP, HashRunner
+from scripts.bench.determinism.token_runner import (
+    VOCABULARY,
+    RunnerState,
+    build_request,
+    draw_token,
+)
+from tests.support.replay_machine import BLOCK, STOP, HashRunner, SchedulerMachine
 
 ENDS = frozenset({1, 12, 23, 34})
 """Tokens that end a step."""
@@ -39,7 +42,7 @@ class _Drawn:
 
 
 class SearchRunner(HashRunner):
-    asked: dict[str, _Drawn]  # type: ignore[assignment]
+    asked: dict[str, _Drawn]
 
     def run(self, output: Any) -> Any:
         for new in output.scheduled_new_reqs:
@@ -89,26 +92,17 @@ class Search:
     level: int = 0
 
 
-class SearchMachine:
+class SearchMachine(SchedulerMachine):
     searches, levels = 4, 6
     abort_rate, restart_rate, quota_rate = 0.01, 0.002, 0.05
     deterministic = 0.2
 
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool) -> None:
-        self.draw = Random(seed)
-        self._start, self._is_async = start, is_async
-        self.counters: Counter[str] = Counter()
+        super().__init__(start, seed, is_async=is_async)
         self._steps: dict[str, Step] = {}
-        self._open(start())
+        self._open()
         self._seeds = iter(range(1, 1 << 30))
         self._searches = [self._make_search(f"run{n}") for n in range(self.searches)]
-
-    def _open(self, scheduler: Any) -> None:
-        self.scheduler = scheduler
-        self._core = make_async_core(scheduler, self._make_runner())
-        if not self._is_async:
-            self._core.step_with_batch_queue = self._core.step
-            self._core.batch_queue = None
 
     def _make_runner(self) -> SearchRunner:
         return SearchRunner(0.1, self.draw, is_async=self._is_async)
@@ -138,7 +132,7 @@ class SearchMachine:
                     waiting += [(search, step) for step in self._end_level(search)]
             if not waiting and not any(search.steps for search in self._searches):
                 break
-            idle = 0 if self._advance() or waiting else idle + 1
+            idle = 0 if self._step() or waiting else idle + 1
             assert idle < 20, "the scheduler stands still"
         assert not any(search.steps for search in self._searches), "a search is never over"
         self._check_end()
@@ -171,25 +165,21 @@ class SearchMachine:
         self.scheduler.add_request(request)
 
     def _disturb(self) -> None:
-        from vllm.v1.request import RequestStatus
-
         draw = self.draw
         if draw.random() < self.quota_rate:
-            total = self.scheduler.view()["blocks_total"]
-            self.scheduler.kv.set_quota(draw.choice((total, draw.randint(1, total))))
+            self._change_quota()
         open_steps = [name for name, step in self._steps.items() if not step.is_over]
         if open_steps and draw.random() < self.abort_rate:
             name = draw.choice(open_steps)
-            self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+            self._abort(name)
             self._steps[name].is_over = self._steps[name].is_lost = True
-            self.counters["aborted"] += 1
         if draw.random() < self.restart_rate:
             self._restart()
 
     def _restart(self) -> None:
         """Lose the engine. What was open is lost with it."""
         self._count()
-        self._open(self._start())
+        self._open()
         for step in self._steps.values():
             step.is_lost = step.is_lost or not step.is_over
             step.is_over = True
@@ -221,33 +211,69 @@ class SearchMachine:
         self.scheduler.drafts.drop_unused(search.name, [search.level - 1], seeds, flat)
         return search.steps
 
-    def _advance(self) -> bool:
-        if self._is_async:
-            outputs, goes_on = step_core(self._core)
-            self.counters["overlapping"] += len(self._core.batch_queue)
-        else:
-            outputs, goes_on = self._core.step()
-        for of_client in outputs.values():
-            for found in of_client.outputs:
-                step = self._steps[found.request_id]
-                if step.is_lost:
-                    continue
-                step.tokens += found.new_token_ids
-                step.is_over = found.finish_reason is not None
-                expected = step.list_expected(self.scheduler.max_model_len)
-                known = expected if step.is_over else expected[: len(step.tokens)]
-                assert step.tokens == known, "a token was lost, or is wrong"
-        return bool(goes_on)
+    def _receive(self, found: Any) -> None:
+        step = self._steps[found.request_id]
+        if step.is_lost:
+            return
+        step.tokens += found.new_token_ids
+        step.is_over = found.finish_reason is not None
+        expected = step.list_expected(self.scheduler.max_model_len)
+        known = expected if step.is_over else expected[: len(step.tokens)]
+        assert step.tokens == known, "a token was lost, or is wrong"
 
     def _count(self) -> None:
+        super()._count()
         self.counters.update(self.scheduler.drafts.counters)
-        self.counters["preemptions"] += self.scheduler.view()["preemptions"]
 
     def _check_end(self) -> None:
-        while self.scheduler.has_requests() or self._core.batch_queue:
-            self._advance()
-        view = self.scheduler.view()
-        assert (view["blocks_used"], view["running"], view["waiting"]) == (0, 0, 0), "a leak"
+        while self._is_busy:
+            self._step()
         assert not self.scheduler.requests, "a request that is over is remembered"
-        assert not self.scheduler.passes.is_open, "a request that is over is remembered"
-        self._count()
+        super()._check_end()
+
+
+class SlotRunner(SearchRunner):
+    """Keeps requests as vLLM's second runner does. Each has a slot until it is said to have
+    left. Its tokens with KV are counted here, and not sent with each step."""
+
+    def __init__(self, draw: Random, slots: int) -> None:
+        super().__init__(0.0, draw)
+        self._slots_left = slots
+        self._computed: dict[str, int] = {}
+
+    def run(self, output: Any) -> Any:
+        ran = super().run(output)
+        for name, count in output.num_scheduled_tokens.items():
+            self._computed[name] += count
+        return ran
+
+    def _update_states(self, output: Any) -> None:
+        for name in output.finished_req_ids | (output.preempted_req_ids or set()):
+            self._leave(name)
+        for new in output.scheduled_new_reqs:
+            self._leave(new.req_id)
+            assert self._slots_left, "a request that has left keeps its slot"
+            self._slots_left -= 1
+            (blocks,) = new.block_ids
+            tokens = list(new.prefill_token_ids)
+            self._states[new.req_id] = RunnerState(self.asked[new.req_id], tokens, [], list(blocks))
+            self._computed[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        assert not cached.resumed_req_ids, "a request that comes back is sent whole"
+        for index, name in enumerate(cached.req_ids):
+            assert cached.num_computed_tokens[index] == self._computed[name], "it was taken back"
+            if (more := cached.new_block_ids[index]) is not None:
+                self._states[name].blocks += more[0]
+
+    def _leave(self, name: str) -> None:
+        if self._states.pop(name, None) is not None:
+            self._slots_left += 1
+            del self._computed[name]
+
+
+class SlotMachine(SearchMachine):
+    deterministic = 0.0
+
+    def _make_runner(self) -> SlotRunner:
+        self.scheduler.use_v2_model_runner = True
+        return SlotRunner(self.draw, self.scheduler.max_num_running_reqs)
