@@ -1,14 +1,15 @@
 """A daemon inside an httpx transport. It answers as the HTTP API does, from a script.
 
-`ScriptedDaemon` routes and remembers requests. `FakeDaemon` serves one run, event by event;
-`BatchDaemon` and `EvalDaemon` start a run for each submission and know its result at once.
+`FakeDaemon` serves one run, event by event; `BatchDaemon` and `EvalDaemon` start a run for each
+submission and know its result at once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -19,13 +20,29 @@ from flashedge.runtime.run import check_run_id
 from tests.support.story import CHAT, RESULT, SCORES, STATUS, STORY, SUMMARY
 
 
-class ScriptedDaemon(httpx.MockTransport):
-    """Routes requests to methods, which refuse them unless a subclass answers."""
+class FakeDaemon(httpx.MockTransport):
+    """Serves run-1, with the events of `story`, and remembers what it was asked."""
 
-    def __init__(self, errors: dict[str, httpx.Response] | None = None) -> None:
-        """`errors` are replies to requests such as "GET /v1/status", before any other."""
+    def __init__(
+        self,
+        story: list[Event] | None = None,
+        *,
+        cut_after: int | None = None,
+        status: str = "finished",
+        errors: dict[str, httpx.Response] | None = None,
+        health: str = "ready",
+    ) -> None:
+        """`cut_after` events the first stream breaks. `status` is the run's. `errors` are replies
+        to requests such as "GET /v1/status", before any other."""
         super().__init__(self.answer)
+        self.story = list(enumerate(STORY if story is None else story, start=1))
+        self.cut_after, self.status, self.health = cut_after, status, health
         self.errors = errors or {}
+        self.detail: str | None = None
+        self.queued: list[dict[str, Any]] = [{"position": 0}]
+        """What the stream of a run tells of its place, before it starts."""
+        self.full = 0
+        """How many submissions are refused first."""
         self.requests: list[httpx.Request] = []
         self.submitted: dict[str, dict[str, Any]] = {}
         """Bodies of accepted runs, by id."""
@@ -43,6 +60,9 @@ class ScriptedDaemon(httpx.MockTransport):
         if key in self.errors:
             return self.errors[key]
         match [request.method, *request.url.path.strip("/").split("/")]:
+            case ["POST", "v1", "runs"] if self.full > 0:
+                self.full -= 1
+                return refuse(503, "queue_full", **{"Retry-After": "0"})
             case ["POST", "v1", "runs"]:
                 return self.submit(json.loads(request.content))
             case ["GET", "v1", "runs", run]:
@@ -59,12 +79,18 @@ class ScriptedDaemon(httpx.MockTransport):
         return refuse()
 
     def show(self, run: str) -> Any:
-        return refuse()
+        if run != "run-1":
+            return refuse()
+        return httpx.Response(200, json={**RESULT, "status": self.status})
 
     def send_events(self, run: str, after: int) -> Any:
-        return refuse()
+        if run != "run-1":
+            return refuse()
+        return self.stream(b"", [item for item in self.story if item[0] > after], None)
 
     def cancel(self, run: str) -> Any:
+        if run != "run-1" and run not in self.submitted:
+            return refuse()
         self.cancelled.append(run)
         return httpx.Response(200, json={"status": "cancelled"})
 
@@ -74,43 +100,6 @@ class ScriptedDaemon(httpx.MockTransport):
 
     def answer_other(self, key: str) -> Any:
         """The reply to a request that is about no single run, such as "GET /health"."""
-        return refuse()
-
-
-class FakeDaemon(ScriptedDaemon):
-    """Serves run-1, with the events of `story`."""
-
-    def __init__(
-        self,
-        story: list[Event] | None = None,
-        *,
-        cut_after: int | None = None,
-        status: str = "finished",
-        errors: dict[str, httpx.Response] | None = None,
-        health: str = "ready",
-    ) -> None:
-        """`cut_after` events the first stream breaks. `status` is the run's."""
-        super().__init__(errors)
-        self.story = list(enumerate(STORY if story is None else story, start=1))
-        self.cut_after, self.status, self.health = cut_after, status, health
-        self.detail: str | None = None
-        self.queued: list[dict[str, Any]] = [{"position": 0}]
-        """What the stream of a run tells of its place, before it starts."""
-
-    def show(self, run: str) -> Any:
-        if run != "run-1":
-            return super().show(run)
-        return httpx.Response(200, json={**RESULT, "status": self.status})
-
-    def send_events(self, run: str, after: int) -> Any:
-        if run != "run-1":
-            return super().send_events(run, after)
-        return self.stream(b"", [item for item in self.story if item[0] > after], None)
-
-    def cancel(self, run: str) -> Any:
-        return super().cancel(run) if run == "run-1" else refuse()
-
-    def answer_other(self, key: str) -> Any:
         match key:
             case "GET /health":
                 code = 200 if self.health == "ready" else 503
@@ -127,7 +116,7 @@ class FakeDaemon(ScriptedDaemon):
                 return httpx.Response(200, json={"data": [SUMMARY], "has_more": False})
             case "POST /v1/chat/completions":
                 return httpx.Response(200, stream=CutStream(CHAT, None))
-        return super().answer_other(key)
+        return refuse()
 
     def stream(
         self, head: bytes, story: list[tuple[int, Event]], cut: int | None
@@ -144,10 +133,10 @@ class BatchDaemon(FakeDaemon):
     "soon N" answers N after a dozen looks; "waits" is queued as long as `waits`.
     """
 
-    def __init__(self, *, full: int = 0, lost: int = 0) -> None:
-        """`full` submissions are refused first; `lost` connections break first."""
+    def __init__(self) -> None:
         super().__init__()
-        self.full, self.lost = full, lost
+        self.lost = 0
+        """How many connections break first."""
         self.runs: dict[str, dict[str, Any]] = {}
         self.failed_problems: set[str] = set()
         self.looks = 0
@@ -178,9 +167,6 @@ class BatchDaemon(FakeDaemon):
         return super().delete(run)
 
     def submit(self, body: dict[str, Any]) -> Any:
-        if self.full > 0:
-            self.full -= 1
-            return refuse(503, "queue_full", **{"Retry-After": "0"})
         word = body["problem"].split()[0]
         if word == "long":
             return refuse(400, "context_length_exceeded")
@@ -218,7 +204,7 @@ class BatchDaemon(FakeDaemon):
         }
 
 
-class EvalDaemon(ScriptedDaemon):
+class EvalDaemon(FakeDaemon):
     """Ends every run of an evaluation with a result that is known beforehand."""
 
     def __init__(
@@ -228,7 +214,7 @@ class EvalDaemon(ScriptedDaemon):
         beams: dict[int, str],
         *,
         hold: frozenset[str] = frozenset(),
-        failures: dict[str, str] | None = None,
+        failures: Mapping[str, str] = MappingProxyType({}),
         full: int = 0,
         cuts: int = 0,
     ) -> None:
@@ -239,13 +225,10 @@ class EvalDaemon(ScriptedDaemon):
         """
         super().__init__()
         self.samples, self.greedy, self.beams = samples, greedy, beams
-        self.hold, self.failures, self.full, self.cuts = hold, failures or {}, full, cuts
+        self.hold, self.failures, self.full, self.cuts = hold, failures, full, cuts
         self.holding = asyncio.Event()
 
     def submit(self, body: dict[str, Any]) -> Any:
-        if self.full > 0:
-            self.full -= 1
-            return refuse(503, "queue_full", **{"Retry-After": "0"})
         check_run_id(body["id"])
         assert body["id"] not in self.submitted
         self.submitted[body["id"]] = body
