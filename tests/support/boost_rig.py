@@ -17,15 +17,8 @@ from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import run_virtual
 from tests.support.runtime_rig import BEAM, folded, nodes_of, prompt_of, sim_engines
 
-SPEC = replace(
-    BEAM,
-    strategy="mcts",
-    n=20,
-    branching=3,
-    aggregate="prod",
-    selection="best",
-    options={"boost": True},
-)
+MCTS = replace(BEAM, strategy="mcts", n=20, branching=3, aggregate="prod", selection="best")
+SPEC = replace(MCTS, options={"boost": True})
 EXITS = {"boost": True, "positive_exit": True, "accept": 0.7, "cut_rollouts": True, "futile": 0.02}
 
 

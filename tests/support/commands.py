@@ -18,13 +18,8 @@ from flashedge.config import Config, load_config
 from flashedge.daemon import control, files
 from tests.support.paths import ROOT
 
-_RUN_SIMULATED = f"""
-import sys
-sys.path.insert(0, {str(ROOT)!r})
-from tests.support.sim_daemon import run
-run()
-"""
-SIMULATED = (sys.executable, "-c", _RUN_SIMULATED)
+_IN_CHECKOUT = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+SIMULATED = (sys.executable, "-c", _IN_CHECKOUT + "from tests.support.sim_daemon import run; run()")
 """Starts such a daemon."""
 CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
 

@@ -28,6 +28,10 @@ class FakeNvml:
     """
 
     NVMLError = NVMLError
+    nvmlSystemGetDriverVersion = staticmethod(lambda: "580.95")
+    nvmlDeviceGetHandleByIndex = nvmlDeviceGetIndex = staticmethod(lambda index: index)
+    nvmlEventSetCreate = staticmethod(lambda: "events")
+    nvmlEventSetFree = staticmethod(lambda events: None)
 
     def __init__(
         self,
@@ -70,17 +74,8 @@ class FakeNvml:
     def nvmlShutdown(self) -> None:
         self.open -= 1
 
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return "580.95"
-
     def nvmlDeviceGetCount(self) -> int:
         return self._cards
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetIndex(self, handle: int) -> int:
-        return handle
 
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         if handle in self.lost:
@@ -107,11 +102,6 @@ class FakeNvml:
     def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> int:
         assert handle in self._mig
         return 0
-
-    def nvmlEventSetCreate(self) -> str:
-        return "events"
-
-    def nvmlEventSetFree(self, events: str) -> None: ...
 
     def nvmlDeviceRegisterEvents(self, handle: int, types: int, events: str) -> None:
         self.registered.append((handle, types))

@@ -5,15 +5,8 @@ from __future__ import annotations
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.roofline import Fit, Sample
 
-TRUTH = Fit(
-    overhead_s=0.002,
-    sequence_s=1e-5,
-    flops_per_s=1e12,
-    bytes_per_s=1e11,
-    median_error=0,
-    p90_error=0,
-    samples=0,
-)
+EXACT = {"median_error": 0, "p90_error": 0, "samples": 0}
+TRUTH = Fit(overhead_s=0.002, sequence_s=1e-5, flops_per_s=1e12, bytes_per_s=1e11, **EXACT)
 PARAMS = 10**8
 
 
@@ -21,15 +14,9 @@ def sample(phase: str, sequences: int, context: float, new: float, *, truth: Fit
     """A step of a model of 10^8 parameters, 2 bytes each, 10^5 bytes of KV a token."""
     flops = 2.0 * PARAMS * sequences * new
     moved = 2.0 * PARAMS + 1e5 * sequences * (context + new)
-    return Sample(
-        phase=phase,
-        sequences=sequences,
-        context=context,
-        new=new,
-        seconds=truth.seconds(sequences=sequences, flops=flops, bytes=moved),
-        flops=flops,
-        bytes=moved,
-    )
+    seconds = truth.seconds(sequences=sequences, flops=flops, bytes=moved)
+    shape = {"phase": phase, "sequences": sequences, "context": context, "new": new}
+    return Sample(**shape, seconds=seconds, flops=flops, bytes=moved)
 
 
 class FakeProbe:

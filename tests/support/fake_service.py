@@ -9,26 +9,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.errors import Conflict, FlashEdgeError, NotFound, QueueFull, RequestError
+from flashedge.errors import Conflict, FlashEdgeError, NotFound, QueueFull
 from flashedge.events import TERMINAL, Event, RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.validation import Request
-from flashedge.runtime.run import RunSummary
+from flashedge.runtime.run import Cancelled, RunSummary
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
-from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
 from flashedge.scheduling.programs.estimates import RunEstimate, Scheduling
-from flashedge.scheduling.programs.program import ANONYMOUS, Caller
 from flashedge.search import catalog
 from flashedge.types import Sampling, TokenIds
 from tests.support.fake_protocols import FakeProtocols
@@ -100,8 +98,7 @@ class FakeHandle:
                     self.status, self.error = "failed", FlashEdgeError(message, hint=hint)
                 case RunCancelled(reason=reason):
                     self.status, self.position = "cancelled", None
-                    self.error = RequestError(f"cancelled: {reason}")
-                    self.error.code, self.error.http_status = "cancelled", 499
+                    self.error = Cancelled(f"cancelled: {reason}")
             if isinstance(event, TERMINAL):
                 self._over.set()
 
@@ -153,13 +150,12 @@ class FakeHealth:
 class FakeService:
     """A service that follows a script.
 
-    With `autoplay` a submitted run plays its events, `delay_s` apart; else the test emits them. A
-    run raises `failure` when it is set. `protocols` answers requests that name no search.
+    With `autoplay` a submitted run plays its events; else the test emits them. A run raises
+    `failure` when it is set. `protocols` answers requests that name no search.
     """
 
     pair: str = "bundled"
     autoplay: bool = True
-    delay_s: float = 0.0
     failure: Exception | None = None
     queue_limit: int = 4
     state: FakeHealth = field(default_factory=FakeHealth)
@@ -167,7 +163,6 @@ class FakeService:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     protocols: FakeProtocols = field(default_factory=FakeProtocols)
     continued: list[str] = field(default_factory=list)
-    callers: list[Caller] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
     kept_alive: list[float | None] = field(default_factory=list)
@@ -177,7 +172,7 @@ class FakeService:
 
     def __post_init__(self) -> None:
         self._ids = itertools.count(1)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         self.life.append("started")
@@ -237,9 +232,8 @@ class FakeService:
         *,
         run_id: str | None = None,
         continues: str | None = None,
-        caller: Caller = ANONYMOUS,
+        caller: object = None,
     ) -> FakeHandle:
-        self.callers.append(caller)
         if run_id in self.handles:
             return self.handles[run_id]
         if continues is not None:
@@ -254,21 +248,17 @@ class FakeService:
         handle = FakeHandle(run_id or f"run-{next(self._ids)}", request, self.metrics)
         self.handles[handle.id] = handle
         if self.autoplay:
-            task = asyncio.get_running_loop().create_task(self._play(handle))
-            self._tasks.add(task)
+            self._tasks.append(asyncio.create_task(self._play(handle)))
         else:
             handle.position = self.counts["queued"] - 1
         return handle
 
     async def _play(self, handle: FakeHandle) -> None:
         for event in script(handle.request, handle.id):
-            await asyncio.sleep(self.delay_s)
+            await asyncio.sleep(0)
             if handle.status == "cancelled":
                 return
             handle.emit(event)
-
-    async def score(self, ask: ScoreAsk, caller: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
-        raise AssertionError("scores are tested over the real service")
 
     def run(self, run_id: str) -> FakeHandle:
         if run_id not in self.handles:
@@ -278,11 +268,9 @@ class FakeService:
     def runs(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> list[RunSummary]:
-        newest: Iterable[FakeHandle] = reversed(self.handles.values())
-        if before is not None:
-            self.run(before)
-            newest = list(itertools.dropwhile(lambda h: h.id != before, newest))[1:]
-        chosen = [h for h in newest if status in (None, h.status)]
+        newest = list(reversed(self.handles.values()))
+        start = 0 if before is None else newest.index(self.run(before)) + 1
+        chosen = [h for h in newest[start:] if status in (None, h.status)]
         return [_summary(h) for h in chosen[:limit]]
 
     async def search_runs(self, text: str, **page: Any) -> list[RunSummary]:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from math import exp
 from random import Random
 
-from flashedge.events import Event, NodesExpanded, RunStarted, StepCompleted
+from flashedge.events import Event, RunStarted
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
-from flashedge.types import NodeId, Problem
+from flashedge.types import Problem
+from tests.support.made_run import build_level, build_step
 
 FILLERS = ("so", "and", "then", "it", "of", "to", "a")
 STEP = 3
@@ -25,21 +26,12 @@ def make_run(number: int, *, outputs: int = 6, max_tokens: int = 4_096) -> Finis
     ids = [STEP] * count + [random.randint(4, 9) for _ in range(20 + random.randint(0, 10) - count)]
     random.shuffle(ids)
     drawn = [round(exp(random.gauss(4.5 + 0.2 * count, 0.2))) for _ in range(outputs)]
-    words = ("step" if token == STEP else FILLERS[token - 4] for token in ids)
-    return FinishedOutputs(
-        request=LengthRequest(
-            pair="bundled",
-            kind="beam",
-            prompt_ids=tuple(ids),
-            text="user: " + " ".join(words),
-            outputs=outputs,
-            max_tokens=max_tokens,
-        ),
-        lengths=OutputLengths.from_outputs(
-            [max(1, min(tokens, max_tokens)) for tokens in drawn],
-            [tokens > max_tokens for tokens in drawn],
-        ),
-    )
+    text = "user: " + " ".join("step" if i == STEP else FILLERS[i - 4] for i in ids)
+    limits = {"outputs": outputs, "max_tokens": max_tokens}
+    request = LengthRequest(pair="bundled", kind="beam", prompt_ids=tuple(ids), text=text, **limits)
+    tokens = [max(1, min(tokens, max_tokens)) for tokens in drawn]
+    lengths = OutputLengths.from_outputs(tokens, [tokens > max_tokens for tokens in drawn])
+    return FinishedOutputs(request=request, lengths=lengths)
 
 
 def make_runs(numbers: Sequence[int], **fields: int) -> list[FinishedOutputs]:
@@ -50,27 +42,15 @@ def store_runs(store: RunStore, count: int) -> None:
     """Store runs of two samples each, as a daemon would have."""
     for number in range(count):
         run = make_run(number, outputs=2)
-        spec = Request(
-            problem=Problem.from_text(f"{run.request.text.removeprefix('user: ')} {number}"),
-            pair="bundled",
-            strategy="self_consistency",
-            n=2,
-        )
+        problem = Problem.from_text(f"{run.request.text.removeprefix('user: ')} {number}")
+        spec = Request(problem=problem, pair="bundled", strategy="self_consistency", n=2)
         run_id = f"run-{number:012d}"
         store.create(run_id, spec.to_json(), time.time() + number)
-        children = tuple((NodeId(i), i - 1, 7) for i in (1, 2))
         events: list[Event] = [
             RunStarted(config=spec.to_json(), queue_s=0.0),
-            NodesExpanded(parent=NodeId(0), depth=1, children=children),
+            build_level(0, 1, 1, 2),
             *(
-                StepCompleted(
-                    node=NodeId(i),
-                    token_ids=(1,) * tokens,
-                    logprobs=(),
-                    text="",
-                    steps=("",),
-                    finish="stop",
-                )
+                build_step(i, "", tokens=tokens, finish="stop")
                 for i, tokens in enumerate(run.lengths.tokens, 1)
             ),
         ]

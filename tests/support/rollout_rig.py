@@ -30,18 +30,10 @@ class LinearCurve:
 
 
 def make_cost(sequence_s: float, pass_s: float = 0.0) -> RolloutCost:
-    return RolloutCost(
-        generator=LinearCurve(sequence_s=sequence_s),
-        verifier=LinearCurve(fixed_s=pass_s),
-        shares_device=pass_s > 0,
-    )
+    generator, verifier = LinearCurve(sequence_s=sequence_s), LinearCurve(fixed_s=pass_s)
+    return RolloutCost(generator=generator, verifier=verifier, shares_device=pass_s > 0)
 
 
 def make_load(**fields: Any) -> EngineLoad:
-    usual: dict[str, Any] = {
-        "has_waiting": False,
-        "others": 0,
-        "free_kv_tokens": 1e9,
-        "max_sequences": 256,
-    }
-    return EngineLoad(**{**usual, **fields})
+    usual: dict[str, Any] = {"has_waiting": False, "others": 0, "max_sequences": 256}
+    return EngineLoad(**{**usual, "free_kv_tokens": 1e9, **fields})

@@ -56,12 +56,12 @@ CORPUS = [
     "system\nYou are a helpful assistant. user\n How many apples are left? assistant\n + - + -",
     "One step. \n\n\n\nTwo. \n\n\n\n\n Three. \n\nIs the answer correct (Yes/No)? Yes No\nYes\nNo",
 ] * 8
-_WORDS = {  # the patterns by which Qwen2 and Llama 3 split text into words
-    "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    "llama": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-}
+_QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_WORDS = {"qwen": _QWEN_WORDS, "llama": _QWEN_WORDS.replace(r"+|\p{N}|", r"+|\p{N}{1,3}|")}
+"""The patterns by which Qwen2 and Llama 3 split text into words."""
 CHATML = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
     "{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
@@ -97,12 +97,9 @@ MISTRAL_CHAT = (
 def _train_byte_level(words: str, specials: list[str], **names: Any) -> PreTrainedTokenizerFast:
     """Byte-level BPE, as of Qwen2 and Llama 3. names: bos_token, eos_token, chat_template, …"""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(_WORDS[words]), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(_WORDS[words]), "isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=480,
@@ -131,26 +128,13 @@ def _train_sentencepiece(**names: Any) -> PreTrainedTokenizerFast:
     lines = [line for text in CORPUS for line in text.split("\n")]
     learner.train_from_iterator(lines, trainer)
     learned = json.loads(learner.to_str())["model"]
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab=learned["vocab"],
-            merges=[tuple(m) for m in learned["merges"]],
-            unk_token="<unk>",
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
-    )
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    merges = [tuple(m) for m in learned["merges"]]
+    unknown = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+    tokenizer = Tokenizer(models.BPE(vocab=learned["vocab"], merges=merges, **unknown))
+    to_marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    tokenizer.normalizer = normalizers.Sequence(to_marks)
+    to_text = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*to_text, decoders.Strip(" ", 1, 0)])
     tokenizer.add_special_tokens([AddedToken(s, special=True) for s in base[:3]])
     _begin_with(tokenizer, "<s>")
     return PreTrainedTokenizerFast(
@@ -196,10 +180,6 @@ def _train_llama(**names: Any) -> PreTrainedTokenizerFast:
 State = dict[str, torch.Tensor]
 
 
-def _keep_head(state: State) -> State:
-    return state
-
-
 def _add_value_head(state: State) -> State:
     """Skywork: a value head beside the causal model's own weights."""
     width = SHAPE["hidden_size"]
@@ -210,7 +190,7 @@ def _add_value_head(state: State) -> State:
 
 def _replace_by_two_classes(state: State) -> State:
     width = SHAPE["hidden_size"]
-    state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
+    del state["lm_head.weight"]
     for layer, rows in ((0, width), (2, 2)):
         state[f"score.{layer}.weight"] = torch.randn(rows, width) * (2 / width) ** 0.5
         state[f"score.{layer}.bias"] = torch.randn(rows) / 4
@@ -219,7 +199,7 @@ def _replace_by_two_classes(state: State) -> State:
 
 def _replace_by_score(state: State) -> State:
     width = SHAPE["hidden_size"]
-    state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
+    del state["lm_head.weight"]
     state["score.weight"] = torch.randn(1, width) * 2 / width**0.5
     return state
 
@@ -231,7 +211,7 @@ class Kind:
     """The config class of the body."""
     architecture: str
     """The name in config.json."""
-    head: Callable[[State], State] = _keep_head
+    head: Callable[[State], State] = lambda state: state
     """Converts the causal model's weights to those of the checkpoint."""
     tied: bool = False
     """Whether the checkpoint has no lm_head of its own."""
@@ -289,10 +269,10 @@ KINDS = {
 }
 
 
-def make_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
+def make_checkpoint(kind: str, folder: Path) -> Path:
     """Write the checkpoint of `KINDS[kind]` into `folder`, which is created if missing.
 
-    The same kind and seed give the same files. Returns the folder.
+    The same kind gives the same files. Returns the folder.
     """
     spec = KINDS[kind]
     folder.mkdir(parents=True, exist_ok=True)
@@ -308,7 +288,7 @@ def make_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
         architectures=[spec.architecture],
     )
     with torch.random.fork_rng():
-        torch.manual_seed(zlib.crc32(f"{kind} {seed}".encode()))
+        torch.manual_seed(zlib.crc32(f"{kind} 0".encode()))
         model = AutoModelForCausalLM.from_config(config)
         state = {
             name: torch.nn.init.uniform_(value.clone(), 0.8, 1.2) if "norm" in name else value
