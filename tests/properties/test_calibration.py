@@ -120,10 +120,16 @@ def test_a_rule_must_beat_a_smaller_cap() -> None:
     assert (compared.tokens, compared.saved) == (10, pytest.approx(11 / 12))
 
 
-def test_a_smaller_cap_makes_no_probes() -> None:
+def test_a_run_ends_at_a_smaller_cap() -> None:
+    """Which makes no probes."""
     one = trace("p", [0.5] * 4, [True, False, True, True], overhead=3)
     assert end_at_cap(one, 2) == Ending(right=False, tokens=20)
     assert end_at_cap(one, 9) == Ending(right=True, tokens=40)
+    assert end_at(one, 3) == one.stops[2]
+    assert end_at(one, 5) is None
+    lower = lower_cap(one, 2)
+    assert (lower.cap, len(lower.checkpoints), lower.whole) == (2, 2, one.stops[1])
+    assert lower_cap(one, 4) == one
 
 
 @given(made=traces())
@@ -161,14 +167,11 @@ def test_it_finds_the_threshold_that_separates() -> None:
 
 
 def noisy_runs(rng: random.Random, count: int) -> list[RunTrace]:
-    return [
-        trace(
-            f"p{i}",
-            [rng.random() for _ in range(CAP)],
-            [rng.random() < 0.3 + 0.04 * k for k in range(CAP)],
-        )
-        for i in range(count)
-    ]
+    made = []
+    for i in range(count):
+        certain = [rng.random() for _ in range(CAP)]
+        made.append(trace(f"p{i}", certain, [rng.random() < 0.3 + 0.04 * k for k in range(CAP)]))
+    return made
 
 
 @pytest.mark.parametrize("policy", ["static", "every_step"])
@@ -186,13 +189,15 @@ def test_noise_is_not_mistaken_for_gain(policy: str) -> None:
 
 
 def test_probes_count_against_what_they_save() -> None:
-    cheap = [trace(f"p{i}", [0.0] * 9 + [1.0] * 3, [True] * CAP, overhead=1) for i in range(9)]
-    dear = [trace(f"p{i}", [0.0] * 9 + [1.0] * 3, [True] * CAP, overhead=9) for i in range(9)]
     rule = Rule(policy="every_step", detect=1, thresholds=((ENTROPY, 1.0),))
-    assert Calibrator(cheap, "every_step", (ENTROPY,)).compare(rule).saved == pytest.approx(
-        1 - (100 + 10) / 120
-    )
-    assert Calibrator(dear, "every_step", (ENTROPY,)).compare(rule).saved < 0
+
+    def save(overhead: int) -> float:
+        late = [0.0] * 9 + [1.0] * 3
+        made = [trace(f"p{i}", late, [True] * CAP, overhead) for i in range(9)]
+        return Calibrator(made, "every_step", (ENTROPY,)).compare(rule).saved
+
+    assert save(1) == pytest.approx(1 - (100 + 10) / 120)
+    assert save(9) < 0
     unsure = [trace(f"p{i}", [0.0] * CAP, [False] * 11 + [True], overhead=9) for i in range(9)]
     assert Calibrator(unsure, "every_step", (ENTROPY,)).choose(0.5).rule is None
 
@@ -202,15 +207,6 @@ def test_the_interval_is_wide_for_few_runs() -> None:
     few = compare_endings([(right, right)] * 100)
     assert few.interval == (pytest.approx(-0.0192, abs=1e-3), pytest.approx(0.0192, abs=1e-3))
     assert compare_endings([(right, right)] * 1000).interval[0] > few.interval[0]
-
-
-def test_a_run_ends_at_a_smaller_cap() -> None:
-    one = trace("p", [0.5] * 4, [True, False, True, True])
-    assert end_at(one, 3) == one.stops[2]
-    assert end_at(one, 5) is None
-    lower = lower_cap(one, 2)
-    assert (lower.cap, len(lower.checkpoints), lower.whole) == (2, 2, one.stops[1])
-    assert lower_cap(one, 4) == one
 
 
 def test_pareto_keeps_what_nothing_beats() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise, permutations
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +24,7 @@ MANY = st.lists(st.lists(st.integers(0, 3), max_size=8).map(tuple), min_size=1, 
 
 
 @settings(max_examples=150, deadline=None)
-@given(FEW)
+@given(st.lists(PATH, max_size=6))
 def test_no_permutation_shares_more(paths: list[tuple[int, ...]]) -> None:
     sums = [sum_shared(paths, order) for order in permutations(range(len(paths)))]
     assert sum_shared(paths, prefix_order(paths)) == max(sums)
@@ -79,30 +81,23 @@ def test_costs_are_consistent(paths: list[tuple[int, ...]], capacity: int) -> No
         assert cost.computed - cost.evicted <= capacity
 
 
-# ---------------------------------------------------------------- by hand
-
-
 # two parents of two children each, from a search that takes the parents in turn
 CROSSED = [(1, 10), (2, 20), (1, 11), (2, 21)]
 
 
-def test_children_of_a_parent_stand_together() -> None:
-    assert prefix_order(CROSSED) == (0, 2, 1, 3)
-    assert scattered_order(CROSSED) == arrival_order(CROSSED) == (0, 1, 2, 3)
-
-
-def test_parents_keep_their_order_whatever_the_ids_of_their_children() -> None:
-    assert prefix_order([(2, 3), (2, 4), (1, 5), (1, 6)]) == (2, 3, 0, 1)
-
-
-def test_a_sweep_is_reversed_at_each_level() -> None:
-    level = [(1,), (2,)]
-    assert sweep_order(level) == prefix_order(level)[::-1] == (1, 0)
-    assert sweep_order(CROSSED) == prefix_order(CROSSED)
-
-
-def test_paths_may_be_equal_or_nested_or_missing() -> None:
-    assert prefix_order([(1, 2), (1,), (1, 2), ()]) == (3, 1, 0, 2)
-    for order in (prefix_order, sweep_order, arrival_order, scattered_order):
-        assert order([]) == ()
-    assert sum_shared([], ()) == 0
+@pytest.mark.parametrize(
+    ("order", "paths", "expected"),
+    [
+        (prefix_order, CROSSED, (0, 2, 1, 3)),
+        (sweep_order, CROSSED, (0, 2, 1, 3)),
+        (arrival_order, CROSSED, (0, 1, 2, 3)),
+        (scattered_order, CROSSED, (0, 1, 2, 3)),
+        (prefix_order, [(2, 3), (2, 4), (1, 5), (1, 6)], (2, 3, 0, 1)),
+        (prefix_order, [(1,), (2,)], (0, 1)),
+        (sweep_order, [(1,), (2,)], (1, 0)),  # reversed at each level
+        (prefix_order, [(1, 2), (1,), (1, 2), ()], (3, 1, 0, 2)),
+        *((order, [], ()) for order in (prefix_order, sweep_order, arrival_order, scattered_order)),
+    ],
+)
+def test_orders_by_hand(order: Any, paths: list[tuple[int, ...]], expected: Any) -> None:
+    assert order(paths) == expected

@@ -31,6 +31,8 @@ from flashedge.engine.http_requests import (
 from flashedge.errors import DaemonStopping, FlashEdgeError
 from flashedge.types import Message, Problem, Sampling
 
+HEAD = {"id": "chatcmpl-1", "created": 1, "model": "bundled"}
+
 
 @dataclass
 class FakeProtocols:
@@ -91,7 +93,7 @@ class FakeProtocols:
                 for index, path in enumerate(item):
                     message = {"role": "assistant", "content": _read(path), "reasoning": None}
                     choices.append({"index": index, "message": message, "finish_reason": "stop"})
-        return {"id": "chatcmpl-1", "object": "chat.completion", "choices": choices}
+        return {**HEAD, "object": "chat.completion", "choices": choices}
 
     async def _stream_search(self, found: AsyncGenerator[SearchItem]) -> AsyncGenerator[bytes]:
         try:
@@ -131,14 +133,9 @@ class FakeProtocols:
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         words = [word async for word in end_with_request(self._say(body))]
         message = {"role": "assistant", "content": "".join(words), "reasoning": self.reasoning}
-        return {
-            "id": "chatcmpl-1",
-            "object": "chat.completion",
-            "created": 1,
-            "model": "bundled",
-            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
-            "usage": {"prompt_tokens": 7, "completion_tokens": len(words), "total_tokens": 7},
-        }
+        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+        usage = {"prompt_tokens": 7, "completion_tokens": len(words), "total_tokens": 7}
+        return {**HEAD, "object": "chat.completion", "choices": choices, "usage": usage}
 
     async def _stream(self, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         async for word in end_with_request(self._say(body)):
@@ -147,13 +144,8 @@ class FakeProtocols:
         yield b"data: [DONE]\n\n"
 
     def _frame(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        chunk = {
-            "id": "chatcmpl-1",
-            "object": "chat.completion.chunk",
-            "created": 1,
-            "model": "bundled",
-            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-        }
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+        chunk = {**HEAD, "object": "chat.completion.chunk", "choices": choices}
         return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
 
 

@@ -38,7 +38,8 @@ _SCORE: tuple[dict[str, Any], ...] = (
 )
 
 _TEXT = {"type": "text", "text": "3 + 4?"}
-_TOOLS = [{"type": "function", "function": _FUNCTION}]
+TOOL = {"type": "function", "function": _FUNCTION}
+_TOOLS = [TOOL]
 _PICK = {"type": "function", "function": {"name": "add"}}
 _FORMAT = {"type": "json_schema", "json_schema": {"name": "sum", "schema": _SCHEMA, "strict": True}}
 _CHAT: tuple[dict[str, Any], ...] = (

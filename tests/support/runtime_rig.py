@@ -155,7 +155,7 @@ def folded(events: Iterable[Event]) -> dict[NodeId, Seen]:
                     assert depth == nodes[parent].depth + 1
                 for node, index, seed in children:
                     assert node not in nodes
-                    nodes[node] = Seen(parent=parent, depth=depth, index=index, seed=seed)
+                    nodes[node] = Seen(parent, depth, index, seed)
             case Progress(tokens=tokens):
                 assert tokens
                 assert all(nodes[node].status == "generating" for node, _ in tokens)
@@ -205,17 +205,10 @@ def nodes_of(tree: Tree, spec: Request) -> dict[NodeId, Seen]:
     for node in tree.nodes.values():
         if node.id == ROOT:
             continue
-        seen = Seen(
-            parent=node.parent,
-            depth=node.depth,
-            index=node.index,
-            seed=node.seed,
-            status=str(node.status),
-        )
-        if node.segment is not None:
-            seen.token_ids, seen.logprobs = node.segment.token_ids, node.segment.logprobs
-            seen.text, seen.steps = node.segment.text, node.segment.steps
-            seen.finish = str(node.segment.finish)
+        seen = Seen(node.parent, node.depth, node.index, node.seed, str(node.status))
+        if (segment := node.segment) is not None:
+            seen.token_ids, seen.logprobs = segment.token_ids, segment.logprobs
+            seen.text, seen.steps, seen.finish = segment.text, segment.steps, str(segment.finish)
         if node.scores is not None:
             seen.scores = node.scores
             seen.score = aggregate(tree.path_scores(node.id), spec.aggregate)

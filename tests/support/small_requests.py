@@ -17,23 +17,12 @@ from flashedge.api.app import create_app
 from flashedge.config import load_config
 from flashedge.runtime.build import build
 from flashedge.runtime.service import Service
+from tests.support.random_bodies import CHAT, TOOL
 
-CHAT, COMPLETIONS, SOLVE = "/v1/chat/completions", "/v1/completions", "/v1/solve"
+COMPLETIONS, SOLVE = "/v1/completions", "/v1/solve"
 AT_ONCE = 6
 CANCELLED = 6
 """One request of so many is cancelled."""
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
-            "required": ["a"],
-            "additionalProperties": False,
-        },
-    },
-}
 
 
 class SmallRequests:
@@ -101,18 +90,11 @@ def _build_plain(random: Random) -> tuple[str, dict[str, Any]]:
     if random.random() < 0.2:
         return COMPLETIONS, {**body, "prompt": text}
     body["messages"] = [{"role": "user", "content": text}]
-    body |= random.choice(
-        [
-            {},
-            {"stream": True},
-            {"n": 2},
-            {"logprobs": True, "top_logprobs": 1},
-            {"presence_penalty": 1.0},
-            {"seed": 5, "deterministic": True},
-            {"tools": [TOOL], "tool_choice": "required", "max_tokens": 40},
-        ]
-    )
-    return CHAT, body
+    calls = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 40}
+    chosen = {"seed": 5, "deterministic": True}
+    logprobs = {"logprobs": True, "top_logprobs": 1}
+    kinds = [{}, {"stream": True}, {"n": 2}, logprobs, {"presence_penalty": 1.0}, chosen, calls]
+    return CHAT, body | random.choice(kinds)
 
 
 def _build_search(random: Random) -> tuple[str, dict[str, Any]]:

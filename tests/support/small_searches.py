@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +77,7 @@ async def run_searches(specs: dict[str, Request], *, second: bool) -> dict[str, 
 def describe_node(node: Any) -> list[Any]:
     """All that has to be equal of a node: not its log-probabilities, which the second runner
     computes by another kernel."""
-    segment = None if node.segment is None else asdict(node.segment)
-    if segment is not None:
-        segment = [segment["token_ids"], str(segment["finish"])]
+    segment = node.segment and [node.segment.token_ids, str(node.segment.finish)]
     return [node.id, node.parent, node.seed, str(node.status), segment, node.scores, node.answer]
 
 

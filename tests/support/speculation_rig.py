@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
@@ -40,8 +40,7 @@ SEARCH = replace(BEAM, max_path_tokens=400)
 
 
 def spec_for(problem: int, **fields: Any) -> Request:
-    spec = replace(SEARCH, problem=TRACE.problem(problem), seed=problem)
-    return replace(spec, **fields)
+    return replace(SEARCH, problem=TRACE.problem(problem), seed=problem, **fields)
 
 
 class Batch(NamedTuple):
@@ -101,8 +100,7 @@ def get_generator(engines: Engines) -> WatchedGenerator:
     return engines.generator
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrivenRun:
+class DrivenRun(NamedTuple):
     outcome: Outcome
     speculation: Speculation
     seconds: float
@@ -112,9 +110,5 @@ class DrivenRun:
 async def drive_run(engines: Engines, spec: Request) -> DrivenRun:
     clock = asyncio.get_running_loop().time
     start, driver = clock(), driver_of(engines, spec, lambda event: None)
-    return DrivenRun(
-        outcome=await driver.run(),
-        speculation=driver.speculation,
-        seconds=clock() - start,
-        verifier_tokens=driver.scoring.tokens,
-    )
+    outcome = await driver.run()
+    return DrivenRun(outcome, driver.speculation, clock() - start, driver.scoring.tokens)
