@@ -42,12 +42,8 @@ class ProgramMachine(RuleBasedStateMachine):
         self.waiting: dict[str, None] = {}
         self.running: dict[str, None] = {}
         self.over: set[str] = set()
-        changes = {
-            "scheduling_policy": policy,
-            "scheduling_escalate_s": ESCALATE_S,
-            "max_running": 6,
-        }
-        config = load_config({**changes, "queue_limit": 1000}, environ={})
+        limits = {"max_running": 6, "queue_limit": 1000, "scheduling_escalate_s": ESCALATE_S}
+        config = load_config({**limits, "scheduling_policy": policy}, environ={})
         self.scheduler = PairScheduler("bundled", config, self._ignore, clock=lambda: self.now_s)
         self.scheduler.set_capacity(room)
         self.queue = self.scheduler.queue

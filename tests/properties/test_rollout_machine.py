@@ -99,10 +99,8 @@ class RolloutMachine(RuleBasedStateMachine):
             for other in self.runs.values():
                 if granted[old.key] or not granted[other.key]:
                     continue
-                assert (
-                    other.arrived_s <= old.arrived_s
-                    or (other.nearness or 0.0) > self.allocator.near
-                )
+                is_near = (other.nearness or 0.0) > self.allocator.near
+                assert other.arrived_s <= old.arrived_s or is_near
                 limit = e**self.allocator.beta * (1 + self.planned_s - other.arrived_s)
                 assert 1 + self.planned_s - old.arrived_s <= limit * 1.0001
 
@@ -113,9 +111,8 @@ class RolloutMachine(RuleBasedStateMachine):
         if run.most == 1:
             self.end_run(key)
             return
-        self.runs[key] = replace(
-            run, observed=run.observed + 1, most=run.most - 1, nearness=nearness
-        )
+        counts = {"observed": run.observed + 1, "most": run.most - 1}
+        self.runs[key] = replace(run, **counts, nearness=nearness)
 
     def end_run(self, key: str) -> None:
         del self.runs[key], self.in_flight[key]

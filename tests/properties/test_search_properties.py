@@ -1,10 +1,9 @@
-"""Beam search, step splitting, answers and the persistent tree under random inputs."""
+"""Step splitting, answers and the persistent tree under random inputs."""
 
 from __future__ import annotations
 
 import pickle
 from fractions import Fraction
-from random import Random
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -13,16 +12,11 @@ from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
-from flashedge.search.aggregates import AGGREGATES, aggregate
-from flashedge.search.base import Expand, Score
-from flashedge.search.step_rules import BoundaryRule, split_steps
-from flashedge.search.strategies.beam import BeamSearch
-from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector
+from flashedge.search.steps import BoundaryRule, split_steps
+from flashedge.search.tree import ROOT, Tree, Vector
 from flashedge.search.voting import count_votes
-from flashedge.types import Limits, NodeId
-from tests.support.search_rig import Run, World, drive
+from flashedge.types import NodeId
 
-S = NodeStatus
 PIECES = ["a", "b", " ", "\n", "\n\n", ".\n", "\nc", "\n\n\n", "d\n\ne", ""]
 COMMANDS = ("frac", "text{", "left", "right", "circ", ",", "sqrt", "boxed{", "(", "$")
 WORDS = (
@@ -33,115 +27,6 @@ WORDS = (
 MATHS = st.lists(
     st.sampled_from([*"0512.,-+{}$x=()^\\% \n", *WORDS, *(f"\\{c}" for c in COMMANDS)]), max_size=10
 ).map("".join)
-
-beams = st.builds(
-    BeamSearch,
-    n=st.integers(1, 12),
-    branching=st.integers(1, 6),
-    max_step_tokens=st.integers(1, 10),
-    max_steps=st.integers(1, 6),
-    aggregate=st.sampled_from(AGGREGATES),
-    selection=st.sampled_from(["weighted", "majority", "best"]),
-)
-
-
-@given(
-    search=beams,
-    limits=st.builds(
-        Limits, max_path_tokens=st.integers(1, 40), token_budget=st.none() | st.integers(1, 200)
-    ),
-    world=st.integers(0, 1000).map(World),
-    order=st.integers(0, 1000).map(Random),
-)
-@settings(max_examples=150, deadline=None)
-def test_beam_keeps_its_rules(
-    search: BeamSearch, limits: Limits, world: World, order: Random
-) -> None:
-    run = drive(search, limits=limits, world=world, order=order)
-    tree = run.tree
-    levels = [c.nodes for c in run.commands if isinstance(c, Score)]
-    expanded = {c.parent: c for c in run.commands if isinstance(c, Expand)}
-    done = 0
-    for depth, level in enumerate(levels, start=1):
-        assert len(level) == search.n - done  # no path is lost
-        assert {tree[n].depth for n in level} == {depth}
-        done += sum(tree[n].status is S.COMPLETE for n in level)
-        check_level(search, tree, level, search.n - done, expanded)
-    committed = [sum(tokens(tree, level) for level in levels[:i]) for i in range(len(levels) + 1)]
-    if limits.token_budget is None:
-        assert done == search.n
-    else:
-        assert done == search.n or committed[-1] >= limits.token_budget
-        assert all(c < limits.token_budget for c in committed[:-1])
-    assert tree.committed_tokens == committed[-1]
-    for node in tree.nodes:
-        assert tree[node].path_tokens == len(tree.path_token_ids(node)) <= limits.max_path_tokens
-    check_choice(search, run)
-
-
-def test_the_budget_is_reached_exactly() -> None:
-    search = BeamSearch(n=6, branching=2, max_step_tokens=5)
-    first = next(c.nodes for c in drive(search).commands if isinstance(c, Score))
-    for budget, levels in ((tokens(drive(search).tree, first), 1), (1, 1), (10_000, None)):
-        run = drive(search, limits=Limits(max_path_tokens=40, token_budget=budget))
-        scored = [c for c in run.commands if isinstance(c, Score)]
-        assert len(scored) == levels or (levels is None and len(scored) > 1)
-
-
-def tokens(tree: Tree, nodes: tuple[NodeId, ...]) -> int:
-    return sum(len(s.token_ids) for n in nodes if (s := tree[n].segment))
-
-
-def check_level(
-    search: BeamSearch,
-    tree: Tree,
-    level: tuple[NodeId, ...],
-    width: int,
-    expanded: dict[NodeId, Expand],
-) -> None:
-    def rank(node: NodeId) -> tuple[float, int]:
-        return (-aggregate(tree.path_scores(node), search.aggregate), node)
-
-    kept = sorted((n for n in level if tree[n].status is S.ACTIVE), key=rank)
-    pruned = [n for n in level if tree[n].status is S.PRUNED]
-    doubles = [n for n in level if tree[n].status is S.DUPLICATE]
-    texts = {tree.path_text(n).strip(): n for n in (*kept, *pruned)}
-    assert len(texts) == len(kept) + len(pruned)
-    for node in doubles:
-        assert texts[tree.path_text(node).strip()] < node
-    assert len(kept) == min(-(-width // search.branching), len(texts))
-    assert not kept or all(rank(kept[-1]) < rank(n) for n in pruned)
-    if kept and kept[0] in expanded:
-        shares = [len(expanded[n].children) for n in kept]
-        assert sum(shares) == width
-        assert shares == sorted(shares, reverse=True)
-        assert shares[0] - shares[-1] <= 1
-        assert len(texts) <= len(kept) or shares[0] <= search.branching
-        last_step = tree[kept[0]].depth == search.max_steps - 1
-        assert all(expanded[n].granularity.to_end == last_step for n in kept)
-
-
-def check_choice(search: BeamSearch, run: Run) -> None:
-    tree, finish = run.tree, run.end
-    done = [n.id for n in tree.nodes.values() if n.status is S.COMPLETE]
-    if not done:
-        assert tree[finish.choice].status is S.ACTIVE
-        return
-    score = {n: aggregate(tree.path_scores(n), search.aggregate) for n in done}
-    assert tree[finish.choice].answer == finish.answer
-    if finish.answer is None:
-        assert not finish.votes
-        assert score[finish.choice] == max(score.values())
-        return
-    same = [n for n in done if tree[n].answer == finish.answer]
-    assert score[finish.choice] == max(score[n] for n in same)
-    if search.selection == "best":
-        assert score[finish.choice] == max(score[n] for n in done if tree[n].answer is not None)
-    else:
-        assert finish.votes[0].answer == finish.answer
-        measure = "count" if search.selection == "majority" else "weight"
-        most = max(getattr(v, measure) for v in finish.votes)
-        assert getattr(finish.votes[0], measure) == most
 
 
 @given(st.text(alphabet="ab \n", max_size=40))

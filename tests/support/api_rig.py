@@ -131,10 +131,7 @@ def wait_until(holds: Callable[[], object], timeout_s: float = 5.0) -> float:
     return time.monotonic() - began
 
 
-def post_bytes(path: str, body: object, *, extra: str = "") -> bytes:
-    data = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Content-Length: {len(data)}\r\n{extra}\r\n"
-    )
-    return head.encode() + data
+def post_bytes(path: str, body: object) -> bytes:
+    data = json.dumps(body)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n{data}".encode()
