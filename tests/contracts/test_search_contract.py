@@ -66,9 +66,9 @@ SEARCHES: dict[str, Search[Any]] = {
     "best_of_n_in_groups": BestOfN(n=5, policy=watching("every_5")),
     "self_consistency": SelfConsistency(n=6),
     "self_consistency_one_by_one": SelfConsistency(n=6, policy=watching()),
-    "dvts": Dvts(n=8, branching=3, max_step_tokens=5, max_steps=4),
-    "dvts_of_1": Dvts(n=4, branching=1, max_step_tokens=5, max_steps=4, policy=watching()),
-    "dynamic_branching": DynamicBranching(n=9, branching=3, max_step_tokens=5, max_steps=4),
+    "dvts": Dvts(n=8, branching=3, **SHORT),
+    "dvts_of_1": Dvts(n=4, branching=1, **SHORT, policy=watching()),
+    "dynamic_branching": DynamicBranching(n=9, branching=3, **SHORT),
     "varying_granularity": VaryingGranularity(
         n=6, branching=2, short_steps=2, short_step_tokens=3, long_step_tokens=20, max_steps=5
     ),

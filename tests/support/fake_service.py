@@ -33,16 +33,8 @@ from tests.support.fake_protocols import FakeProtocols
 from tests.support.made_run import build_result, build_row, build_start
 
 STRATEGIES = tuple(catalog.STRATEGIES)
-VIEW = EngineView(
-    running=0,
-    waiting=0,
-    blocks_used=0,
-    blocks_total=64,
-    quota_blocks=64,
-    block_tokens=32,
-    block_bytes=4096,
-    preemptions=0,
-)
+IDLE = dict.fromkeys(("running", "waiting", "preemptions", "blocks_used"), 0)
+VIEW = EngineView(**IDLE, blocks_total=64, quota_blocks=64, block_tokens=32, block_bytes=4096)
 
 
 def build_run_result(run_id: str, request: Request) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import random
 from typing import Any
 
 from flashedge.engine.base import Generator, ScoreRequest, Verifier
-from flashedge.types import Problem, TokenIds
+from flashedge.types import Problem
 from tests.support.engine_rig import Close, ask, generate, score_whole, settle, some_steps
 
 REQUESTS = 12  # different ones, sent again and again
@@ -31,17 +31,13 @@ class Machine:
             ScoreRequest(problem=problem, steps=some_steps(32, f"Walk{i}", 1 + i % 4))
             for i in range(REQUESTS)
         ]
-        self.tokens: list[TokenIds] = []
-        self.scores: list[Close] = []
         self.open: list[asyncio.Task[Any]] = []
         self.offloaded: set[Generator | Verifier] = set()
         self.answered = self.cancelled = self.offloads = 0
 
     async def begin(self) -> None:
-        for request in self.requests:
-            self.tokens.append((await generate(self.generator, request)).token_ids)
-        for path in self.paths:
-            self.scores.append(Close((await score_whole(self.verifier, path)).scores))
+        self.tokens = [(await generate(self.generator, r)).token_ids for r in self.requests]
+        self.scores = [Close((await score_whole(self.verifier, p)).scores) for p in self.paths]
 
     async def step(self) -> None:
         kinds = (self.extend, self.score, self.cancel, self.budget, self.offload, self.restore)
@@ -101,11 +97,9 @@ class Machine:
         self.answered += 1
 
     async def _score(self, index: int) -> None:
-        path = self.paths[index]
-        if self.random.random() < 0.5:
-            scored = await score_whole(self.verifier, path)
-        else:
-            scored = await self.verifier.score(path)
+        path, verifier = self.paths[index], self.verifier
+        is_whole = self.random.random() < 0.5
+        scored = await (score_whole(verifier, path) if is_whole else verifier.score(path))
         assert self.scores[index] == scored.scores
         self.answered += 1
 
@@ -130,8 +124,7 @@ async def walk(machine: Machine, steps: int) -> None:
         after = await engine.view()
         assert (after.blocks_used, after.quota_blocks) == (0, view.quota_blocks)
         assert (after.running, after.waiting) == (0, 0)
-        await engine.budget(0)
-        # all blocks can still be reserved and returned
+        await engine.budget(0)  # all blocks can still be reserved and returned
         await engine.budget(view.quota_blocks * view.block_bytes)
     for request, expected in zip(machine.requests, machine.tokens, strict=True):
         assert (await generate(machine.generator, request)).token_ids == expected

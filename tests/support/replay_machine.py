@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import queue
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -35,6 +35,22 @@ STOP = 7
 
 
 # ---------------------------------------------------------------- the model
+
+
+def draw_path(
+    prompt: tuple[int, ...],
+    seed: int,
+    max_tokens: int,
+    max_model_len: int,
+    ends: Container[int] = (STOP,),
+) -> list[int]:
+    """The tokens that come behind a prompt, to the first of `ends` or to a limit: the truth."""
+    path = list(prompt)
+    for _ in range(min(max_tokens, max_model_len - len(prompt))):
+        path.append(draw_token(path, seed))
+        if path[-1] in ends:
+            break
+    return path[len(prompt) :]
 
 
 class HashRunner(TokenRunner):
@@ -203,14 +219,6 @@ class Asked:
     tokens: list[int] = field(default_factory=list)
     is_over: bool = False
 
-    def list_expected(self, max_model_len: int) -> list[int]:
-        path = list(self.prompt)
-        while len(path) < max_model_len and len(path) - len(self.prompt) < self.max_tokens:
-            path.append(draw_token(path, self.seed))
-            if path[-1] == STOP:
-                break
-        return path[len(self.prompt) :]
-
 
 class Machine(SchedulerMachine):
     requests = 14
@@ -313,8 +321,8 @@ class Machine(SchedulerMachine):
     def _check_answers(self) -> None:
         for asked in self.asked:
             is_aborted = not asked.max_tokens
-            full = replace(asked, max_tokens=1000) if is_aborted else asked
-            expected = full.list_expected(self.scheduler.max_model_len)
+            limit = 1000 if is_aborted else asked.max_tokens
+            expected = draw_path(asked.prompt, asked.seed, limit, self.scheduler.max_model_len)
             length = len(asked.tokens) if is_aborted else len(expected)
             assert asked.tokens == expected[:length], "a token was lost, or is wrong"
 

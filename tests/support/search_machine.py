@@ -19,13 +19,8 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC,
 from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.step_rules import BoundaryRule
 from flashedge.types import Granularity
-from scripts.bench.determinism.token_runner import (
-    VOCABULARY,
-    RunnerState,
-    build_request,
-    draw_token,
-)
-from tests.support.replay_machine import BLOCK, STOP, HashRunner, SchedulerMachine
+from scripts.bench.determinism.token_runner import VOCABULARY, RunnerState, build_request
+from tests.support.replay_machine import BLOCK, STOP, HashRunner, SchedulerMachine, draw_path
 
 ENDS = frozenset({1, 12, 23, 34})
 """Tokens that end a step."""
@@ -74,14 +69,6 @@ class Step:
     tokens: list[int] = field(default_factory=list)
     is_over: bool = False
     is_lost: bool = False
-
-    def list_expected(self, max_model_len: int) -> list[int]:
-        path = list(self.path)
-        while len(path) < max_model_len and len(path) - len(self.path) < self.max_tokens:
-            path.append(draw_token(path, self.seed))
-            if path[-1] == STOP or path[-1] in ENDS:
-                break
-        return path[len(self.path) :]
 
 
 @dataclass(slots=True)
@@ -217,7 +204,8 @@ class SearchMachine(SchedulerMachine):
             return
         step.tokens += found.new_token_ids
         step.is_over = found.finish_reason is not None
-        expected = step.list_expected(self.scheduler.max_model_len)
+        longest = self.scheduler.max_model_len
+        expected = draw_path(step.path, step.seed, step.max_tokens, longest, {STOP, *ENDS})
         known = expected if step.is_over else expected[: len(step.tokens)]
         assert step.tokens == known, "a token was lost, or is wrong"
 

@@ -34,8 +34,6 @@ SELF_TEST = {
     "score_shape": SHAPE,
     "fingerprint": {"vllm": "simulated", "verifier": {"digest": "0"}},
 }
-
-
 SelfTest = Callable[[Turns], Awaitable[dict[str, Any]]]
 
 
@@ -99,12 +97,9 @@ class Rig:
         if family is not None:
             pair = replace(pair, verifier=replace(pair.verifier, family=family))
         self.served = ServedPair(pair, self.pair, self.config)
+        loaded = self.served if load else None
         self.service = Service(
-            self.config,
-            lambda name: self.served,
-            self.served if load else None,
-            self.store,
-            MathGrader(),
+            self.config, lambda name: self.served, loaded, self.store, MathGrader()
         )
 
     def engines_for(self, run: Run) -> Engines:

@@ -25,15 +25,9 @@ def write_embedder(folder: Path, *, pooling: str = "mean_tokens") -> Path:
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     torch.manual_seed(0)
-    shape = BertConfig(
-        vocab_size=len(tokens),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=32,
-    )
-    BertModel(shape).save_pretrained(folder)
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 32}
+    sizes |= {"vocab_size": len(tokens), "num_hidden_layers": 2, "num_attention_heads": 2}
+    BertModel(BertConfig(**sizes)).save_pretrained(folder)
     kinds = ("Transformer", "Pooling", "Normalize")
     modules = [
         {"path": "" if i == 0 else f"{i}_{kind}", "type": f"sentence_transformers.models.{kind}"}

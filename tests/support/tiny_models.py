@@ -20,12 +20,8 @@ def write_model(
     positions: int = 32768,
 ) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    config: dict[str, Any] = {
-        "architectures": [architecture],
-        "vocab_size": vocab_size,
-        "max_position_embeddings": positions,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    sizes = {"vocab_size": vocab_size, "max_position_embeddings": positions}
+    (folder / "config.json").write_text(json.dumps({"architectures": [architecture], **sizes}))
     (folder / "tokenizer_config.json").write_text("{}")
     vocabulary = {"model": {"vocab": {t: i for i, t in enumerate(tokens)}}, "added_tokens": []}
     (folder / "tokenizer.json").write_text(json.dumps(vocabulary))
