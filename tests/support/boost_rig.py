@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from flashedge.events import Event, RunFinished, RunStarted
-from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import Tree
 from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import run_virtual
-from tests.support.runtime_rig import BEAM, folded, nodes_of, prompt_of, sim_engines
+from tests.support.runtime_rig import BEAM, driver_of, folded, nodes_of, sim_engines
 
 MCTS = replace(BEAM, strategy="mcts", n=20, branching=3, aggregate="prod", selection="best")
 SPEC = replace(MCTS, options={"boost": True})
@@ -34,8 +32,7 @@ def run_boosted(spec: Request, seed: int) -> Ran:
     async def scenario() -> Ran:
         engines = sim_engines()
         events: list[Event] = [RunStarted(config=spec.to_json(), queue_s=0.0)]
-        prompt = prompt_of(engines, spec)
-        driver = Driver(build_search(spec), spec, prompt, engines, events.append)
+        driver = driver_of(engines, spec, events.append)
         draw = Random(seed)
 
         async def change() -> None:

@@ -65,12 +65,14 @@ def sim_engines(
     generator: Faults | None = None,
     verifier: Faults | None = None,
     model: SimModel = MODEL,
+    kind: type[SimulatedGenerator] = SimulatedGenerator,
+    verifier_config: SimConfig | None = None,
 ) -> Engines:
     """A pair on one device, with the real grader (which settles whole numbers by itself)."""
     gate = asyncio.Lock()
     return Engines(
-        generator=SimulatedGenerator(config, model, faults=generator, gate=gate),
-        verifier=SimulatedVerifier(config, faults=verifier, gate=gate),
+        generator=kind(config, model, faults=generator, gate=gate),
+        verifier=SimulatedVerifier(verifier_config or config, faults=verifier, gate=gate),
         grader=MathGrader(),
     )
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
@@ -17,9 +16,9 @@ from flashedge.runtime.request.validation import Request
 from flashedge.types import Speculation
 from scripts.lab.sim.engine_loop import Faults, SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
-from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
+from scripts.lab.sim.pair import SimulatedGenerator
 from scripts.lab.sim.scheduler import Slice
-from tests.support.runtime_rig import BEAM, CONFIG, driver_of
+from tests.support.runtime_rig import BEAM, CONFIG, driver_of, sim_engines
 
 
 def make_irregular_row(seed: int) -> TraceRow:
@@ -87,12 +86,14 @@ def engines_with(
     faults: Faults | None = None,
     model: SimModel = MODEL,
 ) -> Engines:
-    gate = asyncio.Lock()
-    return Engines(
-        generator=WatchedGenerator(config, model, gate=gate, faults=faults),
-        verifier=SimulatedVerifier(verifier or config, gate=gate),
-        grader=MathGrader(),
-    ).switch(speculation=speculation, lookahead=lookahead)
+    engines = sim_engines(
+        config=config,
+        generator=faults,
+        model=model,
+        kind=WatchedGenerator,
+        verifier_config=verifier,
+    )
+    return engines.switch(speculation=speculation, lookahead=lookahead)
 
 
 def get_generator(engines: Engines) -> WatchedGenerator:
