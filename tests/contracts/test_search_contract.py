@@ -13,7 +13,6 @@ from flashedge.certainty.policies import Policy, Rule
 from flashedge.search.base import (
     Cluster,
     Clustered,
-    Command,
     Expand,
     Finish,
     Generated,
@@ -150,32 +149,27 @@ def test_seeds_are_those_of_the_path(search: Search[Any]) -> None:
 @with_counted
 def test_order_of_arrival_never_matters(search: Search[Any]) -> None:
     for world in WORLDS:
-        runs = [drive(search, world=world, order=Random(i)) for i in range(4)]
-        assert all(run.tree == runs[0].tree for run in runs)
-        assert all(list_choices(run) == list_choices(runs[0]) for run in runs)
-        assert all(list_scored(run) == list_scored(runs[0]) for run in runs)
+        first, *others = (list_decided(search, world, Random(i)) for i in range(4))
+        assert all(other == first for other in others)
 
 
-def list_choices(run: Run) -> list[Command]:
-    """Without Score and Watch, which depend on what has arrived."""
-    return [command for command in run.commands if not isinstance(command, Score | Watch)]
-
-
-def list_scored(run: Run) -> list[NodeId]:
-    return sorted(node for c in run.commands if isinstance(c, Score) for node in c.nodes)
+def list_decided(search: Search[Any], world: World, order: Random) -> tuple[Any, ...]:
+    """The tree, the nodes that are scored, and all commands but Score and Watch, which depend on
+    what has arrived."""
+    run = drive(search, world=world, order=order)
+    scored = sorted(node for c in run.commands if isinstance(c, Score) for node in c.nodes)
+    return run.tree, scored, [c for c in run.commands if not isinstance(c, Score | Watch)]
 
 
 @with_counted
 def test_a_repeated_result_changes_nothing(search: Search[Any]) -> None:
     for world in WORLDS:
         state, commands = search.start(PROBLEM, 5, LIMITS)
-        sent = []
         pending = world.results(state.tree, commands)
-        while pending:
-            sent.append(pending.pop(0))
-            state, commands = search.tell(state, sent[-1])
+        for count, result in enumerate(pending, start=1):  # which grows
+            state, commands = search.tell(state, result)
             pending += world.results(state.tree, commands)
-            for old in sent[-20:]:
+            for old in pending[max(0, count - 20) : count]:
                 assert search.tell(state, old) == (state, ())
         assert isinstance(commands[-1], Finish)
 
@@ -292,8 +286,7 @@ def test_conclude_at_any_moment_ends_the_search(search: Search[Any]) -> None:
     for world in WORLDS[:3]:
         whole = len(drive(search, world=world).results)
         for moment in range(whole):
-            run = drive(search, world=world, stop_after=moment)
-            check_concluded(search, run)
+            check_concluded(search, drive(search, world=world, stop_after=moment))
 
 
 def check_concluded(search: Search[Any], run: Run) -> None:
