@@ -162,9 +162,10 @@ class GeneratorContract:
             await generate(generator, replace(request, token_ids=()))
         await settle(generator)
 
-    async def test_closing_the_stream_frees_the_blocks(
+    async def test_leaving_a_stream_frees_the_blocks(
         self, generator: Generator, problem: Problem
     ) -> None:
+        """By closing it, or by cancelling the task that reads it."""
         requests = [ask(generator, problem, seed=s, max_tokens=PATH_TOKENS) for s in range(4)]
         async with timed() as whole:
             await generate_all(generator, requests)
@@ -174,13 +175,6 @@ class GeneratorContract:
         for stream in streams:
             await stream.aclose()
         await settle(generator, whole.seconds / 2)
-
-    async def test_cancelling_the_task_frees_the_blocks(
-        self, generator: Generator, problem: Problem
-    ) -> None:
-        requests = [ask(generator, problem, seed=s, max_tokens=PATH_TOKENS) for s in range(4)]
-        async with timed() as whole:
-            await generate_all(generator, requests)
         other = asyncio.create_task(draw(generator, problem, max_tokens=12))
         started = [asyncio.Event() for _ in requests]
         tasks = [
