@@ -87,12 +87,12 @@ class FakeProtocols:
         return end_with_request(searcher.start(prompt))
 
     async def _search(self, found: AsyncGenerator[SearchItem]) -> dict[str, Any]:
-        choices: list[Any] = []
-        async for item in found:
-            if isinstance(item, tuple):
-                for index, path in enumerate(item):
-                    message = {"role": "assistant", "content": _read(path), "reasoning": None}
-                    choices.append({"index": index, "message": message, "finish_reason": "stop"})
+        paths = [path async for item in found if isinstance(item, tuple) for path in item]
+        said = {"role": "assistant", "reasoning": None}
+        choices = [
+            {"index": i, "message": {**said, "content": _read(path)}, "finish_reason": "stop"}
+            for i, path in enumerate(paths)
+        ]
         return {**HEAD, "object": "chat.completion", "choices": choices}
 
     async def _stream_search(self, found: AsyncGenerator[SearchItem]) -> AsyncGenerator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -57,17 +58,12 @@ class WatchedGenerator(SimulatedGenerator):
         self.requests: list[ExtendRequest] = []
         self.chunks: list[Chunk] = []
 
-    def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+    async def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         self.requests.append(request)
-        return self._record(super().extend(request))
-
-    async def _record(self, stream: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-        try:
+        async with aclosing(super().extend(request)) as stream:
             async for chunk in stream:
                 self.chunks.append(chunk)
                 yield chunk
-        finally:
-            await stream.aclose()
 
     async def _compute(self, batch: Sequence[Slice]) -> None:
         drafts = sum(part.sequence.is_draft for part in batch)
