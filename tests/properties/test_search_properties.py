@@ -12,7 +12,7 @@ from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
-from flashedge.search.steps import BoundaryRule, split_steps
+from flashedge.search.step_rules import BoundaryRule, split_steps
 from flashedge.search.tree import ROOT, Tree, Vector
 from flashedge.search.voting import count_votes
 from flashedge.types import NodeId
