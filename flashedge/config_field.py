@@ -80,7 +80,7 @@ class Setting:
     name: str
     """The field of `Config`, and the key in config.toml, such as "clusters_model"."""
     kind: str
-    """One of `_EXPECTED`."""
+    """A key of `_EXPECTED`."""
     default: Any = None
     """None is "not set"; folders follow the platform."""
     description: str = ""

@@ -80,7 +80,8 @@ class NodesMarked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsEnded:
-    """MCTS rollouts ended, in these nodes. Visits and mean values of all nodes follow."""
+    """MCTS rollouts ended, in these nodes. Visits and mean values of all nodes follow from
+    these events."""
 
     nodes: tuple[NodeId, ...]
     futile: int = 0

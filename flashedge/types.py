@@ -53,6 +53,7 @@ MAX_STEP_ENTROPY = 3.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     role: str
+    """system, user or assistant"""
     content: str
 
 

@@ -53,6 +53,7 @@ def load_choice(file: Path | None) -> str:
 
 
 def save_choice(file: Path, name: str) -> None:
+    """Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{name}\n", encoding="utf-8")
 

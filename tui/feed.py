@@ -29,7 +29,7 @@ DEVICE_POLL_S = 2.0
 LISTED_RUNS = 50
 
 OLDER_RUNS = 200
-"""Runs of a page behind them, which is loaded when the user wants it."""
+"""Runs of a page that is older than the listed ones, and loaded when the user wants it."""
 
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""

@@ -326,7 +326,7 @@ def advance_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
 
 
 def speed_up_replay(state: Dashboard) -> Dashboard:
-    """At the next speed; after the last one, at the first again."""
+    """Replay at the next speed; after the last one, at the first again."""
     if state.replay is None:
         return state
     speed = SPEEDS[(SPEEDS.index(state.replay.speed) + 1) % len(SPEEDS)]
@@ -385,7 +385,7 @@ def _age_key(row: RunRow) -> tuple[float, str]:
 
 
 def _set_tree(state: Dashboard, run: RunView) -> Dashboard:
-    """With the run's tree as the newest. The oldest that nobody looks at are dropped."""
+    """Keep the run's tree as the newest. The oldest that nobody looks at are dropped."""
     trees = {k: v for k, v in state.trees.items() if k != run.id} | {run.id: run}
     spare = [k for k, v in trees.items() if v.over and k not in (state.chosen, run.id)]
     for old in spare[: max(len(trees) - TREES_KEPT, 0)]:

@@ -20,8 +20,8 @@ _OPENS = ("{", "[", "<")
 
 
 class Grader(Protocol):
-    """Groups boxed answers, tests 1 to 4, by the lowest node of each group. See
-    `workers.mathematics.MathGrader`."""
+    """Groups boxed answers by tests 1 to 4 of `equality`: each node gets the answer of the lowest
+    node in its group, None without one. See `workers.mathematics.MathGrader`."""
 
     async def cluster(
         self, answers: Mapping[NodeId, str | None]

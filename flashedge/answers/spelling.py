@@ -139,7 +139,7 @@ def _write_root(match: re.Match[str]) -> str:
 
 
 def _write_names(text: str) -> str:
-    """Only in a formula, which has no words but a unit."""
+    """Write names as LaTeX commands, only in a formula, which has no words but a unit."""
     named = _NAME.sub(lambda m: "\\infty" if m[1] == "infinity" else f"\\{m[0]}", text)
     is_formula = named != text and not _WORD.search(_ENVIRONMENT.sub(" ", _drop_unit(named)))
     return named if is_formula else text

@@ -115,7 +115,7 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
 
 
 def list_methods(request: Request) -> list[str]:
-    """The methods of all routes that a request's path matches."""
+    """The methods of all routes that a request's path matches, and HEAD with GET."""
     found: set[str] = set()
     for route in request.app.routes:
         methods = getattr(route, "methods", None) or ()

@@ -184,6 +184,6 @@ async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
 async def _stream_events(handle: RunHandle, after: int) -> AsyncGenerator[bytes]:
     """The run's events up to the terminal one, or to the last one of an interrupted run."""
     yield OPENED
-    async with aclosing(handle.events(after)) as source:  # type: ignore[type-var]
+    async with aclosing(handle.events(after)) as source:
         async for seq, event in source:
             yield frame(to_json(event), event=type(event).__name__, id=seq)

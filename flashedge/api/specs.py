@@ -138,7 +138,8 @@ def build_run_spec(
 
 
 def read_caller(request: HttpRequest, priority: int) -> Caller:
-    """By X-FlashEdge-Client, else by address, and for the program of X-FlashEdge-Program."""
+    """The caller, whom X-FlashEdge-Client or else the address names, in the program that
+    X-FlashEdge-Program names."""
     address = request.client.host if request.client else "unknown"
     client = shorten(request.headers.get("x-flashedge-client") or address)
     return Caller(

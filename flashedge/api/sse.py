@@ -195,8 +195,8 @@ async def keep_alive(send: Send) -> AsyncIterator[Send]:
             if silent_s < PING_S:
                 await asyncio.sleep(PING_S - silent_s)
                 continue
-            comment = b": keep-alive\n\n"
-            await sending({"type": "http.response.body", "body": comment, "more_body": True})
+            body = b": keep-alive\n\n"
+            await sending({"type": "http.response.body", "body": body, "more_body": True})
 
     async def sending(message: Message) -> None:
         nonlocal sent_at, task

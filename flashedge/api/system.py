@@ -162,7 +162,8 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
     """What /openapi.json says of the reply of /v1/status."""
 
     def make(required: str, **properties: Any) -> dict[str, Any]:
-        return {"type": "object", "properties": properties, "required": required.split()}
+        found = {"type": "object", "properties": properties}
+        return {**found, "required": required.split()} if required else found
 
     def make_list(kind: Any) -> dict[str, Any]:
         return {"type": "array", "items": TypeAdapter(kind).json_schema()}

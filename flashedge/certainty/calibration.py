@@ -26,9 +26,9 @@ MAX_DETECTS = 12
 MAX_FIRST = 16  # thresholds of the first measure
 MAX_OTHER = 6  # thresholds of each further measure
 T = TypeVar("T")
-_Z95 = 1.96
+_Z_TWO_SIDED = 1.96  # of a 95 % interval
 ALPHA = 0.05
-_Z90 = 1.6448536269514722  # the normal quantile of 1 - ALPHA
+_Z_ONE_SIDED = 1.6448536269514722  # the normal quantile of 1 - ALPHA
 _HALVINGS = 50
 
 
@@ -191,7 +191,7 @@ def _score_bound(lost: int, gained: int, problems: int) -> float:
         root = math.sqrt(max(0.0, linear**2 - 8 * problems * constant))
         gain = (root - linear) / (4 * problems)
         variance = problems * (2 * gain + loss * (1 - loss))
-        rejected = (problems * loss - lost + gained) > _Z90 * math.sqrt(max(0.0, variance))
+        rejected = (problems * loss - lost + gained) > _Z_ONE_SIDED * math.sqrt(max(0.0, variance))
         low, high = (low, loss) if rejected else (loss, high)
     return high
 
@@ -229,7 +229,11 @@ class Comparison:
         Min 2005 (paired proportions, half a run added to each cell)."""
         runs = self.runs + 2
         middle = (self.gained - self.lost) / runs
-        half = _Z95 * math.sqrt((self.gained + self.lost + 1) / runs - middle**2) / math.sqrt(runs)
+        half = (
+            _Z_TWO_SIDED
+            * math.sqrt((self.gained + self.lost + 1) / runs - middle**2)
+            / math.sqrt(runs)
+        )
         return max(-1.0, middle - half), min(1.0, middle + half)
 
     @property

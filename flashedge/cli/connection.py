@@ -40,8 +40,6 @@ def connect_ready(config: Config, *, program: str | None = None) -> Any:
 def show_start() -> Iterator[Callable[[str], None]]:
     """A spinner on stderr while the daemon starts. Call the value with the daemon's state."""
     console = output.stderr()
-    if not console.is_terminal:
-        output.note("starting the daemon")
     began = noted_at = time.monotonic()
     noted = ""
 
@@ -56,6 +54,7 @@ def show_start() -> Iterator[Callable[[str], None]]:
         spinner.update(Text(f"starting the daemon: {show_in_line(state)} ({waited_s:.0f} s)"))
 
     if not console.is_terminal:
+        output.note("starting the daemon")
         yield note
         return
     with console.status("starting the daemon") as spinner:

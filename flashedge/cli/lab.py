@@ -40,8 +40,7 @@ class GroupWithLab(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         listed: Any = super().get_command(ctx, cmd_name)
-        has_lab = (CHECKOUT / "scripts" / "lab").is_dir()
-        if listed is None or cmd_name not in COMMANDS or not has_lab:
+        if listed is None or cmd_name not in COMMANDS or not (CHECKOUT / "scripts/lab").is_dir():
             return listed
         found: Any = typer.main.get_command(import_app(COMMANDS[cmd_name][0]))
         found.name, found.rich_help_panel = cmd_name, listed.rich_help_panel

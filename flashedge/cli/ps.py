@@ -126,7 +126,7 @@ def describe_replays(generator: Mapping[str, Any]) -> str | None:
 
 
 def describe_places(engines: dict[str, Any]) -> str:
-    """On which cards the engines run, and whether KV memory moves between them."""
+    """Say on which cards the engines run, and whether KV memory moves between them."""
     found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
     is_own = any(engine.get("kv_memory") == "own" for engine in engines.values())
     return f"{found}; each keeps its KV memory" if is_own else found
@@ -211,7 +211,8 @@ def shorten_keys(keys: Sequence[str]) -> list[str]:
 
 
 def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
-    """Its place is `open` for a request that the engines have not answered yet."""
+    """The row of a program. Its place is `open` for a request that the engines have not answered
+    yet."""
     start_s, place = program.get("starts_in_s"), program.get("place")
     running = "runs" if program.get("has_started") else "open"
     lengths = (program.get("median_tokens"), program.get("tail_tokens"))

@@ -125,11 +125,10 @@ def show(
             output.note(f"run {run} is {status}{known and ': '}{known}")
             return
         view = interrupt(fold(RunView(id=run), load_events(client, run)))
+    console = output.stdout() if tree else output.stderr()
+    console.print(render(view, width=console.width, every_node=tree, depth=depth))
     if tree:
-        console = output.stdout()
-        console.print(render(view, width=console.width, every_node=True, depth=depth))
         return
-    output.stderr().print(render(view, width=output.stderr().width, depth=depth))
     if status == "finished":
         print_result(found, quiet=False)
     else:

@@ -19,8 +19,9 @@ MAX_STREAMS = 64
 
 
 class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
-    """max_streams: most requests at once; further ones wait for a free connection. name, program:
-    see `protocol.build_headers`, which raises RequestError."""
+    """Use as an async context manager, or call `close`. max_streams: most requests at once; further
+    ones wait for a free connection. name, program: see `protocol.build_headers`, which raises
+    RequestError."""
 
     call_timeout_s = 10.0
 

@@ -54,7 +54,7 @@ class Calls(Generic[Reply]):
         contains: str | None = None,
     ) -> Reply:
         """`{"data": [summary…], "has_more": bool}`, newest first. before: only of runs older than
-        this one; contains: in the problem, the answer or its path."""
+        this one; contains: only of runs with this text in the problem, the answer or its path."""
         options = {"limit": limit, "before": before, "status": status, "contains": contains}
         query = {name: value for name, value in options.items() if value is not None}
         return self._json("GET", "/v1/runs", params=query)

@@ -209,9 +209,10 @@ class _ViewDraft:
     def _mark(self, node: NodeId, status: str) -> None:
         known = self._now.nodes.get(node)
         if status == "cancelled" and known is not None:
-            blank = NodeView(id=node, parent=known.parent, index=known.index, depth=known.depth)
-            kept = {f.name: getattr(blank, f.name) for f in fields(NodeView)}
-            self._change(node, **{**kept, "status": status})
+            blank = NodeView(
+                id=node, status=status, parent=known.parent, index=known.index, depth=known.depth
+            )
+            self._change(node, **{f.name: getattr(blank, f.name) for f in fields(NodeView)})
         else:
             self._change(node, status=status)
 

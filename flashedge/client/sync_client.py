@@ -26,7 +26,8 @@ class Queued:
 
 
 class Client(Calls[dict[str, Any]]):
-    """Use as a context manager, or call `close`."""
+    """Use as a context manager, or call `close`. Raises RequestError: see
+    `protocol.build_headers`."""
 
     call_timeout_s = READ_TIMEOUT_S
 

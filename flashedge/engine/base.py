@@ -197,7 +197,7 @@ class Codec(Protocol):
         variables: of the model's chat template, over its entry's `chat_template_kwargs`."""
 
     def encode(self, text: str) -> TokenIds:
-        """Without special tokens around the text."""
+        """Encode a text without special tokens around it."""
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Decode as one piece without special tokens."""

@@ -41,10 +41,11 @@ class Journal(Generic[K, R]):
     ) -> None:
         """Create the file, or resume with the records that it holds.
 
-        `settings` are JSON values that all its records share; the first line keeps them. `parse` is
-        the inverse of `to_json` and raises KeyError, TypeError or ValueError. Raises Conflict when
-        the file was made with other settings or another process writes it, ConfigError when it is
-        damaged or no journal, StoreError when it can't be read or written.
+        `settings` are JSON values that all its records share; the first line keeps them, and None
+        keeps none. `parse` is the inverse of `to_json` and raises KeyError, TypeError or
+        ValueError. Raises Conflict when the file was made with other settings or another process
+        writes it, ConfigError when it is damaged or no journal, StoreError when it can't be read or
+        written.
         """
         self.path = path
         self.records: dict[K, R] = {}
@@ -139,7 +140,8 @@ class Journal(Generic[K, R]):
 def open_locked(path: Path, guarded: Path | None = None) -> FileIO:
     """Open or create a file that one process at a time may write.
 
-    `guarded` is the file that an error names instead. Raises Conflict when another process has it.
+    `guarded` is the file that an error names instead. Raises OSError, and Conflict when another
+    process has it.
     """
     file = path.open("a+b", buffering=0)
     try:

@@ -95,7 +95,7 @@ def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]
             raise ConfigError(f"{path}, line {number}: not an object", hint=hint)
         yield number, fields
     if is_empty:
-        raise ConfigError(f"{path} is empty", hint=hint)
+        raise ConfigError(f"{path} has no line with an object", hint=hint)
 
 
 def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FileProblem:

@@ -39,8 +39,9 @@ def locate_model(spec: ModelSpec, config: Config) -> Path | None:
     if is_folder(spec.source):
         folder = Path(spec.source).expanduser()
         return folder if folder.is_dir() else None
-    home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
-    users = os.environ.get("HF_HUB_CACHE") or Path(home) / "hub"
+    users: str | Path | None = os.environ.get("HF_HUB_CACHE")
+    if not users:  # where it is set, no home is needed: a container may have none
+        users = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface", "hub")
     hubs = (hub_folder(config), Path(users))
     found = (find_snapshot(hub, spec.source, spec.revision) for hub in hubs)
     return next(filter(None, found), None)

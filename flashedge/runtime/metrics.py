@@ -106,7 +106,7 @@ _VIEW_GAUGES: Mapping[str, tuple[str, str]] = {
     "quota_blocks": ("kv_blocks_quota", "KV blocks that the engine may use now."),
     "block_bytes": ("kv_block_bytes", "Bytes of one KV block."),
 }
-"""By the field of EngineView, as the two tables below, whose counters an engine keeps."""
+"""By the field of EngineView, as `_VIEW_COUNTERS`, whose values an engine counts itself."""
 _VIEW_COUNTERS: Mapping[str, tuple[str, str]] = {
     "prompt_tokens": (
         "prefix_cache_queries",

@@ -71,10 +71,11 @@ class RunQueue:
 
     def leave(self, run_id: str) -> None:
         """Stop running or waiting, and admit the next run. Does nothing once the run has left."""
-        for place in (self._running, self._waiting):
-            if run_id in place:
-                del place[run_id]
-                self.changes += 1
+        if run_id not in self._running and run_id not in self._waiting:
+            return
+        self.changes += 1
+        self._running.pop(run_id, None)
+        self._waiting.pop(run_id, None)
         self.admit()
 
     def admit(self) -> None:

@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -129,10 +129,10 @@ class Run:
 
     @property
     def estimate(self) -> RunEstimate:
-        """Its place in the queue, when it starts, and how long its paths will be."""
+        """The run's place in the queue, when it starts, and how long its paths will be."""
         return self._find_estimate()
 
-    def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+    def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         return self._log.follow(after)
 
     async def result(self) -> dict[str, Any]:
@@ -337,7 +337,7 @@ class ArchivedRun:
     def plan(self) -> Plan:
         return Plan.from_json({**self._stored.spec, **self._stored.plan})
 
-    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+    async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         """The stored events. The log of an interrupted run has no terminal event."""
         for item in EventLog(self._store.events(self.id)).read(after):
             yield item

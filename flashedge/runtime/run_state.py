@@ -56,10 +56,10 @@ class RunState:
         if self._started_s is None:
             return
         running_s = now_s - self._started_s
-        has_tokens = isinstance(event, StepCompleted) or (
-            isinstance(event, Progress) and any(count for _, count in event.tokens)
+        self.brought_first_token = self.first_token_s is None and (
+            isinstance(event, StepCompleted)
+            or (isinstance(event, Progress) and any(count for _, count in event.tokens))
         )
-        self.brought_first_token = self.first_token_s is None and has_tokens
         if self.brought_first_token:
             self.first_token_s = running_s
         self.drawing_s = running_s - (self.first_token_s or 0.0)

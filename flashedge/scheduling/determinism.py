@@ -49,11 +49,13 @@ class ReplayShape:
         return min(self.find_window(known) + self.window, max_model_len - 1)
 
     def end_chunk(self, computed: int, known: int) -> int:
-        """Behind the next chunk of prefill. computed: tokens with KV, a multiple of the window."""
+        """The position behind the next chunk of prefill, which stops before the window that draws.
+        computed: tokens with KV, a multiple of the window."""
         chunk = self.window * self.prefill_windows
         return min(computed // chunk * chunk + chunk, self.find_window(known))
 
     def count_chunk(self, sequences: int) -> int:
+        """Tokens that a pass computes of each of so many sequences: whole windows."""
         windows = min(self.prefill_windows, self.group // sequences)
         return self.window * max(1, windows)
 
@@ -79,11 +81,13 @@ class BatchState:
     can_prefill: bool
     """Whether a deterministic request has prompt to compute, and a place in the batch."""
     ready: int
+    """Windows that can be verified."""
     waited: int
     """Shared steps that the oldest of these has waited."""
     is_joined: bool
     """Whether another window may be full within `MAX_WAIT` shared steps."""
     can_share: bool
+    """Whether a shared step has anything to do."""
     others: bool
     """Whether it has other than deterministic requests to do."""
     last: StepKind

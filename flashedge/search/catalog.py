@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, TypedDict, TypeVar, Unpack, cast
 
 from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
@@ -55,6 +55,17 @@ def parse_strategy(text: str, programs: Collection[str] = ()) -> tuple[str, int 
     return _check_name(name.replace("-", "_"), text, programs), n
 
 
+class Common(TypedDict, total=False):
+    """Fields of a request that become those of a search, where it has them."""
+
+    n: int
+    branching: int
+    max_step_tokens: int
+    max_steps: int
+    aggregate: str
+    selection: str
+
+
 def make_search(
     strategy: str,
     *,
@@ -62,14 +73,13 @@ def make_search(
     policy: Policy | None = None,
     programs: Programs = MappingProxyType({}),
     judges: Judges = "steps",
-    **common: Any,
+    **common: Unpack[Common],
 ) -> Search[Any]:
     """Create the search of that name.
 
     options: see `_OPTIONS`; programs: the user's own strategies by name, which can't replace a
-    built-in one; judges: what one score of the verifier is about; common: n, aggregate, selection,
-    branching, max_step_tokens and max_steps, for the searches that have them. Raises NotFound,
-    RequestError.
+    built-in one; judges: what one score of the verifier is about; common: for the searches that
+    have them. Raises NotFound, RequestError.
     """
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)

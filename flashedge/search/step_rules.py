@@ -55,7 +55,7 @@ class BoundaryRule:
 
     @classmethod
     def from_texts(cls, texts: Iterable[tuple[int, str]]) -> BoundaryRule:
-        """From (id, text) pairs. Ids that are not listed never end a step."""
+        """Make the rule from (id, text) pairs. Ids that are not listed never end a step."""
         newlines = [(token, text) for token, text in texts if "\n" in text]
         return cls(
             holds=frozenset(token for token, text in newlines if "\n\n" in text),

@@ -361,11 +361,11 @@ class VotingSearch(ABC, Generic[S]):
     def settle(
         self, state: S, nodes: Sequence[NodeId], family: Callable[[NodeId], int] = lambda node: 0
     ) -> tuple[Tree, list[NodeId], list[NodeId]]:
-        """Mark generated nodes, ascending ids: those that end a path, the first of each text, and
-        duplicates of it within a family. Returns the tree, the unfinished ones and the ended ones.
-        """
+        """Mark generated nodes, given with ascending ids: COMPLETE where the path ends, else ACTIVE
+        for the first of each text within a family and DUPLICATE for the others. Returns the tree,
+        the active nodes and the complete ones."""
         ended = [node for node in nodes if self.ends_path(state, node)]
-        unfinished = [node for node in nodes if node not in ended]
+        unfinished = sorted(set(nodes).difference(ended))
         first: dict[tuple[int, str], NodeId] = {}
         for node in unfinished:
             first.setdefault((family(node), state.tree.path_text(node).strip()), node)

@@ -43,10 +43,10 @@ def bootstrap(
 
 def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
     """Probability that a right item scores above a wrong one; a tie counts half."""
-    from scipy.stats import rankdata  # takes a second to import, like all of scipy.stats
-
     if not right or not wrong:
         return math.nan
+    from scipy.stats import rankdata  # takes a second to import, like all of scipy.stats
+
     ranks = rankdata([*right, *wrong])[: len(right)].sum()
     wins = ranks - len(right) * (len(right) + 1) / 2
     return float(wins / (len(right) * len(wrong)))

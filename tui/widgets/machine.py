@@ -14,7 +14,7 @@ from flashedge.tui.summary import DaemonStatus, EngineStatus
 from flashedge.tui.widgets.panel import COMPACT, Panel, dim_line, label_line, plain, stack_lines
 
 _QUIET = 0.05
-"""An engine that uses less of its KV memory has little to show."""
+"""An engine that uses less than this share of its KV memory has little to show."""
 
 _FULL = 0.8
 

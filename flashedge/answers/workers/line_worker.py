@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class LineWorker:
-    """`start` must succeed before `ask`. A child that hangs or dies is killed; the next `start`
-    makes another.
+    """Starts the child, asks it one question at a time, and kills it when it hangs.
 
-    The caller asks one question at a time. After MAX_FAILED_STARTS in a row no more are made.
+    `start` must succeed before `ask`, also after a child died. After MAX_FAILED_STARTS in a row no
+    more are made.
     """
 
     def __init__(

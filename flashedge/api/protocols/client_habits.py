@@ -219,11 +219,11 @@ def refuse_memory(body: Mapping[str, Any]) -> None:
     """Raises RequestError for what would need responses to be kept."""
     for name in ("previous_response_id", "conversation"):
         if body.get(name) is not None:
-            told, hint = (
-                "names a response, but none is stored",
-                "send the whole conversation as input",
+            raise RequestError(
+                f"{name} names a response, but none is stored",
+                hint="send the whole conversation as input",
+                param=name,
             )
-            raise RequestError(f"{name} {told}", hint=hint, param=name)
     if body.get("background") is True:
         raise RequestError(
             "responses are not made in the background, since none is stored",

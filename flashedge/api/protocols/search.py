@@ -159,7 +159,7 @@ class ProtocolSearch:
     async def _follow(self, handle: RunHandle, choices: int) -> AsyncGenerator[SearchItem]:
         parents: dict[NodeId, NodeId] = {}
         steps: dict[NodeId, StepCompleted] = {}
-        async with aclosing(handle.events()) as events:  # type: ignore[type-var]
+        async with aclosing(handle.events()) as events:
             async for _, event in events:
                 match event:
                     case PromptRead():

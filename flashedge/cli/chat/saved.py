@@ -122,7 +122,7 @@ class SavedChats:
         self._most = config.keep_chats
 
     def list(self) -> list[Path]:
-        """Their files, the one that was used last first. Raises StoreError."""
+        """The files of the conversations, the one that was used last first. Raises StoreError."""
         found = []
         try:
             for path in self.folder.glob(f"*{_SUFFIX}"):
@@ -134,7 +134,8 @@ class SavedChats:
         return [path for _, path in sorted(found, reverse=True)]
 
     def find(self, given: str | None) -> Path:
-        """The file of the one whose id begins with `given`, None: of the one that was used last.
+        """The file of the conversation whose id begins with `given`, or for None of the one that
+        was used last.
 
         Raises NotFound, RequestError where several begin so, and StoreError.
         """

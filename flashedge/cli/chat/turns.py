@@ -47,9 +47,7 @@ class Turns:
             yield
         finally:
             if is_terminal:
-                from rich.rule import Rule
-
-                output.stdout().print(Rule(style="dim"))
+                _print_rule()
 
 
 def print_reply(text: str) -> None:
@@ -130,7 +128,7 @@ class _GrowingReply:
             self._console.print(render_markdown(self._text))
 
     def __rich_console__(self, console: Any, options: ConsoleOptions) -> RenderResult:
-        """Its last lines, as many as the terminal shows."""
+        """Yield the last lines, as many as the terminal shows."""
         from rich.segment import Segment
 
         from flashedge.cli.chat.markdown import render_markdown

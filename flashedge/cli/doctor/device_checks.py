@@ -146,8 +146,9 @@ def check_cuda_build(
     check_build: Callable[[], list[CardVerdict]] = check_installed_build,
 ) -> Iterator[Check]:
     """A check for each thing that the CUDA build needs, up to the first that is missing."""
-    for check in (_check_driver(query()), _check_compiler()):
-        yield check
+    runs: tuple[Callable[[], Check], ...] = lambda: _check_driver(query()), _check_compiler
+    for run in runs:
+        yield (check := run())
         if check.verdict == BAD:
             return
     for found in check_build():

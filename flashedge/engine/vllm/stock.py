@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from flashedge.engine.base import Chunk, EngineProxy, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.vllm.codec import HFCodec
@@ -19,22 +18,20 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.search.step_rules import TOP, EntropyRule
 from flashedge.types import BLANK_LINE, MARKERS, FinishReason
 
-if TYPE_CHECKING:
-    pass
-
 
 class StockGenerator(EngineProxy[VllmGenerator]):
     """The generator with stop strings instead of boundaries that its scheduler finds."""
 
     @property
-    def speculator(self) -> None: ...
+    def speculator(self) -> None:
+        """Stock vLLM drafts nothing."""
 
     @property
     def codec(self) -> HFCodec:
         return self._engine.codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        """With a stop string, or with the marker words as stop tokens."""
+        """Generate with a stop string, or with the marker words as stop tokens."""
         rule = request.step_rule if request.to_boundary else None
         markers = self.codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
         params = build_params(

@@ -111,10 +111,10 @@ def find_need(
     unknown, ConfigError where a model can't be spread over so many cards.
     """
     shapes = find_pair_shapes(pair, config)
-    roles = ("generator", "verifier")
-    for role, shape, count in zip(roles, shapes, count_cards(card), strict=True):
+    cards = count_cards(card)
+    for role, shape, count in zip(("generator", "verifier"), shapes, cards, strict=True):
         check_spread(shape, count, role)
-    limits, cards = (pair.generator.max_model_len, pair.verifier.max_model_len), count_cards(card)
+    limits = pair.generator.max_model_len, pair.verifier.max_model_len
     kv = [count_kv_bytes(s, n) * limit for s, n, limit in zip(shapes, cards, limits, strict=True)]
     for sequences in list_sequences(config, on_card=card.is_card):
         generator, verifier = (

@@ -63,7 +63,7 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
 
 
 def build_start_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost:
-    """Its memory is counted on one of its cards."""
+    """What an engine costs before it has started. Its memory is counted on one of its cards."""
     tokens, cards = BLOCK_TOKENS[detect_device_kind()], find_layout(config).generator.count
     block_bytes = tokens * count_kv_bytes(load_shape(spec, config), cards)
     return build_engine_cost(

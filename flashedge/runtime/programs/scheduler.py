@@ -297,7 +297,8 @@ class PairScheduler:
     # ------------------------------------------------------------ estimates
 
     def estimate_run(self, run_id: str) -> RunEstimate:
-        """At most `KEPT_S` old, and newer than the queue's last change."""
+        """Return the run's estimate, at most `KEPT_S` old, and newer than the queue's last
+        change."""
         changes, made_s = self._estimated or (-1, 0.0)
         now_s = asyncio.get_running_loop().time()
         if changes != self.queue.changes or now_s - made_s >= KEPT_S:

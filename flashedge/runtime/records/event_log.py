@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from flashedge.events import TERMINAL, Event, Progress
 
@@ -40,7 +40,7 @@ class EventLog:
     def read(self, after: int = 0) -> list[tuple[int, Event]]:
         return self._events[after:] if after < self.last else []
 
-    async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         """Yield the events with a number above `after`, then new ones, up to the terminal event.
 
         A slow follower misses only Progress: one is dropped when another event is waiting.

@@ -37,14 +37,12 @@ _COUNT_TOKENS = (
     "SELECT coalesce(sum(json_array_length(event, '$.token_ids')), 0) FROM events"
     " WHERE run_id = ? AND event ->> '$.type' = 'StepCompleted'"
 )
-_LEVELS = (
-    "SELECT event ->> '$.parent', event -> '$.children' FROM events"
-    " WHERE run_id = ? AND event ->> '$.type' = 'NodesExpanded' ORDER BY seq"
+_LEVELS_AND_STEPS = (
+    "SELECT event ->> '$.parent', event -> '$.children', event ->> '$.node',"
+    " json_array_length(event, '$.token_ids'), event ->> '$.finish' FROM events"
+    " WHERE run_id = ? AND event ->> '$.type' IN ('NodesExpanded', 'StepCompleted') ORDER BY seq"
 )
-_STEPS = (
-    "SELECT event ->> '$.node', json_array_length(event, '$.token_ids'), event ->> '$.finish'"
-    " FROM events WHERE run_id = ? AND event ->> '$.type' = 'StepCompleted' ORDER BY seq"
-)
+"""The columns of the other type are NULL."""
 _MENTIONS = (
     "(holds(:text, (SELECT CAST(group_concat(value ->> '$.content', char(10)) AS BLOB)"
     " FROM json_each(spec, '$.problem.messages')))"
@@ -236,15 +234,15 @@ class RunStore:
         """Empty for an unknown run."""
         query = "SELECT result ->> '$.usage.prompt_tokens' FROM runs WHERE id = ?"
         found = self._read(query, run_id)
+        rows = self._read(_LEVELS_AND_STEPS, run_id)
         levels = tuple(
             (parent, tuple(child[0] for child in json.loads(children)))
-            for parent, children in self._read(_LEVELS, run_id)
+            for parent, children, *_ in rows
+            if children is not None
         )
-        return RunOutline(
-            prompt_tokens=found[0][0] if found else None,
-            levels=levels,
-            steps=tuple(self._read(_STEPS, run_id)),
-        )
+        steps = tuple((row[2], row[3], row[4]) for row in rows if row[1] is None)
+        tokens = found[0][0] if found else None
+        return RunOutline(prompt_tokens=tokens, levels=levels, steps=steps)
 
     def list(
         self,

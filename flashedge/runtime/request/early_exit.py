@@ -63,7 +63,7 @@ class ExitOptions:
 
     @property
     def names_policy(self) -> bool:
-        """Whether any part of it is given, so that no calibration applies."""
+        """Whether any part of a policy is given, so that no calibration applies."""
         return bool(self.thresholds) or self.policy is not None or self.detect is not None
 
     @classmethod

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import compress
 from math import inf
-from operator import attrgetter
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.stages import BatchChoice, EngineCost, Stage, Workload
@@ -74,8 +73,11 @@ class KvSplit:
         return self.generate_s + self.verify_s + self.transfer_s
 
     def has_same_bytes(self, other: KvSplit) -> bool:
-        found = attrgetter("generator_bytes", "verifier_bytes", "offload")
-        return bool(found(self) == found(other))
+        return (self.generator_bytes, self.verifier_bytes, self.offload) == (
+            other.generator_bytes,
+            other.verifier_bytes,
+            other.offload,
+        )
 
 
 def choose_split(
@@ -171,8 +173,11 @@ class _Side:
         self.stage = stage
         self.choices = stage.list_choices(kv_bytes)
         self._from = [choice.kv_bytes for choice in self.choices]
-        self.bends = [*self._from, stage.whole]
+
+    @property
+    def bends(self) -> list[int]:
         """Bytes between which `estimate_seconds` falls evenly."""
+        return [*self._from, self.stage.whole]
 
     def find_choice(self, kv_bytes: int) -> BatchChoice:
         """The last choice that fits. There must be one."""
@@ -214,7 +219,8 @@ def _divide(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
 
 
 def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> KvSplit:
-    """KV that is cheaper to compute than to move is dropped."""
+    """Give all memory to each engine while it works. KV that is cheaper to compute than to move is
+    dropped."""
     sides = decode, prefill
     kept_s = [side.estimate_seconds(kv_bytes) for side in sides]
     move_s = [link.estimate_round_trip(min(kv_bytes, side.stage.whole)) for side in sides]

@@ -131,7 +131,8 @@ class Stage:
         self.whole = self.count_bytes(self.paths)
 
     def count_bytes(self, batch: int) -> int:
-        """Of `batch` neighbours in prefix order, with their steps. The first takes whole blocks."""
+        """Count the KV bytes of `batch` neighbours in prefix order, with their steps. The first
+        takes whole blocks."""
         return max(self._one + (batch - 1) * self._next, self._least)
 
     def find_largest_batch(self, kv_bytes: int) -> int:
@@ -147,8 +148,8 @@ class Stage:
         return (self.whole - kv_bytes) / ((self.paths - 1) * self._next)
 
     def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
-        """By rising memory and falling time. For each number of rounds only the smallest batch
-        counts."""
+        """List the batches worth considering, by rising memory and falling time. For each number of
+        rounds only the smallest counts: a larger one does more work in as many rounds."""
         found, most = [], self.find_largest_batch(kv_bytes)
         while most:
             rounds = -(-self.paths // most)

@@ -101,8 +101,8 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FirstCome:
-    """By arrival of the program. Under `fcfs` engines keep the order in which single requests came;
-    under `gang` they follow this one."""
+    """Orders by the program's arrival. Under `fcfs` engines keep the order in which single requests
+    came; under `gang` they follow this one."""
 
     def score(self, now: Queued) -> Floats:
         return -now.waited_s
@@ -110,7 +110,7 @@ class FirstCome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastWork:
-    """By the expected work that is left, inflated by its tail."""
+    """Orders by the expected work that is left, inflated by its tail."""
 
     tail_weight: float | None = 0.0
     """λ. None adapts it to the pressure on the queue, as TIE does."""

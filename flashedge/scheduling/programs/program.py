@@ -61,7 +61,7 @@ class Work:
     """The mean in the worst tenth of the cases (CVaR)."""
 
     def __add__(self, other: Work) -> Work:
-        """Both together. Their tails are assumed to coincide."""
+        """The work of both together. Their tails are assumed to coincide."""
         return Work(expected=self.expected + other.expected, tail=self.tail + other.tail)
 
 
@@ -167,7 +167,8 @@ class Program:
         return self.started_s is not None or self.is_resumed
 
     def predict_output(self) -> tuple[float | None, float | None]:
-        """As of a member. The lengths of the member that joined last stand for all."""
+        """Predict an output as that of a member. The lengths of the member that joined last stand
+        for all."""
         members = self.members.values()
         lengths = next((m.lengths for m in reversed(members) if m.lengths is not None), None)
         return predict_output(lengths, max(member.max_tokens for member in members))

@@ -94,8 +94,8 @@ class Allocator:
         return {key: found[key] for key in changed}
 
     def divide(self, runs: Sequence[RolloutCandidate], budget: int, now_s: float) -> Allocation:
-        """In the order of the scores: 1 for each run while the budget lasts, then up to its share
-        ⌊S/ΣS·M⌋, then what is left, one at a time, until nobody has a use for more."""
+        """Give rollouts in the order of the scores: 1 for each run while the budget lasts, then up
+        to its share ⌊S/ΣS·M⌋, then what is left, one at a time, until nobody has a use for more."""
         scores = {run.key: self.rate(run, now_s) for run in runs}
         ranked = sorted(runs, key=lambda run: (-scores[run.key], run.arrived_s, run.key))
         found = {run.key: int(at < budget) for at, run in enumerate(ranked)}

@@ -70,7 +70,8 @@ class RolloutCost:
 
 
 def _join(one_s: float, other_s: float, shared: bool) -> float:
-    """On shared processors one follows the other; else the slower one counts."""
+    """Seconds of both engines: on shared processors one follows the other; else the slower one
+    counts."""
     return one_s + other_s if shared else max(one_s, other_s)
 
 

@@ -91,9 +91,12 @@ _MOVES: Mapping[DraftState, frozenset[DraftState]] = {
 class Draft:
     continuation: Continuation
     path: TokenIds
+    """Prompt and path up to the boundary where the draft starts."""
     sampling: Sampling
     child: int
+    """Index of the child in `Continuation.seeds`."""
     order: int
+    """How many beams had finished before its beam did."""
     state: DraftState = DraftState.PAUSED
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -126,8 +129,9 @@ class Beam:
     continuation: Continuation
     sampling: Sampling
     path: TokenIds | None = None
-    """None while the step generates."""
+    """Prompt and path up to the end of the step. None while it generates."""
     order: int = 0
+    """How many beams had finished before this one did."""
     drafts: list[Draft] = field(default_factory=list)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import mean
 from typing import Any
@@ -218,7 +218,6 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
             "overhead_s": device.overhead_s,
             "sequence_s": device.sequence_s,
         },
-        "verifier_overheads": asdict(question.overheads),
         "lengths": question.lengths,
         "pair": bench.pair.name,
         "strategy": bench.search.strategy,

@@ -79,7 +79,7 @@ def test_answers_may_be_missing_when_they_are_not_needed(tmp_path: Path) -> None
 def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="can't read"):
         read_problems(tmp_path / "missing")
-    with pytest.raises(ConfigError, match="is empty"):
+    with pytest.raises(ConfigError, match="has no line with an object"):
         read_problems(write(tmp_path / "p", "", ""))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="not UTF-8"):

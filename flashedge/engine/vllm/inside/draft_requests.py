@@ -88,7 +88,8 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
 
 
 def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:
-    """With the noise of the child's own request, and otherwise the parameters of `like`."""
+    """Make a request that draws a draft, with the noise of the child's own request and otherwise
+    the parameters of `like`."""
     limit = draft.continuation.granularity
     params = copy.copy(like.sampling_params)
     params.extra_args = {

@@ -40,8 +40,8 @@ def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> 
 
 
 def find_entropy(row: Any) -> float:
-    """In nats. row: (at least TOP + 1,) float32: the drawn token's log-probability, then the
-    likeliest tokens'."""
+    """The entropy at a token, in nats. row: (at least TOP + 1,) float32: the drawn token's
+    log-probability, then the likeliest tokens'."""
     return estimate_entropy(row[1 : TOP + 1].tolist())
 
 
@@ -87,7 +87,7 @@ class JoinedTokens:
                 self._as_vllm.add(name)
             elif not args.get(EACH_TOKEN):
                 self._joined.add(name)
-            if params is not None and params.logprobs == TOP:  # also where no rule reads it: stock
+            if params is not None and params.logprobs == TOP:  # the stock twin asks without a rule
                 self._uncertain.add(name)
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs]) -> None:

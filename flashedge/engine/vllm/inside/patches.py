@@ -131,7 +131,8 @@ PATCHES = (
     _add_utility("set_replay_shape", "calls:set_replay_shape",
                  "The self-test chooses the shape of passes by what the device's kernels keep"
                  " equal."),
-    _add_utility("speculation", "calls:get_counters", "Metrics report what drafts saved."),
+    _add_utility("speculation", "calls:get_counters",
+                 "Tests and benchmarks count what drafts saved."),
 )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ class EdgeScheduler(AsyncScheduler):
         return super().finish_requests(own, finished_status)
 
     def abort(self, request_ids: list[str]) -> None:
-        """Without reporting it to the front end."""
+        """End requests without reporting it to the front end."""
         super().finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def has_requests(self) -> bool:

@@ -84,7 +84,8 @@ def run_forward(runner: Any) -> Any:
 
 
 def sample(runner: Any, last: torch.Tensor) -> int:
-    """With truncation. last: (sequences, hidden). Returns the number of logits."""
+    """Sample a token of each sequence, with truncation. last: (sequences, hidden). Returns the
+    number of logits."""
     logits = runner.model.compute_logits(last)
     count, rows = logits.numel(), len(logits)
     ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
@@ -188,8 +189,8 @@ may have the same id as ours, and NVML then tells that one's bytes."""
 
 
 def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
-    """Bytes of the current card that this process holds without its KV. is_kv_torchs: whether torch
-    allocated that."""
+    """Bytes of the current card that this process holds without its KV. kv_bytes: of the KV that
+    has memory on this card now. is_kv_torchs: whether torch allocated it."""
     import pynvml
 
     torchs = torch.cuda.memory_reserved() - (kv_bytes if is_kv_torchs else 0)

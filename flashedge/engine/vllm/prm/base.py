@@ -79,7 +79,8 @@ class PrmTokenizer:
         return self._prompts.spelling.spell(text)
 
     def encode_plain(self, text: str) -> TokenIds:
-        """Without BOS or EOS. A SentencePiece tokenizer puts a space before the text."""
+        """Encode a text without BOS or EOS. A SentencePiece tokenizer puts a space before the
+        text."""
         return self._prompts.encode(text)
 
     def encode_beginning(self, text: str) -> TokenIds:
@@ -113,7 +114,7 @@ class PrmTokenizer:
         """Render (role, content) turns by the checkpoint's own template.
 
         reply: how the assistant's turn, which is opened for it, begins; a template that knows
-        thinking is told that there is none.
+        thinking is told that there is none. None opens no turn.
         """
         messages = [{"role": role, "content": content} for role, content in turns]
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
@@ -178,7 +179,7 @@ def build_token_pooler() -> PoolerConfig:
 
 
 def sigmoid(logit: float) -> float:
-    """In double precision, so that it depends on nothing but the logit."""
+    """Computed in double precision, so that it depends on nothing but the logit."""
     small = math.exp(-abs(logit))
     return (1.0 if logit >= 0 else small) / (1.0 + small)
 

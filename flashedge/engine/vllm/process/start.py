@@ -164,7 +164,7 @@ def start_fork_server() -> None:
 
 
 def choose_start_method() -> str:
-    """From the fork server, or by a spawn, which imports vLLM again.
+    """Choose the fork server, or a spawn, which imports vLLM again.
 
     A spawn is needed under WSL, whose CUDA does not work behind a fork, and where the machine has
     cards of several kinds: vLLM's modules remember the compute capability of the first card that

@@ -110,7 +110,8 @@ class TaggedClient:
         """Stream the outputs of a request, tagged. Raises, while it streams, what `convert_error`
         returns."""
         tags = get_request().tags  # here: the stream may be read in another context
-        tags = replace(tags, program=tags.program or request_id)
+        program = tags.program or request_id
+        tags = replace(tags, program=program)
         try:
             params = tag_params(sampling_params, tags, thinks=self._thinks)
             if tags.deterministic:
@@ -121,7 +122,7 @@ class TaggedClient:
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
         room = max(1, self._llm.model_config.max_model_len - len(ids or ()))
         ask = PlainAsk(
-            program=tags.program or request_id,
+            program=program,
             pair=self._pair,
             client=tags.client,
             priority=tags.priority,

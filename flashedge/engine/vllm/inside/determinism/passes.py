@@ -370,8 +370,8 @@ def show_only(
 
 @contextmanager
 def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
-    """At most, for one step. vLLM ignores it where it sees one request: the step's own limit has to
-    do."""
+    """Let vLLM compute at most `tokens` of each prompt, for one step. It ignores this where it sees
+    one request: then the step's own limit has to do."""
     config = scheduler.scheduler_config
     before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
     config.long_prefill_token_threshold = tokens

@@ -68,7 +68,7 @@ def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) 
 
 @wraps(_determine_padding, assigned=())
 def determine_padding(self: Any, **options: Any) -> Any:
-    """Without CUDA graphs, whose shapes are others."""
+    """Pad a pass to its rows, and run it without CUDA graphs, whose shapes are others."""
     if (replay_pass := _get_pass(self)) is not None:
         options |= {"num_tokens": replay_pass.rows, "force_eager": True}
     return _determine_padding(self, **options)

@@ -133,7 +133,7 @@ class Windows:
         )
 
     def make_salt(self) -> str | None:
-        """Only requests of this shape share blocks."""
+        """Return the salt of a request's blocks: only requests of this shape share them."""
         shape = self.shape
         return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
 

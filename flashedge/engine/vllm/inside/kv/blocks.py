@@ -183,7 +183,7 @@ class KvRange:
 
     def claim(self, block_ids: Collection[int]) -> None:
         """Raises MemoryError if there is too little. Nothing has changed then."""
-        used = self._granules.used.tolist()
+        used = self._granules.used
         block_ids = [block for block in block_ids if not used[block]]
         mapped: list[GranuleSpan] = []
         try:

@@ -2,8 +2,9 @@
 
 Each engine's block pool could hold the KV memory of both engines. The quota is how many blocks may
 be used at the moment. The others are *reserved*: taken out of the pool, so that no request gets
-them. The daemon (`runtime.kv.manager`) calls the functions at the end between two steps. The worker
-unmaps the memory of reserved blocks, and maps it again before they return to the pool.
+them. The daemon (`runtime.kv.manager`) calls, between two steps, the functions at the end of this
+file. The worker unmaps the memory of reserved blocks, and maps it again before they return to the
+pool.
 
 If memory goes back in pages as small as a block (CPU), the blocks unused for longest are reserved.
 Else the last of the pool, so that whole granules become free.

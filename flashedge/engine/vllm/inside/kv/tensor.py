@@ -97,7 +97,7 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
 def _lay_out(
     buffer: torch.Tensor, kv_cache_config: Any, layout: Any, kernel_block_sizes: list[int] | None
 ) -> dict[str, torch.Tensor]:
-    """As vLLM's own function does. buffer: (bytes,)."""
+    """Lay the layers out in `buffer` (bytes,), as vLLM's own function does."""
     groups = kv_cache_config.kv_cache_groups
     views: dict[str, torch.Tensor] = {}
     for tensor in kv_cache_config.kv_cache_tensors:

@@ -38,7 +38,7 @@ class TokenDrawer:
             self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
     def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
-        """As `naive.sample`."""
+        """Mark the drawn tokens as `naive.sample` does."""
         exclude_unlikely(logits, sampled)
         if self._kernel is not None:
             return self._kernel(logits, pack_rows(sampled, self._device))

@@ -59,7 +59,7 @@ def copy_to(
 
 
 def _copy_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """From pageable memory CUDA would copy only after all the work that is queued."""
+    """Copy from pinned memory. From pageable memory CUDA would copy only after all queued work."""
     if device.type == "cuda" and torch.cuda.is_available():  # without a card there are only fakes
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
