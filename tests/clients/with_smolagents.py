@@ -11,7 +11,7 @@ from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add, collect
 
 
 def _model(url: str, model: str) -> OpenAIServerModel:
-    # Without a temperature of zero a small model says nothing at all now and then.
+    # smolagents sets no temperature: a random draw of the pair was empty now and then, a flake.
     options = {"max_tokens": MAX_TOKENS, "temperature": 0.0}
     return OpenAIServerModel(model_id=model, api_base=f"{url}/v1", api_key="none", **options)
 

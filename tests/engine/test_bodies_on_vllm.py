@@ -35,7 +35,7 @@ def test_bodies_that_are_nearly_valid(client: httpx.Client, path: str) -> None:
     @given(change_bodies(path), st.sampled_from(names))
     def send(body: dict[str, Any], name: str) -> None:
         text = json.dumps({"model": name, **body}).encode()
-        check_answer(path, client.post(path, content=text, headers=JSON))
+        check_answer(path, client.post(path, content=text, headers=JSON, timeout=60))
 
     send()
 
@@ -97,7 +97,8 @@ HURTFUL: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", HURTFUL)
 def test_bodies_that_are_made_to_hurt(client: httpx.Client, name: str, model: str) -> None:
     fields, words = HURTFUL[name]
-    answer = client.post(CHAT, json={"model": model, "messages": SAY, "max_tokens": 5, **fields})
+    body = {"model": model, "messages": SAY, "max_tokens": 5, **fields}
+    answer = client.post(CHAT, json=body, timeout=60)
     check_answer(CHAT, answer)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
@@ -123,7 +124,7 @@ def test_a_failure_within_a_stream_has_the_form_of_its_protocol(
         },
     }
     for path, body in cases.items():
-        answer = client.post(path, json={"model": model, "stream": True, **body})
+        answer = client.post(path, json={"model": model, "stream": True, **body}, timeout=60)
         assert answer.status_code == 200
         check_answer(path, answer)
         assert NO_TEXT_FITS in answer.text.replace("data: [DONE]", "").rstrip().split("\n\n")[-1]
@@ -156,7 +157,7 @@ def test_images_are_refused_by_name_in_every_protocol(client: httpx.Client, mode
         },
     }
     for path, body in cases.items():
-        answer = client.post(path, json={"model": model, **body})
+        answer = client.post(path, json={"model": model, **body}, timeout=60)
         assert answer.status_code == 400
         check_answer(path, answer)
         message = answer.json()["error"]["message"]
@@ -164,8 +165,8 @@ def test_images_are_refused_by_name_in_every_protocol(client: httpx.Client, mode
 
 
 def test_the_engines_go_on(client: httpx.Client) -> None:
-    engines = client.get("/v1/status").json()["engines"]
+    engines = client.get("/v1/status", timeout=60).json()["engines"]
     assert {engine["state"] for engine in engines.values()} == {"ready"}
     assert {engine["restarts"] for engine in engines.values()} == {0}
     body = {"model": "bundled", "messages": SAY, "max_tokens": 5}
-    assert client.post(CHAT, json=body).status_code == 200
+    assert client.post(CHAT, json=body, timeout=60).status_code == 200

@@ -95,10 +95,11 @@ def test_claude_codes_conversations_are_counted(client: httpx.Client, model: str
     for request in (row for row in requests if row["method"] == "POST"):
         body = {name: v for name, v in request["body"].items() if name != "stream"}
         body["model"] = model
-        counted = client.post("/v1/messages/count_tokens?beta=true", json=body)
+        counted = client.post("/v1/messages/count_tokens?beta=true", json=body, timeout=60)
         assert counted.status_code == 200, counted.text
         counts.append(counted.json()["input_tokens"])
-        usage = client.post("/v1/messages", json={**body, "max_tokens": 5}).json()["usage"]
+        short = {**body, "max_tokens": 5}
+        usage = client.post("/v1/messages", json=short, timeout=60).json()["usage"]
         cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
         assert counts[-1] == usage["input_tokens"] + sum(usage.get(name) or 0 for name in cached)
     assert counts[0] < counts[1], "the second has a call and its result"
@@ -106,7 +107,7 @@ def test_claude_codes_conversations_are_counted(client: httpx.Client, model: str
 
 def test_a_search_names_the_field_that_is_wrong(client: httpx.Client) -> None:
     body = {"model": "bundled:beam-4", "messages": [{"role": "system", "content": "x"}]}
-    answer = client.post("/v1/chat/completions", json=body)
+    answer = client.post("/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "messages"
 

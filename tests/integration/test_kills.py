@@ -39,7 +39,7 @@ def command(tmp_path: Path) -> tuple[str, ...]:
     source = tmp_path / "problems.jsonl"
     source.write_text("".join(json.dumps(p) + "\n" for p in problems))
     target = str(tmp_path / "results.jsonl")
-    return ("solve", "--input", str(source), "--output", target, "-n", "6", "--jobs", "6")
+    return ("solve", "--input", str(source), "--output", target, "-n", "12", "--jobs", "6")
 
 
 def records(command: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from flashedge.search.base import (
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.mcts.rollouts import Allowance, MctsState, Stage, list_path
 from flashedge.search.strategies.mcts import Mcts
-from flashedge.search.tree import NodeStatus
+from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Limits, NodeId
 from tests.properties.test_mcts_twin import count_closed, draw_search
 from tests.support.search_rig import LIMITS, PROBLEM, World
@@ -51,12 +51,15 @@ class Schedule:
     def play(self) -> MctsState:
         state, commands = self.search.start(PROBLEM, 5, self.limits)
         pending: list[Result] = []
-        told = 0
+        told, stopped = 0, self.stop_after is not None
         while True:
             pending = self._follow(state, commands, pending)
             self._check(state, pending)
-            if any(isinstance(c, Finish) for c in commands):
+            if finish := next((c for c in commands if isinstance(c, Finish)), None):
                 self._check_end(state, pending)
+                if finish.cut_by is None and not stopped and not self.search.exits.positive_exit:
+                    ended = len(state.rollouts) + state.num_futile
+                    assert ended == self.search.n or state.statistics[ROOT].is_closed
                 return state
             if self.late and self.random.random() < 0.2:
                 late = self.late.pop(self.random.randrange(len(self.late)))
@@ -127,6 +130,7 @@ class Schedule:
         assert not pending, "a request that nobody waits for"
         assert all(state.statistics[node].in_flight == 0 for node in state.tree.nodes)
         assert not any(node.status in NEW for node in state.tree.nodes.values())
+        assert all(state.tree[end].status is NodeStatus.COMPLETE for end in state.rollouts)
         for node in state.tree.nodes.values():
             if node.status is NodeStatus.CANCELLED:
                 assert node.segment is None

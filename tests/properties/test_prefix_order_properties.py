@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise, permutations
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
-from scripts.bench.flashtts.orders import count_shared, scattered_order, sum_shared
+from scripts.bench.flashtts.orders import count_shared, random_order, scattered_order, sum_shared
 from scripts.bench.flashtts.radix_cost import (
+    CacheCost,
+    LruCache,
     RadixTree,
     build_batches,
     count_evictions,
@@ -92,6 +95,7 @@ CROSSED = [(1, 10), (2, 20), (1, 11), (2, 21)]
         (sweep_order, CROSSED, (0, 2, 1, 3)),
         (arrival_order, CROSSED, (0, 1, 2, 3)),
         (scattered_order, CROSSED, (0, 1, 2, 3)),
+        (scattered_order, [(1, 10), (1, 11), (2, 20), (2, 21)], (0, 2, 1, 3)),
         (prefix_order, [(2, 3), (2, 4), (1, 5), (1, 6)], (2, 3, 0, 1)),
         (prefix_order, [(1,), (2,)], (0, 1)),
         (sweep_order, [(1,), (2,)], (1, 0)),  # reversed at each level
@@ -101,3 +105,46 @@ CROSSED = [(1, 10), (2, 20), (1, 11), (2, 21)]
 )
 def test_orders_by_hand(order: Any, paths: list[tuple[int, ...]], expected: Any) -> None:
     assert order(paths) == expected
+
+
+@pytest.mark.parametrize(
+    ("order", "computed", "evicted", "between"), [(prefix_order, 6, 4, 3), (arrival_order, 8, 6, 6)]
+)
+def test_costs_by_hand(order: Any, computed: int, evicted: int, between: int) -> None:
+    cost = CacheCost(touched=8, computed=computed, evicted=evicted)
+    assert measure_cache_cost([(CROSSED, order(CROSSED))], 2) == cost
+    assert count_evictions(CROSSED, order(CROSSED), 3) == between
+
+
+def test_random_orders_differ() -> None:
+    assert len({random_order(CROSSED, Random(seed)) for seed in range(50)}) > 12
+
+
+def test_an_lru_cache_evicts_the_leaf_before_the_root() -> None:
+    tree, cache = RadixTree(), LruCache(3)
+    one, other = tree.add_path((1, 2)), tree.add_path((3, 4))
+    assert cache.run(one).evicted == 0
+    assert cache.run(other).evicted == 1  # one's leaf
+    assert cache.run(one).computed == 1
+
+
+def test_a_sweep_reuses_what_the_forward_order_evicts() -> None:
+    """Four parents, two of which fit: in forward order each is evicted before its children run."""
+    parents = [(i,) for i in range(4)]
+    children = [(i, 10 + i) for i in range(4)]
+
+    def computed(order) -> int:  # type: ignore[no-untyped-def]
+        levels = [(paths, order(paths)) for paths in (parents, children)]
+        return measure_cache_cost(levels, 2).computed
+
+    assert computed(prefix_order) == 4 + 8
+    assert computed(sweep_order) == 4 + 7
+
+
+def test_a_path_longer_than_the_cache_is_refused() -> None:
+    for cost in (
+        lambda: measure_cache_cost([(CROSSED, (0,))], 1),
+        lambda: build_batches(CROSSED, (0,), 1),
+    ):
+        with pytest.raises(ValueError, match="a path of 2 blocks, 1"):
+            cost()

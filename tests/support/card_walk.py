@@ -287,6 +287,7 @@ def walk_commands() -> dict[str, Any]:
         }
         for engine in apart
     ]
+    found["three"] = _refuse({"pair": PAIR, "devices": "0+1+2"})
     found["bundled"] = _refuse({"devices": "0+1+2"})
     return found
 

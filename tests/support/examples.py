@@ -3,7 +3,8 @@
 They are collected from the sources themselves, so a new example is tested without being listed.
 Whoever tries FlashEdge types one of them first, and the bundled pair has to answer it.
 
-A problem is a quoted text that has a digit and ends with a question mark, or a quoted sum.
+A problem is a quoted text that has a digit and ends with a question mark, a quoted sum, or a text
+with a digit that a command or a field of a request asks.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ NUMBERS = (0, 7, 19)
 """What stands for the name in an f-string such as "Dan has {24 + number} nuts"."""
 
 _QUOTED = re.compile(r"""(?<=["'])(?:[A-Z][^"'\\]*\d[^"'\\]*\?|\d+ [-+*] \d+)(?=\\?["'])""")
+_COMMAND = re.compile(
+    r"""\bflashedge (?:solve|chat) (?:"([^"\\]*\d[^"\\]*)"|'([^'\\]*\d[^'\\]*)'|(\d+[-+*]\d+))"""
+)
+_FIELD = re.compile(r"""\\?"(?:problem|prompt|content)\\?": \\?"([^"\\{}]*\d[^"\\]*?)(?=\\?")""")
+_BLOCK = re.compile(r"^ *```(?:sh|bash|python|json|toml|)\n.*?^ *```$", re.DOTALL | re.MULTILINE)
 _NAMED = re.compile(r"\{(\d+) \+ \w+\}")
 
 
@@ -43,13 +49,23 @@ def list_examples() -> Iterator[tuple[str, str]]:
     """(place, problem) of all problems that are shown."""
     for source in SOURCES:
         place = str(source.relative_to(ROOT))
-        yield from ((place, text) for text in find_problems(source.read_text(encoding="utf-8")))
+        text = source.read_text(encoding="utf-8")
+        if source.suffix == ".md":
+            check_blocks(text)
+        yield from ((place, problem) for problem in find_problems(text))
 
 
 def find_problems(text: str) -> set[str]:
     """Lines may break within a problem, in Python also within a string."""
     joined = re.sub(r'" "', "", " ".join(text.split()))
-    return {_fill(shown, number) for shown in _QUOTED.findall(joined) for number in NUMBERS}
+    found = {*_QUOTED.findall(joined), *_FIELD.findall(joined)}
+    found |= {"".join(texts) for texts in _COMMAND.findall(joined)}
+    return {_fill(shown, number) for shown in found for number in NUMBERS}
+
+
+def check_blocks(page: str) -> None:
+    """Raises AssertionError if a code block has no end, or a language that no pattern is for."""
+    assert "```" not in _BLOCK.sub("", page), "a code block without end or in an unknown language"
 
 
 def _fill(text: str, number: int) -> str:

@@ -48,7 +48,7 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, Request]:
                 Problem.from_text(json.loads(line)["problem"]),
                 strategy,
                 seed=number,
-                max_path_tokens=96,
+                max_path_tokens=160,
                 sampling=Sampling(temperature=1.2, **cuts),
                 early_exit=None,
             )

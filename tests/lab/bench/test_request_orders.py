@@ -7,8 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from flashedge.scheduling.lengths.distribution import LogT
+from flashedge.scheduling.programs.active import ActivePrograms, Rules
+from flashedge.scheduling.programs.program import Member
 from scripts.bench.scheduling import real_requests
 from scripts.bench.scheduling.request_orders import (
+    _POLICIES,
     LONG_CHATS,
     NAMES,
     WORKLOADS,
@@ -21,7 +25,7 @@ from scripts.bench.scheduling.request_orders import (
     sort_waiting,
 )
 from scripts.lab.benchmark.load.timings import Timings
-from scripts.lab.distributions import LengthPrior, measure_dispersion, regress
+from scripts.lab.distributions import LengthPrior, Point, measure_dispersion, regress
 
 
 def test_dispersion_by_hand() -> None:
@@ -35,12 +39,22 @@ def test_dispersion_by_hand() -> None:
     assert (found.prompts, found.samples) == (2, 2)
 
 
-def test_requests_are_dispersed_as_told_and_the_same_again() -> None:
-    prior = scale_to_dispersion(LengthPrior(), 0.5)
-    draw = np.random.default_rng(3)
-    mu, sigma = prior.draw_parameters(500, draw)
-    found = measure_dispersion(prior.draw_lengths(mu, sigma, draw, 200), prior.max_tokens)
-    assert found.within_cv == pytest.approx(0.5, rel=0.12)
+@pytest.mark.parametrize("within_cv", [0.08, 0.5, 1.09])
+def test_requests_are_dispersed_as_told(within_cv: float) -> None:
+    prior = scale_to_dispersion(LengthPrior(), within_cv)
+    found = draw_prompts(prior, 500, 3).dispersion
+    assert found.within_cv == pytest.approx(within_cv, rel=0.12)
+
+
+def test_the_default_prior_is_as_the_paper_tells() -> None:
+    found = draw_prompts(LengthPrior(), 500, 0).dispersion
+    assert found.mean_tokens == pytest.approx(177, rel=0.25)
+    assert found.within_cv == pytest.approx(1.09, rel=0.2)
+    assert found.p90_over_p50 == pytest.approx(4.62, rel=0.3)
+    assert found.p99_over_p50 == pytest.approx(10.77, rel=0.3)
+
+
+def test_requests_are_the_same_again_and_within_limits() -> None:
     first, again, other = (draw_load("cv 1.09", 400, seed) for seed in (1, 1, 2))
     assert first.dispersion.within_cv == pytest.approx(1.09, rel=0.12)
     assert (first.output_tokens == again.output_tokens).all()
@@ -50,6 +64,7 @@ def test_requests_are_dispersed_as_told_and_the_same_again() -> None:
     of_trace = mixed.mu != draw_prompts(LONG_CHATS, 400, 1).mu
     assert np.corrcoef(mixed.mu[of_trace], np.log(mixed.output_tokens[of_trace]))[0, 1] > 0.7
     assert first.draw_arrivals(0.5) == pytest.approx(4 * first.draw_arrivals(2.0))
+    assert (first.draw_arrivals(np.inf) == 0).all()
 
 
 @pytest.mark.parametrize("share", [0.82, 0.3])
@@ -60,6 +75,9 @@ def test_predictions_explain_the_share_that_is_told(share: float) -> None:
     assert 1 - np.mean((truth - said) ** 2) / truth.var() == pytest.approx(share, abs=0.03)
     slope = np.cov(truth, said)[0, 1] / said.var()
     assert slope == pytest.approx(1.0, abs=0.05)  # it is a conditional mean
+    assert np.allclose(regress(truth, 4.0, 0.9, 1.0, draw), truth)
+    # a predictor errs towards the work that it was trained on
+    assert 4.0 < regress(truth + 1, 4.0, 0.9, 0.82, draw).mean() < truth.mean() + 1
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +97,23 @@ def test_all_rivals_order_the_requests(load: RequestLoad) -> None:
     assert 0 < ranks.min() < ranks.max() < 1
     assert np.corrcoef(ranks, rivals.mu)[0, 1] > 0.9
     assert (orders["tie"] != orders["sept"]).any()
+
+
+@pytest.mark.parametrize("name", ["fcfs", "ssjf", "sept", "tie"])
+def test_an_order_is_that_of_the_daemons_board(load: RequestLoad, name: str) -> None:
+    """The study scores arrays, the daemon a board of programs."""
+    rivals, policy = Rivals(load), _POLICIES[name][0]
+    arrived = np.sort(np.random.default_rng(1).random(200)) * 100.0
+    board = ActivePrograms(
+        Rules(policy=policy, is_gang=False, is_fair=False, ranks_kinds=False, escalate_after_s=None)
+    )
+    for n in range(200):
+        mu, sigma = float(rivals.mu[n]), float(rivals.sigma[n])
+        lengths = Point(min(np.exp(mu), load.max_tokens)) if name == "ssjf" else LogT(mu, sigma)
+        member = Member(max_tokens=load.max_tokens, lengths=lengths)
+        board.join(f"{n:03}", member, f"{n:03}", "", float(arrived[n]))
+    ours = sort_waiting(rivals.order(name, arrived, 64), np.arange(200), 100.0)
+    assert [f"{n:03}" for n in ours] == [program.key for program in board.order(100.0, 64)]
 
 
 def test_per_token_order_of_narrow_lengths_is_that_of_medians(load: RequestLoad) -> None:

@@ -52,11 +52,11 @@ WRONG_VALUES: list[tuple[str, list[Any], str]] = [
     ("problem", ["", " \n\t "], "empty"),
     ("problem", [5], "string"),
     ("problem", [None], "either"),
-    ("n", [1025, 10**30], "[1, 1024]"),
+    ("n", [0, -3, 1025, 10**30], "[1, 1024]"),
     ("n", ["4", 4.0, True], "integer"),
-    ("seed", [MAX_SEED + 1], str(MAX_SEED)),
+    ("seed", [-1, MAX_SEED + 1], str(MAX_SEED)),
     ("seed", [1.5], "integer"),
-    ("temperature", [2.1], "[0, 2]"),
+    ("temperature", [-0.1, 2.1], "[0, 2]"),
     ("temperature", ["hot", True], "number"),
     ("top_p", [0], "(0, 1]"),
     ("top_k", [-1], "integer"),
@@ -208,13 +208,15 @@ async def test_fields_that_clients_send_by_habit_are_no_errors() -> None:
     assert response.status_code == 200
 
 
-UNKNOWN = ("gpt-4", "", "bundled:", "bundled:beam-", "bundled:9", "bundled:beam-4-x 2")
+UNKNOWN = ("gpt-4", "", "bundled:", "bundled:beam-", "bundled:9", "bundled:beam-4-x 2", "a:beam")
 
 
 @pytest.mark.parametrize("model", [*UNKNOWN, "bundled:magic-4"])
 async def test_an_unknown_model_is_not_found(client: AsyncClient, model: str) -> None:
     response = await client.post("/v1/chat/completions", json={**CHAT, "model": model})
     assert "bundled" in check(response, 404, "not_found", "model")
+    if "magic" in model:
+        assert "magic" in response.text
     if model:
         check(await client.get(f"/v1/models/{model}"), 404, "not_found")
 

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
-from flashedge.events import RunFinished, RunStarted
+from flashedge.errors import EngineDead, QueueFull
+from flashedge.events import RunFailed, RunFinished, RunStarted
+from tests.support import openai_suite
 from tests.support.api_rig import Live, make_app, post_bytes, serving, wait_until
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeService, build_run_result, script
@@ -277,3 +280,59 @@ def test_head_of_a_stream_ends_at_once(live: Live) -> None:
     run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
     assert httpx.head(f"{live.base_url}/v1/runs/{run}/events").status_code == 200
     wait_until(lambda: live.service.last.followers == 0)
+
+
+# ---------------------------------------------------------------- the openai package's exceptions
+
+KEY = "sesame"
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[Live]:
+    service = FakeService()
+    with serving(make_app(service, api_key=KEY), service) as server:
+        yield server
+
+
+def test_a_wrong_key_raises_an_authentication_error(locked: Live) -> None:
+    with pytest.raises(openai.AuthenticationError):
+        openai_suite.Clients(locked.base_url).openai.models.list()
+
+
+def test_an_error_of_the_runtime_raises_its_openai_error(locked: Live) -> None:
+    client = openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=KEY, max_retries=0)
+    try:
+        for failure in (QueueFull("16 wait", retry_after_s=1), EngineDead("it is gone")):
+            locked.service.protocols.failure = failure
+            for stream in (False, True):
+                with pytest.raises(openai.InternalServerError) as caught:
+                    client.chat.completions.create(
+                        model="bundled", messages=openai_suite.QUESTION, stream=stream
+                    )
+                assert caught.value.status_code == 503
+                assert caught.value.code == failure.code
+                assert caught.value.response.headers["retry-after"]
+    finally:
+        locked.service.protocols.failure = None
+        client.close()
+
+
+def test_a_search_that_fails_within_the_stream_raises(locked: Live) -> None:
+    locked.service.autoplay = False
+    client = openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=KEY, max_retries=0)
+    try:
+        stream = client.chat.completions.create(
+            model="bundled:beam-4", messages=openai_suite.QUESTION, stream=True
+        )
+        next(iter(stream))
+        locked.call(
+            lambda: locked.service.last.emit(
+                RunStarted(config={}, queue_s=0.0),
+                RunFailed(error="the generator died twice", code="engine_dead"),
+            )
+        )
+        with pytest.raises(openai.APIError, match="died twice"):
+            list(stream)
+    finally:
+        locked.service.autoplay = True
+        client.close()

@@ -65,11 +65,25 @@ async def test_a_long_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> N
     assert exchange.sent == []
 
 
-async def test_pieces_of_one_byte_are_one_body(monkeypatch: pytest.MonkeyPatch) -> None:
+async def measure_piece(pieces: int) -> float:
+    """Processor time of each piece of a body."""
+    exchange = Exchange(pieces, size=1000, pause_s=0)
+    began = time.process_time()
+    await exchange.run(max_bytes=32 << 20)
+    assert exchange.body == b"x" * 1000 * pieces
+    return (time.process_time() - began) / pieces
+
+
+async def test_a_piece_costs_the_same_however_many_came_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 30)
-    exchange = Exchange(pieces=20_000, size=1, pause_s=0)
-    await exchange.run()
-    assert exchange.body == b"x" * 20_000
+    early = min([await measure_piece(500) for _ in range(3)])
+    assert await measure_piece(20_000) < 5 * early
+
+
+async def test_a_body_of_pieces_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", 30)
     too_long = Exchange(pieces=10**9, size=1, pause_s=0)
     await too_long.run(max_bytes=1024)
     assert too_long.sent[0]["status"] == 413

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.examples import ANSWERS, find_answer, find_problems, list_examples
+from tests.support.examples import ANSWERS, check_blocks, find_answer, find_problems, list_examples
 
 SHOWN = sorted(set(list_examples()))
 ASKED = "What is 3 + 4?"
+DUCKS = "Janet's ducks lay 16 eggs. How many?"
 
 
 @pytest.mark.parametrize(("place", "problem"), SHOWN)
@@ -45,6 +46,10 @@ def test_examples_are_found_where_they_stand(place: str) -> None:
     ("text", "shown"),
     [
         ('flashedge solve "What is 3 + 4?" -n 16', {ASKED}),
+        (f'flashedge solve "{DUCKS}"', {DUCKS}),
+        ('flashedge solve "Compute 49-34+65."', {"Compute 49-34+65."}),
+        ("flashedge chat 1+2", {"1+2"}),
+        ('"prompt": "3 + 4 * 2"', {"3 + 4 * 2"}),
         ('curl -d \'{\n "messages": [{"content": "1 + 2"}]}\'', {"1 + 2"}),
         ('-d "{\\"problem\\": \\"What is 3 + 4?\\"}"', {ASKED}),
         ('ask\n"What is\n3 + 4?" then', {ASKED}),
@@ -55,3 +60,9 @@ def test_examples_are_found_where_they_stand(place: str) -> None:
 )
 def test_a_text_is_read(text: str, shown: set[str]) -> None:
     assert find_problems(text) == shown
+
+
+@pytest.mark.parametrize("page", ["```ruby\n1 + 2\n```", "```sh\nflashedge chat"])
+def test_a_page_that_is_not_understood_is_refused(page: str) -> None:
+    with pytest.raises(AssertionError, match="code block"):
+        check_blocks(page)
