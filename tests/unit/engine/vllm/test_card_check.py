@@ -40,16 +40,32 @@ def test_the_cpu_build_of_torch_says_why_it_has_no_card() -> None:
 @pytest.mark.parametrize(
     ("part", "reason", "hint"),
     [
-        ("multiply_on_card", "The NVIDIA driver is too old (found 12020).", "ubuntu-drivers"),
-        ("multiply_on_card", "No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '' and hides"),
-        ("multiply_on_card", "CUDA unknown error - this may be due to", "reboot"),
+        (
+            "multiply_on_card",
+            "The NVIDIA driver on your system is too old (found version 12020).",
+            "ubuntu-drivers install",
+        ),
+        (
+            "multiply_on_card",
+            "No CUDA GPUs are available",
+            "CUDA_VISIBLE_DEVICES is '' and hides every card",
+        ),
+        (
+            "multiply_on_card",
+            "CUDA unknown error - this may be due to an incorrectly set up environment",
+            "reboot",
+        ),
         (
             "multiply_on_card",
             "CUDA out of memory. Tried to allocate",
             "other programs fill the card",
         ),
         ("multiply_on_card", "no kernel image is available for execution", "setup.sh --cuda again"),
-        ("load_kernels", "libcudart.so.13: cannot open shared object", "setup.sh --cuda again"),
+        (
+            "load_kernels",
+            "libcudart.so.13: cannot open shared object file",
+            "setup.sh --cuda again",
+        ),
         ("build_launcher", "Failed to find C compiler.", "build-essential"),
     ],
 )

@@ -46,6 +46,8 @@ def test_this_vllm_has_what_a_patch_replaces_and_lacks_what_it_adds(patch: Patch
     owner, name = find_owner(patch)
     replacement = pkgutil.resolve_name(patch.replacement)
     assert inspect.isfunction(replacement)
+    assert replacement.__module__.startswith("flashedge.engine.vllm.")
+    assert patch.reason.endswith(".")
     assert getattr(owner, name, None) is replacement or hasattr(owner, name) != patch.adds
     if not patch.adds:
         ours, vllms = map(inspect.signature, (replacement, find_original(patch)))
