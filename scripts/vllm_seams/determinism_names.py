@@ -50,10 +50,10 @@ DETERMINISM = (
          "_prepare_inputs _determine_batch_execution_and_padding _build_attention_metadata"
          " _sample _pool", _REPLACED, _RUNNER,
          "A pass has a fixed number of rows, logits for all of them, and one split of attention."),
-    _use(_VLLM_RUNNER, "sample_tokens", _REPLACED, f"{_OURS}/one_by_one.py",
+    _use(_VLLM_RUNNER, "sample_tokens", _REPLACED, f"{_OURS}/runner.py",
          "The tokens of a step that is alone go to the host at once."),
     _use(_VLLM_RUNNER, "execute_model_state use_async_scheduling", _ACCESSED,
-         f"{_OURS}/one_by_one.py", "The step whose tokens are drawn, and how they are told."),
+         f"{_OURS}/runner.py", "The step whose tokens are drawn, and how they are told."),
     _use("v1.worker.gpu_input_batch:InputBatch", "remove_request", _WORKINGS,
          "inside/kv/quota.py",
          "Forgets the token in flight of a request that leaves the batch: it comes back with all"

@@ -18,7 +18,6 @@ _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
 _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 
 _QUOTA, _SPECULATION = "inside/kv/quota.py", "inside/speculation.py"
-_PROGRAMS = "inside/program_order.py"
 _DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/boundaries.py"
 _EDGE = "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
@@ -27,7 +26,7 @@ _STEP_MEMORY = "inside/step_memory.py"
 _OURS = f"{_QUOTA} {_SPECULATION}"
 _PASSES, _WINDOWS = "inside/determinism/passes.py", "inside/determinism/windows.py"
 
-_ONE_BY_ONE, _JOINED = "inside/determinism/one_by_one.py", "inside/outputs.py"
+_JOINED = "inside/outputs.py"
 
 _SCHEDULER = "v1.core.sched.scheduler:Scheduler"
 _ASYNC = "v1.core.sched.async_scheduler"
@@ -80,7 +79,7 @@ SCHEDULER = (
          "The limits within which drafts and the quota are planned."),
     _use("v1.core.sched.interface:PauseState", "PAUSED_ALL UNPAUSED", _ACCESSED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
-    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, f"{_SPECULATION} {_PROGRAMS}",
+    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, f"{_SPECULATION} {_EDGE}",
          "It is a deque, which is sorted: its last request is the first to give up its KV."),
     _use("v1.core.sched.request_queue:FCFSRequestQueue", "add_request remove_request", _CALLED,
          _SPECULATION, "Drafts leave a queue and join another."),
@@ -218,16 +217,17 @@ FRONT_END = (
          "inside/kv/quota.py inside/patches.py inside/calls.py",
          "The functions that we add to it work on the scheduler and the worker."),
     _use("v1.engine.core:EngineCoreProc", "_convert_msgspec_args",
-         _WORKINGS, "inside/patches.py",
-         "Calls a method by the name that the daemon sends, so also one that we added."),
-    _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_EDGE} {_ONE_BY_ONE}",
+         _WORKINGS, "inside/patches.py inside/calls.py",
+         "Calls a method by the name that the daemon sends, so also the one that we add, with no"
+         " more arguments than it has parameters."),
+    _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_EDGE} {_PASSES}",
          "Computes the model between `schedule` and `update_from_output`, and ends by its errors."),
-    _use("v1.engine.core:EngineCore", "step_with_batch_queue", _REPLACED, _ONE_BY_ONE,
+    _use("v1.engine.core:EngineCore", "step_with_batch_queue", _REPLACED, _PASSES,
          "Schedules a step before it takes the outputs of the one before."),
-    _use("v1.engine.core:EngineCore", "batch_queue", _ACCESSED, _ONE_BY_ONE,
+    _use("v1.engine.core:EngineCore", "batch_queue", _ACCESSED, _PASSES,
          "Steps in flight: (future, SchedulerOutput, future of the model), the oldest last."),
     _use("v1.engine.core:EngineCore",
-         "log_error_detail _process_aborts_queue _attach_weight_version", _CALLED, _ONE_BY_ONE,
+         "log_error_detail _process_aborts_queue _attach_weight_version", _CALLED, _PASSES,
          "What vLLM does with the outputs of a step in flight."),
     _use("config.scheduler:SchedulerConfig", "async_scheduling", _ACCESSED, _LIVE,
          "Set behind vLLM's own choice, which is no on a CPU."),
@@ -298,7 +298,7 @@ OPTIONS = (
     _use("config:PoolerConfig", "task tok_pooling_type use_activation", _ACCESSED,
          "prm/qwen.py prm/base.py serving/scores.py", "Scores for each token, or of a text."),
     _use("config:VllmConfig", "additional_config model_config cache_config", _ACCESSED,
-         f"{_QUOTA} {_BOUNDARIES} {_WINDOWS} {_TENSOR} {_NOISE} {_SKYWORK}",
+         f"inside/keys.py {_QUOTA} {_TENSOR} {_NOISE} {_SKYWORK}",
          "Carries our own options into the engine's process."),
     _use("config.model:ModelConfig", "max_model_len hf_config pooler_config head_dtype",
          _ACCESSED, f"{_TENSOR} {_SKYWORK}", "What our code in the engine's process works with."),
@@ -371,11 +371,11 @@ SAMPLING = (
          _OVERRIDDEN, _NOISE, "Tokens are drawn by noise that depends on seed and position alone."),
     _use(f"{_PROCESSORS}:BatchUpdate", "batch_size removed added moved", _ACCESSED,
          f"{_NOISE} {_STEP_MEMORY}", "Tells which request is in which row of the batch."),
-    _use(f"{_PROCESSORS}.interface", "AddedRequest MovedRequest", _EXACT, _NOISE,
-         "The tuples in which changes of the batch are told."),
-    _use(f"{_PROCESSORS}:MoveDirectionality", "SWAP", _ACCESSED, _NOISE,
-         "Two requests change places."),
-    _use("config.model:ModelConfig", "get_vocab_size", _CALLED, "inside/sampling/drawer.py",
+    _use(f"{_PROCESSORS}.interface", "AddedRequest", _EXACT, _NOISE,
+         "The tuple in which a new request is told."),
+    _use(f"{_PROCESSORS}.builtin", "process_dict_updates", _CALLED, _NOISE,
+         "Keeps our rows with their requests as the batch changes."),
+    _use("config.model:ModelConfig", "get_vocab_size", _CALLED, _NOISE,
          "The kernel that draws tokens is compiled for it at start."),
     _use("v1.sample.sampler", "batched_count_greater_than", _REPLACED,
          f"inside/patches.py {_RANKS}", "A token's rank is counted faster on a CPU."),
@@ -387,6 +387,7 @@ SAMPLING = (
 )  # fmt: skip
 
 _QWEN = "model_executor.models.qwen2:Qwen2Model"
+_REWARD = "model_executor.models.qwen2_rm:Qwen2RewardBaseModel"
 _LAYERS = "model_executor.layers"
 
 MODELS = (
@@ -401,9 +402,12 @@ MODELS = (
          "as_seq_cls_model seq_cls_model_loader load_weights_using_from_2_way_softmax",
          _WORKINGS, "prm/step_tag.py",
          "Makes a head of two label tokens' rows, as `hf_overrides` asks."),
-    _use(_QWEN, "__init__ forward embed_input_ids", _CALLED, _SKYWORK,
-         "The body of Skywork's verifier."),
-    _use(_QWEN, "hf_to_vllm_mapper", _ACCESSED, _SKYWORK, "Names the body's weights."),
+    _use(_QWEN, "__init__", _CALLED, _SKYWORK, "The body of Skywork's verifier."),
+    _use("model_executor.models.qwen2_rm", "Qwen2RewardBaseModel", _SUBCLASSED, _SKYWORK,
+         "Skywork's verifier has another head."),
+    _use(_REWARD, "load_weights", _OVERRIDDEN, _SKYWORK, "The head's weights have other names."),
+    _use(_REWARD, "__init__ forward embed_input_ids", _WORKINGS, _SKYWORK,
+         "Body and head are computed by it. Its own head is not built."),
     _use(f"{_LAYERS}.linear:ReplicatedLinear", "__init__", _CALLED, _SKYWORK,
          "The head of Skywork's verifier."),
     _use(f"{_LAYERS}.pooler.tokwise", "pooler_for_token_classify", _CALLED, _SKYWORK,
@@ -414,11 +418,12 @@ MODELS = (
          "Of a single value it is the sigmoid."),
     _use("model_executor.models.interfaces_base", "default_pooling_type", _CALLED, _SKYWORK,
          "Asks for a value at each token."),
-    _use("model_executor.models.utils:AutoWeightsLoader", "__init__ load_weights", _CALLED,
-         _SKYWORK, "Loads Skywork's weights by their names."),
+    _use("model_executor.models.utils:WeightsMapper", "apply", _CALLED, _SKYWORK,
+         "Renames the head's weights."),
+    _use("model_executor.models.utils:WeightsMapper", "orig_to_new_prefix", _ACCESSED, _SKYWORK,
+         "How the head's weights are renamed."),
     _use("model_executor.models.utils", "maybe_prefix", _CALLED, _SKYWORK,
          "Builds the names of Skywork's weights."),
-    _use("sequence", "IntermediateTensors", _NAMED, _SKYWORK, "A parameter of a model."),
     _use("model_executor.models", "qwen2 qwen2_rm", _NAMED, "inside/preload.py",
          "Imported once for all engine processes."),
     _use("config:DeviceConfig", "device_type", _ACCESSED, _SPECULATION,

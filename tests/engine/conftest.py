@@ -29,6 +29,7 @@ from flashedge.models.specs import ModelSpec
 from flashedge.runtime.drive.engines import Engines
 from flashedge.types import Problem
 from scripts.bench.daemon import Daemon, start_daemon
+from tests.support.guarded_pages import KV_MEMORY
 from tests.support.tiny_checkpoints import POSITIONS
 from tests.support.tool_caller import make_pairs
 
@@ -114,7 +115,8 @@ class MappedPair(VllmPair):
 
     def _build_options(self, name: str, spec: ModelSpec, path: Path, *sizes: Any) -> EngineOptions:
         options = super()._build_options(name, spec, path, *sizes)
-        return replace(options, kv_start_bytes=START_BYTES[name], guarded=1 << 19)
+        extra = {**options.extra, "worker_extension_cls": KV_MEMORY}
+        return replace(options, kv_start_bytes=START_BYTES[name], extra=extra)
 
 
 @pytest.fixture(scope="session")

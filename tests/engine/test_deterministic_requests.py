@@ -107,7 +107,7 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
 ) -> None:
     """Steps that adopt drafts have the tokens that they have without, and nothing leaks."""
     whole = Granularity(max_tokens=90, to_end=True)
-    before = await generator.process.call("speculation")
+    before = await generator.process.call("get_counters")
     path: tuple[int, ...] = ()
     for level, limit in enumerate((20, 33, 31, 6, 40)):
         child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
@@ -132,7 +132,7 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
         assert (found.token_ids, found.finish) == (expected.token_ids, expected.finish)
         path += found.token_ids
         await generator.speculator.drop_unused("d", (level + 1,), (1,))
-    after = await generator.process.call("speculation")
+    after = await generator.process.call("get_counters")
     assert after["drawn_tokens"] > before["drawn_tokens"]
     assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
     await generator.speculator.end_run("d")

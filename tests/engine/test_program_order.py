@@ -79,10 +79,10 @@ async def test_waiting_requests_follow_their_programs(scarce: VllmPair, problem:
     requests = make_requests(generator, problem)
     plain, began = await run_all(generator, requests)
     assert count_before_last(began, "a", "b") < MANY / 2, "by arrival a goes first"
-    before = await generator.process.call("speculation")
+    before = await generator.process.call("get_counters")
     await generator.rank_programs(["first", "b", "a"])
     ranked, began = await run_all(generator, requests)
-    after = await generator.process.call("speculation")
+    after = await generator.process.call("get_counters")
     assert count_before_last(began, "b", "a") < MANY / 2, "b passes what waits of a"
     assert after["reordered"] > before["reordered"]
     assert ranked == plain, "the order changes no token"

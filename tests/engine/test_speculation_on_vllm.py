@@ -54,9 +54,9 @@ async def plain(engines: Engines, spec: Request) -> Outcome:
 async def count_growth(generator: VllmGenerator) -> AsyncIterator[dict[str, int]]:
     """By how much the engine's counters grow within the block."""
     grown: dict[str, int] = {}
-    before = await generator.process.call("speculation")
+    before = await generator.process.call("get_counters")
     yield grown
-    after = await generator.process.call("speculation")
+    after = await generator.process.call("get_counters")
     grown.update({name: after[name] - before[name] for name in after})
 
 
@@ -292,7 +292,7 @@ async def test_the_engine_dies_with_drafts_in_it(
     driver = driver_of(engines, spec, emit)
     assert await driver.run() == expected
     assert generator.health().restarts == before.restarts + 1
-    did, now = driver.speculation, await generator.process.call("speculation")
+    did, now = driver.speculation, await generator.process.call("get_counters")
     assert did.drawn_tokens > now["drawn_tokens"], "tokens of the dead process count too"
     assert did.kept_tokens > 0
 

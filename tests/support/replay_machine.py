@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism import one_by_one
+from flashedge.engine.vllm.inside.determinism import passes
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.scheduling.determinism import ReplayShape
@@ -130,7 +130,7 @@ def step_core(core: Any) -> tuple[dict[int, Any], bool]:
     if core.batch_queue is None:
         outputs, computed = core.step()
         return outputs, computed
-    outputs, computed = one_by_one.step_with_batch_queue(core)
+    outputs, computed = passes.step_with_batch_queue(core)
     return outputs or {}, computed or outputs is not None
 
 

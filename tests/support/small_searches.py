@@ -68,7 +68,7 @@ async def run_searches(specs: dict[str, Request], *, second: bool) -> dict[str, 
                 outcome = await driver_of(engines, spec, lambda event: None).run()
                 trees[name] = [describe_node(node) for node in outcome.tree.nodes.values()]
                 print(name, len(trees[name]), flush=True)
-            return {"trees": trees, "drafts": await pair.generator.process.call("speculation")}
+            return {"trees": trees, "drafts": await pair.generator.process.call("get_counters")}
         finally:
             await grader.close()
             await pair.stop()

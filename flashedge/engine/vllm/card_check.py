@@ -44,9 +44,8 @@ class CardVerdict:
 def check_installed_build() -> list[CardVerdict]:
     """Run the check in another process, because a CUDA context lives as long as its process. The
     list ends with the first part that does not work."""
-    command = [sys.executable, "-m", "flashedge.engine.vllm.card_check", "--json"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        done = _run_module("flashedge.engine.vllm.card_check", "--json", limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
         return [CardVerdict(name="cuda", error=f"the check took more than {LIMIT_S} s")]
     try:
@@ -55,6 +54,11 @@ def check_installed_build() -> list[CardVerdict]:
         last = (done.stderr.strip() or "no output").splitlines()[-1]
         why = f"the check ended with exit code {done.returncode}: {last}"
         return [CardVerdict(name="cuda", error=why, hint=_REINSTALL)]
+
+
+def _run_module(name: str, *arguments: str, limit_s: int) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", name, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
 def check_build() -> Iterator[CardVerdict]:
@@ -126,33 +130,27 @@ def card_maps_memory() -> bool:
     """Whether a trial process (`cuda_pages`) could map and unmap memory of the card. If not, the
     log says why."""
     try:
-        trial = subprocess.run(
-            [sys.executable, "-m", "flashedge.engine.vllm.inside.kv.cuda_pages"],
-            capture_output=True,
-            text=True,
-            timeout=TRIAL_LIMIT_S,
-            check=False,
-        )
+        trial = _run_module("flashedge.engine.vllm.inside.kv.cuda_pages", limit_s=TRIAL_LIMIT_S)
     except subprocess.TimeoutExpired:
         log.warning(
             "the KV memory is fixed: mapping trial pages took more than %d s", TRIAL_LIMIT_S
         )
         return False
     if trial.returncode:
-        lines = trial.stderr.strip().splitlines()
-        reason = lines[-1] if lines else f"mapping trial pages exited with {trial.returncode}"
-        log.warning("the KV memory is fixed: %s", reason)
+        reason = trial.stderr.strip() or f"mapping trial pages exited with {trial.returncode}"
+        log.warning("the KV memory is fixed: %s", reason.splitlines()[-1])
     return trial.returncode == 0
 
 
 def main() -> int:
     verdicts = list(check_build())
+    failed = [verdict for verdict in verdicts if verdict.error is not None]
     if "--json" in sys.argv[1:]:
         print(json.dumps([dataclasses.asdict(verdict) for verdict in verdicts]))
-    for verdict in verdicts:
-        if verdict.error is not None and "--json" not in sys.argv[1:]:
+    else:
+        for verdict in failed:
             print(f"setup: {verdict.name} does not work here: {verdict.error}\n  {verdict.hint}")
-    return int(any(verdict.error is not None for verdict in verdicts))
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -15,11 +15,8 @@ from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     BOUNDARIES,
     KV_FIXED,
-    KV_GUARDED,
-    KV_KEY,
     KV_START,
     PLAIN_SAMPLING,
-    REPLAY_SHAPE,
     SECOND_RUNNER,
 )
 from flashedge.models.memory.engine_memory import (
@@ -30,7 +27,6 @@ from flashedge.models.memory.engine_memory import (
 )
 from flashedge.models.memory.fit import list_sequences
 from flashedge.models.specs import ModelSpec
-from flashedge.scheduling.determinism import ReplayShape
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -54,8 +50,6 @@ class EngineOptions:
     committed on first write."""
     kv_fixed: bool = False
     """Whether the KV pool keeps all of its memory under any quota."""
-    guarded: int | None = None
-    """See `keys.KV_GUARDED`. For tests."""
     boundaries: Mapping[str, Any] = field(default_factory=dict)
     """The generator's rules (`search.step_rules.build_rules`) as JSON, by name."""
     plain_sampling: bool = False
@@ -89,8 +83,6 @@ class EngineOptions:
     """vLLM's parser of the model's thinking, during which guided decoding waits."""
     compact_json: bool = False
     """See `models.specs.ModelSpec`."""
-    replay_shape: ReplayShape | None = None
-    """The shape in which deterministic requests are computed. None: windows of one KV block."""
     hang_s: float = 60.0
     """Without a sign of life for so long an engine is killed and started again."""
     slowest_token_s: float = 0.0
@@ -142,20 +134,15 @@ class EngineOptions:
     def _build_additional_config(self) -> dict[str, Any]:
         """What our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
         start = self.kv_start_bytes
-        kv = {
+        ours = {
             KV_START: start and start / self.kv_bytes,
             # The memory of several workers' tensors would have to be mapped and unmapped together.
             KV_FIXED: self.kv_fixed or self.cards > 1,
-            KV_GUARDED: self.guarded,
+            PLAIN_SAMPLING: self.plain_sampling,
+            SECOND_RUNNER: self.second_runner,
+            BOUNDARIES: self.boundaries,
         }
-        ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}
-        if self.plain_sampling:
-            ours[PLAIN_SAMPLING] = True
-        if self.second_runner:
-            ours[SECOND_RUNNER] = True
-        if self.replay_shape is not None:
-            ours[REPLAY_SHAPE] = self.replay_shape.to_json()
-        return {**ours, BOUNDARIES: self.boundaries} if self.boundaries else ours
+        return {name: value for name, value in ours.items() if value}
 
 
 def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:

@@ -97,22 +97,17 @@ class VllmPair:
         self._is_planned = None in find_explicit(pair, config) if is_planned is None else is_planned
         self._config = config = resolve_memory(pair, config)
         self._layout = find_layout(config)
-        self._check_spread()
+        if not runs_on_cpu():
+            shapes = find_pair_shapes(pair, config)
+            for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
+                check_spread(shape, cards.count, name)
+        elif config.devices != (None, None):
+            log.warning("devices has no effect on a CPU")
         check_second_runner(config)
         given = config.kv_bytes
         self._kv_bytes = kv_bytes or (given.generator or 0, given.verifier or 0)
         start_fork_server()
         self._built = False
-
-    def _check_spread(self) -> None:
-        """Raise ConfigError where an engine can't be spread over its cards."""
-        if runs_on_cpu():
-            if self._config.devices != (None, None):
-                log.warning("devices has no effect on a CPU")
-            return
-        shapes = find_pair_shapes(self._pair, self._config)
-        for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
-            check_spread(shape, cards.count, name)
 
     async def start(self) -> None:
         """Start both engines. If either fails, stop the other and raise EngineError."""
@@ -377,8 +372,7 @@ def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> d
         log.warning("the device is not part of the fingerprint: %s", error)
         device = {"device": "unknown", "driver": "unknown"}
     return {
-        "generator": _describe_model(pair, config, "generator"),
-        "verifier": _describe_model(pair, config, "verifier"),
+        **{role: _describe_model(pair, config, role) for role in ROLES},
         "vllm": " ".join(find_vllm()),
         "torch": importlib.metadata.version("torch"),
         "device": device["device"],

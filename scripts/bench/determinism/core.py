@@ -15,13 +15,7 @@ from typing import Any
 
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import (
-    ARGS_KEY,
-    BOUNDARY,
-    DETERMINISTIC,
-    LOGPROBS,
-    REPLAY_SHAPE,
-)
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
 from flashedge.scheduling.determinism import ReplayShape
 
 BUNDLED = Path(__file__).parents[3] / "flashedge" / "bundled" / "generator"
@@ -88,7 +82,6 @@ class Core:
             dtype=dtype,
             max_model_len=max_model_len,
             kv_bytes=kv_blocks * count_block_bytes(model, dtype, block_tokens),
-            replay_shape=shape,
             max_num_seqs=max_num_seqs,
             block_tokens=block_tokens,
             boundaries=boundaries or {},
@@ -99,6 +92,7 @@ class Core:
         )
         config = options.build_args().create_engine_config()
         self.core: Any = EngineCore(config, Executor.get_class(config), log_stats=False)
+        self.scheduler.passes.windows.set_shape(shape)
         self.step_s: list[float] = []
         """Seconds of each step."""
 
@@ -107,7 +101,6 @@ class Core:
         old, config = self.scheduler, self.core.vllm_config
         assert not old.has_unfinished_requests(), "no request is open"
         self.core.step_fn()  # the runner forgets the finished requests
-        config.additional_config[ARGS_KEY][REPLAY_SHAPE] = shape.to_json()
         self.core.scheduler = scheduler(
             vllm_config=config,
             kv_cache_config=old.kv_cache_config,
@@ -116,6 +109,7 @@ class Core:
             hash_block_size=old.hash_block_size,
             log_stats=False,
         )
+        self.scheduler.passes.windows.set_shape(shape)
 
     @property
     def scheduler(self) -> Any:

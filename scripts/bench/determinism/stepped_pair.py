@@ -81,7 +81,7 @@ class SteppedProcess:
         from flashedge.engine.vllm.inside.kv import tensor
 
         tensor._ranges[:] = [self._kv_range]  # a process has one engine elsewhere
-        found = getattr(self.core, f"flashedge_{name}")(*args)
+        found = self.core.flashedge_call(name, args)
         self._wake.set()
         return found
 

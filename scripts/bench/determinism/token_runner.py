@@ -57,7 +57,6 @@ def make_scheduler(
         max_model_len=max_model_len,
         kv_bytes=1 << 20,
         max_num_seqs=sequences,
-        replay_shape=shape,
         boundaries=boundaries or {},
     )
     config = options.build_args().create_engine_config()
@@ -67,7 +66,7 @@ def make_scheduler(
     spec = FullAttentionSpec(
         block_size=block_tokens, num_kv_heads=1, head_size=8, dtype=torch.float32
     )
-    return (scheduler_class or EdgeScheduler)(
+    scheduler = (scheduler_class or EdgeScheduler)(
         vllm_config=config,
         kv_cache_config=KVCacheConfig(
             num_blocks=blocks,
@@ -79,6 +78,8 @@ def make_scheduler(
         hash_block_size=block_tokens,
         log_stats=False,
     )
+    scheduler.passes.windows.set_shape(shape)
+    return scheduler
 
 
 def build_request(name: str, prompt: Sequence[int], block_tokens: int, **params: Any) -> Any:

@@ -5,9 +5,10 @@ Import it once vLLM may be imported.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism.windows import Replay
+from flashedge.engine.vllm.inside.determinism.windows import Replay, find_pass
 from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
 
 
@@ -19,9 +20,10 @@ def replace(feature: object, **methods: Any) -> None:
 class WithoutPadding(EdgeScheduler):
     """A pass has as many rows as there are tokens."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        replace(self.passes, count_rows=lambda output: output.total_num_scheduled_tokens)
+    def _update_after_schedule(self, output: Any) -> None:
+        super()._update_after_schedule(output)
+        if (whole := find_pass(output)) is not None:
+            dataclasses.replace(whole, rows=output.total_num_scheduled_tokens).attach(output)
 
 
 class WithoutIsolation(EdgeScheduler):

@@ -75,14 +75,14 @@ async def compare_case(
     expected = await run_each(partial(drive_search, stock), specs, setting.at_once)
     await forget_kv(pair)
     before = await pair.generator.view(), await pair.verifier.view()
-    drafted = await pair.generator.process.call("speculation")
+    drafted = await pair.generator.process.call("get_counters")
     pair.generator.speculator.flat_batch = setting.flat
     split = make_moving_split(views, alternates=True, paths=setting.paths)
     async with here.run_manager(split, offload=True) as manager:
         ours = here.build_engines(Optimizations(lookahead=True), manager)
         runs = await run_each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
-    drafts = await pair.generator.process.call("speculation")
+    drafts = await pair.generator.process.call("get_counters")
     codec = pair.generator.codec
     found = [
         compare_outcomes(run, base, len(codec.encode_chat(spec.problem.messages)))

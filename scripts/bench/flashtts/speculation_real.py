@@ -120,7 +120,7 @@ class Bench:
     async def _counters(self) -> Mapping[str, int]:
         preemptions = (await self._pair.generator.view()).preemptions
         return {
-            **await self._pair.generator.process.call("speculation"),
+            **await self._pair.generator.process.call("get_counters"),
             "preemptions": preemptions,
         }
 

@@ -17,11 +17,11 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.keys import (
-    ARGS_KEY,
     BOUNDARIES,
     BOUNDARY,
     ENTROPY_RULE,
     read_args,
+    read_config,
 )
 from flashedge.engine.vllm.inside.outputs import find_entropy
 from flashedge.search.step_rules import BoundaryRule, EntropyRule
@@ -34,7 +34,7 @@ class StepBoundaries:
     def __init__(
         self, scheduler: Any, locate_step: Callable[[Request], tuple[int, str | None]]
     ) -> None:
-        config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
+        config = read_config(scheduler.vllm_config)
         self.rules: Mapping[str | None, BoundaryRule] = {
             name: BoundaryRule.from_json(rule) for name, rule in config.get(BOUNDARIES, {}).items()
         }

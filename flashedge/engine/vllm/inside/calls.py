@@ -1,17 +1,19 @@
-"""What the daemon calls between two engine steps. Those on the KV memory: `kv.quota`.
+"""What the daemon calls between two engine steps, by name.
 
-`patches` adds these functions to vLLM's EngineCore as methods. Checked with vLLM 0.32.0.
+`patches` adds `call` to vLLM's EngineCore as a method. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
 from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.serial_utils import MsgpackDecoder
 
+from flashedge.engine.vllm.inside.kv import quota
 from flashedge.engine.vllm.inside.step_record import FATAL, get_step_record
 from flashedge.scheduling.determinism import ReplayShape
 
@@ -19,52 +21,47 @@ log = logging.getLogger("vllm")  # the step record listens to it
 _DECODER = MsgpackDecoder(EngineCoreRequest)
 
 
-def beat(self: EngineCore) -> int:
-    return get_step_record().progress
+def call(self: EngineCore, name: str, args: Sequence[Any]) -> Any:
+    """Call one of `CALLS`. vLLM passes on no more arguments than it finds parameters here."""
+    return CALLS[name](self, *args)
 
 
-def add_requests(self: EngineCoreProc, packed: list[bytes]) -> None:
+def add_requests(core: EngineCoreProc, packed: list[bytes]) -> None:
     """Add requests that the daemon has sent together (`process.outbox`), as vLLM adds one alone."""
     for each in packed:
         request = _DECODER.decode([each])
         try:
-            prepared = self.preprocess_add_request(request)
+            prepared = core.preprocess_add_request(request)
         except Exception:  # it concerns this request alone
-            self._handle_request_preproc_error(request)
+            core._handle_request_preproc_error(request)
             continue
         try:
-            self._handle_client_request(EngineCoreRequestType.ADD, prepared)
+            core._handle_client_request(EngineCoreRequestType.ADD, prepared)
         except Exception as error:
             # It ends the engine where a request comes alone. Here vLLM would go on without it.
             log.exception(FATAL[1])
             raise SystemExit(1) from error
 
 
-def rank_programs(self: EngineCore, keys: list[str]) -> None:
-    self.scheduler.programs.rank(keys)
-
-
-def list_complete_drafts(self: EngineCore, run: str) -> list[tuple[int, list[int]]]:
-    return self.scheduler.drafts.list_complete(run)
-
-
-def drop_unused_drafts(
-    self: EngineCore, run: str, levels: list[int], seeds: list[int], flat_batch: int
-) -> int:
-    return self.scheduler.drafts.drop_unused(run, levels, seeds, flat_batch)
-
-
-def end_run(self: EngineCore, run: str) -> int:
-    return self.scheduler.drafts.end_run(run)
-
-
-def get_counters(self: EngineCore) -> dict[str, int]:
-    scheduler = self.scheduler
-    return {**scheduler.drafts.counters, "reordered": scheduler.programs.reordered}
-
-
-def set_replay_shape(self: EngineCore, shape: dict[str, Any]) -> int:
-    """Returns the rows of a pass."""
-    chosen = ReplayShape.from_json(shape)
-    self.scheduler.passes.windows.set_shape(chosen)
-    return chosen.rows
+CALLS: dict[str, Callable[..., Any]] = {
+    "begin": quota.begin,
+    "measure_memory": quota.measure_memory,
+    "view": quota.view,
+    "set_quota": quota.set_quota,
+    "offload": quota.offload,
+    "restore": quota.restore,
+    "add_requests": add_requests,
+    # An engine that hangs is found by the answer that it does not give.
+    "beat": lambda core: get_step_record().progress,
+    "rank_programs": lambda core, keys: core.scheduler.programs.rank(keys),
+    "list_complete_drafts": lambda core, run: core.scheduler.drafts.list_complete(run),
+    "drop_unused_drafts": lambda core, *args: core.scheduler.drafts.drop_unused(*args),
+    "end_run": lambda core, run: core.scheduler.drafts.end_run(run),
+    "get_counters": lambda core: {
+        **core.scheduler.drafts.counters,
+        "reordered": core.scheduler.programs.reordered,
+    },
+    "set_replay_shape": lambda core, shape: core.scheduler.passes.windows.set_shape(
+        ReplayShape.from_json(shape)
+    ),
+}

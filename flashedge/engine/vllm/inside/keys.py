@@ -17,7 +17,6 @@ DETERMINISTIC = "deterministic"
 """In a request's parameters: True if its tokens must not depend on the rest of the batch."""
 THINKS = "thinks"
 """In a request's parameters: True if its model may think before it answers (`stop_strings`)."""
-REPLAY_SHAPE = "replay_shape"
 SALT = "flashedge-verified"
 BOUNDARIES = "boundaries"
 STAGES_PIPE = "flashedge_stages"
@@ -33,13 +32,11 @@ ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
 `search.step_rules.TOP` likeliest tokens."""
 
-KV_KEY = "kv"
-"""In our additional_config: how the KV tensor uses memory. The keys below are in its value."""
-KV_FIXED = "fixed"
-KV_START = "start"
-"""Share of the blocks, from the first on, that have memory at the start."""
-KV_GUARDED = "guarded"
-"""Bytes of a granule. On CPU, touching memory that is not mapped then ends the process."""
+KV_FIXED = "kv_fixed"
+"""In our additional_config: True if the KV tensor keeps all of its memory under any quota."""
+KV_START = "kv_start"
+"""In our additional_config: share of the KV blocks, from the first on, that have memory at the
+start. Missing: all of them."""
 
 PLAIN_SAMPLING = "plain_sampling"
 """In our additional_config: True if PyTorch draws the tokens on a card too."""
@@ -51,6 +48,13 @@ STEP_RECORD = "flashedge_step_record"
 """The attribute of a process's object that holds the memory of its `step_record`."""
 
 
+def read_config(vllm_config: Any) -> dict[str, Any]:
+    """Our part of a VllmConfig."""
+    ours: dict[str, Any] = vllm_config.additional_config.get(ARGS_KEY, {})
+    return ours
+
+
 def read_args(params: Any) -> dict[str, Any]:
+    """Our part of a request's sampling or pooling parameters."""
     of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
     return of_vllm.get(ARGS_KEY) or {}

@@ -9,19 +9,26 @@ the first model runner applies behind this processor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
-from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotProcessor
 
-from flashedge.engine.vllm.inside.keys import read_args
-from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
-from flashedge.engine.vllm.inside.sampling.naive import SampledRow
+from flashedge.engine.vllm.inside.keys import PLAIN_SAMPLING, read_args, read_config
+from flashedge.engine.vllm.inside.sampling import naive, on_cpu
+from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, SampledRow, pack_rows
 from flashedge.types import MAX_SEED
+
+log = logging.getLogger(__name__)
+
+Sampler = Callable[[torch.Tensor, torch.Tensor], None]
 
 
 class PositionNoise(LogitsProcessor):
@@ -36,22 +43,10 @@ class PositionNoise(LogitsProcessor):
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        if batch_update is None:
-            return
-        for index in batch_update.removed:
-            self._rows.pop(index, None)
-        for index, params, prompt_ids, output_ids in batch_update.added:
-            row = None if prompt_ids is None else make_row(params, len(prompt_ids), output_ids)
-            if row is None:
-                self._rows.pop(index, None)
-            else:
-                self._rows[index] = row
-        for source, target, direction in batch_update.moved:
-            moved, displaced = self._rows.pop(source, None), self._rows.pop(target, None)
-            if moved is not None:
-                self._rows[target] = moved
-            if direction == MoveDirectionality.SWAP and displaced is not None:
-                self._rows[source] = displaced
+        def build(params: SamplingParams, prompt: Any, output: list[int]) -> SampledRow | None:
+            return None if prompt is None else make_row(params, len(prompt), output)
+
+        process_dict_updates(self._rows, batch_update, build)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Make the drawn token of each sampled row its argmax, in place.
@@ -59,8 +54,7 @@ class PositionNoise(LogitsProcessor):
         logits: (batch, vocab) float32.
         """
         sampled = [(i, r) for i, r in self._rows.items() if r.temperature > 0 and i < len(logits)]
-        if sampled:
-            self.drawer.mark_winners(logits, sampled)
+        self.drawer.mark_winners(logits, sampled)
         return logits
 
 
@@ -85,8 +79,7 @@ class SlotNoise(SlotProcessor):
             if (row := self._rows[slot]) is not None:
                 row.prompt_len = lengths[index]  # all tokens before the one that is drawn
                 sampled.append((index, row))
-        if sampled:
-            self._drawer.mark_winners(logits, sampled)
+        self._drawer.mark_winners(logits, sampled)
         return logits
 
 
@@ -108,3 +101,68 @@ def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> 
         prompt_len=prompt_len,
         output=output,
     )
+
+
+# ---------------------------------------------------------------- the kernel, or PyTorch
+
+
+class TokenDrawer:
+    """Draws the tokens of a batch by what is fastest on its device: `fused` on a card, `on_cpu` on
+    a CPU, both as `naive` would. On a card none of them makes the host wait."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        self._device = device
+        self._token_hashes: torch.Tensor | None = None
+        is_plain = read_config(vllm_config).get(PLAIN_SAMPLING, False)
+        self._kernel: Sampler | None = None
+        self._draw, self._hash_tokens = naive.sample, naive.hash_tokens
+        if device.type == "cuda" and not is_plain:
+            self._kernel = load_kernel(vllm_config.model_config.get_vocab_size(), device)
+        elif device.type == "cpu" and not is_plain:
+            self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
+
+    def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
+        """Mark the drawn tokens as `naive.sample` does."""
+        if not sampled:
+            return
+        naive.exclude_unlikely(logits, sampled)
+        if self._kernel is not None:
+            return self._kernel(logits, pack_rows(sampled, self._device))
+        vocab = logits.shape[1]
+        if self._token_hashes is None or len(self._token_hashes) != vocab:
+            self._token_hashes = self._hash_tokens(vocab, self._device)
+        self._draw(logits, sampled, self._token_hashes)
+
+
+ROWS = tuple(
+    SampledRow(seed=7, temperature=0.8, top_k=k, top_p=p, prompt_len=position, output=[])
+    for position, (k, p) in enumerate(
+        [(0, 1.0), (0, 1.0), (0, 0.95), (0, 0.5), (20, 1.0), (20, 0.9)]
+    )
+)
+
+
+def load_kernel(vocab: int, device: torch.device) -> Sampler | None:
+    """Compile the kernel, before the first request. None, with the reason in the log, where it
+    can't run or draws other tokens than its twin."""
+    try:
+        from flashedge.engine.vllm.inside.sampling.fused import mark_winners
+
+        compare_samplers(mark_winners, vocab, device)
+    except Exception as error:  # no compiler, a card that Triton does not know, ...
+        log.warning("tokens are drawn by PyTorch, which is slower than the kernel: %s", error)
+        return None
+    return mark_winners
+
+
+def compare_samplers(mark_winners: Sampler, vocab: int, device: torch.device) -> None:
+    """Raises RuntimeError if the kernel draws other tokens than PyTorch for any of `ROWS`."""
+    random = torch.Generator().manual_seed(0)
+    logits = (torch.randn(len(ROWS), vocab, generator=random) * 3).to(device)
+    indexed = list(enumerate(ROWS))
+    expected = logits.clone()
+    naive.sample(expected, indexed, naive.hash_tokens(vocab, device))
+    mark_winners(logits, pack_rows(indexed, device))
+    drawn, wanted = logits.argmax(1).tolist(), expected.argmax(1).tolist()
+    if drawn != wanted:
+        raise RuntimeError(f"the kernel draws {drawn} where PyTorch draws {wanted}")

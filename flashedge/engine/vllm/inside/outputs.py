@@ -64,9 +64,8 @@ class JoinedTokens:
         self._clock = clock
         self._sent_s = clock()
         self._kept: dict[str, tuple[int, EngineCoreOutput]] = {}
-        self._as_vllm: set[str] = set()
-        self._joined: set[str] = set()
-        self._uncertain: set[str] = set()
+        self._asked: dict[str, tuple[Any, dict[str, Any]]] = {}
+        """By name the parameters of the requests in the step that ends, and our part of them."""
 
     def begin_update(
         self,
@@ -75,20 +74,12 @@ class JoinedTokens:
         find_name: Callable[[str], str | None],
     ) -> None:
         """find_name: the front end's name of one of vLLM's requests, None for a draft."""
-        for wanted in (self._as_vllm, self._joined, self._uncertain):
-            wanted.clear()
+        self._asked.clear()
         for own in scheduled.num_scheduled_tokens:
             request, name = requests.get(own), find_name(own)
-            if request is None or name is None:
-                continue
-            params = request.sampling_params
-            args = read_args(params)
-            if not args.get(LOGPROBS):
-                self._as_vllm.add(name)
-            elif not args.get(EACH_TOKEN):
-                self._joined.add(name)
-            if params is not None and params.logprobs == TOP:  # the stock twin asks without a rule
-                self._uncertain.add(name)
+            if request is not None and name is not None:
+                params = request.sampling_params
+                self._asked[name] = params, read_args(params)
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs]) -> None:
         for client, of_client in list(outputs.items()):
@@ -110,11 +101,12 @@ class JoinedTokens:
     def _keep(self, client: int, output: EngineCoreOutput) -> EngineCoreOutput | None:
         """What to send of a request now. None: nothing."""
         name = output.request_id
-        if name in self._as_vllm:
+        params, args = self._asked.get(name, (None, {}))
+        if name in self._asked and not args.get(LOGPROBS):
             return output
-        if output.new_logprobs is not None:
-            pack_logprobs(output, with_entropies=name in self._uncertain)
-        if name not in self._joined:
+        if output.new_logprobs is not None:  # the stock twin asks for entropies without a rule
+            pack_logprobs(output, with_entropies=params is not None and params.logprobs == TOP)
+        if name not in self._asked or args.get(EACH_TOKEN):
             return output
         kept = self._kept.get(name)
         if not output.finished:

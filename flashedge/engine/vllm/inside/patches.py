@@ -40,48 +40,39 @@ class Patch:
     adds: bool = False
 
 
-def _replace(process: ProcessKind, target: str, replacement: str, reason: str) -> Patch:
+def _patch(
+    process: ProcessKind, target: str, replacement: str, reason: str, *, adds: bool = False
+) -> Patch:
     ours = f"flashedge.engine.vllm.{replacement}"
-    return Patch(process=process, target=target, replacement=ours, reason=reason)
-
-
-def _add_utility(name: str, replacement: str, reason: str) -> Patch:
-    """Let the daemon call a function between two engine steps, by `call_utility_async(name)`."""
-    return Patch(
-        process=ProcessKind.CORE,
-        target=f"vllm.v1.engine.core:EngineCore.flashedge_{name}",
-        replacement=f"flashedge.engine.vllm.inside.{replacement}",
-        reason=reason,
-        adds=True,
-    )
+    return Patch(process=process, target=target, replacement=ours, reason=reason, adds=adds)
 
 
 _DAEMON, _CORE, _WORKER = ProcessKind.DAEMON, ProcessKind.CORE, ProcessKind.WORKER
 _RUNNER = "vllm.v1.worker.gpu_model_runner:GPUModelRunner"
 
 PATCHES = (
-    _replace(_DAEMON, "vllm.v1.engine.utils:get_mp_context", "process.start:get_mp_context",
-             "Engine processes are forked from a server that has imported vLLM already."),
-    _replace(_DAEMON, "vllm.outputs:RequestOutput.add", "inside.outputs:join_outputs",
-             "Outputs that vLLM joins would lose the log-probabilities of the earlier one."),
-    _replace(_DAEMON, "vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
-             "serving.parser_pieces:feed_in_pieces",
-             "To parse an answer of many markers took time by the square of its length."),
-    _replace(_DAEMON, "vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
-             "serving.stop_strings:build_detokenizer",
-             "A stop string in a model's thinking ended the answer before it began."),
-    *(_replace(process, "vllm.config.vllm:VllmConfig.use_v2_model_runner",
-               "inside.runner_kind:uses_second_runner",
-               "The generator may have vLLM's second model runner, the verifier has the first.")
+    _patch(_DAEMON, "vllm.v1.engine.utils:get_mp_context", "process.start:get_mp_context",
+           "Engine processes are forked from a server that has imported vLLM already."),
+    _patch(_DAEMON, "vllm.outputs:RequestOutput.add", "inside.outputs:join_outputs",
+           "Outputs that vLLM joins would lose the log-probabilities of the earlier one."),
+    _patch(_DAEMON, "vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
+           "serving.parser_pieces:feed_in_pieces",
+           "To parse an answer of many markers took time by the square of its length."),
+    _patch(_DAEMON, "vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
+           "serving.stop_strings:build_detokenizer",
+           "A stop string in a model's thinking ended the answer before it began."),
+    *(_patch(process, "vllm.config.vllm:VllmConfig.use_v2_model_runner",
+             "inside.runner_kind:uses_second_runner",
+             "The generator may have vLLM's second model runner, the verifier has the first.")
       for process in ProcessKind),
-    *(_replace(_WORKER, f"vllm.v1.worker.{module}:allocate_kv_cache", "inside.kv.tensor:allocate",
-               "Two engines share one device: KV blocks get memory only while in use.")
+    *(_patch(_WORKER, f"vllm.v1.worker.{module}:allocate_kv_cache", "inside.kv.tensor:allocate",
+             "Two engines share one device: KV blocks get memory only while in use.")
       for module in ("gpu_model_runner", "gpu.attn_utils")),
-    _replace(_WORKER, "vllm.v1.sample.sampler:batched_count_greater_than",
-             "inside.sampling.on_cpu:count_at_least",
-             "Nobody reads a token's rank, and to count it took a quarter of a search's step."),
-    *(_replace(_WORKER, f"{_RUNNER}.{name}", f"inside.determinism.runner:{replacement}",
-               "Deterministic requests are computed in passes of one shape.")
+    _patch(_WORKER, "vllm.v1.sample.sampler:batched_count_greater_than",
+           "inside.sampling.on_cpu:count_at_least",
+           "Nobody reads a token's rank, and to count it took a quarter of a search's step."),
+    *(_patch(_WORKER, f"{_RUNNER}.{name}", f"inside.determinism.runner:{replacement}",
+             "Deterministic requests are computed in passes of one shape.")
       for name, replacement in (
           ("_prepare_inputs", "prepare_inputs"),
           ("_determine_batch_execution_and_padding", "determine_padding"),
@@ -89,50 +80,26 @@ PATCHES = (
           ("_sample", "sample"),
           ("_pool", "pool"),
       )),
-    _replace(_WORKER, f"{_RUNNER}.sample_tokens", "inside.determinism.one_by_one:sample_tokens",
-             "The tokens of a pass can't be told by one placeholder for each request."),
-    _replace(_CORE, "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
-             "inside.determinism.one_by_one:step_with_batch_queue",
-             "A pass of deterministic requests begins where the step before it ended."),
-    _replace(_WORKER,
-             "vllm.model_executor.layers.pooler.tokwise.heads:TokenClassifierPoolerHead"
-             ".forward_chunk",
-             "inside.determinism.runner:forward_chunk",
-             "Scores of deterministic searches need a head of one shape."),
-    _replace(_WORKER, "tqdm.std:tqdm.display", "inside.start_stages:report_bar",
-             "vLLM's progress bars go to the daemon's start line, and do not fill its log."),
-    _replace(_CORE, "vllm.v1.executor.multiproc_executor:get_mp_context",
-             "inside.start_stages:get_mp_context",
-             "A worker of its own says what it does while it starts, as an engine on one card."),
-    _replace(_CORE, "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-             "inside.guided_steps:create_grammar",
-             "A search generates a path step by step, and its grammar has to go on with it."),
-    _add_utility("begin", "kv.quota:begin",
-                 "The daemon asks a new engine for its blocks and their size."),
-    _add_utility("beat", "calls:beat",
-                 "An engine that hangs is found by the answer it does not give."),
-    _add_utility("add_requests", "calls:add_requests",
-                 "The paths of a level arrive together, so that one step takes them all."),
-    _add_utility("measure_memory", "kv.quota:measure_memory",
-                 "The memory plan needs to know what each engine takes without its KV."),
-    _add_utility("view", "kv.quota:view", "The KV split follows each engine's load."),
-    _add_utility("set_quota", "kv.quota:set_quota",
-                 "The KV split moves memory between the engines."),
-    _add_utility("offload", "kv.quota:offload",
-                 "An engine gives its KV memory up to the other one."),
-    _add_utility("restore", "kv.quota:restore", "An engine gets its KV back after an offload."),
-    _add_utility("list_complete_drafts", "calls:list_complete_drafts",
-                 "The runtime has complete drafts scored before the search asks for them."),
-    _add_utility("drop_unused_drafts", "calls:drop_unused_drafts",
-                 "A decided level makes the drafts of discarded paths useless."),
-    _add_utility("end_run", "calls:end_run", "A run's drafts end with it."),
-    _add_utility("rank_programs", "calls:rank_programs",
-                 "Waiting requests run in the order of their programs, which the daemon decides."),
-    _add_utility("set_replay_shape", "calls:set_replay_shape",
-                 "The self-test chooses the shape of passes by what the device's kernels keep"
-                 " equal."),
-    _add_utility("speculation", "calls:get_counters",
-                 "Tests and benchmarks count what drafts saved."),
+    _patch(_WORKER, f"{_RUNNER}.sample_tokens", "inside.determinism.runner:sample_tokens",
+           "The tokens of a pass can't be told by one placeholder for each request."),
+    _patch(_CORE, "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
+           "inside.determinism.passes:step_with_batch_queue",
+           "A pass of deterministic requests begins where the step before it ended."),
+    _patch(_WORKER,
+           "vllm.model_executor.layers.pooler.tokwise.heads:TokenClassifierPoolerHead"
+           ".forward_chunk",
+           "inside.determinism.runner:forward_chunk",
+           "Scores of deterministic searches need a head of one shape."),
+    _patch(_WORKER, "tqdm.std:tqdm.display", "inside.start_stages:report_bar",
+           "vLLM's progress bars go to the daemon's start line, and do not fill its log."),
+    _patch(_CORE, "vllm.v1.executor.multiproc_executor:get_mp_context",
+           "inside.start_stages:get_mp_context",
+           "A worker of its own says what it does while it starts, as an engine on one card."),
+    _patch(_CORE, "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
+           "inside.guided_steps:create_grammar",
+           "A search generates a path step by step, and its grammar has to go on with it."),
+    _patch(_CORE, "vllm.v1.engine.core:EngineCore.flashedge_call", "inside.calls:call",
+           "The daemon calls our functions between two engine steps.", adds=True),
 )  # fmt: skip
 
 

@@ -10,43 +10,34 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
+from flashedge.engine.vllm.inside.keys import SECOND_RUNNER, read_config
 from flashedge.errors import EngineError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
-class RunnerKind(StrEnum):
-    FIRST = "first"
-    SECOND = "second"
-
-
-MODULES = {
-    RunnerKind.FIRST: "vllm.v1.worker.gpu_model_runner",
-    RunnerKind.SECOND: "vllm.v1.worker.gpu.model_runner",
-}
-"""Where vLLM defines the class of each. A CPU's runners derive from them."""
+MODULES = {"first": "vllm.v1.worker.gpu_model_runner", "second": "vllm.v1.worker.gpu.model_runner"}
+"""Where vLLM defines the class of each kind of runner. A CPU's runners derive from these."""
 
 
 def uses_second_runner(self: VllmConfig) -> bool:
     """Stand for vLLM's property, by which one environment has one runner for all of its engines."""
-    ours: dict[str, Any] = self.additional_config.get(ARGS_KEY, {})
-    return bool(ours.get(SECOND_RUNNER, False))
+    return bool(read_config(self).get(SECOND_RUNNER))
 
 
-def find_kind(runner: Any) -> RunnerKind | None:
+def find_kind(runner: Any) -> str | None:
+    """Returns a key of `MODULES`, or None for a runner of neither kind."""
     modules = {base.__module__ for base in type(runner).__mro__}
     return next((kind for kind, module in MODULES.items() if module in modules), None)
 
 
 def check_runner(runner: Any, config: VllmConfig) -> None:
-    asked = RunnerKind.SECOND if uses_second_runner(config) else RunnerKind.FIRST
-    found = find_kind(runner)
-    if found is not asked:
+    """Raises EngineError if it is not of the kind that the engine was prepared for."""
+    asked = "second" if uses_second_runner(config) else "first"
+    if find_kind(runner) != asked:
         raise EngineError(
             f"vLLM computes with {type(runner).__module__}.{type(runner).__qualname__}, and not"
             f" with its {asked} model runner, for which FlashEdge has prepared the engine"

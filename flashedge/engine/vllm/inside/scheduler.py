@@ -3,7 +3,7 @@
 vLLM's own calls reach this class alone. It forwards them to its features, so that the order in
 which they have their say can be read here:
 
-    programs     in which order waiting requests run            program_order
+    programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
     passes       deterministic requests                         determinism.passes, .windows
     boundaries   where steps end                                boundaries
@@ -13,7 +13,8 @@ which they have their say can be read here:
 
 A feature does nothing until a request, or the daemon, asks for it.
 
-Ref: arXiv 2509.00195 §4.1, arXiv 2601.17768 §4. Checked with vLLM 0.32.0.
+Ref: arXiv 2509.00195 §4.1, arXiv 2601.17768 §4, arXiv 2412.20993 App. D.3.1; ADR 18. Checked with
+vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -22,9 +23,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from multiprocessing import connection
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -37,10 +37,10 @@ from vllm.v1.request import Request, RequestStatus
 from flashedge.engine.vllm.inside.boundaries import StepBoundaries
 from flashedge.engine.vllm.inside.determinism.passes import Passes
 from flashedge.engine.vllm.inside.determinism.windows import find_pass
+from flashedge.engine.vllm.inside.keys import PROGRAM, read_args
 from flashedge.engine.vllm.inside.kv.quota import KvQuota
 from flashedge.engine.vllm.inside.outputs import JoinedTokens
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-from flashedge.engine.vllm.inside.program_order import ProgramOrder
 from flashedge.engine.vllm.inside.speculation import Speculation
 from flashedge.engine.vllm.inside.step_record import StepsInFlight
 
@@ -200,6 +200,38 @@ class EdgeScheduler(AsyncScheduler):
         return {**self.kv.view(), "replays": dict(self.passes.counters)}
 
 
+class ProgramOrder:
+    """Sorts waiting requests by their programs, whose order the daemon sends between two steps.
+
+    All requests of a program carry its key and keep the order of their arrival. Requests of an
+    unknown program go last. What runs is not interrupted, and no token depends on the order. The
+    prefix cache does not follow it: vLLM evicts what was used longest ago, the end of a prompt
+    before its beginning, and an agent whose last request is over comes back with the same history.
+    """
+
+    def __init__(self) -> None:
+        self.reordered = 0
+        self._places: Mapping[str | None, int] = {}
+
+    def rank(self, keys: Sequence[str]) -> None:
+        self._places = {key: place for place, key in enumerate(keys)}
+
+    def sort(self, waiting: Any) -> None:
+        """Between two steps no draft is in the queue, so none gets before a standard request."""
+        if not self._places:
+            return
+
+        def find_place(request: Any) -> int:
+            args = read_args(request.sampling_params or request.pooling_params)
+            return self._places.get(args.get(PROGRAM), len(self._places))
+
+        before = list(waiting)
+        if (in_order := sorted(before, key=find_place)) != before:
+            waiting.clear()
+            waiting.extend(in_order)
+            self.reordered += 1
+
+
 def _die_with_daemon() -> None:
     """End this engine process when the daemon is killed: multiprocessing gives every child a pipe
     that only the daemon holds open. (PR_SET_PDEATHSIG would watch the fork server.)"""
@@ -208,7 +240,7 @@ def _die_with_daemon() -> None:
         return  # in the daemon's own process (tests)
 
     def watch() -> None:
-        connection.wait([daemon.sentinel])
+        daemon.join()
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=watch, name="die-with-daemon", daemon=True).start()

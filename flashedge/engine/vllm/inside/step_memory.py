@@ -26,7 +26,7 @@ from vllm.v1.worker.gpu.input_batch import InputBatch
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.inside.noise import PositionNoise
-from flashedge.engine.vllm.inside.runner_kind import RunnerKind, find_kind
+from flashedge.engine.vllm.inside.runner_kind import find_kind
 from flashedge.models.memory.engine_memory import CONTEXT_BYTES
 
 
@@ -73,7 +73,7 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
 
 def run_forward(runner: Any) -> Any:
     """Returns all hidden states, and those of the last token of each sequence."""
-    if find_kind(runner) is RunnerKind.SECOND:
+    if find_kind(runner) == "second":
         return runner._dummy_run(runner.max_num_tokens, skip_attn=True, is_profile=True)
     return runner._dummy_run(
         runner.max_num_tokens,
@@ -90,7 +90,7 @@ def sample(runner: Any, last: torch.Tensor) -> int:
     count, rows = logits.numel(), len(logits)
     ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
     params = SamplingParams(temperature=0.0, logprobs=0, extra_args={ARGS_KEY: ours})
-    if find_kind(runner) is RunnerKind.SECOND:
+    if find_kind(runner) == "second":
         for slot in range(rows):  # all are free: no request is open
             runner.sampler.add_request(slot, params)
         runner.sampler.apply_staged_writes()

@@ -7,9 +7,9 @@ requests of the unfinished step may be what ended it, and all others are innocen
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import multiprocessing
-import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,92 +17,89 @@ from typing import Any
 
 from flashedge.engine.vllm.inside.keys import STEP_RECORD
 
-RECORD_BYTES = 1 << 17
-"""Size of the memory. It holds the names of some 6,000 requests."""
 FATAL = ("EngineCore failed to start.", "EngineCore encountered a fatal error.")
 """vLLM logs the error that ends an engine process in a record that begins like one of these."""
 SHORTAGES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """What errors of PyTorch say that are no OutOfMemoryError and yet mean that memory was short."""
-
+FAULT_BYTES, NAMES_BYTES = 1000, 130_000
+"""Room for an error's text, and for the names of some 6,000 requests."""
 ANY = b"*"
 
-_PROGRESS = struct.Struct("<Q")
-_STATE = struct.Struct("<BBHII")
-"""Whether a step is under way, whether memory was short, the lengths of fault and names, and the
-tokens of the step."""
-_FAULT_AT, _FAULT_BYTES = 24, 1000
-_NAMES_AT = _FAULT_AT + _FAULT_BYTES
+
+class _Shared(ctypes.Structure):
+    """The memory that both processes see."""
+
+    _fields_ = (
+        ("progress", ctypes.c_uint64),
+        ("is_in_step", ctypes.c_bool),
+        ("is_memory_short", ctypes.c_bool),
+        ("tokens", ctypes.c_uint32),
+        ("fault", ctypes.c_char * FAULT_BYTES),
+        ("names", ctypes.c_char * NAMES_BYTES),
+    )
+
+
+RECORD_BYTES = ctypes.sizeof(_Shared)
 
 
 class StepRecord:
     def __init__(self, memory: Any) -> None:
         """memory: a writable buffer of `RECORD_BYTES`, which begins as zeros."""
-        self._bytes = memoryview(memory).cast("B")
+        self._shared = _Shared.from_buffer(memory)
 
     # ------------------------------------------------------------ for the engine process
 
     def begin_step(self, requests: Iterable[str] | None, tokens: int = 0) -> None:
-        """None: nobody can say which requests."""
+        """requests: None if nobody can say which. tokens: of the step."""
         names = ANY if requests is None else "\n".join(requests).encode()
-        if len(names) > len(self._bytes) - _NAMES_AT:
-            names = ANY
-        self._bytes[_NAMES_AT : _NAMES_AT + len(names)] = names
-        self._write_state(in_step=True, names=len(names), tokens=tokens)
+        self._shared.names = names if len(names) <= NAMES_BYTES else ANY
+        self._shared.tokens, self._shared.is_in_step = tokens, True
         self.note_progress()
 
     def end_step(self) -> None:
         self.note_progress()  # first, so that nobody sees a long step's end before its progress
-        self._write_state(in_step=False)
+        self._shared.tokens, self._shared.is_in_step = 0, False
 
     def note_progress(self) -> None:
         """Count a sign of life. Work that can take long outside a step calls it now and then."""
-        _PROGRESS.pack_into(self._bytes, 0, (self.progress + 1) % (1 << 64))
+        self._shared.progress += 1
 
     def note_fault(self, error: BaseException) -> None:
         root = find_root(error)
-        text = f"{type(root).__name__}: {root}".encode()[:_FAULT_BYTES]
-        self._bytes[_FAULT_AT : _FAULT_AT + len(text)] = text
-        in_step, _, _, *rest = self._read_state()
-        _STATE.pack_into(self._bytes, 8, in_step, is_memory_short(root), len(text), *rest)
-
-    def _write_state(self, *, in_step: bool, names: int = 0, tokens: int = 0) -> None:
-        _, short, fault, *_ = self._read_state()
-        _STATE.pack_into(self._bytes, 8, in_step, short, fault, names, tokens)
-
-    def _read_state(self) -> tuple[int, ...]:
-        return _STATE.unpack_from(self._bytes, 8)
+        self._shared.fault = f"{type(root).__name__}: {root}".encode()[:FAULT_BYTES]
+        self._shared.is_memory_short = is_memory_short(root)
 
     # ------------------------------------------------------------ for the daemon
 
     @property
     def progress(self) -> int:
-        return int(_PROGRESS.unpack_from(self._bytes, 0)[0])
+        return int(self._shared.progress)
 
     @property
     def is_in_step(self) -> bool:
-        return bool(self._read_state()[0])
+        return bool(self._shared.is_in_step)
 
     @property
     def tokens(self) -> int:
-        return self._read_state()[4]
+        """Those of the unfinished step, or 0."""
+        return int(self._shared.tokens)
 
     @property
     def is_memory_short(self) -> bool:
-        return bool(self._read_state()[1])
+        return bool(self._shared.is_memory_short)
 
     @property
     def fault(self) -> str | None:
-        length = self._read_state()[2]
-        lines = bytes(self._bytes[_FAULT_AT : _FAULT_AT + length]).decode(errors="replace")
-        return lines.strip().splitlines()[0] if lines.strip() else None
+        """The first line of the error that ended the process. None: it wrote none."""
+        text = self._shared.fault.decode(errors="replace").strip()
+        return text.splitlines()[0] if text else None
 
     def holds(self, request: str) -> bool:
         """Whether this request is in an unfinished step. vLLM appends a hyphen and eight letters to
         its name."""
-        in_step, _, _, length, _ = self._read_state()
-        names = bytes(self._bytes[_NAMES_AT : _NAMES_AT + length])
-        if not in_step or names == ANY:
-            return bool(in_step)
+        names = self._shared.names
+        if not self.is_in_step or names == ANY:
+            return self.is_in_step
         return any(request in (n, n.rpartition("-")[0]) for n in names.decode().split("\n"))
 
 

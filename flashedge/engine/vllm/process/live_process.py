@@ -256,11 +256,13 @@ class LiveProcess:
             gc.collect()  # see _build
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method that `inside.patches` adds. Raises ProcessEnded if the process ends first;
+        """Call a function of `inside.calls`. Raises ProcessEnded if the process ends first;
         vLLM itself would let the call wait without end."""
         assert self.llm is not None, "it was started"
         assert self._ended is not None, "it was started"
-        call: Awaitable[Any] = self.llm.engine_core.call_utility_async(f"flashedge_{method}", *args)
+        call: Awaitable[Any] = self.llm.engine_core.call_utility_async(
+            "flashedge_call", method, args
+        )
         answer = asyncio.ensure_future(call)
         try:
             await asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -71,6 +71,6 @@ class Outbox:
             return
         try:
             packed = list(requests.values())
-            await self._client.call_utility_async("flashedge_add_requests", packed)
+            await self._client.call_utility_async("flashedge_call", "add_requests", [packed])
         except Exception as error:  # any: those who wait for answers have to know
             self._fail(list(requests), error)

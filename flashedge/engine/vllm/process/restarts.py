@@ -299,7 +299,7 @@ class EngineProcess:
             self.options = smaller
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method that `inside.patches` adds to the engine core. Raises EngineDead."""
+        """Call a function of `inside.calls` in the process. Raises EngineDead."""
         live = self._live
         if live is None or not self._accepts_calls:
             raise self._make_error(f"is {self._state}")

@@ -17,7 +17,7 @@ from flashedge.engine import platform
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.engine_options import EngineOptions, build_options
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, PLAIN_SAMPLING
 from flashedge.errors import ConfigError
 from flashedge.models.memory.engine_memory import choose_graph_sizes
 from flashedge.models.registry import BUNDLED, find_pair
@@ -54,6 +54,7 @@ def test_two_engines_start_on_one_card_and_draw_by_the_kernel_unless_told() -> N
 
 
 def test_only_a_generator_on_a_card_captures_graphs() -> None:
+    assert platform.BLOCK_TOKENS == {"cpu": 32, "cuda": 16}
     graphs = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 100)
     for samples, on_card in product((True, False), repeat=2):
         found = choose_graph_sizes(100, samples=samples, on_card=on_card)
@@ -81,7 +82,7 @@ def test_online_quantization_leaves_the_heads_alone(method: str) -> None:
 def test_the_kv_of_an_engine_on_several_cards_is_fixed() -> None:
     for cards, is_fixed in ((1, False), (2, True)):
         args = replace(OPTIONS, cards=cards).build_args()
-        assert args.additional_config[ARGS_KEY][KV_KEY].get(KV_FIXED, False) == is_fixed
+        assert args.additional_config[ARGS_KEY].get(KV_FIXED, False) == is_fixed
 
 
 @pytest.mark.parametrize("wanted", [None, True, False])

@@ -13,9 +13,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flashedge.engine.vllm.inside.kv.worker import SaveArea
-from flashedge.engine.vllm.inside.noise import PositionNoise
+from flashedge.engine.vllm.inside.noise import PositionNoise, TokenDrawer
 from flashedge.engine.vllm.inside.sampling import naive
-from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
 from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 from tests.support.sampling_rows import make_row
 

@@ -25,6 +25,7 @@ from flashedge.engine.vllm.inside.kv.blocks import (
     KvRange,
 )
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
+from tests.support.guarded_pages import GuardedPages
 from tests.support.host_driver import GRANULE, HostDriver, make_tensor
 
 BLOCKS = 12
@@ -87,7 +88,7 @@ PAGE = mmap.PAGESIZE
 
 
 def make_range(granule: int) -> tuple[HostPages, KvRange, Sequence[torch.Tensor]]:
-    pages = HostPages(32 * PAGE, granule, guarded=True)
+    pages = GuardedPages(32 * PAGE, granule)
     layers = pages.tensor.view(2, 8, 2 * PAGE).unbind(0)
     return pages, KvRange(pages, layers, 8), layers
 

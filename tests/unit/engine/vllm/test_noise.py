@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashedge.engine.vllm.inside.noise import ROWS, compare_samplers, load_kernel
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.drawer import ROWS, compare_samplers, load_kernel
 from flashedge.engine.vllm.inside.sampling.naive import (
     IndexedRow,
     draw_gumbel,

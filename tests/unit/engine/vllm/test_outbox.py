@@ -52,8 +52,8 @@ class Client:
         if request_ids:
             self.said.append(("abort", request_ids))
 
-    async def call_utility_async(self, method: str, packed: list[bytes]) -> None:
-        self.said.append((method, packed))
+    async def call_utility_async(self, method: str, name: str, args: list[Any]) -> None:
+        self.said.append((f"{method} {name}", args))
         if not self.answers:
             await asyncio.Event().wait()
 
@@ -91,11 +91,11 @@ class Core:
 
 
 def deliver(said: tuple[str, Any]) -> Core:
-    method, packed = said
-    assert method == "flashedge_add_requests"
-    core = Core()
-    calls.add_requests(core, packed)  # type: ignore[arg-type]
-    return core
+    method, args = said
+    assert method == "flashedge_call add_requests"
+    core: Any = Core()
+    calls.call(core, "add_requests", args)
+    return core  # type: ignore[no-any-return]
 
 
 @pytest.fixture
@@ -179,7 +179,7 @@ async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) 
 async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:
     error = RuntimeError("Server shutting down")
 
-    async def refuse(method: str, packed: list[bytes]) -> None:
+    async def refuse(*args: object) -> None:
         raise error
 
     client.call_utility_async = refuse

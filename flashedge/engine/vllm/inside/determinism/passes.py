@@ -9,6 +9,11 @@ is forgotten, and nothing behind this scheduler sees a token that is not verifie
 Whole windows of a prompt are computed by prefill passes, the last one by the pass that draws the
 first token. Without a deterministic request every step is vLLM's own.
 
+An asynchronous engine schedules a step while the one before is computed, but a pass begins where
+the step before ended. So while a deterministic request is open, the core ends the steps in flight
+and waits for the outputs of each step, and the model runner copies the drawn tokens to the host at
+once.
+
 Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
 
@@ -23,13 +28,20 @@ from typing import Any
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import create_request_queue
+from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.determinism.one_by_one import mark_alone
-from flashedge.engine.vllm.inside.determinism.windows import Replay, ReplayPass, Windows, find_pass
+from flashedge.engine.vllm.inside.determinism.windows import (
+    ALONE,
+    Replay,
+    ReplayPass,
+    Windows,
+    find_pass,
+)
 from flashedge.scheduling.determinism import MAX_WAIT, BatchState, StepKind, choose_step
 
+_step_with_batch_queue = EngineCore.step_with_batch_queue
 COUNTERS = (
     "stock_steps",  # steps without a deterministic request: vLLM's own, called as it is
     "shared_steps",  # vLLM's own steps while there was one
@@ -209,7 +221,7 @@ class Passes:
     def _schedule_pass(
         self, stock: Schedule, requests: list[Request], tokens: int
     ) -> SchedulerOutput:
-        assert not any(r.num_in_flight_tokens for r in requests), "see `one_by_one`"
+        assert not any(r.num_in_flight_tokens for r in requests), "see `step_with_batch_queue`"
         output = self._schedule_some(stock, requests, tokens)
         self._pass_began = time.perf_counter()
         self._admits = output.total_num_scheduled_tokens > 0
@@ -243,7 +255,7 @@ class Passes:
         their blocks: vLLM schedules no guesses for them."""
         if not self.is_open:
             return
-        mark_alone(output)
+        setattr(output, ALONE, True)
         if self.windows.step is StepKind.SHARED or not output.num_scheduled_tokens:
             return
         guesses: dict[str, list[int]] = {}
@@ -259,10 +271,7 @@ class Passes:
                     output.total_num_scheduled_tokens += missing
                     output.scheduled_spec_decode_tokens[name] = guess
                 guesses[name] = guess or []
-        ReplayPass(rows=self.count_rows(output), guesses=guesses).attach(output)
-
-    def count_rows(self, output: SchedulerOutput) -> int:
-        return self.windows.shape.rows
+        ReplayPass(rows=self.windows.shape.rows, guesses=guesses).attach(output)
 
     def preempt_for(self, request: Request) -> bool:
         """Preempt the last request that the pass hides. False if there is none, or if `request`
@@ -399,3 +408,28 @@ def _put_back(queue: Any, shown: Collection[Request], left: Iterable[Request]) -
     queue.clear()
     queue.extend([*(request for request in left if request not in before), *kept])
     return queue
+
+
+# ---------------------------------------------------------------- one step after the other
+
+
+def step_with_batch_queue(self: EngineCore) -> Any:
+    """While there is a deterministic request: end the steps in flight, then compute one."""
+    passes = getattr(self.scheduler, "passes", None)
+    if passes is None or not passes.is_open:
+        for future, *_ in self.batch_queue:
+            if future.done():  # a step whose sampling could not begin: the next one would fail for
+                future.result()  # want of its tokens, and hide why
+        return _step_with_batch_queue(self)
+    if not self.batch_queue:
+        return self.step()
+    future, scheduled, executed = self.batch_queue.pop()
+    with self.log_error_detail(scheduled):
+        ran = future.result()
+        if ran is None:
+            executed.result()  # raises what ended the step
+            raise RuntimeError("a step ended without outputs")
+    self._process_aborts_queue()
+    outputs = self.scheduler.update_from_output(scheduled, ran)
+    self._attach_weight_version(outputs)
+    return outputs, True

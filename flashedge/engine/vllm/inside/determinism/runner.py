@@ -29,7 +29,7 @@ from vllm.model_executor.layers.pooler.tokwise.heads import TokenClassifierPoole
 from vllm.v1.outputs import SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from flashedge.engine.vllm.inside.determinism.windows import ReplayPass, find_pass
+from flashedge.engine.vllm.inside.determinism.windows import ALONE, ReplayPass, find_pass
 from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
 from flashedge.engine.vllm.inside.noise import PositionNoise, make_row
 from flashedge.engine.vllm.inside.sampling.naive import IndexedRow
@@ -38,6 +38,7 @@ _prepare_inputs = GPUModelRunner._prepare_inputs
 _determine_padding = GPUModelRunner._determine_batch_execution_and_padding
 _build_attention_metadata = GPUModelRunner._build_attention_metadata
 _sample = GPUModelRunner._sample
+_sample_tokens = GPUModelRunner.sample_tokens
 _pool = GPUModelRunner._pool
 _forward_chunk = TokenClassifierPoolerHead.forward_chunk
 _CURRENT = "_flashedge_pass"
@@ -101,6 +102,19 @@ def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
     if replay_pass is None or not replay_pass.is_verify:
         return _sample(self, logits, spec_decode_metadata)
     return draw_verified(self, logits, replay_pass)
+
+
+def sample_tokens(self: GPUModelRunner, grammar_output: Any) -> Any:
+    """Copy the drawn tokens to the host at once: those of a pass can't be told by one placeholder
+    for each request."""
+    state = self.execute_model_state
+    if state is None or not getattr(state.scheduler_output, ALONE, False):
+        return _sample_tokens(self, grammar_output)
+    was_async, self.use_async_scheduling = self.use_async_scheduling, False
+    try:
+        return _sample_tokens(self, grammar_output)
+    finally:
+        self.use_async_scheduling = was_async
 
 
 def pool(

@@ -17,12 +17,15 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, REPLAY_SHAPE, SALT, read_args
+from flashedge.engine.vllm.inside.keys import DETERMINISTIC, SALT, read_args
 from flashedge.scheduling.determinism import ReplayShape, StepKind
 
 PAD = 0
 """Stands where a window has no candidate: a guess like any other."""
 _PASS = "flashedge_pass"
+ALONE = "flashedge_alone"
+"""The attribute of a SchedulerOutput whose step begins where the one before ended. vLLM pickles it
+along to workers in other processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,9 +105,6 @@ class Windows:
         self._scheduler = scheduler
         self.replays: dict[str, Replay] = {}
         self.shape = ReplayShape(window=scheduler.block_size)
-        config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
-        if (found := config.get(REPLAY_SHAPE)) is not None:
-            self.set_shape(ReplayShape.from_json(found))
         self.step = StepKind.SHARED
 
     def set_shape(self, shape: ReplayShape) -> None:

@@ -15,11 +15,13 @@ import logging
 import mmap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+log = logging.getLogger(__name__)
 
 OS = "os"  # unmapped memory goes back to the operating system
 DEVICE = "device"  # it goes back to the device
@@ -27,7 +29,6 @@ KEPT = "kept"  # it stays allocated: only the quota changes
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Pages(Protocol):
@@ -50,36 +51,22 @@ class HostPages:
 
     mechanism = OS
 
-    def __init__(self, size: int, granule: int = mmap.PAGESIZE, *, guarded: bool = False) -> None:
-        """guarded: touching memory that is not mapped kills the process, as on CUDA (for tests)."""
+    def __init__(self, size: int, granule: int = mmap.PAGESIZE) -> None:
         self.granule = granule
-        self._guarded = guarded
         whole = -(-size // granule) * granule
         self._memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         everything = torch.frombuffer(self._memory, dtype=torch.int8)
         self._address = everything.data_ptr()
         self.tensor = everything[:size]
-        if guarded:
-            self._protect(0, whole, 0)
 
-    def map(self, first: int, count: int) -> None:
-        if self._guarded:
-            self._protect(
-                first * self.granule, count * self.granule, mmap.PROT_READ | mmap.PROT_WRITE
-            )
+    def map(self, first: int, count: int) -> None: ...
 
     def unmap(self, first: int, count: int) -> int:
         """Pages return all zero. NaN would spread in attention, from masked positions too."""
         start, size = first * self.granule, count * self.granule
         if _libc.madvise(self._address + start, size, mmap.MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise could not return KV memory to the system")
-        if self._guarded:
-            self._protect(start, size, 0)
         return size
-
-    def _protect(self, start: int, size: int, allowed: int) -> None:
-        if _libc.mprotect(self._address + start, size, allowed) != 0:
-            raise OSError(ctypes.get_errno(), "mprotect failed")
 
 
 class FixedPages:
@@ -97,9 +84,8 @@ class FixedPages:
         return 0
 
 
-class GranuleSpan(NamedTuple):
-    first: int
-    length: int
+GranuleSpan = tuple[int, int]
+"""(first granule, how many)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +132,7 @@ class Granules:
 
 def _find_spans(chosen: NDArray[np.bool_]) -> list[GranuleSpan]:
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
-    return [GranuleSpan(int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
-log = logging.getLogger(__name__)
+    return [(int(a), int(b - a)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 
 
 class KvRange:

@@ -10,6 +10,7 @@ This has not run on a card yet. It is tested with a driver made of host memory
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,8 +28,8 @@ class CudaPages:
     mechanism = DEVICE
 
     def __init__(self, size: int, device: int, driver: ModuleType | None = None) -> None:
-        self._driver = driver or _load_driver()
-        d = self._driver
+        self._driver: Any = driver or importlib.import_module("cuda.bindings.driver")
+        d = self._driver  # a dependency of torch for CUDA
         self._memory = d.CUmemAllocationProp()
         self._memory.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
         self._memory.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
@@ -85,12 +86,6 @@ class CudaPages:
         if error != self._driver.CUresult.CUDA_SUCCESS:
             raise RuntimeError(f"{name}: {error.name}")
         return found[0] if found else None
-
-
-def _load_driver() -> ModuleType:
-    from cuda.bindings import driver  # type: ignore[import-not-found]  # a dependency of torch for CUDA
-
-    return driver
 
 
 def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:

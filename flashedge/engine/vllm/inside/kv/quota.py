@@ -22,8 +22,8 @@ from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside import start_stages
-from flashedge.engine.vllm.inside.keys import KV_START
-from flashedge.engine.vllm.inside.kv.tensor import get_kv_range, read_settings
+from flashedge.engine.vllm.inside.keys import KV_START, read_config
+from flashedge.engine.vllm.inside.kv.tensor import get_kv_range
 
 RequestFilter = Callable[[Request], bool]
 
@@ -32,24 +32,18 @@ class KvQuota:
     def __init__(self, scheduler: Any, reclaim: Callable[[RequestFilter], bool]) -> None:
         self._scheduler, self._reclaim = scheduler, reclaim
         self._pool = scheduler.kv_cache_manager.block_pool
+        self._usable_blocks = self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
+        self._block_tokens = int(scheduler.cache_config.block_size)
         self.preempted = 0
         self._reserved: list[Any] = []
         self._newly_reserved: set[int] = set()  # ids that `collect_reserved` has not returned yet
         self.quota = self._usable_blocks
         """Blocks that may be used, as last set."""
-        self._reserves_last = KV_START in read_settings(scheduler.vllm_config)
+        self._reserves_last = KV_START in read_config(scheduler.vllm_config)
         if self._reserves_last:
             self.set_quota(get_kv_range().count_claimed() - 1)  # one is vLLM's null block
 
     # ------------------------------------------------------------ quota
-
-    @property
-    def _usable_blocks(self) -> int:
-        return self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
-
-    @property
-    def _block_tokens(self) -> int:
-        return int(self._scheduler.cache_config.block_size)
 
     def set_quota(self, blocks: int) -> int:
         """Preempts if necessary. Returns the quota granted: at least one request of full length."""

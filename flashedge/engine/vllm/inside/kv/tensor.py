@@ -9,14 +9,14 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.v1.worker import utils
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
+from flashedge.engine.vllm.inside.keys import KV_FIXED, KV_START, read_config
 from flashedge.engine.vllm.inside.kv.blocks import FixedPages, HostPages, KvRange, Pages
 from flashedge.engine.vllm.inside.runner_kind import uses_second_runner
 from flashedge.errors import EngineError
@@ -50,8 +50,7 @@ def allocate(
 ) -> dict[str, torch.Tensor]:
     """Raises MemoryError if there is no memory for one request."""
     config = get_current_vllm_config()
-    settings = read_settings(config)
-    if settings.get(KV_FIXED):
+    if read_config(config).get(KV_FIXED):
         views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
         storage = next(iter(views.values())).untyped_storage()  # that all of them lie in
         buffer = torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
@@ -63,8 +62,6 @@ def allocate(
             from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
 
             pages = CudaPages(size, device.index or 0)
-        elif guard := settings.get(KV_GUARDED):
-            pages = HostPages(size, guard, guarded=True)
         else:
             pages = HostPages(size)
         views = _lay_out(pages.tensor, kv_cache_config, layout, kernel_block_sizes)
@@ -75,13 +72,9 @@ def allocate(
     return views
 
 
-def read_settings(config: VllmConfig) -> Mapping[str, Any]:
-    return config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
-
-
 def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
     """Map the memory that the engine starts with: its share, or at least that of one request."""
-    share = read_settings(config).get(KV_START)
+    share = read_config(config).get(KV_START)
     if share is None:
         kv.claim(range(blocks))
         return

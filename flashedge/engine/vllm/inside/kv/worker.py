@@ -35,8 +35,7 @@ class KvMemory:
 
     @property
     def _save_area(self) -> SaveArea:
-        area = self.__dict__.setdefault("_flashedge_save_area", SaveArea())
-        assert isinstance(area, SaveArea)
+        area: SaveArea = self.__dict__.setdefault("_flashedge_save_area", SaveArea())
         return area
 
     def describe_kv_memory(self) -> dict[str, Any]:

@@ -56,11 +56,11 @@ def _mark_winner(logits, rows, stride, vocab, FIELDS: tl.constexpr, BLOCK: tl.co
     is_cut = (top_k > 0) | (top_p < 1.0)
 
     peak = float("-inf")
-    threshold = float("-inf")
+    kth = float("-inf")
     if is_cut:
         peak = _find_peak(row, vocab, temperature, BLOCK)
         if (top_k > 0) & (top_k < vocab) & (top_p < 1.0):
-            threshold = _find_kth(row, vocab, temperature, peak, top_k, BLOCK)
+            kth = _find_kth(row, vocab, temperature, peak, top_k, BLOCK)
 
     bound = float("-inf")  # the tokens ahead of (bound, bound_id) take part
     bound_id = vocab
@@ -73,20 +73,11 @@ def _mark_winner(logits, rows, stride, vocab, FIELDS: tl.constexpr, BLOCK: tl.co
             bound = tl.div_rn(tl.load(row + winner), temperature)
             bound_id = winner
             ahead, mass, total = _measure(
-                row, vocab, temperature, peak, threshold, top_k, bound, bound_id, tl.float32, BLOCK
+                row, vocab, temperature, peak, kth, top_k, bound, bound_id, tl.float32, BLOCK
             )
             if tl.abs(mass - top_p * total) <= EDGE * total:
                 ahead, mass, total = _measure(
-                    row,
-                    vocab,
-                    temperature,
-                    peak,
-                    threshold,
-                    top_k,
-                    bound,
-                    bound_id,
-                    tl.float64,
-                    BLOCK,
+                    row, vocab, temperature, peak, kth, top_k, bound, bound_id, tl.float64, BLOCK
                 )
             beyond_k = (top_k > 0) & (ahead >= top_k)
             beyond_p = (top_p < 1.0) & (ahead > 0) & (mass >= top_p * total)
@@ -138,7 +129,7 @@ def _measure(
     vocab,
     temperature,
     peak,
-    threshold,
+    kth,
     top_k,
     bound,
     bound_id,
@@ -160,12 +151,12 @@ def _measure(
         is_ahead = _is_ahead(scaled, ids, bound, bound_id)
         ahead += is_ahead.to(tl.int32)
         mass += tl.where(is_ahead, own, 0.0)
-        above += (scaled > threshold).to(tl.int32)
-        total += tl.where(scaled > threshold, own, 0.0)
+        above += (scaled > kth).to(tl.int32)
+        total += tl.where(scaled > kth, own, 0.0)
     whole = tl.sum(total, 0).to(tl.float64)
-    if threshold > float("-inf"):  # of the tokens at the threshold, so many belong to the top-k
+    if kth > float("-inf"):  # of the tokens at the kth, so many belong to the top-k
         rest = top_k - tl.sum(above, 0)
-        whole += rest * tl.exp(threshold.to(PRECISION) - peak.to(PRECISION)).to(tl.float64)
+        whole += rest * tl.exp(kth.to(PRECISION) - peak.to(PRECISION)).to(tl.float64)
     return tl.sum(ahead, 0), tl.sum(mass, 0).to(tl.float64), whole
 
 
