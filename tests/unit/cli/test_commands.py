@@ -365,11 +365,15 @@ def test_export_writes_known_formats_and_replaces_a_file_only_by_force(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
     export = ("runs", "export", "run-1", "-o")
-    cli.ends(2, "can't be written as .json", *export, str(tmp_path / "run.json"))
-    assert not (tmp_path / "run.json").exists()
+    for name in ("run.csv", "run.txt", "run.json"):
+        done = cli.ends(
+            2, f"can't be written as {Path(name).suffix}", *export, str(tmp_path / name)
+        )
+        assert "FILE.jsonl" in done.err
+        assert not (tmp_path / name).exists()
     to = tmp_path / "run.html"
     to.write_text("mine")
-    cli.ends(2, "--force", *export, str(to))
+    assert "exists" in cli.ends(2, "--force", *export, str(to)).err
     assert to.read_text() == "mine"
     assert cli(*export, str(to), "--force").code == 0
     assert to.read_text().startswith("<!doctype html>"), "the suffix chooses the format"

@@ -36,7 +36,8 @@ class ScoreDaemon(FakeDaemon):
             return refuse(503, "queue_full", **{"Retry-After": "0"})
         body = json.loads(self.requests[-1].content)
         if body.get("aggregate") == "max":
-            return refuse(400, "invalid_request")
+            error = {"message": "no max", "param": "aggregate", "code": "invalid_request"}
+            return httpx.Response(400, json={"error": error})
         given = body.get("solution", body.get("steps"))
         texts = [given] if isinstance(given, str) else given
         if any("long" in text for text in texts):
@@ -182,12 +183,13 @@ def test_a_line_that_is_refused_has_an_error(folder: Folder, daemon: ScoreDaemon
     )
     told = {"output": str(folder.target), "lines": 2, "failed": 1}
     assert json.loads(folder.ends(1, "", "--json").out) == told
-    assert folder.records()[1]["error"]["code"] == "context_length_exceeded"
+    error = {"code": "context_length_exceeded", "message": "600 tokens"}
+    assert folder.records()[1]["error"] == error
     asked = len(daemon.bodies("/v1/score"))
     folder.ends(1, "", "--retry-failed")
     assert len(daemon.bodies("/v1/score")) == asked + 1
     folder.target.unlink()
-    folder.ends(2, "", "--aggregate", "max")  # wrong settings end the command
+    folder.ends(2, "no max", "--aggregate", "max")  # wrong settings end the command
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,8 @@ HOSTED = [
 ]
 OWN = [{"type": "function", "name": "f", "parameters": SCHEMA}]
 WEB = {"type": "web_search"}
+WHOLE = "send the whole conversation"
+ANTHROPIC = " is Anthropic's own; leave it out, or give a tool of your own with an input_schema"
 REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
     *((CONVERSATIONS, {"tool_choice": each}, "tool_choice", "no tools") for each in FORCED),
     (CONVERSATIONS, {"tools": [], "tool_choice": "required"}, "tool_choice", "no tools"),
@@ -206,11 +208,16 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
     ((CHAT,), {"function_call": {"name": "f"}}, "function_call", "send tool_choice"),
     ((COMPLETIONS,), {"prompt": ["x"] * 300}, "prompt", "several requests"),
     ((COMPLETIONS,), {"prompt": [[1]] * 100, "n": 3}, "prompt", "300 texts"),
-    ((RESPONSES,), {"previous_response_id": "r"}, "previous_response_id", "whole conversation"),
+    ((RESPONSES,), {"previous_response_id": "r"}, "previous_response_id", WHOLE),
     ((RESPONSES,), {"conversation": {"id": "c"}}, "conversation", "none is stored"),
     ((RESPONSES,), {"background": True}, "background", "POST /v1/runs"),
     *(
-        ((MESSAGES, COUNT), {"tools": [{"type": each, "name": "x"}]}, "tools", "input_schema")
+        (
+            (MESSAGES, COUNT),
+            {"tools": [{"type": each, "name": "x"}]},
+            "tools",
+            f"{each!r}{ANTHROPIC}",
+        )
         for each in ("web_search_20250305", "bash_20250124")
     ),
 ]

@@ -68,11 +68,16 @@ async def test_refusals_of_the_guard_and_the_switch(path: str) -> None:
         (StoreError("the disk is full"), 507, "api_error"),
     ],
 )
-async def test_a_failure_has_anthropics_form(failure: Exception, status: int, kind: str) -> None:
+async def test_a_failure_has_the_form_of_its_protocol(
+    failure: FlashEdgeError, status: int, kind: str
+) -> None:
     service = FakeService(protocols=FakeProtocols(failure=failure))
-    _, answer = await ask(MESSAGES, ASK, service)
-    assert str(failure) in check(answer, status, kind)
-    assert ("retry-after" in answer.headers) == (status == 503)
+    for path in (MESSAGES, CHAT):
+        _, answer = await ask(path, ASK, service)
+        assert answer.json()["error"]["message"] == failure.line
+        assert ("retry-after" in answer.headers) == (status == 503)
+        if path == MESSAGES:
+            check(answer, status, kind)
 
 
 async def test_answers_and_streams_stay(client: AsyncClient) -> None:
