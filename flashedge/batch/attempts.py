@@ -75,19 +75,17 @@ class Attempts:
         key: str,
         settings: Mapping[str, Any],
         *,
-        priority: int = BATCH_PRIORITY,
         retry_failed: bool = False,
         notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """key: part of the runs' names. settings: fields of POST /v1/runs without problem and
-        priority. retry_failed: whether a failed run of an earlier call does not count. notify:
-        called after each look at a run."""
+        """key: part of the runs' names. settings: fields of POST /v1/runs without the problem.
+        retry_failed: whether a failed run of an earlier call does not count. notify: called after
+        each look at a run."""
         self._client = client
         self._key = key
-        self._settings = settings
-        self._priority = priority
+        self._settings = {"priority": BATCH_PRIORITY, **settings}
         self._retry_failed = retry_failed
-        self._notify = notify
+        self.notify = notify
         self._losses = 0
         self._is_stopping = False
         self._dropped: set[str] = set()
@@ -184,7 +182,7 @@ class Attempts:
     async def _submit(
         self, name: str, text: str, budget: int | None, earlier: Attempt | None
     ) -> dict[str, str] | None:
-        body = {**self._settings, "priority": self._priority, "problem": text, "id": name}
+        body = {**self._settings, "problem": text, "id": name}
         if budget is not None:
             body["token_budget"] = budget
         if earlier is not None:
@@ -223,7 +221,7 @@ class Attempts:
                 break
             is_running = run["status"] == "running"
             self._open[name] = OpenRun(is_running=is_running, tokens=run.get("tree_tokens") or 0)
-            self._notify()
+            self.notify()
             await asyncio.sleep(LOOK_S - (loop.time() - began))  # of a daemon that answers at once
         self._open.pop(name)
         if name in self._dropped and run["status"] == "cancelled":

@@ -8,17 +8,16 @@ Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from flashedge.batch.attempts import BUDGET, Attempt, Attempts, Stopping
-from flashedge.batch.journal import BatchJournal
-from flashedge.batch.record import BatchRecord
+from flashedge.batch.journal import BatchRecord, SheetJournal
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.errors import RequestError
 from flashedge.files.problems import FileProblem
-from flashedge.runtime.drive.tasks import raise_first_error
+from flashedge.runtime.drive.tasks import run_workers
 
 LEAST_GRANT_TOKENS = 64
 FIRST_JOBS = 3
@@ -75,14 +74,13 @@ class Batch:
         self,
         problems: Sequence[FileProblem],
         attempts: Attempts,
-        journal: BatchJournal,
+        journal: SheetJournal[BatchRecord],
         grade: Grade,
         *,
         jobs: int,
         budget: Budget | None = None,
-        notify: Callable[[], None] = lambda: None,
     ) -> None:
-        """jobs: most problems at a time. notify: called after each change."""
+        """jobs: most problems at a time."""
         self._problems = problems
         self._attempts = attempts
         self._journal = journal
@@ -91,7 +89,6 @@ class Batch:
         self._width = min(FIRST_JOBS, jobs)
         self._places = asyncio.Semaphore(self._width)
         self._budget = budget
-        self._notify = notify
         self._cut: dict[int, Attempt] = {}
         self.is_stopping = False
         self.cancelled = 0
@@ -118,7 +115,7 @@ class Batch:
         work = [BatchWork(index=i, tokens=shares[i]) for i in todo]
         try:
             while work:
-                await self._run_round(work)
+                await run_workers(self._jobs, self._start, work)
                 work = [] if self.is_stopping else await self._plan_round()
         except asyncio.CancelledError:
             self.cancelled = await self._attempts.cancel_open()
@@ -126,22 +123,14 @@ class Batch:
 
     # ------------------------------------------------------------ inner
 
-    async def _run_round(self, work: Iterable[BatchWork]) -> None:
-        left = iter(work)
-
-        async def worker() -> None:
-            with suppress(Stopping):
-                for item in left:
-                    async with self._places:
-                        await self._solve(item)
-                        if self._width < self._jobs:  # one result lets one more problem in
-                            self._width += 1
-                            self._places.release()
-
-        with raise_first_error():
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self._jobs):
-                    group.create_task(worker())
+    async def _start(self, work: BatchWork) -> None:
+        with suppress(Stopping):
+            async with self._places:
+                if not self.is_stopping:
+                    await self._solve(work)
+                if self._width < self._jobs:  # one result lets one more problem in
+                    self._width += 1
+                    self._places.release()
 
     async def _solve(self, work: BatchWork) -> None:
         text = self._problems[work.index].text
@@ -151,7 +140,7 @@ class Batch:
         )
         if is_waiting:
             self._cut[work.index] = attempt
-            self._notify()
+            self._attempts.notify()
         else:
             self._cut.pop(work.index, None)
             await self._record(work.index, attempt)
@@ -199,4 +188,4 @@ class Batch:
                 error=attempt.error,
             )
         )
-        self._notify()
+        self._attempts.notify()

@@ -6,14 +6,16 @@ settings and the key in the names of the batch's runs, and is written before the
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
-from flashedge.batch.record import BatchRecord
 from flashedge.errors import ConfigError, Conflict
 from flashedge.files.journal import (
     Journal,
@@ -24,29 +26,35 @@ from flashedge.files.journal import (
     translate_os_errors,
     write_at_end,
 )
-from flashedge.files.problems import ProblemId
+from flashedge.files.problems import FileProblem, ProblemId, read_problems
 from flashedge.literal import format_json
 
-R = TypeVar("R", bound=JournalRecord)
+
+class SheetRecord(JournalRecord, Protocol):
+    @property
+    def id(self) -> ProblemId: ...
+    @property
+    def error(self) -> Mapping[str, str] | None: ...
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self: ...
+
+
+R = TypeVar("R", bound=SheetRecord)
 
 
 class SheetJournal(Journal[ProblemId, R]):
     """The records of one batch, by problem, with their sheet."""
 
     def __init__(
-        self,
-        output: Path,
-        digest: str,
-        settings: Mapping[str, Any],
-        parse: Callable[[Mapping[str, Any]], R],
-        key: Callable[[R], ProblemId],
+        self, output: Path, items: Sequence[Any], settings: Mapping[str, Any], kind: type[R]
     ) -> None:
-        """Begin a batch, or resume one. digest: of the input. parse, key: see `Journal`.
+        """Begin a batch, or resume one. items: the input as JSON values. kind: of the records.
 
         Raises Conflict when another process works on it or it was made from another input or with
         other settings, ConfigError when the output is damaged or no batch's, StoreError when it
         can't be written.
         """
+        digest = hashlib.sha256(json.dumps(items).encode()).hexdigest()
         if not output.parent.is_dir():
             raise ConfigError(f"there is no folder {output.parent}", param="output")
         sheet_path = output.with_name(output.name + ".batch.json")
@@ -72,23 +80,18 @@ class SheetJournal(Journal[ProblemId, R]):
             check_settings(output, sheet.get("settings") or {}, settings)
             self.key = str(sheet["key"])
             """Part of the names of the batch's runs."""
-            super().__init__(output, None, parse, key)
+            super().__init__(output, None, kind.from_json, key=lambda record: record.id)
         except BaseException:
             self._sheet.close()
             raise
 
+    @property
+    def failed(self) -> list[ProblemId]:
+        return [i for i, record in self.records.items() if record.error is not None]
+
     def close(self) -> None:
         super().close()
         self._sheet.close()
-
-
-class BatchJournal(SheetJournal[BatchRecord]):
-    """The results of one batch."""
-
-    def __init__(self, output: Path, digest: str, settings: Mapping[str, Any]) -> None:
-        super().__init__(
-            output, digest, settings, BatchRecord.from_json, key=lambda record: record.id
-        )
 
 
 def _has_content(path: Path) -> bool:
@@ -111,3 +114,89 @@ def _build_foreign_error(output: Path, sheet_path: Path) -> ConfigError:
         hint="give another --output",
         param="output",
     )
+
+
+# ---------------------------------------------------------------- problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord:
+    """One finished problem: a line of the output."""
+
+    id: ProblemId
+    answer: str | None
+
+    correct: bool | None
+    """None where the input has no answer, or the problem failed."""
+
+    tokens: int | None
+    """Committed tokens of the whole tree."""
+
+    seconds: float | None
+    """Time of the problem's runs, without the queue."""
+
+    run: str | None
+    """The id of its last run."""
+
+    cut_by: str | None
+    error: Mapping[str, str] | None = None
+    """{code, message} of a problem that failed."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, without `correct` and `error` where they are None."""
+        fields = dataclasses.asdict(self)
+        return {k: v for k, v in fields.items() if v is not None or k not in ("correct", "error")}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BatchRecord:
+        try:
+            return cls(**{"correct": None, **data})
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    done: int
+    failed: int
+
+    graded: int
+    """Problems that have an answer in the input and did not fail."""
+
+    correct: int
+
+    cut: int
+    """Problems that the budget cut short."""
+
+    tokens: int
+
+    @property
+    def accuracy(self) -> float | None:
+        return self.correct / self.graded if self.graded else None
+
+
+def count_records(records: Mapping[ProblemId, BatchRecord]) -> Tally:
+    values = records.values()
+    return Tally(
+        done=len(values),
+        failed=sum(r.error is not None for r in values),
+        graded=sum(r.correct is not None for r in values),
+        correct=sum(r.correct is True for r in values),
+        cut=sum(r.cut_by == "budget" for r in values),
+        tokens=sum(r.tokens or 0 for r in values),
+    )
+
+
+def read_distinct_problems(path: Path) -> tuple[FileProblem, ...]:
+    """The problems in the order of the file. Raises ConfigError, also where two share an id."""
+    problems = read_problems(path)
+    seen = set[ProblemId]()
+    for problem in problems:
+        if problem.id in seen:
+            raise ConfigError(
+                f"{path}: two problems have the id {problem.id!r}",
+                hint="give each problem an id of its own, or none",
+                param="input",
+            )
+        seen.add(problem.id)
+    return problems

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +12,7 @@ from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ConfigError, RequestError
 from flashedge.files.problems import ProblemId, read_objects
-from flashedge.runtime.drive.tasks import raise_first_error
+from flashedge.runtime.drive.tasks import run_workers
 
 TEXTS = ("solution", "steps")
 _HINT = 'each line is an object like {"problem": "What is 12 + 7?", "solution": "It is 19."}'
@@ -33,6 +30,10 @@ class SolutionRecord:
 
     def to_json(self) -> dict[str, Any]:
         return {"id": self.id, **self.fields}
+
+    @property
+    def error(self) -> Mapping[str, str] | None:
+        return self.fields.get("error")
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SolutionRecord:
@@ -59,12 +60,6 @@ def read_solutions(path: Path) -> tuple[SolutionRecord, ...]:
     return tuple(found.values())
 
 
-def digest_solutions(records: Sequence[SolutionRecord]) -> str:
-    """SHA-256 over all lines, in order."""
-    fields = [record.to_json() for record in records]
-    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
-
-
 async def score_lines(
     client: AsyncClient,
     records: Sequence[SolutionRecord],
@@ -75,16 +70,11 @@ async def score_lines(
     """Score the lines that have no record yet, `jobs` at a time. A line whose texts the daemon
     refuses gets an error for its scores. settings: fields of POST /v1/score. Raises RequestError
     where the daemon refuses those, DaemonError, EngineError, StoreError."""
-    left = iter([record for record in records if record.id not in journal.records])
 
-    async def worker() -> None:
-        for record in left:
-            journal.append(await _score_record(client, record, settings))
+    async def score(record: SolutionRecord) -> None:
+        journal.append(await _score_record(client, record, settings))
 
-    with raise_first_error():
-        async with asyncio.TaskGroup() as group:
-            for _ in range(jobs):
-                group.create_task(worker())
+    await run_workers(jobs, score, [r for r in records if r.id not in journal.records])
 
 
 async def _score_record(

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -112,35 +112,31 @@ async def _solve(
     from flashedge.batch.attempts import Attempts
     from flashedge.client.follow import UNATTENDED, follow
     from flashedge.daemon import control as daemon_control
-    from flashedge.runtime.drive.tasks import raise_first_error
+    from flashedge.runtime.drive.tasks import run_workers
     from flashedge.runtime.records.recordings import build_recording
 
     async with daemon_control.connect_async(config, name="calibrate") as client:
         attempts = Attempts(client, key, settings, retry_failed=True)
-        waiting = iter(problems)
 
-        async def worker(advance: Callable[[int], None]) -> None:
-            for problem in waiting:
-                attempt = await attempts.run(problem.index, problem.text)
-                if attempt.error is not None or attempt.run is None:
-                    why = (attempt.error or {}).get("message", "no run")
-                    output.note(f"left out: problem {problem.id}: {why}")
+        async def record(problem: LabelledProblem) -> None:
+            attempt = await attempts.run(problem.index, problem.text)
+            if attempt.error is not None or attempt.run is None:
+                why = (attempt.error or {}).get("message", "no run")
+                output.note(f"left out: problem {problem.id}: {why}")
+            else:
+                async with aclosing(follow(client, attempt.run, UNATTENDED)) as pieces:
+                    log = [event async for piece in pieces for _, event in piece]
+                recording = build_recording(attempt.run, log)
+                if recording is None:
+                    output.note(f"left out: problem {problem.id}: run {attempt.run} was cut")
                 else:
-                    async with aclosing(follow(client, attempt.run, UNATTENDED)) as pieces:
-                        log = [event async for piece in pieces for _, event in piece]
-                    recording = build_recording(attempt.run, log)
-                    if recording is None:
-                        output.note(f"left out: problem {problem.id}: run {attempt.run} was cut")
-                    else:
-                        found[problem.index] = recording
-                advance(1)
+                    found[problem.index] = recording
+            advance(1)
 
         try:
-            with show_bar("recording", len(problems), unit="runs") as advance, raise_first_error():
-                async with asyncio.TaskGroup() as group:
-                    # one more than run: it waits in the queue, so that no slot idles
-                    for _ in range(config.max_running + 1):
-                        group.create_task(worker(advance))
+            with show_bar("recording", len(problems), unit="runs") as advance:
+                # one more than run: it waits in the queue, so that no slot idles
+                await run_workers(config.max_running + 1, record, problems)
         except asyncio.CancelledError:
             await attempts.cancel_open()
             raise

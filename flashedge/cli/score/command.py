@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typer import Argument, Option
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve import options
-from flashedge.cli.solve.batch import NAME, check_batch, check_output, check_unused
+from flashedge.cli.solve.batch import NAME, check_files, check_unused, fill
 from flashedge.cli.solve.command import read_problem
 from flashedge.config import Config, load_config
 from flashedge.errors import RequestError
@@ -163,17 +162,11 @@ def score_file(
     """
     from flashedge.batch.attempts import BATCH_PRIORITY
     from flashedge.batch.journal import SheetJournal
-    from flashedge.batch.solutions import (
-        SolutionRecord,
-        digest_solutions,
-        read_solutions,
-        score_lines,
-    )
+    from flashedge.batch.solutions import SolutionRecord, read_solutions, score_lines
     from flashedge.daemon import control as daemon_control
 
-    target = check_batch(target, jobs, example="scores.jsonl")
+    target = check_files(source, target, jobs, example="scores.jsonl")
     records = read_solutions(source)
-    check_output(source, target)
     with connect_ready(config) as client:
         settings = {"model": client.status()["pair"], **settings}
     asked = {**settings, "priority": BATCH_PRIORITY if priority is None else priority}
@@ -183,19 +176,10 @@ def score_file(
         async with caller as client:
             await score_lines(client, records, journal, asked, jobs)
 
-    parse = SolutionRecord.from_json
-    digest = digest_solutions(records)
-    with SheetJournal(target, digest, settings, parse, key=lambda record: record.id) as journal:
-        if retry_failed:
-            old = journal.records.items()
-            journal.drop([name for name, record in old if "error" in record.fields])
-        try:
-            asyncio.run(score())
-        finally:
-            done = journal.records
-            if len(done) < len(records):
-                output.note(f"{len(done)} of {len(records)} done; the same command resumes")
-        failed = sum("error" in record.fields for record in done.values())
+    items = [record.to_json() for record in records]
+    with SheetJournal(target, items, settings, SolutionRecord) as journal:
+        fill(journal, len(records), score, retry_failed=retry_failed)
+        failed = len(journal.failed)
     if as_json:
         output.print_json({"output": str(target), "lines": len(records), "failed": failed})
     else:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from flashedge.errors import ConfigError, RequestError
 if TYPE_CHECKING:
     from flashedge.batch.attempts import Attempts
     from flashedge.batch.batch import Batch, Budget
-    from flashedge.batch.journal import BatchJournal
+    from flashedge.batch.journal import BatchRecord, SheetJournal
 
 
 MAX_JOBS = 64
@@ -64,21 +64,14 @@ def solve_batch(
     """
     from flashedge.answers.pairwise import are_alike
     from flashedge.answers.workers.mathematics import MathGrader
-    from flashedge.batch.attempts import BATCH_PRIORITY, Attempts
+    from flashedge.batch.attempts import Attempts
     from flashedge.batch.batch import Batch, Budget
-    from flashedge.batch.journal import BatchJournal
-    from flashedge.batch.record import (
-        count_records,
-        digest_problems,
-        list_failed,
-        read_distinct_problems,
-    )
+    from flashedge.batch.journal import BatchRecord, SheetJournal, read_distinct_problems
     from flashedge.daemon import control as daemon_control
 
     jobs = 2 * config.max_running if jobs is None else jobs
-    target = check_batch(target, jobs, example="results.jsonl")
+    target = check_files(source, target, jobs, example="results.jsonl")
     problems = read_distinct_problems(source)
-    check_output(source, target)
     budget = None
     if budget_tokens_total is not None:
         budget = Budget(total_tokens=budget_tokens_total, cap_tokens=settings.get("token_budget"))
@@ -98,21 +91,12 @@ def solve_batch(
             attempts = Attempts(
                 client,
                 journal.key,
-                settings,
-                priority=BATCH_PRIORITY if priority is None else priority,
+                settings if priority is None else {**settings, "priority": priority},
                 retry_failed=retry_failed,
                 notify=lambda: refresh(batch, attempts),
             )
             with show_progress(journal, len(problems), show=not quiet) as refresh:
-                batch = Batch(
-                    problems,
-                    attempts,
-                    journal,
-                    grade,
-                    jobs=jobs,
-                    budget=budget,
-                    notify=lambda: refresh(batch, attempts),
-                )
+                batch = Batch(problems, attempts, journal, grade, jobs=jobs, budget=budget)
                 try:
                     with _stop_on_interrupt(batch, attempts):
                         await batch.run()
@@ -125,33 +109,43 @@ def solve_batch(
             if batch.is_stopping:
                 raise KeyboardInterrupt
 
-    with BatchJournal(target, digest_problems(problems), settings) as journal:
-        if retry_failed:
-            journal.drop(list_failed(journal.records))
-        try:
-            asyncio.run(solve())
-        finally:
-            totals = count_records(journal.records)
-            if totals.done < len(problems):
-                output.note(f"{totals.done} of {len(problems)} done; the same command resumes")
+    items = [(problem.id, problem.text, problem.answer) for problem in problems]
+    with SheetJournal(target, items, settings, BatchRecord) as journal:
+        fill(journal, len(problems), solve, retry_failed=retry_failed)
         _summary(journal, len(problems), budget, as_json=as_json)
-        if totals.failed:
+        if journal.failed:
             raise typer.Exit(exit_codes.NO_RESULT)
 
 
-def check_batch(target: Path | None, jobs: int, *, example: str) -> Path:
-    """The file of results. example: of its name. Raises RequestError where none is named."""
+def check_files(source: Path, target: Path | None, jobs: int, *, example: str) -> Path:
+    """The file of results. example: of its name.
+
+    Raises RequestError where none is named, ConfigError where the results would replace the input.
+    """
     if target is None:
         raise RequestError("--input needs --output", hint=f"add --output {example}", param="output")
     if not 1 <= jobs <= MAX_JOBS:
         raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
+    if source.exists() and target.exists() and target.samefile(source):
+        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
     return target
 
 
-def check_output(source: Path, target: Path) -> None:
-    """Raises ConfigError where the results would replace the input."""
-    if target.exists() and target.samefile(source):
-        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
+def fill(
+    journal: SheetJournal[Any],
+    total: int,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    *,
+    retry_failed: bool,
+) -> None:
+    """Run the work that fills a journal, and say where it ends before all `total` are done."""
+    if retry_failed:
+        journal.drop(journal.failed)
+    try:
+        asyncio.run(work())
+    finally:
+        if (done := len(journal.records)) < total:
+            output.note(f"{done} of {total} done; the same command resumes")
 
 
 @contextmanager
@@ -179,12 +173,12 @@ def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
 
 @contextmanager
 def show_progress(
-    journal: BatchJournal, total: int, *, show: bool
+    journal: SheetJournal[BatchRecord], total: int, *, show: bool
 ) -> Iterator[Callable[[Batch, Attempts], None]]:
     """A progress bar, on terminals only. Call the value after each change of the batch."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from flashedge.batch.record import count_records
+    from flashedge.batch.journal import count_records
 
     console = output.stderr()
     if not show or not console.is_terminal:
@@ -228,9 +222,11 @@ class TokenSpeed:
         return (most - before) / (now_s - began_s) if now_s > began_s else 0.0
 
 
-def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_json: bool) -> None:
+def _summary(
+    journal: SheetJournal[BatchRecord], total: int, budget: Budget | None, *, as_json: bool
+) -> None:
     """Print one line, or one object, on stdout."""
-    from flashedge.batch.record import count_records
+    from flashedge.batch.journal import count_records
 
     totals = count_records(journal.records)
     if as_json:

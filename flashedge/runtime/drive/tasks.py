@@ -1,10 +1,14 @@
-"""Helpers for asyncio tasks: the time that some of them are open, and their group's first error."""
+"""Helpers for asyncio tasks: the time that some of them are open, work of several at a time, and
+their group's first error."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Stopwatch:
@@ -44,3 +48,17 @@ def raise_first_error() -> Iterator[None]:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
         raise error from None
+
+
+async def run_workers(jobs: int, work: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
+    """Do `work` for each item in order, `jobs` at a time. Raises the first error."""
+    left = iter(items)
+
+    async def worker() -> None:
+        for item in left:
+            await work(item)
+
+    with raise_first_error():
+        async with asyncio.TaskGroup() as group:
+            for _ in range(jobs):
+                group.create_task(worker())
