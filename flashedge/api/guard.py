@@ -189,13 +189,10 @@ def share(send: Send, origin: str) -> Send:
 
 def drop_body(send: Send) -> Send:
     """A `send` for HEAD: the answer without its body. A stream ends at once."""
-    is_over = False
 
     async def sending(message: Message) -> None:
-        nonlocal is_over
-        if is_over:
-            raise OSError("HEAD has no body")
         await send({**message, "body": b"", "more_body": False} if "body" in message else message)
-        is_over = message["type"] == "http.response.body" and message.get("more_body", False)
+        if message.get("more_body", False):
+            raise OSError("HEAD has no body")
 
     return sending

@@ -16,14 +16,7 @@ from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.schemas import SolveBody
 from flashedge.api.specs import build_solve_spec, read_caller
-from flashedge.api.sse import (
-    DISCONNECTED,
-    OPENED,
-    ClientGone,
-    EventStream,
-    frame,
-    run_while_connected,
-)
+from flashedge.api.sse import DISCONNECTED, ClientGone, EventStream, frame, run_while_connected
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
 from flashedge.runtime.request.plan import pin_early_exit
@@ -67,7 +60,8 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         if body.stream:
             return EventStream(_stream_queue_and_events(handle), on_close=leave, headers=headers)
         try:
-            return Json(await run_while_connected(request, handle.result()), headers=headers)
+            result = await run_while_connected(request.receive, handle.result())
+            return Json(result, headers=headers)
         except ClientGone:
             return Response(status_code=499)
         finally:
@@ -183,7 +177,6 @@ async def _stream_queue_and_events(handle: RunHandle) -> AsyncGenerator[bytes]:
 
 async def _stream_events(handle: RunHandle, after: int) -> AsyncGenerator[bytes]:
     """The run's events up to the terminal one, or to the last one of an interrupted run."""
-    yield OPENED
     async with aclosing(handle.events(after)) as source:
         async for seq, event in source:
             yield frame(to_json(event), event=type(event).__name__, id=seq)

@@ -1,9 +1,4 @@
-"""Server-sent events, and clients that disconnect.
-
-A stream's source runs in its own task from its first step to its `aclose`, so it may hold task
-groups and timeouts across yields. When the client disconnects, the source is cancelled at once,
-even in the middle of an await.
-"""
+"""Server-sent events, and clients that disconnect."""
 
 from __future__ import annotations
 
@@ -14,11 +9,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from flashedge.api.failures import BUG, build_error, build_error_response, dump_json
+from flashedge.api.failures import BUG, build_error, dump_json
 from flashedge.errors import FlashEdgeError
 
 log = logging.getLogger(__name__)
@@ -26,11 +20,13 @@ T = TypeVar("T")
 
 DISCONNECTED = "the client disconnected"
 """Why a run is cancelled whose client has left."""
-OPENED = b": open\n\n"  # as first item it tells the client at once that the stream works
+OPENED = b": open\n\n"  # tells the client at once that the stream works
+PING = b": ping\n\n"
 PING_S = 10.0
 JOINED = 64
 """Most items that are ready at once and sent together."""
-SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long counts as disconnected
+SEND_TIMEOUT_S = 60.0
+"""A client that reads nothing for so long counts as disconnected."""
 
 
 def frame(data: Any, *, event: str | None = None, id: int | None = None) -> bytes:
@@ -45,10 +41,14 @@ class ClientGone(Exception):
     """The client closed its connection, so nobody reads an answer."""
 
 
-async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+async def run_while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. Cancels it and raises ClientGone when the client disconnects."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_wait_for_disconnect(request.receive))
+
+    async def wait_for_disconnect() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.create_task(work), asyncio.create_task(wait_for_disconnect())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -61,9 +61,10 @@ async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) ->
 class EventStream(Response):
     """A response that sends what `source` has at once, and pings while it has nothing.
 
-    An error before the first item becomes an ordinary HTTP error. A later one is sent in the
-    stream as the event `error`. `on_close` is called once at the end, even if the source never
-    started.
+    The source runs in its own task from its first step to its `aclose`, so it may hold task groups
+    and timeouts across yields. When the client disconnects, it is cancelled at once, even in the
+    middle of an await. Its error is sent in the stream as the event `error`. `on_close` is called
+    once at the end, even if the source never started.
     """
 
     media_type = "text/event-stream"
@@ -83,75 +84,40 @@ class EventStream(Response):
         self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(maxsize=JOINED)
+        queue: asyncio.Queue[bytes] = asyncio.Queue(maxsize=JOINED)
         pump = asyncio.create_task(self._pump(queue))
-        gone = asyncio.create_task(_wait_for_disconnect(receive))
-        writer = asyncio.create_task(self._write(queue, scope, receive, send))
         try:
-            await asyncio.wait({writer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if writer.done():
-                writer.result()
+            with suppress(ClientGone, OSError):
+                async with keep_alive(send) as sending:
+                    await run_while_connected(receive, self._write(queue, sending))
         finally:
             self._on_close()
-            await _cancel_tasks(writer, gone, pump)
+            await _cancel_tasks(pump)
 
-    async def _pump(self, queue: asyncio.Queue[bytes | Exception | None]) -> None:
-        """Queue the source's items, and then None or the exception that ended it."""
-        end: Exception | None = None
+    async def _pump(self, queue: asyncio.Queue[bytes]) -> None:
+        """Queue the source's items, an event for the error that ended it, and then nothing: b""."""
         try:
             async with aclosing(self._source) as source:
                 async for item in source:
                     await queue.put(item)
         except Exception as error:
-            end = error
-        await queue.put(end)
+            if not isinstance(error, FlashEdgeError):
+                log.exception("a stream failed")
+                error = BUG
+            await queue.put(frame(build_error(error), event="error"))
+        await queue.put(b"")
 
-    async def _write(
-        self,
-        queue: asyncio.Queue[bytes | Exception | None],
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        started = False
-        item: bytes | Exception | None = b""
-        while isinstance(item, bytes):
-            try:
-                async with asyncio.timeout(PING_S):
-                    item = await queue.get()
-            except TimeoutError:
-                item = b": ping\n\n"
-            body = b""
-            while isinstance(item, bytes):
-                body += item
-                if queue.empty():
-                    break
-                item = queue.get_nowait()
-            if isinstance(item, Exception):
-                if not (started or body):
-                    if not isinstance(item, FlashEdgeError):
-                        raise item
-                    await build_error_response(item)(scope, receive, send)
-                    return
-                if not isinstance(item, FlashEdgeError):
-                    log.error("a stream failed", exc_info=item)
-                    item = BUG
-                body += frame(build_error(item), event="error")
-            try:
-                async with asyncio.timeout(SEND_TIMEOUT_S):
-                    if not started:
-                        head = {"status": self.status_code, "headers": self.raw_headers}
-                        await send({"type": "http.response.start", **head})
-                        started = True
-                    more = isinstance(item, bytes)
-                    await send({"type": "http.response.body", "body": body, "more_body": more})
-            except (TimeoutError, OSError):
-                return
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+    async def _write(self, queue: asyncio.Queue[bytes], send: Send) -> None:
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        items = [OPENED]
+        while items:
+            while not queue.empty():
+                items.append(queue.get_nowait())
+            more = items[-1] != b""
+            body = b"".join(items)
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+            items = [await queue.get()] if more else []
 
 
 async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -161,7 +127,7 @@ async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-# ---------------------------------------------------------------- streams of vLLM's handlers
+# ---------------------------------------------------------------- streams of any kind
 
 
 def begins_stream(message: Message) -> bool:
@@ -180,32 +146,32 @@ def drop_length(message: Message) -> Message:
 
 @asynccontextmanager
 async def keep_alive(send: Send) -> AsyncIterator[Send]:
-    """A `send` that adds comments to a stream while nothing else is sent, until the block ends.
+    """A `send` that adds pings to a stream while nothing else is sent, until the block ends.
 
     A search may wait in the queue for minutes, and clients or proxies would give up. vLLM's own
-    comments are off: they cover two protocols.
+    comments are off: they cover two protocols. The `send` raises OSError when the client reads
+    nothing for SEND_TIMEOUT_S.
     """
-    lock = asyncio.Lock()  # a comment may not stand inside an event
+    lock = asyncio.Lock()  # a ping may not stand inside an event
     sent_at = time.monotonic()
     task: asyncio.Task[None] | None = None
 
-    async def comment() -> None:
+    async def ping() -> None:
         while True:
             silent_s = time.monotonic() - sent_at
             if silent_s < PING_S:
                 await asyncio.sleep(PING_S - silent_s)
                 continue
-            body = b": keep-alive\n\n"
-            await sending({"type": "http.response.body", "body": body, "more_body": True})
+            await sending({"type": "http.response.body", "body": PING, "more_body": True})
 
     async def sending(message: Message) -> None:
         nonlocal sent_at, task
-        async with lock:
+        async with asyncio.timeout(SEND_TIMEOUT_S), lock:  # a TimeoutError is an OSError
             await send(message)
             sent_at = time.monotonic()
         if message["type"] == "http.response.start":
             if begins_stream(message):
-                task = asyncio.create_task(comment())
+                task = asyncio.create_task(ping())
         elif not message.get("more_body", False) and task is not None:
             task.cancel()
 

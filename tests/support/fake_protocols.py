@@ -69,7 +69,7 @@ class FakeProtocols:
             response = StreamingResponse(stream(), media_type="text/event-stream")
         else:
             try:
-                response = JSONResponse(await run_while_connected(request, complete()))
+                response = JSONResponse(await run_while_connected(receive, complete()))
             except ClientGone:
                 return
         await response(scope, receive, send)

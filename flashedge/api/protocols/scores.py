@@ -46,7 +46,8 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
                 return await service.score(ask, caller)
 
         try:
-            return Json(describe_scores(ask, await run_while_connected(request, answer())))
+            found = await run_while_connected(request.receive, answer())
+            return Json(describe_scores(ask, found))
         except ClientGone:
             return Response(status_code=499)
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.sse import keep_alive
+from flashedge.api.sse import PING, keep_alive
 
 START = {"type": "http.response.start", "status": 200}
 STREAM = {**START, "headers": [(b"content-type", b"text/event-stream")]}
 WHOLE = {**START, "headers": [(b"content-type", b"application/json")]}
-COMMENT = b": keep-alive\n\n"
 
 
 def part(body: bytes, more: bool = True) -> dict[str, Any]:
@@ -44,7 +43,7 @@ async def test_a_silent_stream_gets_comments_and_a_busy_one_does_not() -> None:
     async with keep_alive(client.send) as send:
         await send(STREAM)
         await asyncio.sleep(0.18)
-        assert set(client.got) == {COMMENT}
+        assert set(client.got) == {PING}
         client.got.clear()
         for _ in range(20):
             await send(part(b"x"))
@@ -76,7 +75,7 @@ async def test_a_slow_client_gets_one_thing_at_a_time() -> None:
 
 async def test_a_client_that_left_ends_the_comments() -> None:
     async def send(message: Any) -> None:
-        if message.get("body") == COMMENT:
+        if message.get("body") == PING:
             raise OSError("gone")
 
     async with keep_alive(send) as sending:
