@@ -20,17 +20,14 @@ from flashedge.api.failures import (
     handle_http_exception,
 )
 from flashedge.api.guard import Guard
-from flashedge.api.pairs import ServablePairs
+from flashedge.api.pairs import ServablePairs, models_router
 from flashedge.api.protocols.error_bodies import MessagesErrors
-from flashedge.api.protocols.openai import openai_router
 from flashedge.api.protocols.scores import scores_router
 from flashedge.api.protocols.switch import ProtocolSwitch
 from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
 from flashedge.config import Config, check_exposure
 from flashedge.errors import FlashEdgeError
-from flashedge.models.folders import is_local
-from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
 from flashedge.runtime.service import Service
 
@@ -46,12 +43,7 @@ def create_app(
     reach it without a key.
     """
     check_exposure(config)
-    servable = ServablePairs(
-        load=(lambda: load_pairs(config)) if pairs is None else lambda: pairs,
-        is_here=lambda pair: pairs is not None or is_local(pair, config),
-        usual=service.pair,
-        deterministic=config.deterministic_searches,
-    )
+    servable = ServablePairs(config, service.pair, pairs)
 
     async def start() -> None:
         """Start the engines. After a failure the daemon stays up, so that /health can report it."""
@@ -93,7 +85,7 @@ def create_app(
     app.add_middleware(Guard, config=config)
     app.add_middleware(MessagesErrors)  # the last one added is the first that a request meets
     app.include_router(system_router(service))
-    app.include_router(openai_router(servable, config.max_running))
+    app.include_router(models_router(servable))
     app.include_router(runs_router(service, servable))
     app.include_router(scores_router(service, servable))
     return app

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import json
 import math
 import re
@@ -124,12 +123,16 @@ def _format_location(loc: tuple[int | str, ...]) -> str:
     return text
 
 
-@functools.cache
 def describe_body(kind: type[BaseModel]) -> dict[str, Any]:
     """The OpenAPI `requestBody` of an operation that calls `read_body`."""
+    content = {"application/json": {"schema": inline_schema(kind)}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def inline_schema(kind: type[BaseModel]) -> dict[str, Any]:
+    """The JSON schema of a model, without references."""
     schema = kind.model_json_schema()
-    schema = _inline(schema, schema.pop("$defs", {}))
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return dict(_inline(schema, schema.pop("$defs", {})))
 
 
 def _inline(node: Any, shared: dict[str, Any]) -> Any:

@@ -1,48 +1,117 @@
-"""The pairs that a request may name."""
+"""The pairs that a request may name, and the routes that list them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from typing import Any
 
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from flashedge.api.bodies import describe_body
+from flashedge.api.failures import Json
+from flashedge.api.protocols.paths import PROTOCOL_ROUTES
+from flashedge.api.schemas import ProtocolBody
+from flashedge.api.specs import ModelName
+from flashedge.config import Config
 from flashedge.errors import NotFound
+from flashedge.models.folders import is_local
+from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
+from flashedge.runtime.request.strategies import list_strategies
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ServablePairs:
     """The pairs whose files are on this machine."""
 
-    load: Callable[[], Mapping[str, Pair]]
-    is_here: Callable[[Pair], bool]
-    usual: str
-    """The default pair."""
-    deterministic: bool
-    """The default for searches that do not set it."""
+    def __init__(self, config: Config, usual: str, pairs: Mapping[str, Pair] | None = None) -> None:
+        """usual: the default pair. pairs: by name; None takes those of models.toml."""
+        self.deterministic = config.deterministic_searches
+        """The default for searches that do not set it."""
+        self.max_running = config.max_running
+        """Most searches of a pair that run at the same time."""
+        self._config, self._usual, self._pairs = config, usual, pairs
 
     def list_names(self) -> list[str]:
         """The default pair, then the others."""
-        here = [name for name, pair in self.load().items() if self.is_here(pair)]
-        return sorted(here, key=lambda name: (name != self.usual, name))
+        here = [name for name, pair in self._load().items() if self._is_here(pair)]
+        return sorted(here, key=lambda name: (name != self._usual, name))
 
     def find(self, name: str | None = None, param: str = "model") -> Pair:
         """The pair of a name, or the default one. param: the field of the request that names it.
 
         Raises NotFound for a pair that is unknown or not on this machine.
         """
-        name = self.usual if name is None else name
-        pair = self.load().get(name)
+        name = self._usual if name is None else name
+        pair = self._load().get(name)
         if pair is None:
             known = ", ".join(map(repr, self.list_names()))
             raise NotFound(
                 f"there is no model {name!r}",
-                hint=f"this daemon serves {known} and, as a search, {self.usual}:beam-16",
+                hint=f"this daemon serves {known} and, as a search, {self._usual}:beam-16",
                 param=param,
             )
-        if not self.is_here(pair):
+        if not self._is_here(pair):
             raise NotFound(
                 f"the files of the pair {name!r} are not on this machine",
                 hint=f"flashedge models pull {name}",
                 param=param,
             )
         return pair
+
+    def _load(self) -> Mapping[str, Pair]:
+        return load_pairs(self._config) if self._pairs is None else self._pairs
+
+    def _is_here(self, pair: Pair) -> bool:
+        return self._pairs is not None or is_local(pair, self._config)
+
+
+def models_router(pairs: ServablePairs) -> APIRouter:
+    """OpenAI's /v1/models, llama.cpp's /props, and in /openapi.json the routes that vLLM's handlers
+    answer (`api.protocols.switch`)."""
+    router = APIRouter()
+    since = int(time.time())
+
+    def model_object(name: str, pair: Pair) -> dict[str, Any]:
+        tokens = pair.generator.max_model_len
+        return {
+            "id": name,
+            "object": "model",
+            "created": since,
+            "owned_by": "flashedge",
+            "max_model_len": tokens,
+            "context_length": tokens,  # of OpenRouter's form
+            "meta": {"n_ctx": tokens},  # of llama.cpp's
+        }
+
+    @router.get("/models")
+    @router.get("/v1/models")
+    def models() -> Response:
+        """Each pair by itself, and with each strategy. A number of paths may follow: beam-16."""
+        # in a thread, since it looks for the files of every pair
+        data = []
+        for pair in map(pairs.find, pairs.list_names()):
+            searches = (f"{pair.name}:{one}" for one in list_strategies(pair.verifier.judges))
+            data += [model_object(name, pair) for name in (pair.name, *searches)]
+        return Json({"object": "list", "data": data})
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Response:
+        return Json(model_object(name, pairs.find(ModelName.parse(name).pair)))
+
+    @router.get("/props")
+    async def props(model: str | None = None) -> Response:
+        """A pair in llama.cpp's form, where some clients look for the size of the context."""
+        pair = pairs.find(model and ModelName.parse(model).pair)
+        settings = {"n_ctx": pair.generator.max_model_len}
+        found = {"default_generation_settings": settings, "total_slots": pairs.max_running}
+        return Json({**found, "model_path": pair.name})
+
+    async def answer() -> Response:
+        raise AssertionError("the protocol switch answers before any route")
+
+    body = describe_body(ProtocolBody)
+    for path, summary in PROTOCOL_ROUTES.items():
+        router.post(path, name=path, summary=summary, openapi_extra=body)(answer)
+    return router

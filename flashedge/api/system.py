@@ -7,22 +7,21 @@ import dataclasses
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import PlainTextResponse, Response
 
 import flashedge
+from flashedge.api.bodies import inline_schema
 from flashedge.api.failures import Json
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
 from flashedge.profiler.card_watch import CardUser
-from flashedge.runtime.metrics import PERCENTILES
 from flashedge.runtime.served_pair import PairState
 from flashedge.runtime.service import Service
-from flashedge.scheduling.programs.estimates import ProgramEstimate
-from flashedge.scheduling.rollouts.allocation import BoostState
+from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.types import POLICY_NAMES
 
 VIEW_TIMEOUT_S = 2.0
@@ -68,7 +67,9 @@ def system_router(service: Service) -> APIRouter:
         text = service.metrics.render()
         return Response(text, headers={"Content-Type": service.metrics.content_type})
 
-    @router.get("/v1/status", responses=describe_status())
+    schema = {"application/json": {"schema": inline_schema(Status)}}
+
+    @router.get("/v1/status", responses={200: {"description": Status.__doc__, "content": schema}})
     async def status() -> Response:
         """Each pair with its engines and runs, and the programs with their places. The engines at
         the top are those of the pair that was used last."""
@@ -158,58 +159,42 @@ In a terminal         flashedge tui
 """
 
 
-def describe_status() -> dict[int | str, dict[str, Any]]:
-    """What /openapi.json says of the reply of /v1/status."""
+class Reply(BaseModel):
+    """Attribute docstrings become descriptions in /openapi.json."""
 
-    def make(required: str, **properties: Any) -> dict[str, Any]:
-        found = {"type": "object", "properties": properties}
-        return {**found, "required": required.split()} if required else found
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
-    def make_list(kind: Any) -> dict[str, Any]:
-        return {"type": "array", "items": TypeAdapter(kind).json_schema()}
 
-    def make_map(about: str, values: Any) -> dict[str, Any]:
-        return {"type": "object", "description": about, "additionalProperties": values}
+class Latency(Reply):
+    """Percentiles in seconds: half of the requests took at most p50."""
 
-    number, text, count = ({"type": name} for name in ("number", "string", "integer"))
-    scheduling = make(
-        "policy programs boosts boost_running_s boost_open_s",
-        policy={**text, "enum": list(POLICY_NAMES)},
-        programs=make_list(ProgramEstimate),
-        boosts=make_list(BoostState),
-        boost_running_s=number,
-        boost_open_s=number,
-    )
-    about = "How programs are ordered, and how they stand, the first to go first."
-    pair = make(
-        "state detail engines runs",
-        state=text,
-        detail={"type": ["string", "null"]},
-        engines={"type": "object"},
-        runs={"type": "object", "additionalProperties": count},
-        card_users=make_list(CardUser),
-    )
-    percentiles = {
-        "type": ["object", "null"],
-        "description": "Seconds of half (p50), nine tenths (p90) and all but a hundredth (p99).",
-        "properties": {f"p{p}": number for p in PERCENTILES},
-    }
-    latency = make_map(
-        "How fast the last chats and runs that finished were: until the first token, and for each"
-        " token after it (of a run: of its whole tree).",
-        make("", requests=count, first_token_s=percentiles, token_s=percentiles),
-    )
-    pairs = make_map(
-        "The loaded pairs, or the default one: their engines, and their runs that are queued and"
-        " running.",
-        pair,
-    )
-    schema = make(
-        "state pairs scheduling",
-        state=text,
-        pairs=pairs,
-        scheduling={**scheduling, "description": about},
-        latency=latency,
-    )
-    content = {"application/json": {"schema": schema}}
-    return {200: {"description": "The daemon's state and load.", "content": content}}
+    requests: int
+    first_token_s: dict[Literal["p50", "p90", "p99"], float] | None
+    token_s: dict[Literal["p50", "p90", "p99"], float] | None
+
+
+class PairStatus(Reply):
+    state: str
+    detail: str | None
+    engines: dict[str, Any]
+    runs: dict[str, int]
+    card_users: list[CardUser]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingStatus(Scheduling):
+    policy: Annotated[str, Field(json_schema_extra={"enum": list(POLICY_NAMES)})]
+
+
+class Status(Reply):
+    """The daemon's state and load."""
+
+    state: str
+    pairs: dict[str, PairStatus]
+    """The loaded pairs, or the default one: their engines, and their runs that are queued and
+    running."""
+    scheduling: SchedulingStatus
+    """How programs are ordered, and how they stand, the first to go first."""
+    latency: dict[str, Latency]
+    """How fast the last chats and runs that finished were: until the first token, and for each
+    token after it (of a run: of its whole tree)."""

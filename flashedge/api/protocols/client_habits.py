@@ -1,6 +1,8 @@
 """Puts the bodies that agents and editors really send into the form that vLLM's handlers read.
 
 All routes pass here before a search is chosen, so a request means the same plain and by a search.
+With the feature `steady_prompts`, instructions lose what coding agents change in each request. A
+prompt's KV is found again up to the first token that differs, and instructions stand first.
 
 | what clients send | what becomes of it |
 |---|---|
@@ -18,7 +20,8 @@ All routes pass here before a search is chosen, so a request means the same plai
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
@@ -35,16 +38,57 @@ NO_ARGUMENTS = {"type": "object", "properties": {}}
 """The schema of a tool without parameters. Arguments are an object in every protocol."""
 _SHAPES = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const", "not", "if"})
 """Keywords by which a schema says what kind of value it describes."""
-_OWN = frozenset({"function", "custom", "namespace"})
+_OWN = ("function", "custom", "namespace")
 """Kinds of tools in `/v1/responses` that the client runs."""
-_SERVICES = {
-    CHAT: ("web_search_options", "audio"),
-    MESSAGES: ("mcp_servers", "container"),
-    f"{MESSAGES}/count_tokens": ("mcp_servers", "container"),
-}
-"""Fields that ask for what only the protocol's owner can do."""
 _HABIT = "web_search"
 """Codex names this hosted tool in every request, beside its own."""
+Refusals = Mapping[str, tuple[tuple[Any, ...], str, str]]
+"""By field: the values that ask for nothing, what is wrong with any other, and what to do."""
+
+
+def _list_services(*names: str) -> Refusals:
+    told = "asks for a service that only the protocol's owner has"
+    return {name: (([],), f"{name} {told}", "leave it out") for name in names}
+
+
+_NO_CALL: tuple[Any, ...] = ([], "none", "auto")
+_STORED = "names a response, but none is stored"
+_RESEND = "send the whole conversation as input"
+_REFUSED: Mapping[str, Refusals] = {
+    CHAT: {
+        **_list_services("web_search_options", "audio"),
+        "functions": (
+            _NO_CALL,
+            "functions is the old form of tools, which is not read",
+            "send tools",
+        ),
+        "function_call": (
+            _NO_CALL,
+            "function_call is the old form of tool_choice, which is not read",
+            "send tool_choice",
+        ),
+    },
+    RESPONSES: {
+        "previous_response_id": ((), f"previous_response_id {_STORED}", _RESEND),
+        "conversation": ((), f"conversation {_STORED}", _RESEND),
+        "background": (
+            (False,),
+            "responses are not made in the background, since none is stored",
+            "stream it, or start a search by POST /v1/runs",
+        ),
+    },
+    MESSAGES: _list_services("mcp_servers", "container"),
+    f"{MESSAGES}/count_tokens": _list_services("mcp_servers", "container"),
+}
+"""Fields that no model can obey here, by route."""
+_BILLING = "x-anthropic-billing-header:"
+_HEADER = re.compile(
+    rf"{_BILLING}[ \t]*(?:[\w-]+=[^;\s]*;?[ \t]*)+\n?|^{_BILLING}.*\n?", re.MULTILINE
+)
+"""Instructions may follow its last pair on the same line."""
+_COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
+_TELLS = ("system", "developer")
+"""Roles of instructions. A tuple: a role may be anything that JSON is."""
 
 
 def normalize(path: str, body: dict[str, Any], model: ModelSpec) -> None:
@@ -62,15 +106,10 @@ def normalize(path: str, body: dict[str, Any], model: ModelSpec) -> None:
     if path == COMPLETIONS:
         refuse_many(body)
     else:
-        if path == CHAT:
-            refuse_other_tools(body)
-        elif path == RESPONSES:
-            refuse_memory(body)
-            refuse_hosted_tools(body)
-        elif path.startswith(MESSAGES):
-            refuse_foreign_tools(body)
+        refuse_tools(path, body)
+        refuse_fields(body, _REFUSED.get(path, {}))
+        if path.startswith(MESSAGES):
             move_format(body)
-        refuse_services(path, body)
         drop_empty_tools(body)
         give_schemas(path, body)
     if model.reasoning_parser is None:
@@ -159,77 +198,39 @@ def _list_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 # ---------------------------------------------------------------- refusals
 
 
-def refuse_hosted_tools(body: dict[str, Any]) -> None:
-    """Raises RequestError for a tool that OpenAI runs. Codex's web_search is left out."""
-    kinds = [kind for tool in _list_tools(body) if isinstance(kind := tool.get("type"), str)]
+def refuse_fields(body: Mapping[str, Any], refused: Refusals) -> None:
+    """Raises RequestError for a field that would change an answer and can't."""
+    for field, (neutral, problem, hint) in refused.items():
+        value = body.get(field)
+        if value is not None and value not in neutral:
+            raise RequestError(problem, hint=hint, param=field)
+
+
+def refuse_tools(path: str, body: dict[str, Any]) -> None:
+    """Raises RequestError for a tool that only the protocol's owner runs, or whose schema only its
+    models know. Codex's web_search is left out beside tools of its own."""
     choice = body.get("tool_choice")
     chosen = choice.get("type") if isinstance(choice, Mapping) else None
-    has_own = any(kind in _OWN for kind in kinds)
-    for kind in kinds:
-        if kind not in _OWN and not (kind == _HABIT and has_own and chosen != _HABIT):
-            raise RequestError(
-                f"the tool {shorten(kind)!r} is one that OpenAI runs",
-                hint="leave it out, or give a function of your own",
-                param="tools",
-            )
-    if kinds:
-        hosted = [tool for tool in _list_tools(body) if tool.get("type") == _HABIT]
+    tools = _list_tools(body)
+    if path == RESPONSES and chosen != _HABIT and any(tool.get("type") in _OWN for tool in tools):
+        hosted = [tool for tool in tools if tool.get("type") == _HABIT]
         body["tools"] = [tool for tool in body["tools"] if tool not in hosted]
-
-
-def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for a tool that Anthropic runs, or whose schema only its models know."""
     for tool in _list_tools(body):
         kind = tool.get("type")
-        if isinstance(kind, str) and kind != "custom" and "input_schema" not in tool:
-            raise RequestError(
-                f"the tool {shorten(kind)!r} is Anthropic's own",
-                hint="leave it out, or give a tool of your own with an input_schema",
-                param="tools",
-            )
-
-
-def refuse_other_tools(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for tools of chat completions that are no functions, and for the form of
-    functions before 2024."""
-    for tool in _list_tools(body):
-        kind = tool.get("type", "function")
-        if isinstance(kind, str) and kind != "function":
-            raise RequestError(
-                f"a tool of the kind {shorten(kind)!r} can't be called here",
-                hint="give a function",
-                param="tools",
-            )
-    for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
-        if body.get(old) not in ([], "none", "auto", None):
-            raise RequestError(
-                f"{old} is the old form of {new}, which is not read", hint=f"send {new}", param=old
-            )
-
-
-def refuse_services(path: str, body: Mapping[str, Any]) -> None:
-    """Raises RequestError for a service of the protocol's owner."""
-    for name in _SERVICES.get(path, ()):
-        if body.get(name, []) != []:
-            told = f"{name} asks for a service that only the protocol's owner has"
-            raise RequestError(told, hint="leave it out", param=name)
-
-
-def refuse_memory(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for what would need responses to be kept."""
-    for name in ("previous_response_id", "conversation"):
-        if body.get(name) is not None:
-            raise RequestError(
-                f"{name} names a response, but none is stored",
-                hint="send the whole conversation as input",
-                param=name,
-            )
-    if body.get("background") is True:
-        raise RequestError(
-            "responses are not made in the background, since none is stored",
-            hint="stream it, or start a search by POST /v1/runs",
-            param="background",
-        )
+        if not isinstance(kind, str):
+            continue
+        name = repr(shorten(kind))
+        if path == CHAT and kind != "function":
+            problem, hint = f"a tool of the kind {name} can't be called here", "give a function"
+        elif path == RESPONSES and kind not in _OWN:
+            problem = f"the tool {name} is one that OpenAI runs"
+            hint = "leave it out, or give a function of your own"
+        elif path.startswith(MESSAGES) and kind != "custom" and "input_schema" not in tool:
+            problem = f"the tool {name} is Anthropic's own"
+            hint = "leave it out, or give a tool of your own with an input_schema"
+        else:
+            continue
+        raise RequestError(problem, hint=hint, param="tools")
 
 
 def refuse_many(body: Mapping[str, Any]) -> None:
@@ -294,3 +295,51 @@ def limit_tokens(body: dict[str, Any], most: int) -> None:
 def read_int(body: Mapping[str, Any], name: str) -> int | None:
     value = body.get(name)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# ---------------------------------------------------------------- instructions
+
+
+def steady(text: str) -> str:
+    """Instructions without what changes in each request."""
+    return _COUNTDOWN.sub("", _HEADER.sub("", text))
+
+
+def steady_prompt(body: dict[str, Any]) -> None:
+    """Leave what changes out of the instructions of a request of any protocol, and parts and
+    messages that hold nothing else."""
+    for holder, name in _list_places(body):
+        value = holder[name]
+        if isinstance(value, str):
+            holder[name] = steady(value)
+        elif isinstance(value, list):
+            holder[name] = [kept for part in value if (kept := _steady_part(part)) is not None]
+    for name in ("system", "instructions"):
+        if body.get(name) in ("", []):
+            del body[name]
+    for name in ("messages", "input"):
+        if isinstance(turns := body.get(name), list):
+            body[name] = [turn for turn in turns if not (_tells(turn) and not turn["content"])]
+
+
+def _list_places(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    yield from ((body, name) for name in ("system", "instructions") if name in body)
+    for name in ("messages", "input"):
+        if isinstance(turns := body.get(name), list):
+            yield from ((turn, "content") for turn in turns if _tells(turn))
+
+
+def _tells(turn: Any) -> bool:
+    if not isinstance(turn, dict) or turn.get("role") not in _TELLS:
+        return False
+    return isinstance(turn.get("content"), str | list)
+
+
+def _steady_part(part: Any) -> Any:
+    """A part of a text, or None where nothing is left of it."""
+    if not isinstance(part, dict) or not isinstance(part.get("text"), str):
+        return part
+    text = steady(part["text"])
+    if text == part["text"]:
+        return part
+    return {**part, "text": text} if text.strip() else None

@@ -14,7 +14,7 @@ from starlette.types import Message, Send
 
 from flashedge.api.bodies import parse_object
 from flashedge.api.failures import dump_json
-from flashedge.api.protocols.client_habits import LIMITS, read_int
+from flashedge.api.protocols.client_habits import LIMITS, read_int, refuse_fields
 from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
@@ -52,29 +52,37 @@ _EFFORTS = {
     "xhigh": (4, False),
     "max": (4, False),
 }
-"""Of a reasoning effort: the paths as a multiple of the usual number, and whether the search may
-end early."""
+"""By reasoning effort: the number of paths as a multiple of the usual one, and whether the search
+may end early."""
 
-_NOISE = "a search draws every token by its position's noise, which knows no such field"
-_REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "presence_penalty": ((0,), _NOISE),
-    "frequency_penalty": ((0,), _NOISE),
+_NOISE = "its sampler has no such option"
+_END = "a path ends where the model ends it"
+_LOGPROB = "a search keeps the log-probability of the drawn token alone"
+_REASONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    **dict.fromkeys(
+        ("presence_penalty", "frequency_penalty", "min_p", "min_tokens"), ((0,), _NOISE)
+    ),
     "repetition_penalty": ((1,), _NOISE),
     "logit_bias": (({},), _NOISE),
-    "min_p": ((0,), _NOISE),
-    "min_tokens": ((0,), _NOISE),
-    "allowed_token_ids": (([],), _NOISE),
-    "bad_words": (([],), _NOISE),
-    "ignore_eos": ((False,), "a path ends where the model ends it"),
-    "stop_token_ids": (([],), "a path ends where the model ends it; use stop"),
+    **dict.fromkeys(("allowed_token_ids", "bad_words"), (([],), _NOISE)),
+    "ignore_eos": ((False,), _END),
+    "stop_token_ids": (([],), f"{_END}; use stop"),
     "use_beam_search": ((False,), "the model's name chooses the search"),
     "prompt_logprobs": ((0,), "a search generates"),
-    "logprob_token_ids": (([],), "a search keeps the log-probability of the drawn token alone"),
-    "top_logprobs": ((0, 1), "a search keeps the log-probability of the drawn token alone"),
+    "logprob_token_ids": (([],), _LOGPROB),
+    "top_logprobs": ((0, 1), _LOGPROB),
     "background": ((False,), "POST /v1/runs starts a search in the background"),
-    "repetition_detection": ((), "a path ends where the model ends it"),
+    "repetition_detection": ((), _END),
 }
-"""Fields that mean nothing to a search: the values that change nothing, and the reason."""
+_REFUSED = {
+    field: (
+        neutral,
+        f"{field} can't be used with a search: {reason}",
+        "leave it out, or ask the model without a search",
+    )
+    for field, (neutral, reason) in _REASONS.items()
+}
+"""Fields that mean nothing to a search."""
 
 
 class ProtocolSearch:
@@ -104,7 +112,7 @@ class ProtocolSearch:
         self.result: Mapping[str, Any] | None = None
         """The run's result, once it has finished."""
 
-        _refuse_meaningless(body)
+        refuse_fields(body, _REFUSED)
         _refuse_budget(body, pair.max_path_tokens)
         flag = body.get("deterministic")
         self._search = {
@@ -181,18 +189,6 @@ class ProtocolSearch:
         raise FlashEdgeError("the run's log ended without a result")
 
 
-def _refuse_meaningless(body: Mapping[str, Any]) -> None:
-    """Raises RequestError for a field that would change an answer and can't."""
-    for field, (neutral, reason) in _REFUSED.items():
-        value = body.get(field)
-        if value is not None and value not in neutral:
-            raise RequestError(
-                f"{field} can't be used with a search: {reason}",
-                hint="leave it out, or ask the model without a search",
-                param=field,
-            )
-
-
 def _refuse_budget(body: Mapping[str, Any], usual: int) -> None:
     """Raises RequestError for a budget of thinking that a path could exceed. Agents send one that
     leaves a token for the answer, which limits nothing.
@@ -248,8 +244,8 @@ def apply_effort(search: dict[str, Any], body: Mapping[str, Any], pair: Pair) ->
 
 
 def rank_paths(result: Mapping[str, Any]) -> list[NodeId]:
-    """The nodes in which a result's paths end: the answer's, then the others, best first. Without a
-    completed path only the node that was chosen."""
+    """The nodes in which a result's paths end: the answer's, then the others, best first. A result
+    without completed paths has the chosen node alone."""
     choice = result["choice"]
     others = [path for path in result["completions"] if path["node"] != choice]
     others.sort(key=lambda path: (-(path.get("score") or 0.0), path["node"]))

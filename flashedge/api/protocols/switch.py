@@ -12,7 +12,6 @@ What a request asks of the scheduler, and which search it asks for, is read here
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 from collections.abc import Mapping
@@ -27,11 +26,10 @@ from flashedge.api.bodies import load_object, parse_keep_alive
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error_response, dump_json
 from flashedge.api.guard import replay_body
 from flashedge.api.pairs import ServablePairs
-from flashedge.api.protocols.client_habits import normalize, read_int
+from flashedge.api.protocols.client_habits import normalize, read_int, steady_prompt
 from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error, rewrite_error
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
 from flashedge.api.protocols.search import ProtocolSearch, add_result
-from flashedge.api.protocols.steady_prompts import steady_prompt
 from flashedge.api.specs import ModelName, limit_priority, name_program, parse_pair, shorten
 from flashedge.engine.http_requests import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
@@ -191,11 +189,8 @@ def _choose_name(*names: Any) -> str | None:
 
 
 def _translate(scope: Scope, send: Send) -> Send:
-    """Give clients what vLLM's answers lack: Retry-After, and the thinking by its second name: some
-    clients read `reasoning_content`, and vLLM sends `reasoning` only.
-
-    A client that reads nothing for long counts as gone: sending raises OSError then.
-    """
+    """Give clients what vLLM's answers lack: Retry-After, and the thinking by its second name. Some
+    clients read `reasoning_content`, and vLLM sends `reasoning` only."""
     doubles_reasoning = scope["path"] == CHAT
 
     async def translated(message: Message) -> None:
@@ -207,10 +202,6 @@ def _translate(scope: Scope, send: Send) -> Send:
         elif doubles_reasoning and b'"reasoning":' in (body := message.get("body", b"")):
             doubled = _REASONING.sub(rb'"reasoning":\1,"reasoning_content":\1', body)
             message = {**message, "body": doubled}
-        try:
-            async with asyncio.timeout(sse.SEND_TIMEOUT_S):
-                await send(message)
-        except TimeoutError as error:
-            raise OSError("the client reads nothing") from error
+        await send(message)
 
     return translated
