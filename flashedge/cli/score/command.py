@@ -12,9 +12,17 @@ from typer import Argument, Option
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
-from flashedge.cli.solve import options
 from flashedge.cli.solve.batch import NAME, check_files, check_unused, fill
-from flashedge.cli.solve.command import read_problem
+from flashedge.cli.solve.command import (
+    Output,
+    Pair,
+    Priority,
+    Problem,
+    ProblemFile,
+    Program,
+    batch_option,
+    read_problem,
+)
 from flashedge.config import Config, load_config
 from flashedge.errors import RequestError
 
@@ -25,60 +33,54 @@ EPILOG = """\
   flashedge score --input solutions.jsonl --output scores.jsonl
 """
 
-Solutions = Annotated[
-    list[str] | None,
-    Argument(metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."),
-]
-Aggregate = Annotated[
-    str | None,
-    Option(
-        metavar="HOW",
-        help="How step scores become a path's score: last, min, prod, mean.",
-        show_default="last",
-    ),
-]
-Deterministic = Annotated[
-    bool | None,
-    Option(
-        "--deterministic/--no-deterministic",
-        help="Give the same scores, to the bit, whatever else runs.",
-        show_default="the setting deterministic_searches",
-    ),
-]
-Input = Annotated[
-    Path | None,
-    options.batch_option(
-        "--input",
-        metavar="FILE",
-        help="Score many: JSON lines with the keys problem, and solution or steps.",
-    ),
-]
-Jobs = Annotated[
-    int | None, options.batch_option(metavar="N", help="Lines in flight.", show_default="4")
-]
-RetryFailed = Annotated[
-    bool,
-    options.batch_option(
-        "--retry-failed", help="Score the lines of --output that have an error again."
-    ),
-]
-Json = Annotated[bool, Option("--json", help="Print the answer of /v1/score as JSON.")]
-
 
 def score(
-    problem: options.Problem = None,
-    solutions: Solutions = None,
-    file: options.ProblemFile = None,
-    pair: options.Pair = None,
-    aggregate: Aggregate = None,
-    deterministic: Deterministic = None,
-    priority: options.Priority = None,
-    program: options.Program = None,
-    source: Input = None,
-    target: options.Output = None,
-    jobs: Jobs = None,
-    retry_failed: RetryFailed = False,
-    as_json: Json = False,
+    problem: Problem = None,
+    solutions: Annotated[
+        list[str] | None,
+        Argument(metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."),
+    ] = None,
+    file: ProblemFile = None,
+    pair: Pair = None,
+    aggregate: Annotated[
+        str | None,
+        Option(
+            metavar="HOW",
+            help="How step scores become a path's score: last, min, prod, mean.",
+            show_default="last",
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool | None,
+        Option(
+            "--deterministic/--no-deterministic",
+            help="Give the same scores, to the bit, whatever else runs.",
+            show_default="the setting deterministic_searches",
+        ),
+    ] = None,
+    priority: Priority = None,
+    program: Program = None,
+    source: Annotated[
+        Path | None,
+        batch_option(
+            "--input",
+            metavar="FILE",
+            help="Score many: JSON lines with the keys problem, and solution or steps.",
+        ),
+    ] = None,
+    target: Output = None,
+    jobs: Annotated[
+        int | None, batch_option(metavar="N", help="Lines in flight.", show_default="4")
+    ] = None,
+    retry_failed: Annotated[
+        bool,
+        batch_option(
+            "--retry-failed", help="Score the lines of --output that have an error again."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="Print the answer of /v1/score as JSON.")
+    ] = False,
 ) -> None:
     """Score solutions by the pair's verifier: each step, and the whole.
 

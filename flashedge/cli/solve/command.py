@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
-from flashedge.cli.solve import batch, options
+from flashedge.cli.solve import batch
 from flashedge.cli.solve.result import follow_run, print_result, warn_about
 from flashedge.cli.solve.strategy_flags import (
     REQUEST_FIELDS,
     build_fields,
     check_finite,
+    complete_strategy,
     parse_strategy_flags,
     translate_old_flags,
 )
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, RequestError, StoreError
 from flashedge.models.registry import find_pair
+from flashedge.types import STRATEGIES
 
 _FIELDS = "\n".join(f"  {name:<28} {about}" for name, about in REQUEST_FIELDS.items())
 EPILOG = f"""\
@@ -36,6 +40,53 @@ EPILOG = f"""\
 
 docs/strategies.md describes the strategies and their own options (--set).
 """
+search_option = partial(Option, rich_help_panel="Search")
+sampling_option = partial(Option, rich_help_panel="Sampling")
+limit_option = partial(Option, rich_help_panel="Limits")
+order_option = partial(Option, rich_help_panel="Order")
+batch_option = partial(Option, rich_help_panel="Many problems")
+output_option = partial(Option, rich_help_panel="Output")
+
+Problem = Annotated[
+    str | None,
+    Argument(metavar="PROBLEM", help="The problem. Without it, or with -, standard input is read."),
+]
+ProblemFile = Annotated[Path | None, Option(metavar="FILE", help="Read the problem from a file.")]
+Pair = Annotated[
+    str | None,
+    search_option(
+        metavar="PAIR",
+        help="Pair of models: any whose files are here. It is loaded if it is not yet.",
+        show_default="the daemon's",
+    ),
+]
+Priority = Annotated[
+    int | None,
+    order_option(
+        metavar="N",
+        min=0,
+        help="0: in the usual order. 1 or more: background work, which starts when no chat and no"
+        " other search waits.",
+        show_default="0; 1 with --input",
+    ),
+]
+Program = Annotated[
+    str | None,
+    order_option(
+        metavar="NAME",
+        help="The piece of work that this is a part of. Once one search of that name runs, the"
+        " others go before work that has not started.",
+        show_default="a piece of work of its own",
+    ),
+]
+Output = Annotated[
+    Path | None,
+    batch_option(
+        "--output",
+        metavar="FILE",
+        help="Results of --input, one JSON line each. The same command resumes.",
+    ),
+]
 
 
 class Command(TyperCommand):
@@ -46,31 +97,117 @@ class Command(TyperCommand):
 
 
 def solve(
-    problem: options.Problem = None,
-    file: options.ProblemFile = None,
-    pair: options.Pair = None,
-    strategy: options.Strategy = None,
-    n: options.Paths = None,
-    answers: options.Answers = None,
-    option: options.StrategyOptions = None,
-    deterministic: options.Deterministic = None,
-    seed: options.Seed = None,
-    temperature: options.Temperature = None,
-    thinking: options.Thinking = None,
-    max_tokens: options.PathTokens = None,
-    budget_tokens: options.TreeBudget = None,
-    deadline: options.Deadline = None,
-    early_exit: options.EarlyExit = None,
-    priority: options.Priority = None,
-    program: options.Program = None,
-    source: options.Input = None,
-    target: options.Output = None,
-    jobs: options.Jobs = None,
-    budget_tokens_total: options.TotalBudget = None,
-    retry_failed: options.RetryFailed = False,
-    tree: options.Tree = False,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
+    problem: Problem = None,
+    file: ProblemFile = None,
+    pair: Pair = None,
+    strategy: Annotated[
+        str | None,
+        search_option(
+            metavar="NAME[-N]",
+            help=f"{', '.join(STRATEGIES)}. beam-16 means beam with --n 16.",
+            show_default="beam; best_of_n if the verifier judges whole answers",
+            autocompletion=complete_strategy,
+        ),
+    ] = None,
+    n: Annotated[
+        int | None,
+        search_option("--n", "-n", metavar="N", help="Paths to complete.", show_default="16"),
+    ] = None,
+    answers: Annotated[
+        str | None,
+        search_option(
+            metavar="KIND",
+            help="boxed: the answer stands in \\boxed{}. text: open-ended, the last step, grouped"
+            " by meaning. whole: all of the text; the verifier alone chooses."
+            " json: the box, else the text, in which JSON is compared as JSON.",
+            show_default="boxed",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        search_option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another field of the request (below), or an option of the strategy, such as c=0.5"
+            " or window=4. Repeatable.",
+        ),
+    ] = None,
+    deterministic: Annotated[
+        bool | None,
+        search_option(
+            "--deterministic/--no-deterministic",
+            help="Give the same tree, to the bit, whatever else runs, also where the kernels'"
+            " results depend on it. No --deadline, no boosting, no baseline.",
+            show_default="the setting deterministic_searches",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        sampling_option(metavar="N", help="The same seed gives the same tree.", show_default="0"),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        sampling_option(
+            metavar="X", help="Sampling temperature; 0 is greedy.", show_default="the pair's, 0.8"
+        ),
+    ] = None,
+    thinking: Annotated[
+        bool | None,
+        sampling_option(
+            "--thinking/--no-thinking",
+            help="Let a model that can think do so before its answer, or not.",
+            show_default="the pair's",
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        limit_option(
+            metavar="N",
+            help="Most tokens of a path. A longer path is cut.",
+            show_default="the pair's",
+        ),
+    ] = None,
+    budget_tokens: Annotated[
+        int | None, limit_option(metavar="N", help="Most tokens of the whole tree.")
+    ] = None,
+    deadline: Annotated[
+        float | None,
+        limit_option(metavar="SECONDS", help="Stop after this time and answer from what is there."),
+    ] = None,
+    early_exit: Annotated[
+        bool | None,
+        limit_option(
+            "--early-exit/--no-early-exit",
+            help="Stop as soon as the answer is settled, or never.",
+            show_default="self_consistency and probed_cot stop",
+        ),
+    ] = None,
+    priority: Priority = None,
+    program: Program = None,
+    source: Annotated[
+        Path | None,
+        batch_option(
+            "--input", metavar="FILE", help="Solve many problems: JSON lines with the key problem."
+        ),
+    ] = None,
+    target: Output = None,
+    jobs: Annotated[
+        int | None,
+        batch_option(metavar="N", help="Problems in flight.", show_default="2 x max_running"),
+    ] = None,
+    budget_tokens_total: Annotated[
+        int | None, batch_option(metavar="N", help="Most tokens of all trees together.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, batch_option("--retry-failed", help="Solve the failed problems of --output again.")
+    ] = False,
+    tree: Annotated[
+        bool, output_option("--tree", help="Leave the whole tree below, not only the best path.")
+    ] = False,
+    as_json: Annotated[
+        bool, output_option("--json", help="Print the run's object as JSON.")
+    ] = False,
+    quiet: Annotated[bool, output_option("--quiet", "-q", help="Print only the answer.")] = False,
 ) -> None:
     """Solve a problem by verifier-guided search.
 
