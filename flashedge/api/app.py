@@ -10,21 +10,21 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
 import flashedge
 from flashedge.api.failures import (
     ERROR_RESPONSES,
     handle_bad_parameter,
-    handle_defect,
-    handle_flashedge_error,
+    handle_error,
     handle_http_exception,
 )
 from flashedge.api.guard import Guard
 from flashedge.api.pairs import ServablePairs, models_router
-from flashedge.api.protocols.error_bodies import MessagesErrors
 from flashedge.api.protocols.scores import scores_router
 from flashedge.api.protocols.switch import ProtocolSwitch
 from flashedge.api.runs import runs_router
+from flashedge.api.sse import ClientGone
 from flashedge.api.system import system_router
 from flashedge.config import Config, check_exposure
 from flashedge.errors import FlashEdgeError
@@ -75,15 +75,15 @@ def create_app(
         responses=ERROR_RESPONSES,
     )
     app.state.service = service
-    app.add_exception_handler(FlashEdgeError, handle_flashedge_error)
+    app.add_exception_handler(FlashEdgeError, handle_error)
+    app.add_exception_handler(ClientGone, lambda request, error: Response(status_code=499))
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
-    app.add_exception_handler(Exception, handle_defect)
+    app.add_exception_handler(Exception, handle_error)
     app.add_middleware(
         ProtocolSwitch, service=service, pairs=servable, steady=config.features.steady_prompts
     )
-    app.add_middleware(Guard, config=config)
-    app.add_middleware(MessagesErrors)  # the last one added is the first that a request meets
+    app.add_middleware(Guard, config=config)  # the last one added is the first that a request meets
     app.include_router(system_router(service))
     app.include_router(models_router(servable))
     app.include_router(runs_router(service, servable))

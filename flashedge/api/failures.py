@@ -9,6 +9,7 @@ from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
@@ -37,18 +38,21 @@ class Refusal(RequestError):
         self.headers = dict(headers or {})
 
 
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorReply(BaseModel):
+    error: ErrorDetail
+
+
 ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     "default": {
         "description": "An error. The message says what is wrong and what to do.",
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "required": ["error"],
-                    "properties": {"error": {"type": "object", "required": ["message", "type"]}},
-                }
-            }
-        },
+        "model": ErrorReply,
     }
 }
 
@@ -95,9 +99,10 @@ def build_error_response(error: FlashEdgeError) -> Response:
     return Json(build_error(error), status_code=error.http_status, headers=headers)
 
 
-async def handle_flashedge_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, FlashEdgeError)
-    return build_error_response(error)
+async def handle_error(request: Request, error: Exception) -> Response:
+    """Any exception that is not FlashEdge's is a bug. The server logs it; the client learns nothing
+    about it."""
+    return build_error_response(error if isinstance(error, FlashEdgeError) else BUG)
 
 
 async def handle_http_exception(request: Request, error: Exception) -> Response:
@@ -130,11 +135,6 @@ async def handle_bad_parameter(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     name = str(first["loc"][-1])
     return build_error_response(RequestError(f"{name}: {first['msg']}", param=name))
-
-
-async def handle_defect(request: Request, error: Exception) -> Response:
-    """Any other exception is a bug. The server logs it; the client learns nothing about it."""
-    return build_error_response(BUG)
 
 
 def build_error_object(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api.failures import Refusal, build_error_response
+from flashedge.api.protocols.error_bodies import put_in_messages_form
+from flashedge.api.protocols.paths import MESSAGES
 from flashedge.config import Config
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
@@ -42,6 +44,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["path"].startswith(MESSAGES):
+            send = put_in_messages_form(send)
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, drop_body(send)
         headers = Headers(scope=scope)

@@ -16,7 +16,7 @@ from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.schemas import SolveBody
 from flashedge.api.specs import build_solve_spec, read_caller
-from flashedge.api.sse import DISCONNECTED, ClientGone, EventStream, frame, run_while_connected
+from flashedge.api.sse import DISCONNECTED, EventStream, frame, run_while_connected
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
 from flashedge.runtime.request.plan import pin_early_exit
@@ -62,8 +62,6 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         try:
             result = await run_while_connected(request.receive, handle.result())
             return Json(result, headers=headers)
-        except ClientGone:
-            return Response(status_code=499)
         finally:
             leave()
 

@@ -55,20 +55,6 @@ class Budget:
         return shares
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchWork:
-    """One problem of a round."""
-
-    index: int
-    """Its position in the input."""
-
-    tokens: int | None
-    """Its budget, which includes what it has spent."""
-
-    earlier: Attempt | None = None
-    """The attempt to continue."""
-
-
 class Batch:
     def __init__(
         self,
@@ -89,7 +75,10 @@ class Batch:
         self._width = min(FIRST_JOBS, jobs)
         self._places = asyncio.Semaphore(self._width)
         self._budget = budget
+        self._shares: dict[int, int | None] = {}
+        """The problems of this round by index, each with the most tokens of its tree."""
         self._cut: dict[int, Attempt] = {}
+        """Attempts that ran out of their share and may be continued."""
         self.is_stopping = False
         self.cancelled = 0
         """Runs that were cancelled when the batch was."""
@@ -112,43 +101,41 @@ class Batch:
         shares = [None] * count if budget is None else budget.split_evenly(count)
         done = self._journal.records
         todo = [i for i, problem in enumerate(self._problems) if problem.id not in done]
-        work = [BatchWork(index=i, tokens=shares[i]) for i in todo]
+        self._shares = {i: shares[i] for i in todo}
         try:
-            while work:
-                await run_workers(self._jobs, self._start, work)
-                work = [] if self.is_stopping else await self._plan_round()
+            while self._shares:
+                await run_workers(self._jobs, self._start, self._shares)
+                self._shares = {} if self.is_stopping else await self._plan_round()
         except asyncio.CancelledError:
             self.cancelled = await self._attempts.cancel_open()
             raise
 
     # ------------------------------------------------------------ inner
 
-    async def _start(self, work: BatchWork) -> None:
+    async def _start(self, index: int) -> None:
         with suppress(Stopping):
             async with self._places:
                 if not self.is_stopping:
-                    await self._solve(work)
+                    await self._solve(index)
                 if self._width < self._jobs:  # one result lets one more problem in
                     self._width += 1
                     self._places.release()
 
-    async def _solve(self, work: BatchWork) -> None:
-        text = self._problems[work.index].text
-        attempt = await self._attempts.run(work.index, text, work.tokens, work.earlier)
-        is_waiting = (
-            self._budget is not None and attempt.cut_by == BUDGET and attempt != work.earlier
-        )
-        if is_waiting:
-            self._cut[work.index] = attempt
+    async def _solve(self, index: int) -> None:
+        earlier = self._cut.get(index)
+        text = self._problems[index].text
+        attempt = await self._attempts.run(index, text, self._shares[index], earlier)
+        if self._budget is not None and attempt.cut_by == BUDGET and attempt != earlier:
+            self._cut[index] = attempt
             self._attempts.notify()
         else:
-            self._cut.pop(work.index, None)
-            await self._record(work.index, attempt)
+            self._cut.pop(index, None)
+            await self._record(index, attempt)
 
-    async def _plan_round(self) -> list[BatchWork]:
+    async def _plan_round(self) -> dict[int, int | None]:
         """Share what is left among the problems that ran out. Record those that get nothing."""
         if self._budget is None:
-            return []
+            return {}
         waiting = sorted(self._cut)
         claims = [
             Claim(
@@ -158,18 +145,13 @@ class Batch:
             for i in waiting
         ]
         left = self._budget.total_tokens - self.tokens
-        grants = dict(zip(waiting, top_up(left, claims, LEAST_GRANT_TOKENS), strict=True))
-        work = []
-        for i, more in grants.items():
-            attempt = self._cut[i]
+        shares: dict[int, int | None] = {}
+        for i, more in zip(waiting, top_up(left, claims, LEAST_GRANT_TOKENS), strict=True):
             if more:
-                work.append(
-                    BatchWork(index=i, tokens=(attempt.tokens or 0) + more, earlier=attempt)
-                )
+                shares[i] = (self._cut[i].tokens or 0) + more
             else:
-                del self._cut[i]
-                await self._record(i, attempt)
-        return work
+                await self._record(i, self._cut.pop(i))
+        return shares
 
     async def _record(self, index: int, attempt: Attempt) -> None:
         problem, correct = self._problems[index], None

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -155,36 +155,19 @@ class BatchRecord:
             raise ValueError(str(error)) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    done: int
-    failed: int
+    """Counts over the records of a batch."""
 
-    graded: int
-    """Problems that have an answer in the input and did not fail."""
-
-    correct: int
-
-    cut: int
-    """Problems that the budget cut short."""
-
-    tokens: int
-
-    @property
-    def accuracy(self) -> float | None:
-        return self.correct / self.graded if self.graded else None
-
-
-def count_records(records: Mapping[ProblemId, BatchRecord]) -> Tally:
-    values = records.values()
-    return Tally(
-        done=len(values),
-        failed=sum(r.error is not None for r in values),
-        graded=sum(r.correct is not None for r in values),
-        correct=sum(r.correct is True for r in values),
-        cut=sum(r.cut_by == "budget" for r in values),
-        tokens=sum(r.tokens or 0 for r in values),
-    )
+    def __init__(self, records: Collection[BatchRecord]) -> None:
+        self.done = len(records)
+        self.failed = sum(r.error is not None for r in records)
+        self.graded = sum(r.correct is not None for r in records)
+        """Problems that have an answer in the input and did not fail."""
+        self.correct = sum(r.correct is True for r in records)
+        self.accuracy = self.correct / self.graded if self.graded else None
+        self.cut = sum(r.cut_by == "budget" for r in records)
+        """Problems that the budget cut short."""
+        self.tokens = sum(r.tokens or 0 for r in records)
 
 
 def read_distinct_problems(path: Path) -> tuple[FileProblem, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Send
 
 from flashedge.api.failures import build_error, build_error_object, dump_json
 from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
@@ -76,18 +76,11 @@ def _find_overflow(message: str) -> re.Match[str] | None:
     return next((found for each in _OVERFLOWS if (found := each.search(message))), None)
 
 
-class MessagesErrors:
-    """The middleware for Anthropic's protocol."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"].startswith(MESSAGES):
-            send = rewrite_error(
-                send, lambda told, status: build_messages_error(str(told["message"]), status)
-            )
-        await self._app(scope, receive, send)
+def put_in_messages_form(send: Send) -> Send:
+    """A `send` that puts errors into the form of Anthropic's protocol."""
+    return rewrite_error(
+        send, lambda told, status: build_messages_error(str(told["message"]), status)
+    )
 
 
 def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> Send:

@@ -20,7 +20,7 @@ from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.paths import SCORES
 from flashedge.api.schemas import ScoreBody
 from flashedge.api.specs import parse_pair, read_caller
-from flashedge.api.sse import ClientGone, run_while_connected
+from flashedge.api.sse import run_while_connected
 from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError
 from flashedge.models.specs import Pair
@@ -45,11 +45,7 @@ def scores_router(service: Service, pairs: ServablePairs) -> APIRouter:
             async with service.use_pair(ask.pair):
                 return await service.score(ask, caller)
 
-        try:
-            found = await run_while_connected(request.receive, answer())
-            return Json(describe_scores(ask, found))
-        except ClientGone:
-            return Response(status_code=499)
+        return Json(describe_scores(ask, await run_while_connected(request.receive, answer())))
 
     for path in SCORES:
         router.post(path, name=path, openapi_extra=describe_body(ScoreBody))(score)

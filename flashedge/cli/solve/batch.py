@@ -178,7 +178,7 @@ def show_progress(
     """A progress bar, on terminals only. Call the value after each change of the batch."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from flashedge.batch.journal import count_records
+    from flashedge.batch.journal import Tally
 
     console = output.stderr()
     if not show or not console.is_terminal:
@@ -191,7 +191,7 @@ def show_progress(
         task = progress.add_task("", total=total, completed=len(journal.records))
 
         def refresh(batch: Batch, attempts: Attempts) -> None:
-            totals = count_records(journal.records)
+            totals = Tally(journal.records.values())
             tokens = batch.tokens + sum(run.tokens for run in attempts.open)
             running = sum(run.is_running for run in attempts.open)
             per_s = speed.note(tokens, time.monotonic())
@@ -226,9 +226,9 @@ def _summary(
     journal: SheetJournal[BatchRecord], total: int, budget: Budget | None, *, as_json: bool
 ) -> None:
     """Print one line, or one object, on stdout."""
-    from flashedge.batch.journal import count_records
+    from flashedge.batch.journal import Tally
 
-    totals = count_records(journal.records)
+    totals = Tally(journal.records.values())
     if as_json:
         output.print_json(
             {
