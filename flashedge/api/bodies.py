@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
+from starlette.types import Message, Receive
 
-from flashedge.api.failures import Refusal
+from flashedge.api.failures import Refusal, reword
 from flashedge.errors import RequestError
 
 B = TypeVar("B", bound=BaseModel)
@@ -66,6 +67,20 @@ def load_object(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
     return data
 
 
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns `body` once, and then the server's messages (the disconnect)."""
+    is_sent = False
+
+    async def replay() -> Message:
+        nonlocal is_sent
+        if is_sent:
+            return await receive()
+        is_sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
 def _refuse_json(message: str) -> Refusal:
     return Refusal(400, "invalid_json", message)
 
@@ -73,7 +88,7 @@ def _refuse_json(message: str) -> Refusal:
 def replace_halves(data: Any) -> Any:
     """JSON in which each half of a surrogate pair is U+FFFD.
 
-    A client that cuts a text within an emoji leaves one, and sends it again in every later turn.
+    A client that cuts a text within an emoji leaves a half, which every later turn sends again.
     """
     text = json.dumps(data, ensure_ascii=False)
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -99,8 +114,7 @@ def _describe_error(
     param = _format_location((*inside, *first["loc"]))
     match first["type"]:
         case "extra_forbidden":
-            known = [n for n in kind.model_fields if n != "detach"]
-            near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+            near = difflib.get_close_matches(str(first["loc"][-1]), kind.model_fields, n=1)
             hint = f"did you mean {near[0]!r}?" if near and len(first["loc"]) == 1 else None
             return RequestError(f"unknown field {param!r}", param=param, hint=hint)
         case "missing":
@@ -110,9 +124,7 @@ def _describe_error(
         case "finite_number":
             return RequestError(f"{param} must be a finite number", param=param)
         case _:
-            message = first["msg"].removeprefix("Input should be ")
-            problem = f"must be {message}" if message != first["msg"] else message
-            return RequestError(f"{param}: {problem}", param=param)
+            return RequestError(f"{param}: {reword(first['msg'])}", param=param)
 
 
 def _format_location(loc: tuple[int | str, ...]) -> str:

@@ -134,7 +134,12 @@ async def handle_bad_parameter(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     name = str(first["loc"][-1])
-    return build_error_response(RequestError(f"{name}: {first['msg']}", param=name))
+    return build_error_response(RequestError(f"{name}: {reword(first['msg'])}", param=name))
+
+
+def reword(message: str) -> str:
+    """A message of pydantic as one of ours."""
+    return message.replace("Input should be ", "must be ", 1)
 
 
 def build_error_object(message: str, status: int, param: str | None, code: str) -> dict[str, Any]:

@@ -15,14 +15,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flashedge.api.bodies import replay_body
 from flashedge.api.failures import Refusal, build_error_response
+from flashedge.api.paths import MESSAGES
 from flashedge.api.protocols.error_bodies import put_in_messages_form
-from flashedge.api.protocols.paths import MESSAGES
 from flashedge.config import Config
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S = 30.0
-"""Longest time for a body to arrive, in addition to that of its bytes."""
+"""Seconds that a body may take to arrive, plus one for each BODY_BYTES_PER_S of what has."""
 BODY_BYTES_PER_S = 16 << 10
 """A client that sends a body more slowly than this is refused."""
 _CLOSE = {"Connection": "close"}
@@ -149,20 +150,6 @@ class Guard:
             hint="shorten it, or raise the setting max_request_bytes",
             headers=_CLOSE,  # the rest of the body stays unread
         )
-
-
-def replay_body(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that returns `body` once, and then the server's messages (the disconnect)."""
-    is_sent = False
-
-    async def replay() -> Message:
-        nonlocal is_sent
-        if is_sent:
-            return await receive()
-        is_sent = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay
 
 
 def permit(headers: Headers) -> Response:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from flashedge.api.bodies import describe_body
 from flashedge.api.failures import Json
-from flashedge.api.protocols.paths import PROTOCOL_ROUTES
+from flashedge.api.paths import PROTOCOL_ROUTES
 from flashedge.api.schemas import ProtocolBody
 from flashedge.api.specs import ModelName
 from flashedge.config import Config

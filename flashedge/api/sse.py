@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, TypeVar
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
@@ -132,10 +133,8 @@ async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
 
 def begins_stream(message: Message) -> bool:
     """Whether an `http.response.start` begins a stream of server-sent events."""
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in message["headers"]
-    )
+    kind = Headers(raw=message["headers"]).get("content-type", "")
+    return kind.startswith(EventStream.media_type)
 
 
 def drop_length(message: Message) -> Message:

@@ -222,7 +222,7 @@ class Attempts:
             is_running = run["status"] == "running"
             self._open[name] = OpenRun(is_running=is_running, tokens=run.get("tree_tokens") or 0)
             self.notify()
-            await asyncio.sleep(LOOK_S - (loop.time() - began))  # of a daemon that answers at once
+            await asyncio.sleep(LOOK_S - (loop.time() - began))  # where the daemon did not wait
         self._open.pop(name)
         if name in self._dropped and run["status"] == "cancelled":
             with suppress(FlashEdgeError):

@@ -1,6 +1,7 @@
 """What all commands print: results on stdout, messages on stderr, errors.
 
-No text acts here: there is no markup, and control characters are visible (`flashedge.literal`).
+No text acts on the terminal: nothing is markup, and control characters are shown
+(`flashedge.literal`).
 Only data in a pipe is raw: an answer, a page.
 """
 

@@ -1,4 +1,4 @@
-"""Versions of files: keys of caches of what was read from them."""
+"""Versions of files, by which caches of their contents are keyed."""
 
 from __future__ import annotations
 

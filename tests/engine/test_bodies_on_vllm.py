@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashedge.api.protocols.paths import MESSAGES
+from flashedge.api.paths import MESSAGES
 from tests.support.random_bodies import (
     CHAT,
     PROTOCOLS,

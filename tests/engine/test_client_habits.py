@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from tests.support.streams import list_blocks, read, read_events
 
 SAY = [{"role": "user", "content": "What is 3 + 4?"}]

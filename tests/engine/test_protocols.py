@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.http_requests import PlainRequests, RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
+from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
 from tests.support import tool_suite
 from tests.support.streams import list_blocks, read, read_events
 from tests.support.tool_caller import NO_TOOLS, THOUGHT

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flashedge.api.app import create_app
-from flashedge.api.guard import replay_body
-from flashedge.api.protocols.paths import PROTOCOL_ROUTES
+from flashedge.api.bodies import replay_body
+from flashedge.api.paths import PROTOCOL_ROUTES
 from flashedge.config import load_config
 from tests.support.api_rig import Live, serving, wait_until
 from tests.support.fake_protocols import FakeProtocols

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from flashedge.api.protocols.paths import CHAT, MESSAGES
+from flashedge.api.paths import CHAT, MESSAGES
 
 KINDS = {
     "thinking_delta": "thinking",

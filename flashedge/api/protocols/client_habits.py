@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.api.specs import shorten
 from flashedge.engine.http_requests import MAX_CHOICES
 from flashedge.errors import RequestError

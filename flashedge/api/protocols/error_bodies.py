@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import Message, Send
 
 from flashedge.api.failures import build_error, build_error_object, dump_json
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.api.sse import begins_stream, drop_length
 from flashedge.engine.http_requests import TaggedRequest
 from flashedge.errors import ContextOverflow, FlashEdgeError, RequestError

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from flashedge.api.bodies import describe_body, parse_keep_alive, read_body
 from flashedge.api.failures import Json
 from flashedge.api.pairs import ServablePairs
-from flashedge.api.protocols.paths import SCORES
+from flashedge.api.paths import SCORES
 from flashedge.api.schemas import ScoreBody
 from flashedge.api.specs import parse_pair, read_caller
 from flashedge.api.sse import run_while_connected

@@ -14,8 +14,8 @@ from starlette.types import Message, Send
 
 from flashedge.api.bodies import parse_object
 from flashedge.api.failures import dump_json
+from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.protocols.client_habits import LIMITS, read_int, refuse_fields
-from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED, begins_stream, drop_length

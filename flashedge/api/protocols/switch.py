@@ -22,13 +22,12 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
-from flashedge.api.bodies import load_object, parse_keep_alive
+from flashedge.api.bodies import load_object, parse_keep_alive, replay_body
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error_response, dump_json
-from flashedge.api.guard import replay_body
 from flashedge.api.pairs import ServablePairs
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
 from flashedge.api.protocols.client_habits import normalize, read_int, steady_prompt
 from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error, rewrite_error
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, SCORES
 from flashedge.api.protocols.search import ProtocolSearch, add_result
 from flashedge.api.specs import ModelName, limit_priority, name_program, parse_pair, shorten
 from flashedge.engine.http_requests import RequestTags, tag_requests
@@ -68,7 +67,7 @@ class ProtocolSwitch:
             if scope["path"] in SCORES and not scores_pairs(body):
                 await self._app(scope, replay_body(text, receive), send)
                 return
-            model = body.get("model")  # where it names none, the handler says what that means
+            model = body.get("model")  # vLLM's handler decides what a missing one means
             name = ModelName.parse(model) if isinstance(model, str) else None
             pair = self._pairs.find(None if name is None else name.pair)
             if scope["path"] in SCORES:

@@ -75,7 +75,7 @@ def score(
     retry_failed: Annotated[
         bool,
         batch_option(
-            "--retry-failed", help="Score the lines of --output that have an error again."
+            "--retry-failed", help="Score again the lines of --output that have an error."
         ),
     ] = False,
     as_json: Annotated[

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 MAX_JOBS = 64
+"""Most problems in flight. Each holds a request to the daemon open."""
 NAME = "batch"
 """The client's name: the daemon's clients take turns."""
 
@@ -212,8 +213,8 @@ class TokenSpeed:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, tokens: int, now_s: float) -> float:
-        """The speed, once there are so many tokens. A run that just ended may be missing for a
-        moment. 0 until time has passed."""
+        """Note the tokens so far. The speed, 0 at first. A run that just ended may be missing from
+        `tokens` for a moment, so the count never falls."""
         most = max(tokens, self._seen[-1][1]) if self._seen else tokens
         self._seen.append((now_s, most))
         while now_s - self._seen[0][0] > 5.0 and len(self._seen) > 2:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.api.protocols.client_habits import LIMITS, NO_ARGUMENTS, normalize
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from flashedge.errors import RequestError
 from flashedge.models.specs import ModelSpec
 from tests.support.api_rig import ask

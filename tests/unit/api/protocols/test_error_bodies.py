@@ -9,13 +9,13 @@ import pytest
 from httpx import AsyncClient
 
 from flashedge.api.failures import dump_json
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
 from flashedge.api.protocols.error_bodies import (
     StreamFailures,
     build_messages_error,
     build_protocol_error,
     rewrite_error,
 )
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
 from flashedge.engine.http_requests import RequestTags, TaggedRequest
 from flashedge.errors import (
     ContextOverflow,

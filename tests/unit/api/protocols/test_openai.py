@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from flashedge.api.app import create_app
-from flashedge.api.protocols.paths import MESSAGES, RESPONSES
+from flashedge.api.paths import MESSAGES, RESPONSES
 from flashedge.api.protocols.search import ProtocolSearch, add_result, apply_effort, rank_paths
 from flashedge.api.specs import ModelName
 from flashedge.config import load_config

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.protocols.client_habits import steady, steady_prompt
-from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.optimizations import Features
 from tests.support.api_rig import client_of
 from tests.support.fake_service import FakeService

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 
-from flashedge.api.protocols.paths import PROTOCOL_ROUTES
+from flashedge.api.paths import PROTOCOL_ROUTES
 from flashedge.api.protocols.switch import read_tags
 from flashedge.errors import QueueFull
 from flashedge.types import MAX_SEED
