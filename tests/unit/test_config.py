@@ -176,6 +176,7 @@ def test_an_unknown_key_in_the_file_names_the_nearest_or_all(
     with pytest.raises(ConfigError, match=rf"unknown key '{key}' in .*config.toml") as e:
         load(tmp_path, f"{key} = 3")
     assert hint in str(e.value.hint)
+    assert e.value.hint == hint or "did you mean" not in hint
 
 
 def test_misspelt_variable_is_refused_and_a_stranger_left_alone(tmp_path: Path) -> None:

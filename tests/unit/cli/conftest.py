@@ -26,8 +26,8 @@ def daemon(monkeypatch: Patch) -> FakeDaemon:
 def talk(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch) -> Callable[..., Done]:
     """Types the lines of a text into `chat`, with options. Its input is no terminal."""
 
-    def talk(typed: str, *options: str) -> Done:
+    def talk(typed: str, *options: str, code: int = 0) -> Done:
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
-        return cli("chat", *options)
+        return cli.ends(code, "", "chat", *options)
 
     return talk

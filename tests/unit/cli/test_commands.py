@@ -99,7 +99,9 @@ def test_what_is_wrong_is_exit_2_and_asks_for_nothing(
     assert not [request for request in daemon.requests if request.method == "POST"]
 
 
-@pytest.mark.parametrize("command", ["runs ls", "runs show x", "runs rm x", "logs"])
+@pytest.mark.parametrize(
+    "command", ["runs ls", "runs show x", "runs rm x", "runs export x", "logs"]
+)
 def test_without_a_daemon_runs_and_logs_say_so(cli: Cli, command: str) -> None:
     cli.ends(4, "flashedge up", *command.split())
 
@@ -366,14 +368,12 @@ def test_export_writes_known_formats_and_replaces_a_file_only_by_force(
 ) -> None:
     export = ("runs", "export", "run-1", "-o")
     for name in ("run.csv", "run.txt", "run.json"):
-        done = cli.ends(
-            2, f"can't be written as {Path(name).suffix}", *export, str(tmp_path / name)
-        )
-        assert "FILE.jsonl" in done.err
+        said = f"can't be written as {Path(name).suffix}"
+        assert "FILE.jsonl" in cli.ends(2, said, *export, str(tmp_path / name)).err
         assert not (tmp_path / name).exists()
     to = tmp_path / "run.html"
     to.write_text("mine")
-    assert "exists" in cli.ends(2, "--force", *export, str(to)).err
+    assert "--force" in cli.ends(2, "exists", *export, str(to)).err
     assert to.read_text() == "mine"
     assert cli(*export, str(to), "--force").code == 0
     assert to.read_text().startswith("<!doctype html>"), "the suffix chooses the format"
@@ -600,13 +600,18 @@ def test_doctor_finds_what_is_wrong(cli: Cli, tmp_path: Path, monkeypatch: Patch
     monkeypatch.setenv("FLASHEDGE_PAIR", PAIR)
     monkeypatch.setenv("FLASHEDGE_PORT", "0")
     checks = diagnose(cli)
-    assert cli("doctor").code == 1
+    assert cli("doctor", "--json").code == 1
     assert checks["models"]["hint"] == f"flashedge models pull {QWEN}"
     verdicts = [checks[name]["verdict"] for name in ("models", "python", "state folder")]
     assert verdicts == ["wrong", "ok", "ok"]
     cli("models", "pull", PAIR, "--from", str(hub(tmp_path)))
     assert diagnose(cli)["models"]["verdict"] == "ok"
     assert "✓ models" in cli("doctor").out
+
+
+def test_doctor_names_a_broken_configuration(cli: Cli, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("FLASHEDGE_PORT", "x")
+    assert "✗ configuration: port is 'x' in the environment" in cli.ends(1, "", "doctor").out
 
 
 def test_doctor_on_versions_and_cards(monkeypatch: Patch) -> None:

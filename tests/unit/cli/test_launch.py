@@ -118,6 +118,14 @@ def test_small_requests_of_agents_are_answered_without_a_search() -> None:
     assert config["provider"]["flashedge"]["models"].keys() == {"bundled", "bundled:beam-4"}
 
 
+def test_the_key_of_the_settings_is_passed(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_API_KEY", "of-the-settings")
+    install(tmp_path, "claude")
+    assert "ANTHROPIC_AUTH_TOKEN=of-the-settings" in cli("launch", "claude").out.splitlines()
+
+
 def test_a_context_that_is_too_small_is_told_with_pairs_that_have_more(cli: Cli) -> None:
     done = cli("launch", "claude", "--print")
     told = " ".join(done.err.split())
@@ -163,11 +171,11 @@ def test_a_version_is_a_warning_unless_it_is_a_patch_of_one_that_was_tried(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("cluade", "did you mean 'claude'? known: claude, codex, opencode, aider, qwen"),
+        ("cluade", "there is no agent 'cluade'\n  did you mean 'claude'? known: claude, codex,"),
         ("claude --model nosuch", "there is no pair 'nosuch'"),
         ("claude --model bundled:bema-4", "bema"),
         ("claude --model bundled:beam-4 --search beam-8", "contradict each other"),
-        ("claude --model qwen-1.5b+skywork-1.5b", "models pull qwen-1.5b+skywork-1.5b"),
+        ("claude --model qwen-1.5b+skywork-1.5b", "flashedge models pull qwen-1.5b+skywork-1.5b"),
         ("claude --search mcts-4", "it answers as bundled:beam, bundled:best_of_n"),
     ],
 )
