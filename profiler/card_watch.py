@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, read_cards
+from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, open_nvml, read_cards
 
 XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError
 RECENT_S = 600.0
@@ -125,25 +125,18 @@ class CardUser:
 def read_card_users(
     own: Collection[int] = (), nvml: Any = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[CardUser, ...]:
-    """The programs on the cards that CUDA shows but those of the pids `own`, the largest first.
-    Empty where no card answers: this is never why anything fails."""
-    nvml = import_module("pynvml") if nvml is None else nvml
+    """The programs on the cards that CUDA shows, the largest first, without the pids `own`. Empty
+    where no card answers: a list of programs is no reason to fail."""
     try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:
+        with open_nvml(nvml) as nvml:
+            users = {
+                (user.card, user.pid): user
+                for card in find_visible(nvml, environ.get(VARIABLE))
+                for user in _read_users(nvml, card.index, card.find_handle(nvml))
+                if user.pid not in own
+            }
+    except ProfileError:
         return ()
-    try:
-        found = find_visible(nvml, environ.get(VARIABLE))
-        users = {
-            (user.card, user.pid): user
-            for card in found
-            for user in _read_card(nvml, card.index, card.find_handle(nvml))
-            if user.pid not in own
-        }
-    except (ProfileError, nvml.NVMLError):
-        return ()
-    finally:
-        nvml.nvmlShutdown()
     return tuple(sorted(users.values(), key=lambda user: (-(user.memory_bytes or 0), user.pid)))
 
 
@@ -163,8 +156,9 @@ def describe_user(user: CardUser) -> str:
     return f"{user.name or 'a program'} (process {user.pid}) {size}"
 
 
-def _read_card(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
-    """One that computes and draws is in both lists, with all it holds."""
+def _read_users(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
+    """The users of one card. NVML lists a program that computes and draws twice, each time with all
+    that it holds."""
     for query in QUERIES:
         try:
             found = getattr(nvml, query)(handle)

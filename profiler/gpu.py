@@ -147,15 +147,25 @@ def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tup
     `nvml` replaces the module `pynvml` in tests. Raises ProfileError when there is no card, when
     CUDA_VISIBLE_DEVICES hides all of them, or when the driver does not answer.
     """
+    with open_nvml(nvml) as nvml:
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        found = find_visible(nvml, environ.get(VARIABLE))
+        return tuple(_read_card(nvml, card, driver) for card in found)
+
+
+@contextlib.contextmanager
+def open_nvml(nvml: Any = None) -> Iterator[Any]:
+    """NVML for the block; `nvml` replaces the module `pynvml` in tests.
+
+    Raises ProfileError without a driver, and for an NVMLError that ends the block.
+    """
     nvml = import_module("pynvml") if nvml is None else nvml
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise ProfileError(f"no NVIDIA card ({error})") from error
     try:
-        driver = str(nvml.nvmlSystemGetDriverVersion())
-        found = find_visible(nvml, environ.get(VARIABLE))
-        return tuple(_read_card(nvml, card, driver) for card in found)
+        yield nvml
     except nvml.NVMLError as error:
         raise ProfileError(f"the NVIDIA driver does not answer ({error})") from error
     finally:

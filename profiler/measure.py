@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import os
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from flashedge.profiler.bench import measure_device
+from flashedge.profiler.bench import Progress, measure_device
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import find_warnings, read_cards
-from flashedge.profiler.profile import ModelProfile, Profile
+from flashedge.profiler.profile import ModelProfile
 from flashedge.profiler.roofline import MIN_SAMPLES, Sample, fit
 
 PREFILL, DECODE = "prefill", "decode"
 DECODE_STEPS = 12
 QUICK_S, FULL_S = 24.0, 150.0
-DEVICE_SHARE = 0.2  # of the time
-MODEL_WEIGHTS = {True: 2, False: 1}  # of the rest, by whether the model decodes
-Progress = Callable[[float, str], None]
+DEVICE_SHARE = 0.2
+"""Share of the time limit for the device alone; the models divide the rest."""
+MODEL_WEIGHTS = {True: 2, False: 1}
+"""Parts of that rest, by whether the model decodes, which takes two phases instead of one."""
 
 
 class ModelProbe(Protocol):
@@ -159,6 +158,7 @@ def find_device_warnings(kind: str, nvml: Any = None) -> tuple[str, ...]:
 async def profile_models(
     probes: Sequence[ModelProbe], *, quick: bool, on_progress: Progress
 ) -> tuple[ModelProfile, ...]:
+    """Measure each model's steps in its share of the time, and fit them. Raises ProfileError."""
     total_s = (1 - DEVICE_SHARE) * (QUICK_S if quick else FULL_S)
     weights = [MODEL_WEIGHTS[probe.decodes] for probe in probes]
     models, done = [], 0.0
@@ -180,27 +180,3 @@ def fit_model(name: str, samples: Sequence[Sample]) -> ModelProfile:
     phases = dict.fromkeys(s.phase for s in samples)
     fits = {phase: fit([s for s in samples if s.phase == phase]) for phase in phases}
     return ModelProfile(name=name, samples=tuple(samples), fits=fits)
-
-
-def build_profile(
-    fingerprint: Mapping[str, str],
-    kind: str,
-    device: Mapping[str, Any],
-    models: Sequence[ModelProfile],
-    *,
-    quick: bool,
-    began: float,
-    warnings: Sequence[str],
-) -> Profile:
-    """`began` is `time.monotonic()` at the start."""
-    return Profile(
-        made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        quick=quick,
-        wall_s=round(time.monotonic() - began, 1),
-        load=round(os.getloadavg()[0], 2),
-        fingerprint=dict(fingerprint),
-        kind=kind,
-        device=dict(device),
-        models=tuple(models),
-        warnings=tuple(warnings),
-    )

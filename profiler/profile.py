@@ -76,21 +76,13 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError."""
-        fields = dict(data)
-        if fields.pop("version") != VERSION:
-            raise ValueError(
-                f"its version is {data['version']}, but this FlashEdge reads {VERSION}"
-            )
-        models = tuple(
-            ModelProfile(
-                name=str(m["name"]),
-                samples=tuple(Sample(**s) for s in m["samples"]),
-                fits={str(phase): Fit(**f) for phase, f in m["fits"].items()},
-            )
-            for m in fields["models"]
-        )
-        profile = cls(**{**fields, "models": models, "warnings": tuple(fields["warnings"])})
+        """The inverse of `to_json`. Raises AttributeError or ValueError."""
+        from pydantic import TypeAdapter
+
+        if data.get("version") != VERSION:
+            version = data.get("version")
+            raise ValueError(f"its version is {version}, but this FlashEdge reads {VERSION}")
+        profile = TypeAdapter(cls).validate_python(data)
         if not (profile.gemm_flops_per_s and profile.bytes_per_s > 0):
             raise ValueError("it has no figures of the device")
         return profile
@@ -115,8 +107,9 @@ def load_profile(path: Path, fingerprint: Mapping[str, str]) -> FoundProfile:
         return FoundProfile(why="there is none yet")
     except OSError as error:
         return FoundProfile(why=f"{path} can't be read: {error.strerror}")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return FoundProfile(why=f"{path} is not a profile: {type(error).__name__}: {error}")
+    except (AttributeError, ValueError) as error:
+        reason = str(error).partition("\n")[0]  # pydantic lists every wrong field
+        return FoundProfile(why=f"{path} is not a profile: {reason}")
     then, now = profile.fingerprint, fingerprint
     changed = tuple(
         (name, then.get(name, "nothing"), now.get(name, "nothing"))

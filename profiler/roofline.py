@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +78,7 @@ def fit(samples: Sequence[Sample]) -> Fit:
     moved = np.array([s.bytes for s in ordered])
     if np.ptp(sequences) == 0:
         sequences = np.zeros_like(sequences)  # the overhead includes them
-    best_loss, best = np.inf, np.zeros(4)
+    best_key, best = (np.inf, 0), np.zeros(4)
     for split in range(len(ordered) + 1):
         if 1 in (split, len(ordered) - split):
             continue  # a bound of one sample alone would fit its noise
@@ -95,8 +94,9 @@ def fit(samples: Sequence[Sample]) -> Fit:
         )
         terms = _solve_robust(columns, seconds)
         loss = float(_huber_loss(_predict(terms, sequences, flops, moved) / seconds - 1).sum())
-        if loss < best_loss:
-            best_loss, best = loss, terms
+        key = round(loss, 12), np.count_nonzero(terms)  # no bound that explains nothing more
+        if key < best_key:
+            best_key, best = key, terms
     errors = np.abs(_predict(best, sequences, flops, moved) / seconds - 1)
     overhead_s, sequence_s, per_flop, per_byte = (float(t) for t in best)
     return Fit(
@@ -124,36 +124,14 @@ def _huber_loss(errors: Array) -> Array:
 
 def _solve_robust(columns: Array, seconds: Array) -> Array:
     """Terms >= 0 of least Huber loss, by reweighting. columns: (samples, 4); returns (4,)."""
+    from scipy.optimize import nnls
+
     relative = columns / seconds[:, None]
+    scale = np.sqrt((relative**2).mean(axis=0))
+    scale[scale == 0] = 1.0  # a term that no sample has stays 0
     weights = np.ones(len(seconds))
-    terms = np.zeros(columns.shape[1])
     for _ in range(ROUNDS):
-        terms = _solve_nonnegative(relative, weights)
-        size = np.abs(relative @ terms - 1)
-        weights = KNEE / np.maximum(size, KNEE)
+        root = np.sqrt(weights)
+        terms: Array = nnls(relative / scale * root[:, None], root)[0] / scale
+        weights = KNEE / np.maximum(np.abs(relative @ terms - 1), KNEE)
     return terms
-
-
-def _solve_nonnegative(columns: Array, weights: Array) -> Array:
-    """Weighted least squares of columns @ terms = 1 with terms >= 0.
-
-    Solves it for every subset of the columns (15 small systems for four columns) and takes the best
-    positive solution.
-    """
-    scale = np.sqrt((columns**2).mean(axis=0))
-    used = [int(i) for i in np.flatnonzero(scale)]
-    scaled = columns[:, used] / scale[used]
-    gram, right = (scaled.T * weights) @ scaled, (scaled.T * weights).sum(axis=1)
-    best_gain, best = 0.0, np.zeros(columns.shape[1])
-    for size in range(1, len(used) + 1):
-        for chosen in combinations(range(len(used)), size):
-            at = list(chosen)
-            try:
-                solution = np.linalg.solve(gram[np.ix_(at, at)], right[at])
-            except np.linalg.LinAlgError:
-                continue
-            gain = float(right[at] @ solution)  # decrease of the weighted squares
-            if (solution > 0).all() and gain > best_gain * (1 + 1e-9):
-                best_gain, best = gain, np.zeros(columns.shape[1])
-                best[[used[i] for i in at]] = solution / scale[[used[i] for i in at]]
-    return best

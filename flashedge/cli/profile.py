@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from math import log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
@@ -30,7 +31,7 @@ from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 
 if TYPE_CHECKING:
-    from flashedge.profiler.measure import Progress
+    from flashedge.profiler.bench import Progress
     from flashedge.profiler.profile import Profile
 
 DEVICE_PART = 0.25
@@ -133,7 +134,8 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Prog
     from flashedge.engine.platform import detect_device_kind
     from flashedge.engine.profiles import compute_profile_fingerprint
     from flashedge.engine.vllm.pair import VllmPair
-    from flashedge.profiler.measure import build_profile, profile_device, profile_models
+    from flashedge.profiler.measure import profile_device, profile_models
+    from flashedge.profiler.profile import Profile
 
     began = time.monotonic()
     fingerprint, kind = compute_profile_fingerprint(pair, config), detect_device_kind()
@@ -159,8 +161,16 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Prog
             )
     finally:
         await engines.stop()
-    return build_profile(
-        fingerprint, kind, device, models, quick=quick, began=began, warnings=warnings
+    return Profile(
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        quick=quick,
+        wall_s=round(time.monotonic() - began, 1),
+        load=round(os.getloadavg()[0], 2),
+        fingerprint=fingerprint,
+        kind=kind,
+        device=device,
+        models=models,
+        warnings=warnings,
     )
 
 

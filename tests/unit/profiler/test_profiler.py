@@ -22,7 +22,6 @@ from flashedge.profiler.measure import (
     DECODE,
     PREFILL,
     build_grid,
-    build_profile,
     fit_model,
     measure_steps,
     profile_models,
@@ -177,9 +176,10 @@ async def test_the_time_limit_leaves_out_the_dearest() -> None:
 
 
 def made() -> Profile:
-    model = fit_model("generator", steps())
-    return build_profile(
-        FINGERPRINT, "cpu", FIGURES, [model], quick=True, began=0.0, warnings=["w"]
+    return Profile(
+        **{"made_at": "2026-01-01T00:00:00+00:00", "quick": True, "wall_s": 9.5, "load": 0.25},
+        **{"fingerprint": FINGERPRINT, "kind": "cpu", "device": FIGURES, "warnings": ("w",)},
+        models=(fit_model("generator", steps()),),
     )
 
 
