@@ -252,6 +252,7 @@ def trace_settings(
         ("the environment", {k: v for k, v in named.items() if k in known and v != ""}),
         ("the command", explicit),
     ):
+        # Old names come first, so that the new name wins.
         for given in sorted(values, key=lambda name: name not in OLD_SETTINGS):
             key, value = given, values[given]
             if key in OLD_SETTINGS:

@@ -20,7 +20,7 @@ from flashedge.sizes import format_size, parse_size
 T = TypeVar("T")
 PREFIX = "FLASHEDGE_"
 AUTO = "auto"
-"""Written for an engine whose value is not set."""
+"""What users write for an engine whose value is not set."""
 
 _BOOLEANS = {"true": True, "false": False}
 _KINDS: dict[Any, str] = {
@@ -53,7 +53,7 @@ _EXPECTED = {
     "features": "names with on or off, such as speculation=off,lookahead=on; `flashedge config show"
     " features` lists them",
 }
-_FOR_BOTH = ", once for both engines or for each as GENERATOR,VERIFIER, where auto is not set"
+_FOR_BOTH = ", once for both engines or for each as GENERATOR,VERIFIER; auto means not set"
 
 
 class PerEngine(NamedTuple, Generic[T]):
@@ -104,48 +104,48 @@ class Setting:
     def parse(self, value: object, source: str, onto: Any = None) -> Any:
         """`value` in the setting's type. source: where it stands, for the error's text.
 
-        onto: the features whose others are kept. None: the defaults.
+        onto: the features that `value` changes. None: the defaults.
         Raises ConfigError naming the setting.
         """
-        check = self._check_each if self.is_per_engine else self._check
-        parsed, expected = check(value, onto)
-        if expected is None:
-            return parsed
-        place = f"{self.name} is {value!r} in {source}"
-        if self.is_secret:
-            place = f"{self.name} in {source} can't be used"
-        hint = _REMOVED_VALUES.get((self.name, str(value)))
-        raise ConfigError(f"{place}; it must be {expected}", hint=hint, param=self.name)
+        try:
+            return self._read_each(value) if self.is_per_engine else self._read(value, onto)
+        except ValueError as expected:
+            place = f"{self.name} is {value!r} in {source}"
+            if self.is_secret:
+                place = f"{self.name} in {source} can't be used"
+            hint = _REMOVED_VALUES.get((self.name, str(value)))
+            raise ConfigError(
+                f"{place}; it must be {expected}", hint=hint, param=self.name
+            ) from None
 
-    def _check_each(self, value: object, _: Any) -> tuple[Any, str | None]:
+    def _read_each(self, value: object) -> PerEngine[Any]:
         parts = value.split(",") if isinstance(value, str) else value
         parts = parts if isinstance(parts, list | tuple) else [parts]
-        found = []
-        for part in parts:
-            is_auto = part is None or (isinstance(part, str) and part.strip() == AUTO)
-            parsed, expected = (None, None) if is_auto else self._check(part, None)
-            if expected is not None:
-                return None, expected + _FOR_BOTH
-            found.append(parsed)
-        if len(found) not in (1, 2):
-            return None, _EXPECTED[self.kind] + _FOR_BOTH
-        return PerEngine(found[0], found[-1]), None
+        try:
+            found = [
+                None if part is None or str(part).strip() == AUTO else self._read(part)
+                for part in parts
+            ]
+            if len(found) not in (1, 2):
+                raise ValueError(_EXPECTED[self.kind])
+        except ValueError as expected:
+            raise ValueError(f"{expected}{_FOR_BOTH}") from None
+        return PerEngine(found[0], found[-1])
 
-    def _check(self, value: object, onto: Any) -> tuple[Any, str | None]:
-        """The parsed value, and what it must be where it is not that."""
+    def _read(self, value: object, onto: Any = None) -> Any:
+        """The value in the setting's type. Raises ValueError with what it must be."""
         parsed = self._convert(value, onto)
-        expected = None
         if parsed is None:
-            expected = _EXPECTED[self.kind]
-        elif self.is_secret and not (parsed and parsed.isascii() and parsed.isprintable()):
-            expected = "one or more printable ASCII characters"
-        elif self.at_least is not None and not parsed >= self.at_least:
-            expected = f"at least {self._format(self.at_least)}"
-        elif self.at_most is not None and not parsed <= self.at_most:
-            expected = f"at most {self._format(self.at_most)}"
-        elif self.choices and parsed not in self.choices:
-            expected = f"one of {', '.join(self.choices)}"
-        return parsed, expected
+            raise ValueError(_EXPECTED[self.kind])
+        if self.is_secret and not (parsed and parsed.isascii() and parsed.isprintable()):
+            raise ValueError("one or more printable ASCII characters")
+        if self.at_least is not None and not parsed >= self.at_least:
+            raise ValueError(f"at least {self._format(self.at_least)}")
+        if self.at_most is not None and not parsed <= self.at_most:
+            raise ValueError(f"at most {self._format(self.at_most)}")
+        if self.choices and parsed not in self.choices:
+            raise ValueError(f"one of {', '.join(self.choices)}")
+        return parsed
 
     def write(self, value: Any) -> str | None:
         """`value` as users write it. None: it is not set."""

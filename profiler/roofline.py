@@ -94,7 +94,7 @@ def fit(samples: Sequence[Sample]) -> Fit:
         )
         terms = _solve_robust(columns, seconds)
         loss = float(_huber_loss(_predict(terms, sequences, flops, moved) / seconds - 1).sum())
-        key = round(loss, 12), np.count_nonzero(terms)  # no bound that explains nothing more
+        key = round(loss, 12), int(np.count_nonzero(terms))  # no bound that explains nothing more
         if key < best_key:
             best_key, best = key, terms
     errors = np.abs(_predict(best, sequences, flops, moved) / seconds - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 from typer import Argument
@@ -31,6 +31,7 @@ def complete_key(incomplete: str) -> list[str]:
     return [s.name for s in _settable() if s.name.startswith(incomplete)]
 
 
+T = TypeVar("T")
 Key = Annotated[
     str,
     Argument(
@@ -45,7 +46,7 @@ def show(
         str | None,
         Argument(
             metavar="[KEY]",
-            help="One setting, to be told what it means. Left out: all.",
+            help="Tell what this setting means. Left out: list all.",
             autocompletion=complete_key,
         ),
     ] = None,
@@ -111,19 +112,19 @@ def set_value(
             hint=f"to remove it from config.toml: flashedge config unset {setting.name}",
             param=setting.name,
         )
-    old = key.replace(".", "_", 1)
-    if old in OLD_SETTINGS:
+    kept: object
+    if (old := key.replace(".", "_", 1)) in OLD_SETTINGS:
         only_file = trace_settings(environ={f"{PREFIX}CONFIG_DIR": str(file.parent)})
         before = {name: each.value for name, each in only_file.items()}
         _, parsed = translate(old, value, "the command", before)
-        value = setting.write(parsed) or ""
+        kept = setting.write(parsed) or ""
     else:
         parsed = setting.parse(value, "the command")
-    kept: object = setting.write(parsed)
-    if setting.kind in ("size", "features"):
-        kept = value  # as the user wrote it
-    elif isinstance(parsed, bool | int | float):
-        kept = parsed
+        kept = setting.write(parsed)
+        if setting.kind in ("size", "features"):
+            kept = value  # as the user wrote it
+        elif isinstance(parsed, bool | int | float):
+            kept = parsed
 
     def write(document: Any) -> None:
         remove_old(document, setting.name)
@@ -137,7 +138,7 @@ def set_value(
 
 @app.command(name="unset", epilog=EPILOG)
 def unset_value(key: Key) -> None:
-    """Remove one setting from config.toml. A running daemon notices after its next start."""
+    """Remove one setting from config.toml. A running daemon follows after its next start."""
     setting = find_setting(key)
     if key.replace(".", "_", 1) in OLD_SETTINGS:
         raise ConfigError(
@@ -145,15 +146,12 @@ def unset_value(key: Key) -> None:
             hint=f"flashedge config set {setting.name} VALUE, or unset all of {setting.name}",
             param=key,
         )
-    file, found = load_config().config_file, False
+    file = load_config().config_file
 
-    def remove(document: Any) -> None:
-        nonlocal found
-        found = remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
+    def remove(document: Any) -> bool:
+        return remove_old(document, setting.name) | (document.pop(setting.name, None) is not None)
 
-    if file.exists():
-        _edit_file(file, remove)
-    if not found:
+    if not (file.exists() and _edit_file(file, remove)):
         output.note(f"{setting.name} was not set in {file}")
         return
     now = trace_settings()[setting.name]
@@ -162,7 +160,7 @@ def unset_value(key: Key) -> None:
 
 
 def find_setting(key: str) -> Setting:
-    """The setting of a name of today or of before. Raises ConfigError."""
+    """The setting with this name, or with this old name. Raises ConfigError."""
     name = key.replace(".", "_", 1)
     name = find_new_name(name) if name in OLD_SETTINGS else name
     for setting in _settable():
@@ -175,8 +173,8 @@ def find_setting(key: str) -> Setting:
     raise ConfigError(f"there is no setting {key!r}", hint=hint, param=key)
 
 
-def _edit_file(file: Path, change: Callable[[Any], None]) -> None:
-    """Change the document that the TOML file holds, and keep all else, comments included.
+def _edit_file(file: Path, change: Callable[[Any], T]) -> T:
+    """Change the document in a TOML file, whose comments stay, and return what `change` does.
 
     Raises ConfigError when the file is not valid TOML or can't be written.
     """
@@ -186,13 +184,14 @@ def _edit_file(file: Path, change: Callable[[Any], None]) -> None:
     try:
         old = file.read_text(encoding="utf-8") if file.exists() else ""
         document: Any = tomlkit.parse(old)
-        change(document)
+        changed = change(document)
         file = file.resolve()  # a link stays a link
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".toml.new")
         new.touch(mode=0o600)  # it may hold a key
         new.write_text(tomlkit.dumps(document), encoding="utf-8")
         new.replace(file)
+        return changed
     except TOMLKitError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
     except UnicodeEncodeError as error:

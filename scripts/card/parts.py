@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.cli.doctor.device_checks import BAD
+from flashedge.cli.doctor import BAD
 
 Figures = Mapping[str, Any]
 """The last line of a part's output, as JSON."""

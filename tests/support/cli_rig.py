@@ -18,9 +18,11 @@ from flashedge.daemon import control as daemon_control
 from flashedge.daemon.files import DaemonRecord
 from flashedge.models import registry
 from flashedge.models.specs import Pair
+from flashedge.profiler.gpu import GpuCard
 from tests.support.fake_daemon import FakeDaemon
 
 Patch = pytest.MonkeyPatch
+CARD = GpuCard(name="RTX 4090", driver="580.95", memory_bytes=24 << 30, free_bytes=20 << 30)
 
 
 class Done(NamedTuple):

@@ -8,24 +8,44 @@ import importlib.metadata
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from typing import Annotated
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Option
 
 from flashedge.cli import exit_codes, output
-from flashedge.cli.doctor import device_checks
-from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.cli.output import Json
 from flashedge.config import Config, check_exposure, load_config
-from flashedge.engine.card_needs import DRIVER_HINTS
+from flashedge.engine.card_needs import (
+    DRIVER_HINTS,
+    MIN_DRIVERS,
+    DriverReport,
+    UnmetNeed,
+    check_card,
+    check_compiler,
+    describe_cards,
+    find_compiler,
+    query_driver,
+)
 from flashedge.engine.platform import CHECKED, detect_device_kind, find_vllm
-from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.engine.vllm.card_check import CardVerdict, check_installed_build
+from flashedge.errors import ConfigError, FlashEdgeError, RequestError
 from flashedge.sizes import format_size
 
+if TYPE_CHECKING:
+    from flashedge.profiler.profile import Profile
+
 _MARKS = {GOOD: ("✓", "green"), WARNING: ("!", "yellow"), BAD: ("✗", "red")}
+_WORKING = {
+    "cuda": "a multiplication on the card gives the right result",
+    "kernels": "vLLM's compiled kernels can be loaded",
+    "triton": "Triton can launch its kernels",
+}
 SETUP = "bash scripts/setup.sh"
+Found = str | Check
+"""What a check finds: only the detail where all is well."""
 
 
 def doctor(
@@ -74,12 +94,12 @@ def run_checks() -> Iterator[Check]:
     from flashedge.daemon.files import find_holder
     from flashedge.profiler.card_watch import find_own_pids
 
-    yield _check_python()
-    basics = (_check_torch(), _check_vllm(), _check_card())
+    yield _run("python", _check_python)
+    basics = [_run("torch", _check_torch), _run("vllm", _check_vllm), *check_cards()]
     yield from basics
-    yield from device_checks.check_cards()
-    if all(check.verdict == GOOD for check in basics) and detect_device_kind() == "cuda":
-        yield from device_checks.check_cuda_build()
+    is_good = all(check.verdict == GOOD for check in basics if check.name != "gpu state")
+    if is_good and detect_device_kind() == "cuda":
+        yield from check_cuda_build()
     try:
         config = load_config()
     except FlashEdgeError as error:
@@ -87,83 +107,157 @@ def run_checks() -> Iterator[Check]:
         return
     missing = "" if config.config_file.exists() else " (no such file: defaults)"
     yield Check("configuration", GOOD, f"{config.config_file}{missing}")
-    yield _check_memory()
+    yield _run("memory", _check_memory)
     holder = find_holder(config)
-    own = frozenset() if holder is None else find_own_pids(holder)
-    yield from device_checks.check_card_users(own)
-    checks: dict[str, Callable[[Config], Check]] = {
+    yield from check_card_users(frozenset() if holder is None else find_own_pids(holder))
+    checks: dict[str, Callable[[Config], Found]] = {
         "disk": _check_disk,
         "state folder": _check_state_folder,
         "models": _check_models,
         "calibrations": _check_calibrations,
-        "profile": device_checks.check_profile,
-        "kv memory": device_checks.check_kv_memory,
+        "profile": check_profile,
+        "kv memory": check_kv_memory,
         "daemon": _check_daemon,
     }
     for name, check in checks.items():
-        try:
-            yield check(config)
-        except FlashEdgeError as error:
-            yield Check(name, BAD, str(error), hint=error.hint)
+        yield _run(name, check, config)
 
 
-def _check_python() -> Check:
-    version = platform.python_version()
-    good = (3, 11) <= sys.version_info[:2] <= (3, 13)
-    detail = f"{version} ({sys.executable})"
-    hint = None if good else f"use Python 3.11 to 3.13: {SETUP} --python /path/to/python3.11"
-    return Check("python", GOOD if good else BAD, detail, hint=hint)
-
-
-def _check_torch() -> Check:
+def _run(name: str, check: Callable[..., Found], *arguments: Any) -> Check:
     try:
-        return Check("torch", GOOD, importlib.metadata.version("torch"))
-    except importlib.metadata.PackageNotFoundError:
-        return Check("torch", BAD, "not installed", hint=SETUP)
-
-
-def _check_vllm() -> Check:
-    try:
-        name, version = find_vllm()
+        found = check(*arguments)
     except FlashEdgeError as error:
-        return Check("vllm", BAD, str(error), hint=error.hint)
+        return Check(name, BAD, str(error), hint=error.hint)
+    return found if isinstance(found, Check) else Check(name, GOOD, found)
+
+
+def _check_python() -> str:
+    detail = f"{platform.python_version()} ({sys.executable})"
+    if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        hint = f"use Python 3.11 to 3.13: {SETUP} --python /path/to/python3.11"
+        raise ConfigError(detail, hint=hint)
+    return detail
+
+
+def _check_torch() -> str:
+    try:
+        return importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError("not installed", hint=SETUP) from None
+
+
+def _check_vllm() -> str:
+    name, version = find_vllm()
     detail = version if name == "vllm" else f"{version} ({name})"
-    if version.startswith(f"{CHECKED}."):
-        return Check("vllm", GOOD, detail)
-    detail += f"; FlashEdge needs {CHECKED}.x"
-    return Check("vllm", BAD, detail, hint=SETUP)
+    if not version.startswith(f"{CHECKED}."):
+        raise ConfigError(f"{detail}; FlashEdge needs {CHECKED}.x", hint=SETUP)
+    return detail
 
 
-def _check_card() -> Check:
-    cards = find_gpus()
-    if isinstance(cards, str):
-        with contextlib.suppress(FlashEdgeError):
-            if detect_device_kind() == "cuda":
-                detail = f"{cards}, but the installed vLLM is the CUDA build"
-                return Check("gpu", BAD, detail, hint="; ".join(DRIVER_HINTS))
-        return Check("gpu", GOOD, f"{cards}; the engines run on the CPU")
+# ---------------------------------------------------------------- cards
+
+
+def check_cards(nvml: Any = None) -> Iterator[Check]:
+    """The cards, and of those that answer what slows them or may fail on them.
+
+    `nvml` replaces NVML (see `profiler.gpu.read_cards`).
+    """
+    import psutil
+
+    from flashedge.profiler.errors import ProfileError
+    from flashedge.profiler.gpu import find_warnings, read_cards
+
+    try:
+        cards = read_cards(nvml)
+    except ProfileError as error:
+        yield _judge_no_card(str(error))
+        return
     detail = ", ".join(
-        f"{name} ({format_size(free)} of {format_size(total)} free)" for name, free, total in cards
+        f"{card.name} ({format_size(card.free_bytes)} of {format_size(card.memory_bytes)} free)"
+        for card in cards
     )
+    gpu = Check("gpu", GOOD, detail)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if importlib.metadata.version("torch").endswith("+cpu"):
             detail += "; the installed torch can't use it"
-            return Check("gpu", WARNING, detail, hint=f"{SETUP} --cuda")
-    return Check("gpu", GOOD, detail)
+            gpu = Check("gpu", WARNING, detail, hint=f"{SETUP} --cuda")
+    yield gpu
+    found = list(find_warnings(cards, psutil.virtual_memory().total))
+    detail = "; ".join(found) or "not throttled, no display on it"
+    if any(card.is_lost for card in cards):
+        hint = "if it is lost again, check its power and its slot; see `sudo dmesg | grep -i xid`"
+        yield Check("gpu state", BAD, detail, hint=hint)
+    else:
+        yield Check("gpu state", WARNING if found else GOOD, detail)
 
 
-def find_gpus() -> list[tuple[str, int, int]] | str:
-    """(name, free bytes, total bytes) of each NVIDIA card, or the reason why there is none."""
+def _judge_no_card(reason: str) -> Check:
+    """A machine without a card is wrong only for vLLM's CUDA build."""
+    with contextlib.suppress(FlashEdgeError):
+        if detect_device_kind() == "cuda":
+            detail = f"{reason}, but the installed vLLM is the CUDA build"
+            return Check("gpu", BAD, detail, hint="; ".join(DRIVER_HINTS))
+    return Check("gpu", GOOD, f"{reason}; the engines run on the CPU")
+
+
+def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
+    """The programs that hold memory of the cards, without the pids `own`. No check where no card
+    answers. `nvml` replaces NVML."""
+    from flashedge.profiler.card_watch import describe_user, read_card_users
     from flashedge.profiler.errors import ProfileError
     from flashedge.profiler.gpu import read_cards
 
-    try:
-        return [(card.name, card.free_bytes, card.memory_bytes) for card in read_cards()]
-    except ProfileError as error:
-        return str(error)
+    with contextlib.suppress(ProfileError):
+        read_cards(nvml)
+        users = "; ".join(map(describe_user, read_card_users(own, nvml)))
+        detail = f"held by other programs: {users}" if users else "no other program holds any"
+        yield Check("gpu memory", GOOD, detail)
 
 
-def _check_memory() -> Check:
+def check_cuda_build(
+    query: Callable[[], DriverReport | str | None] = query_driver,
+    check_build: Callable[[], list[CardVerdict]] = check_installed_build,
+) -> Iterator[Check]:
+    """A check for each thing that the CUDA build needs, up to the first that is missing."""
+    needs: dict[str, Callable[[], str]] = {
+        "driver": lambda: _check_driver(query()),
+        "compiler": _check_compiler,
+    }
+    for name, need in needs.items():
+        yield (check := _run(name, need))
+        if check.verdict == BAD:
+            return
+    for found in check_build():
+        verdict = GOOD if found.error is None else BAD
+        yield Check(found.name, verdict, found.error or _WORKING[found.name], hint=found.hint)
+
+
+def _check_driver(found: DriverReport | str | None) -> str:
+    if found is None:
+        return "not checked: there is no nvidia-smi"
+    cuda = max(MIN_DRIVERS)
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        cuda = int(importlib.metadata.version("nvidia-cuda-runtime").partition(".")[0])
+    _refuse(next(check_card(found, cuda), None))
+    assert isinstance(found, DriverReport), "check_card finds fault with a text"
+    needed = f"CUDA {cuda} needs driver {MIN_DRIVERS[cuda]} or later"
+    return "; ".join([*describe_cards(found), needed])
+
+
+def _check_compiler() -> str:
+    _refuse(check_compiler())
+    return f"{find_compiler()}, with the headers of Python"
+
+
+def _refuse(need: UnmetNeed | None) -> None:
+    if need is not None:
+        raise ConfigError(need.what, hint="; ".join(need.hints))
+
+
+# ---------------------------------------------------------------- what the daemon needs
+
+
+def _check_memory() -> Found:
     import psutil
 
     memory = psutil.virtual_memory()
@@ -171,32 +265,32 @@ def _check_memory() -> Check:
     if memory.available < 3 << 30:
         hint = "the two engines need about 3 GiB with the bundled pair; end other programs"
         return Check("memory", WARNING, detail, hint=hint)
-    return Check("memory", GOOD, detail)
+    return detail
 
 
-def _check_disk(config: Config) -> Check:
+def _check_disk(config: Config) -> str:
     at = next(p for p in (config.state_dir, *config.state_dir.parents) if p.exists())
     free = shutil.disk_usage(at).free
     detail = f"{format_size(free)} free under {at}"
     if free < 1 << 29:
-        return Check("disk", BAD, detail, hint="free some disk space")
-    return Check("disk", GOOD, detail)
+        raise ConfigError(detail, hint="free some disk space")
+    return detail
 
 
-def _check_state_folder(config: Config) -> Check:
+def _check_state_folder(config: Config) -> str:
     from flashedge.daemon.files import prepare_state_dir
 
     prepare_state_dir(config)
-    return Check("state folder", GOOD, str(config.state_dir))
+    return str(config.state_dir)
 
 
-def _check_models(config: Config) -> Check:
+def _check_models(config: Config) -> str:
     from flashedge.models.folders import resolve_model
     from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
     first, second = (resolve_model(model, config) for model in (pair.generator, pair.verifier))
-    return Check("models", GOOD, f"pair {pair.name}: {first}, {second}")
+    return f"pair {pair.name}: {first}, {second}"
 
 
 def _check_calibrations(config: Config) -> Check:
@@ -219,7 +313,57 @@ def _check_calibrations(config: Config) -> Check:
     return Check("calibrations", WARNING if stale else GOOD, detail, hint=hint)
 
 
-def _check_daemon(config: Config) -> Check:
+def check_profile(config: Config) -> Found:
+    """The stored profile, compared with the data sheet of a known card."""
+    from flashedge.engine.profiles import find_profile
+    from flashedge.models.registry import find_pair
+
+    kept = find_profile(find_pair(config.pair, config), config)
+    if kept.profile is not None:
+        return judge_profile(kept.profile)
+    verdict = WARNING if kept.changed else GOOD
+    return Check("profile", verdict, str(kept.why), hint="flashedge profile --quick")
+
+
+def check_kv_memory(config: Config) -> str:
+    """Whether KV memory can move between the engines while they run."""
+    from flashedge.engine.layout import find_layout
+
+    layout = find_layout(config)
+    if not layout.is_shared:
+        names = [str(cards.describe()) for cards in layout.each]
+        return f"does not move: the generator has {names[0]} to itself, the verifier {names[1]}"
+    if not config.features.kv_split:
+        return "divided by the pair's memory plan (the feature kv_split is off)"
+    if detect_device_kind() == "cpu":
+        return "moves between the engines while they run; unused memory goes back to the system"
+    if config.features.mapped_kv:
+        return "moves between the engines if a trial at the start succeeds (see flashedge logs)"
+    return "divided once, by the profile, when the engines start (the feature mapped_kv is off)"
+
+
+def judge_profile(found: Profile) -> Found:
+    """The profile's figures. Warns if they are far below the data sheet or the card was slowed."""
+    from flashedge.profiler.datasheet import compare
+    from flashedge.profiler.report import format_rate
+
+    peaks = [f"{format_rate(v, 'FLOP/s')} {dtype}" for dtype, v in found.gemm_flops_per_s.items()]
+    memory = f"{format_rate(found.bytes_per_s, 'B/s')} memory"
+    figures, is_slow = [", ".join([*peaks, memory]) + f" ({found.made_at[:10]})"], False
+    if found.kind == "cuda":
+        card = found.fingerprint["device"].partition(" (")[0]
+        compared = compare(card, found.gemm_flops_per_s.get("bfloat16"), found.bytes_per_s)
+        if compared is not None:
+            shown, is_slow = compared
+            figures.append(f"of the data sheet: {shown}")
+    detail = "; ".join([*figures, *found.warnings])
+    if is_slow or found.warnings:
+        hint = "end other programs, then flashedge profile"
+        return Check("profile", WARNING, detail, hint=hint)
+    return detail
+
+
+def _check_daemon(config: Config) -> Found:
     from flashedge.client.sync_client import Client
     from flashedge.daemon.files import find
     from flashedge.daemon.process import bind
@@ -228,14 +372,12 @@ def _check_daemon(config: Config) -> Check:
     record = find(config)
     if record is None:
         bind(config.host, config.port).close()
-        return Check(
-            "daemon", GOOD, f"none is running; port {config.port} on {config.host} is free"
-        )
+        return f"none is running; port {config.port} on {config.host} is free"
     with Client(record.url, api_key=config.api_key) as client:
         health = client.health(timeout_s=5.0)
     state = str(health["status"])
     detail = f"{state} at {record.url}" + (f": {health['detail']}" if health.get("detail") else "")
     if state in ("ready", "starting", "unloaded"):
-        return Check("daemon", GOOD, detail)
+        return detail
     verdict = WARNING if state == "degraded" else BAD
     return Check("daemon", verdict, detail, hint="flashedge logs")

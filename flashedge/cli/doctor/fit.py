@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
 from flashedge.engine.memory_plan import find_measured, read_place, read_ram
 from flashedge.errors import ConfigError, EngineError

@@ -21,7 +21,7 @@ from flashedge.daemon import control as daemon_control
 from flashedge.daemon.process import bind
 from flashedge.events import RunFinished, from_json
 from tests.support.boost_rig import SPEC, run_boosted
-from tests.support.cli_rig import Cli, Patch, Terminal, failing, with_daemon
+from tests.support.cli_rig import CARD, Cli, Patch, Terminal, failing, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.hostile import strip_sequences
 from tests.support.paths import ROOT
@@ -623,7 +623,7 @@ def test_doctor_on_versions_and_cards(monkeypatch: Patch) -> None:
         raise doctor.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
-    monkeypatch.setattr(doctor, "find_gpus", lambda: [("RTX 4090", 20 << 30, 24 << 30)])
+    monkeypatch.setattr("flashedge.profiler.gpu.read_cards", lambda *_: (CARD,))
     monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
     checks = {c.name: c for c in doctor.run_checks()}
     assert checks["configuration"].detail.startswith("port is 'x' in the environment")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.cli.doctor.device_checks import BAD, GOOD, Check, check_kv_memory
+from flashedge.cli.doctor import BAD, GOOD, Check
+from flashedge.cli.doctor.command import check_kv_memory
 from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.cli.models.command import SHOP_CARDS
 from flashedge.cli.ps import describe_places
@@ -96,8 +97,8 @@ def test_doctor_says_that_no_memory_moves(home: Path, monkeypatch: Patch) -> Non
     cards = read_cards(fake_cards("4090", "4090"))
     monkeypatch.setattr(layout, "read_cards", lambda *_: cards)
     found = check_kv_memory(configure(home, "0", "1"))
-    assert found.detail == "does not move: the generator has GPU 0 to itself, the verifier GPU 1"
-    assert "when the engines start" in check_kv_memory(configure(home)).detail
+    assert found == "does not move: the generator has GPU 0 to itself, the verifier GPU 1"
+    assert "when the engines start" in check_kv_memory(configure(home))
 
 
 def test_ps_says_where_the_engines_run() -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.doctor.device_checks import BAD, check_card_users, check_cards
+from flashedge.cli.doctor import BAD
+from flashedge.cli.doctor.command import check_card_users, check_cards
 from flashedge.profiler.card_watch import (
     RECENT_S,
     XID_EVENT,
@@ -169,7 +170,7 @@ def test_a_lost_card_is_named() -> None:
     nvml.lost = {1}
     assert [card.is_lost for card in read_cards(nvml)] == [False, True]
     assert watch.poll() == (f"{CARD} no longer answers the driver: restart the machine",)
-    (check,) = check_cards(nvml)
+    _, check = check_cards(nvml)
     assert (check.verdict, check.detail.count("no longer answers")) == (BAD, 1)
     assert "GPU 1 no longer answers" in check.detail
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.doctor.device_checks import BAD, GOOD
+from flashedge.cli.doctor import BAD, GOOD
 from scripts.bench.engine.replayed_search import read_levels, read_run
 from scripts.bench.engine.served_pair import Server, build_command, find_served_pair
 from scripts.card import first_light, validate

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.doctor.device_checks import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
