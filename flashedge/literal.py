@@ -7,6 +7,7 @@ as one visible character instead, so that a text keeps its length.
 
 from __future__ import annotations
 
+import codecs
 import html
 import json
 import re
@@ -80,18 +81,15 @@ class PieceJoiner:
     """Joins the surrogate pairs that a streamed text splits between two pieces."""
 
     def __init__(self) -> None:
-        self._half = ""
+        self._decoder = codecs.getincrementaldecoder("utf-16-le")("replace")
 
     def join(self, piece: str) -> str:
-        """What can be shown by now: the piece, but for a half at its end whose other may follow."""
-        text = self._half + piece
-        self._half = text[-1:] if "\ud800" <= text[-1:] < "\udc00" else ""
-        return join_surrogates(text.removesuffix(self._half))
+        """What can be shown by now. Half a pair at the end of the piece waits for the other."""
+        return self._decoder.decode(piece.encode("utf-16-le", "surrogatepass"))
 
     def end(self) -> str:
         """What is left when no piece follows."""
-        half, self._half = self._half, ""
-        return join_surrogates(half)
+        return self._decoder.decode(b"", final=True)
 
 
 def format_json(value: Any, indent: int | None = None) -> str:

@@ -30,7 +30,8 @@ COLUMNS = (
     *("loss at most", "tokens", "of full", "saved"),
 )
 LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
-MAX_N = 256  # a run at full compute has at most so many checkpoints
+MAX_N = 256
+"""Most checkpoints of a run at full compute, and so its most paths."""
 EPILOG = """\
 Examples:
   flashedge calibrate problems.jsonl --strategy self_consistency -n 30
@@ -81,7 +82,12 @@ def calibrate(
     from flashedge.certainty.policies import POLICIES
     from flashedge.cli.calibrate.runs import find_right_answers
     from flashedge.files.problems import read_labelled
-    from flashedge.plots import SUFFIXES
+    from flashedge.plots import check_suffix, draw_plot
+    from flashedge.runtime.request.calibrations import (
+        Calibration,
+        find_calibration,
+        save_calibration,
+    )
     from flashedge.runtime.request.early_exit import build_paper_rule
     from flashedge.runtime.request.values import check_choice, check_float
 
@@ -89,8 +95,8 @@ def calibrate(
     check_float("max_loss", max_loss, 0.001, 0.5)
     if policy is not None:
         check_choice("policy", policy, POLICIES)
-    if plot is not None and plot.suffix.lower() not in SUFFIXES:
-        raise RequestError(f"--plot {plot} must end with {' or '.join(SUFFIXES)}", param="plot")
+    if plot is not None:
+        check_suffix(plot)
     distinct: dict[str, LabelledProblem] = {}
     for problem in read_labelled(problems):
         distinct.setdefault(problem.text, problem)
@@ -108,38 +114,52 @@ def calibrate(
     measures = [name for name, _ in usual.thresholds]
     calibrator = Calibrator(traces, policy or usual.policy, measures)
     choice = calibrator.choose(max_loss)
-    calibration = _build_calibration(
-        choice,
+    made = Calibration(
         pair=pair_name,
         strategy=strategy,
         fingerprint=fingerprint,
         settings=found[0].settings,
-        origin={
+        rule=choice.rule,
+        provenance={
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "origin": "runs" if from_runs else "problems",
             "problems": {"name": problems.name, "sha256": digest},
             "n": n,
             "policy": policy or usual.policy,
             "max_loss": max_loss,
+            "num_problems": choice.comparison.runs,
+            "chosen": describe_comparison(choice.comparison),
+            "validated": choice.validated and describe_comparison(choice.validated),
+            "smaller_cap": choice.smaller_cap
+            and {"cap": choice.smaller_cap[0], **describe_comparison(choice.smaller_cap[1])},
         },
     )
-    outcome, saved, stored = _save(calibration, config, dry_run=dry_run, replace=replace)
+    outcome, better, saved = "no_rule_qualifies", None, None
+    if made.rule is not None:
+        stored = find_calibration(pair_name, strategy, config)
+        better = stored if stored is not None and stored.is_better_than(made) else None
+        if dry_run:
+            outcome = "dry_run"
+        elif better is not None and not replace:
+            outcome = "kept_stored"
+        else:
+            outcome, saved = "written", save_calibration(made, config)
     if plot is not None:
-        draw(plot, choice)
+        draw_plot(plot, build_frontier(choice), **LABELS, points=True)
         output.note(f"wrote {plot}")
     if as_json:
-        extra = {"outcome": outcome, "saved": None if saved is None else str(saved)}
-        output.print_json({**calibration.to_json(), **extra})
+        told = {"outcome": outcome, "saved": None if saved is None else str(saved)}
+        output.print_json({**made.to_json(), **told})
     else:
-        print_choice(calibration, choice, calibrator.compare(usual), stored)
+        print_choice(made, choice, calibrator.compare(usual), better)
         if saved is not None:
             output.say(f"wrote {saved}")
         elif choice.rule is None:
             output.say("no rule qualifies: runs keep their full length, and nothing was written")
-    if outcome == KEPT:
-        assert stored is not None
+    if better is not None and outcome == "kept_stored":
         raise Conflict(
-            f"the stored calibration stays: it was made on {stored.num_problems} problems and"
-            f" saves {stored.saved:.1%}, the new one on {len(found)} and saves"
+            f"the stored calibration stays: it was made on {better.num_problems} problems and"
+            f" saves {better.saved:.1%}, the new one on {len(found)} and saves"
             f" {choice.comparison.saved:.1%}",
             hint="to replace it, add --replace",
         )
@@ -149,7 +169,7 @@ def calibrate(
 
 
 def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
-    """Name and n. Raises NotFound, RequestError."""
+    """The strategy's name and n. Raises NotFound, RequestError."""
     from flashedge.runtime.request.strategies import find_defaults
     from flashedge.search.catalog import parse_strategy
 
@@ -219,50 +239,6 @@ def _collect_runs(
     return served.name, fingerprint, keep_comparable(found, f"{strategy}-{n} on {served.name}")
 
 
-# ---------------------------------------------------------------- result
-
-WRITTEN, DRY_RUN, NO_RULE, KEPT = "written", "dry_run", "no_rule_qualifies", "kept_stored"
-
-
-def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) -> Calibration:
-    from flashedge.runtime.request.calibrations import Calibration
-
-    baseline = None
-    if choice.smaller_cap is not None:
-        cap, compared = choice.smaller_cap
-        baseline = {"cap": cap, **describe_comparison(compared)}
-    provenance = {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **origin,
-        "num_problems": choice.comparison.runs,
-        "chosen": describe_comparison(choice.comparison),
-        "validated": choice.validated and describe_comparison(choice.validated),
-        "smaller_cap": baseline,
-    }
-    return Calibration(**fields, rule=choice.rule, provenance=provenance)
-
-
-def _save(
-    found: Calibration, config: Config, *, dry_run: bool, replace: bool
-) -> tuple[str, Path | None, Calibration | None]:
-    """Save a calibration that has a rule, unless the stored one is better.
-
-    Returns the outcome, the file that was written, and the better stored calibration.
-    """
-    from flashedge.runtime.request.calibrations import find_calibration, save_calibration
-
-    if found.rule is None:
-        return NO_RULE, None, None
-    stored = find_calibration(found.pair, found.strategy, config)
-    if stored is not None and not stored.is_better_than(found):
-        stored = None
-    if dry_run:
-        return DRY_RUN, None, stored
-    if stored is not None and not replace:
-        return KEPT, None, stored
-    return WRITTEN, save_calibration(found, config), stored
-
-
 # ---------------------------------------------------------------- output
 
 
@@ -300,7 +276,12 @@ def print_choice(
     if stored is not None:
         output.say(f"stored rule: {describe_rule(stored.rule)} ({stored.date})")
     if choice.rule is None:
-        output.note(_explain_none(choice, max_loss))
+        advice = f"no rule keeps the loss below {max_loss:.1%} and saves more than a smaller n"
+        if choice.smaller_cap is not None:
+            cap, smaller = choice.smaller_cap
+            advice += f"; -n {cap} saves {smaller.saved:.1%} within the same bound"
+        advice += ". `--early-exit` without a calibration uses the strategy's defaults"
+        output.note(advice)
 
 
 def describe_rule(rule: Rule | None) -> str:
@@ -319,21 +300,6 @@ def build_frontier(choice: Choice) -> Series:
         "rules": [(p.tokens, p.accuracy) for p in choice.frontier],
         "chosen": [(chosen.tokens, chosen.accuracy)],
     }
-
-
-def draw(path: Path, choice: Choice) -> None:
-    """Draw the frontier. Raises ConfigError."""
-    from flashedge.plots import draw_plot
-
-    draw_plot(path, build_frontier(choice), **LABELS, points=True)
-
-
-def _explain_none(choice: Choice, max_loss: float) -> str:
-    advice = f"no rule keeps the loss below {max_loss:.1%} and saves more than a smaller n"
-    if choice.smaller_cap is not None:
-        cap, compared = choice.smaller_cap
-        advice += f"; -n {cap} saves {compared.saved:.1%} within the same bound"
-    return f"{advice}. `--early-exit` without a calibration uses the strategy's defaults"
 
 
 def describe_comparison(found: Comparison) -> dict[str, Any]:
