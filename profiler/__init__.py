@@ -3,7 +3,6 @@
 The package imports nothing else of FlashEdge and no vLLM, and torch only in a separate process. The
 caller provides a probe for each model (`measure.ModelProbe`).
 
-    errors.py      ProfileError
     gpu.py         the NVIDIA cards that CUDA shows and their state; the device's name
     card_watch.py  errors that the driver reports while a program runs, and who holds memory
     datasheet.py   peak figures of known cards
@@ -11,5 +10,14 @@ caller provides a probe for each model (`measure.ModelProbe`).
     roofline.py    the fit: overhead + max(compute, memory)
     measure.py     the cost of each model's steps by its probe, a whole profile within a time limit
     profile.py     the JSON files: the profile, what engines took besides KV
-    report.py      rows for tables and lines for plots
 """
+
+from __future__ import annotations
+
+
+class ProfileError(Exception):
+    """A measurement failed or could not be stored. `hint` says what to do, if known."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 
 COMMAND = (sys.executable, "-P", "-m", "flashedge.profiler.bench")
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "bfloat16", "float16")}

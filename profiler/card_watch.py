@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import POWER_LIMIT, VARIABLE, find_visible, open_nvml, read_cards
 
 XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError

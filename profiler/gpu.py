@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 # nvmlClocksEventReason* of nvml.h, without reasons that are no slowdown (idle, set by the user)

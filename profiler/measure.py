@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from flashedge.profiler import ProfileError
 from flashedge.profiler.bench import Progress, measure_device
-from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import find_warnings, read_cards
 from flashedge.profiler.profile import ModelProfile
 from flashedge.profiler.roofline import MIN_SAMPLES, Sample, fit

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 
 Array = NDArray[np.float64]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import psutil
 import pynvml
 
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import VARIABLE, VisibleCard, find_visible
 
 

@@ -1,9 +1,10 @@
-"""`up`, `down`, `unload`, `logs`: start, stop and watch the daemon."""
+"""`up`, `down`, `unload`, `logs`, `tui`: start, stop and watch the daemon."""
 
 from __future__ import annotations
 
 import collections
 import os
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,7 +16,7 @@ from flashedge.cli.connection import show_start
 from flashedge.cli.output import Json
 from flashedge.cli.profile import renew_profile
 from flashedge.config import check_exposure, load_config
-from flashedge.errors import DaemonError, EngineError
+from flashedge.errors import ConfigError, DaemonError, EngineError
 
 if TYPE_CHECKING:
     from flashedge.daemon.files import DaemonRecord
@@ -176,3 +177,37 @@ def _follow_log(path: Path) -> None:
         if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
             file.close()
             file = path.open(encoding="utf-8", errors="replace")
+
+
+def tui() -> None:
+    """Watch runs live: trees, certainty, rates, memory.
+
+    Starts the daemon if none runs.
+    """
+    check_terminal()
+    with output.stderr().status("opening the dashboard"):
+        from flashedge.client.async_client import AsyncClient
+        from flashedge.daemon import control as daemon_control
+        from flashedge.tui.app import DashboardApp
+
+    config = load_config()
+    record = daemon_control.find(config)
+    if record is None:
+        with show_start() as show:
+            record = daemon_control.ensure(config, on_state=show)
+    client = AsyncClient(record.url, api_key=config.api_key, name="dashboard")
+    DashboardApp(client, theme_file=config.state_dir / "dashboard-theme").run()
+
+
+def check_terminal() -> None:
+    """Raises ConfigError where a full-screen program can't draw."""
+    if os.environ.get("TERM") == "dumb":
+        reason = "TERM is dumb"
+    elif not sys.stdin.isatty() or not sys.stdout.isatty():
+        reason = "standard input and output must be a terminal"
+    else:
+        return
+    raise ConfigError(
+        f"the dashboard needs a full-screen terminal: {reason}",
+        hint="without one use `flashedge runs ls` and `flashedge runs show RUN --tree`",
+    )

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from flashedge import __version__
-from flashedge.cli import config, daemon, exit_codes, lab, launch, output, profile, ps, runs, tui
+from flashedge.cli import config, daemon, exit_codes, lab, launch, output, profile, ps, runs
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.chat import command as chat
 from flashedge.cli.doctor import command as doctor
@@ -58,7 +58,7 @@ app.command("solve", cls=solve.Command, epilog=solve.EPILOG, rich_help_panel=SOL
 app.command("score", epilog=score.EPILOG, rich_help_panel=SOLVE)(score.score)
 app.command("chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
 app.command("launch", epilog=launch.EPILOG, rich_help_panel=SOLVE)(launch.launch)
-app.command("tui", rich_help_panel=SOLVE)(tui.tui)
+app.command("tui", rich_help_panel=SOLVE)(daemon.tui)
 app.add_typer(runs.app, name="runs", rich_help_panel=SOLVE)
 app.command("calibrate", epilog=calibrate.EPILOG, rich_help_panel=SOLVE)(calibrate.calibrate)
 app.command("up", rich_help_panel=DAEMON)(daemon.up)

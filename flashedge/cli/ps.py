@@ -16,12 +16,12 @@ from flashedge.client.words import format_count, format_duration
 from flashedge.config import load_config
 
 ENGINE_COLUMNS = (
-    *("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks"),
-    "cache hits",
+    *("engine", "state", "pid", "restarts"),
+    *("running", "waiting", "KV blocks", "cache hits"),
 )
 PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
-"""Cells of a program's name on a terminal. Users may give it 200."""
+"""Most characters of a program's name on a terminal. Users may give it 200."""
 
 
 def ps(as_json: Json = False) -> None:
@@ -50,42 +50,19 @@ def ps(as_json: Json = False) -> None:
     with daemon_control.connect(config) as client:
         health = client.health(timeout_s=5.0)
         status = client.status() if health["status"] != "starting" else {}
-    engines, pairs = status.get("engines") or {}, status.get("pairs") or {}
+    pairs = status.get("pairs") or {}
     if as_json:
         output.print_json(
             {"daemon": {**dataclasses.asdict(record), "url": record.url}, **status, **health}
         )
     else:
-        age = format_duration(time.time() - record.started_at)
         loaded = status.get("loaded") or []
         others = "" if loaded in ([], [record.pair]) else f", loaded are {', '.join(loaded)}"
         output.say(
             f"{health['status']}: pair {record.pair}{others} at {record.url},"
-            f" process {record.pid}, up {age}"
+            f" process {record.pid}, up {format_duration(time.time() - record.started_at)}"
         )
-        runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
-        latency = status.get("latency") or {}
-        counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
-        policy = scheduling.get("policy")
-        output.say(counts if policy is None else f"{counts}, policy {policy}")
-        self_test = status.get("self_test") or {}
-        lines = [describe_kernels(self_test)]
-        if failure := self_test.get("failure"):
-            lines.append(f"the self-test did not end ({failure}): no request can be deterministic")
-        elif not self_test and health["status"] == "ready" and status.get("loaded"):
-            lines.append("the self-test goes on; deterministic requests wait for it")
-        lines.append(describe_replays(engines.get("generator") or {}))
-        if any(engine.get("cards") for engine in engines.values()):
-            lines.append(describe_places(engines))
-        for line in filter(None, lines):
-            output.say(line)
-        print_engines(pairs)
-        for line in filter(None, (*describe_latency(latency), describe_card_users(pairs))):
-            output.say(line)
-        if programs := scheduling.get("programs"):
-            print_programs(programs)
-        if boosts := scheduling.get("boosts"):
-            print_boosts(boosts)
+        _print_status(status, is_ready=health["status"] == "ready")
         if health.get("detail"):
             output.say(health["detail"])
     every = [engine for pair in pairs.values() for engine in pair["engines"].values()]
@@ -93,22 +70,47 @@ def ps(as_json: Json = False) -> None:
         raise typer.Exit(exit_codes.NO_RESULT)
 
 
+def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:
+    """status: empty while the daemon starts."""
+    pairs, engines = status.get("pairs") or {}, status.get("engines") or {}
+    runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
+    counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
+    policy = scheduling.get("policy")
+    output.say(counts if policy is None else f"{counts}, policy {policy}")
+    self_test = status.get("self_test") or {}
+    lines = [describe_kernels(self_test)]
+    if failure := self_test.get("failure"):
+        lines.append(f"the self-test did not end ({failure}): no request can be deterministic")
+    elif not self_test and is_ready and status.get("loaded"):
+        lines.append("the self-test goes on; deterministic requests wait for it")
+    lines += [describe_replays(engines.get("generator") or {}), describe_places(engines)]
+    for line in filter(None, lines):
+        output.say(line)
+    print_engines(pairs)
+    lines = [*describe_latency(status.get("latency") or {}), describe_card_users(pairs)]
+    for line in filter(None, lines):
+        output.say(line)
+    if programs := scheduling.get("programs"):
+        print_programs(programs)
+    for boost in scheduling.get("boosts") or ():
+        print_boost(boost)
+
+
 def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
-    """What the self-test says about the same request's tree. None without a verdict."""
+    """Whether the same request gives the same tree, by the self-test. None before its verdict."""
     is_invariant = self_test.get("batch_invariant")
     if is_invariant is None:
         return None
-    if not is_invariant:
-        difference, shown = self_test.get("max_logprob_difference"), ""
-        if difference is not None:
-            shown = f" (log-probabilities differ by up to {difference:.2g})"
-        return (
-            f"kernels are not batch-invariant{shown}: the same request can give another tree;"
-            " on a card, set batch_invariant"
-        )
-    tokens = self_test.get("invariant_tokens")
-    limit = "" if tokens is None else f", tested up to {tokens} tokens"
-    return f"kernels are batch-invariant{limit}: the same request gives the same tree"
+    if is_invariant:
+        tokens = self_test.get("invariant_tokens")
+        limit = "" if tokens is None else f", tested up to {tokens} tokens"
+        return f"kernels are batch-invariant{limit}: the same request gives the same tree"
+    difference = self_test.get("max_logprob_difference")
+    shown = "" if difference is None else f" (log-probabilities differ by up to {difference:.2g})"
+    return (
+        f"kernels are not batch-invariant{shown}: the same request can give another tree;"
+        " on a card, set batch_invariant"
+    )
 
 
 def describe_replays(generator: Mapping[str, Any]) -> str | None:
@@ -125,8 +127,10 @@ def describe_replays(generator: Mapping[str, Any]) -> str | None:
     )
 
 
-def describe_places(engines: dict[str, Any]) -> str:
-    """Say on which cards the engines run, and whether KV memory moves between them."""
+def describe_places(engines: Mapping[str, Any]) -> str | None:
+    """On which cards the engines run, and whether KV memory moves between them. None on a CPU."""
+    if not any(engine.get("cards") for engine in engines.values()):
+        return None
     found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
     is_own = any(engine.get("kv_memory") == "own" for engine in engines.values())
     return f"{found}; each keeps its KV memory" if is_own else found
@@ -189,15 +193,13 @@ def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
     output.print_lines(PROGRAM_COLUMNS, rows, "no programs")
 
 
-def print_boosts(boosts: Sequence[Mapping[str, Any]]) -> None:
-    """Print how many rollouts each boosted run may have in flight."""
-    for station in boosts:
-        granted: Mapping[str, int] = station["runs"]
-        budget = format_count(station["budget"], "rollout")
-        output.say(f"\nboosted runs: {sum(granted.values())} of {budget} ({station['reason']})")
-        names = shorten_ids(list(granted))
-        rows = list(zip(names, granted.values(), strict=True))
-        output.print_lines(("run", "rollouts"), rows, "no runs")
+def print_boost(boost: Mapping[str, Any]) -> None:
+    """Print how many rollouts each boosted run of a pair may have in flight."""
+    granted: Mapping[str, int] = boost["runs"]
+    budget = format_count(boost["budget"], "rollout")
+    output.say(f"\nboosted runs: {sum(granted.values())} of {budget} ({boost['reason']})")
+    rows = zip(shorten_ids(list(granted)), granted.values(), strict=True)
+    output.print_lines(("run", "rollouts"), rows, "no runs")
 
 
 def shorten_keys(keys: Sequence[str]) -> list[str]:

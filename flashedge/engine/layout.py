@@ -14,7 +14,7 @@ from typing import Any
 from flashedge.config import Config
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ConfigError, EngineError
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import VARIABLE, GpuCard, read_cards
 
 log = logging.getLogger(__name__)

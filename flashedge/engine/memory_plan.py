@@ -31,8 +31,8 @@ from flashedge.models.memory.fit import (
     set_sizes,
 )
 from flashedge.models.specs import Pair
+from flashedge.profiler import ProfileError
 from flashedge.profiler.card_watch import describe_user, find_own_pids, read_card_users
-from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import VARIABLE, GpuCard
 from flashedge.profiler.profile import load_memory, save_memory
 

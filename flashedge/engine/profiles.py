@@ -11,7 +11,7 @@ from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.errors import EngineError
 from flashedge.models.folders import pair_fingerprint
 from flashedge.models.specs import Pair
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import describe_device
 from flashedge.profiler.profile import FoundProfile, load_profile
 

@@ -23,8 +23,8 @@ from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, Reques
 from flashedge.models.folders import pair_fingerprint
 from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations
+from flashedge.profiler import ProfileError
 from flashedge.profiler.card_watch import CardUser, CardWatch, find_own_pids, read_card_users
-from flashedge.profiler.errors import ProfileError
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines, set_flat_batch
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import sys
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 from flashedge.cli import output
 from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, Turn
-from flashedge.cli.chat.turns import Turns, grow_reply, print_boxed, print_reply
+from flashedge.cli.chat.turns import grow_reply, print_boxed, print_reply, show_turn
 from flashedge.cli.solve.result import follow_run, print_figures, warn_about
 from flashedge.cli.solve.strategy_flags import parse_strategy_flags
 from flashedge.client.words import format_count
@@ -60,11 +61,13 @@ class Conversation:
         self._seed = seed
         self._options = {k: v for k, v in options.items() if v is not None}
         self._opening = opening
-        self._messages = self._list_opening()
+        system = opening.system
+        self._start = [Message(role="system", content=system)] if system else []
+        self._messages = list(self._start)
         self._search: dict[str, Any] | None = None
         self._last: dict[str, Any] | None = None
         self._unkept_runs: list[str] = []
-        self._turns = Turns()
+        self._numbers = itertools.count(1)
         self._commands: Mapping[str, Callable[[str], None]] = {
             "search": self.set_search,
             "seed": self.set_seed,
@@ -104,7 +107,9 @@ class Conversation:
     def handle(self, message: str) -> None:
         """Run a command or answer a message. An error is printed, and the conversation goes on."""
         if not message.startswith("/"):
-            with self._turns.show(self.prompt, message, is_typed=sys.stdin.isatty()), _go_on():
+            is_typed = sys.stdin.isatty()
+            number = next(self._numbers)
+            with show_turn(number, self.prompt, message, is_typed=is_typed), _go_on():
                 self._answer(message)
             return
         name, _, rest = message[1:].partition(" ")
@@ -140,7 +145,7 @@ class Conversation:
         console.print(render(build_view(self._last), width=console.width))
 
     def forget(self, _: str = "") -> None:
-        self._messages = self._list_opening()
+        self._messages = list(self._start)
         self._last = None
         if self._saved is not None:
             self._saved.close()
@@ -149,17 +154,13 @@ class Conversation:
 
     # ------------------------------------------------------------ inner
 
-    def _list_opening(self) -> list[Message]:
-        system = self._opening.system
-        return [Message(role="system", content=system)] if system else []
-
     def _greet(self) -> None:
         output.note(f"pair {self._pair}; /help lists the commands")
         if self._saved is None or not self._saved.turns:
             return
         count, last = len(self._saved.turns), self._saved.turns[-1]
         output.note(f"conversation {self._saved.id}, {format_count(count, 'turn')}; the last:")
-        with self._turns.show(self.prompt, last.message, is_typed=False):
+        with show_turn(next(self._numbers), self.prompt, last.message, is_typed=False):
             print_reply(last.reply)
 
     def _read_messages(self) -> Iterator[str]:
@@ -174,8 +175,8 @@ class Conversation:
                     yield message
 
     def _answer(self, text: str) -> None:
-        if self._is_single_turn and len(self._messages) > len(self._list_opening()):
-            self._messages = self._list_opening()
+        if self._is_single_turn and self._messages != self._start:
+            self._messages = list(self._start)
             if not self._has_warned:
                 notice = "answers one problem at a time: earlier messages are not sent."
                 output.note(f"Pair {self._pair} {notice}")

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rich.rule import Rule
+
 from flashedge.cli import output
 from flashedge.literal import PieceJoiner
 
@@ -20,34 +22,28 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 LEAST_PAUSE_S = 0.1
-"""Between two drawings of a reply that grows."""
+"""Least time between two drawings of a reply that grows."""
 DRAWING_SHARE = 0.2
-"""Most of the time that is spent on drawing: a long reply is drawn less often."""
+"""Most of the time that drawing may take: a long reply is drawn less often."""
 
 
-class Turns:
-    """The turns of one session, numbered from 1."""
+@contextlib.contextmanager
+def show_turn(number: int, prompt: str, message: str, *, is_typed: bool) -> Iterator[None]:
+    """Set what the block prints apart from other turns.
 
-    def __init__(self) -> None:
-        self._count = 0
-
-    @contextlib.contextmanager
-    def show(self, prompt: str, message: str, *, is_typed: bool) -> Iterator[None]:
-        """Set what the block prints apart from other turns.
-
-        is_typed: whether the terminal shows both already, since they were typed on it.
-        """
-        self._count += 1
-        is_terminal = sys.stdout.isatty()
-        if is_terminal and not is_typed:
-            output.say(f"{prompt}{message}")
-        elif not is_terminal and self._count > 1:
-            output.print_data(f"\n[{self._count}] {' '.join(message.split())}")
-        try:
-            yield
-        finally:
-            if is_terminal:
-                _print_rule()
+    number: of the turn in this session, from 1. is_typed: whether the terminal shows prompt and
+    message already, since the user typed there.
+    """
+    is_terminal = sys.stdout.isatty()
+    if is_terminal and not is_typed:
+        output.say(f"{prompt}{message}")
+    elif not is_terminal and number > 1:
+        output.print_data(f"\n[{number}] {' '.join(message.split())}")
+    try:
+        yield
+    finally:
+        if is_terminal:
+            output.stdout().print(Rule(style="dim"))
 
 
 def print_reply(text: str) -> None:
@@ -61,7 +57,7 @@ def print_reply(text: str) -> None:
 
 
 def print_boxed(reply: str, answer: str | None = None) -> None:
-    """Set the answer apart from the reply, on a terminal. None: what the reply has in its box."""
+    """Print the answer below the reply, on a terminal. None: what the reply has in its box."""
     from flashedge.answers.extraction import extract_answer
 
     answer = extract_answer(reply) if answer is None else answer
@@ -73,7 +69,7 @@ def print_boxed(reply: str, answer: str | None = None) -> None:
 def grow_reply() -> Iterator[Callable[[str], None]]:
     """Print a reply while it comes. Call the value with each piece of it.
 
-    On a terminal its end stays in view, and all of it is printed when it is over or stopped.
+    A terminal shows the end of the reply as it grows, and all of it when it is over or stopped.
     """
     joiner = PieceJoiner()
     if not sys.stdout.isatty():
@@ -137,9 +133,3 @@ class _GrowingReply:
         lines = console.render_lines(render_markdown(self._text), options, pad=False)
         for line in lines[-max(console.height - 2, 1) :]:
             yield from (*line, Segment.line())
-
-
-def _print_rule() -> None:
-    from rich.rule import Rule
-
-    output.stdout().print(Rule(style="dim"))

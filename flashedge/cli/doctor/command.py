@@ -164,7 +164,7 @@ def check_cards(nvml: Any = None) -> Iterator[Check]:
     """
     import psutil
 
-    from flashedge.profiler.errors import ProfileError
+    from flashedge.profiler import ProfileError
     from flashedge.profiler.gpu import find_warnings, read_cards
 
     try:
@@ -203,8 +203,8 @@ def _judge_no_card(reason: str) -> Check:
 def check_card_users(own: Collection[int], nvml: Any = None) -> Iterator[Check]:
     """The programs that hold memory of the cards, without the pids `own`. No check where no card
     answers. `nvml` replaces NVML."""
+    from flashedge.profiler import ProfileError
     from flashedge.profiler.card_watch import describe_user, read_card_users
-    from flashedge.profiler.errors import ProfileError
     from flashedge.profiler.gpu import read_cards
 
     with contextlib.suppress(ProfileError):
@@ -344,8 +344,8 @@ def check_kv_memory(config: Config) -> str:
 
 def judge_profile(found: Profile) -> Found:
     """The profile's figures. Warns if they are far below the data sheet or the card was slowed."""
+    from flashedge.cli.profile import format_rate
     from flashedge.profiler.datasheet import compare
-    from flashedge.profiler.report import format_rate
 
     peaks = [f"{format_rate(v, 'FLOP/s')} {dtype}" for dtype, v in found.gemm_flops_per_s.items()]
     memory = f"{format_rate(found.bytes_per_s, 'B/s')} memory"

@@ -33,7 +33,7 @@ from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.self_test_turns import LONGEST_S, Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.errors import ConfigError
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import read_cards
 from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Message, Sampling, TokenIds

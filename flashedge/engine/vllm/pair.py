@@ -42,7 +42,7 @@ from flashedge.models.folders import model_digest, resolve_model
 from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
 from flashedge.models.specs import ModelSpec, Pair
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import describe_device
 from flashedge.sizes import format_size
 

@@ -13,8 +13,7 @@ from flashedge.config import load_config
 from flashedge.engine import platform
 from flashedge.engine.card_needs import DriverReport, UnmetNeed
 from flashedge.engine.vllm.card_check import CardVerdict
-from flashedge.profiler import gpu
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError, gpu
 from tests.support.cli_rig import CARD, Patch, failing
 
 WORKS = [CardVerdict(name=name, error=None) for name in ("cuda", "kernels", "triton")]

@@ -20,8 +20,7 @@ from flashedge.engine.vllm import pair as vllm_pair
 from flashedge.errors import EngineError
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from flashedge.profiler import measure
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError, measure
 from flashedge.profiler.profile import Profile
 from tests.support.cli_rig import Cli, Patch, cli_for, failing
 from tests.support.fake_nvml import FakeNvml

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flashedge.cli import tui
+from flashedge.cli import daemon as daemon_commands
 from flashedge.cli.solve.html_page import page
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import CUT, MEANINGS, RunView
@@ -123,14 +123,14 @@ def test_the_dashboard_loads_nothing_of_the_engine() -> None:
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
-    monkeypatch.setattr(tui, "check_terminal", lambda: None)
+    monkeypatch.setattr(daemon_commands, "check_terminal", lambda: None)
 
 
 def test_something_is_shown_before_the_dashboard_is_there(monkeypatch: Patch) -> None:
     monkeypatch.setattr(control, "find", failing(ConfigError("no daemon for this test")))
     screen = open_screen(monkeypatch)
     with pytest.raises(ConfigError, match="no daemon for this test"):
-        tui.tui()
+        daemon_commands.tui()
     assert "opening the dashboard" in strip_sequences(screen.printed)
 
 
@@ -139,5 +139,5 @@ def test_the_theme_is_remembered_in_the_state_folder(monkeypatch: Patch, tmp_pat
     monkeypatch.setattr(control, "find", lambda config: SimpleNamespace(url="http://127.0.0.1:1"))
     monkeypatch.setattr(DashboardApp, "run", lambda self: opened.append(self))
     open_screen(monkeypatch)
-    tui.tui()
+    daemon_commands.tui()
     assert opened[0]._theme_file == tmp_path / "state" / "dashboard-theme"

@@ -12,6 +12,7 @@ import pytest
 
 from flashedge.cli.doctor import BAD
 from flashedge.cli.doctor.command import check_card_users, check_cards
+from flashedge.profiler import ProfileError
 from flashedge.profiler.card_watch import (
     RECENT_S,
     XID_EVENT,
@@ -21,7 +22,6 @@ from flashedge.profiler.card_watch import (
     find_own_pids,
     read_card_users,
 )
-from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import VARIABLE, read_cards
 from tests.support.fake_nvml import FakeNvml, NVMLError, fake_cards
 

@@ -14,9 +14,15 @@ from typing import Any
 
 import pytest
 
-from flashedge.profiler import bench, measure
+from flashedge.cli.profile import (
+    build_roofline,
+    format_duration,
+    format_rate,
+    list_device_rows,
+    list_fit_rows,
+)
+from flashedge.profiler import ProfileError, bench, measure
 from flashedge.profiler.datasheet import SHEETS, compare
-from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import describe_device, find_warnings, read_cards
 from flashedge.profiler.measure import (
     DECODE,
@@ -27,13 +33,6 @@ from flashedge.profiler.measure import (
     profile_models,
 )
 from flashedge.profiler.profile import Profile, load_profile, save_profile
-from flashedge.profiler.report import (
-    build_roofline,
-    format_duration,
-    format_rate,
-    list_device_rows,
-    list_fit_rows,
-)
 from flashedge.profiler.roofline import Fit, Sample, fit
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_probe import TRUTH, FakeProbe, sample

@@ -35,7 +35,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from flashedge.engine.platform import runs_on_cpu
-from flashedge.profiler.errors import ProfileError
+from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import VARIABLE, read_cards
 
 _PRELOAD = "flashedge.engine.vllm.inside.preload"
