@@ -74,7 +74,11 @@ def test_numbers_count_the_visible_cards(monkeypatch: pytest.MonkeyPatch) -> Non
         ("0,1", "1", "share GPU 1, but not all of their cards"),
         ("0,1", None, "share GPU 0, but not all of their cards"),
         ("GPU-0,2", "0", "share GPU 0, but not all of their cards"),
-        ("4", None, r"names card 4 for the generator; the visible cards are 0 \(NVIDIA GeForce"),
+        (
+            "4",
+            None,
+            r"devices names card 4 for the generator; the visible cards are 0 \(NVIDIA GeForce",
+        ),
         (None, "GPU-9", "devices names card GPU-9 for the verifier"),
         ("0,GPU-0a2b3c4d", None, "names a card of the generator twice"),
     ],
@@ -104,6 +108,15 @@ def test_a_cpu_ignores_the_settings(
     with caplog.at_level(logging.WARNING):
         pair._check_spread()
     assert "devices has no effect on a CPU" in caplog.text
+
+
+def test_each_card_is_planned_for_its_engines(tmp_path: Path) -> None:
+    """In MiB. The display's reserve is counted once for each card."""
+    two = fake_cards("4090", "3060")
+    for devices, sizes in ((("0", "1"), [19_520, 8_000]), (("0", "0"), [7_808])):
+        config = configure(*devices, tmp_path)
+        found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two).kv_bytes
+        assert [(size or 0) >> 20 for size in found][: len(sizes)] == sizes
 
 
 def test_the_card_with_the_least_room_bounds_an_engine_on_several(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from flashedge.config import Config
+from flashedge.errors import CheckpointError
 from flashedge.models.checkpoint_shape import find_shape, read_shape
 from flashedge.models.specs import Architecture, ModelSpec
+from tests.support.paths import ROOT
 from tests.support.tiny_models import write_hub_model
 
 WIDTH, ROWS = 256, 16
@@ -96,6 +98,17 @@ def test_weights_and_their_bytes(
     assert shape.params == REST + MATRIX
     assert shape.weights_bytes == 2 * REST + matrix_bytes
     assert shape.kv_bytes_per_token == 2 * 2 * 64 * 2  # keys and values stay in 2 bytes
+
+
+def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
+    bundled = ROOT / "flashedge" / "bundled" / "generator"
+    shape = read_shape(bundled, replace(SPEC, dtype="float32"))
+    stored = (bundled / "model.safetensors").stat().st_size
+    assert shape.weights_bytes == pytest.approx(stored, rel=0.05)
+    assert (shape.layers, shape.heads, shape.head_dim) == (5, 4, 32)
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
+    with pytest.raises(CheckpointError, match="does not tell the model's shape"):
+        read_shape(tmp_path, SPEC)
 
 
 def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:

@@ -17,17 +17,22 @@ from tqdm import tqdm
 from flashedge.engine.vllm.inside import start_stages
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
-_RUNNER = "v1.worker.gpu_model_runner"
+_RUNNER, _WARMUP = "v1.worker.gpu_model_runner", "model_executor.warmup.kernel_warmup"
 LINES = [
     (_RUNNER, "Starting to load model %s...", "Qwen/Qwen2.5-7B"),
     ("platforms.cuda", "Using %s attention backend", "FLASH_ATTN"),
+    ("model_executor.model_loader.default_loader", "Loading weights took %.2f seconds", 4.1),
     (_RUNNER, "Model loading took %s GiB memory and %.6f seconds", "14.2", 5.0),
     ("compilation.monitor", "%sStarting torch.compile", ""),
     ("compilation.backends", "%sDynamo bytecode transform time: %.2f s", "", 6.3),
+    ("compilation.backends", "%sCompiling a graph for compile range %s takes %.2f s", "", "", 21.0),
     ("compilation.monitor", "%storch.compile took %.2f s in total", "", 29.5),
     ("compilation.monitor", "%sInitial profiling/warmup run took %.2f s", "", 0.4),
-    ("model_executor.warmup.kernel_warmup", "JIT kernel warmup starting."),
+    ("v1.core.kv_cache_utils", "GPU KV cache size: %s tokens", "80,000"),
+    (_WARMUP, "JIT kernel warmup starting."),
+    (_WARMUP, "JIT kernel warmup finished in %.2fs.", 3.0),
     (_RUNNER, "Graph capturing finished in %.0f secs, took %.2f GiB", 9, 0.6),
+    ("v1.engine.core", "init engine (profile, create kv cache, warmup model) took %.2f s", 51.0),
 ]
 EXPECTED = [
     "loading the weights",
@@ -36,7 +41,9 @@ EXPECTED = [
     "running the model once",
     "allocating KV memory",
     "compiling kernels",
+    "preparing graphs",
     "testing the sampler",
+    "making the scheduler",
 ]
 
 

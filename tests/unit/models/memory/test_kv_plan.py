@@ -14,7 +14,7 @@ from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.models.memory.card_memory import CardMemory, build_idle_card
+from flashedge.models.memory.card_memory import RESERVES, CardMemory, build_idle_card
 from flashedge.models.memory.engine_memory import (
     LINK_BYTES,
     EngineMemory,
@@ -41,6 +41,7 @@ MIB, GIB = 1 << 20, 1 << 30
 CARD = build_idle_card("a card", 24_564 * MIB)
 SHAPE = replace(QWEN25_7B, hidden_size=3584, intermediate_size=18_944, vocab_size=152_064)
 NONE = FakeNvml(driver=False)
+GPTQ = "--pair qwen-7b-gptq+prm-7b-fp8"
 SMALL, MIDDLE, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b", "math-7b+prm-7b"
 
 
@@ -94,6 +95,10 @@ def test_a_pair_that_cant_fit_is_refused_with_the_figures_and_the_nearest(config
     for part in ("does not fit a card", "are missing", "14.2 GiB + 13.2 GiB", "estimated"):
         assert part in str(e.value)
     assert "--pair math-7b+skywork-1.5b" in e.value.hint  # keeps the larger model
+
+
+def test_a_display_keeps_more_memory_free_than_none() -> None:
+    assert RESERVES[True] > RESERVES[None] > RESERVES[False] > 0
 
 
 def test_sizes_that_are_set_are_respected(config: Config) -> None:
@@ -249,7 +254,7 @@ def test_what_other_programs_hold_counts(config: Config) -> None:
 @pytest.mark.parametrize(
     ("name", "gpu", "hint"),
     [
-        ("qwen-7b+prm-7b", "rtx4090", "--pair qwen-7b-gptq+prm-7b-fp8 (these fit too: qwen-7b-awq"),
+        ("qwen-7b+prm-7b", "rtx4090", f"flashedge up {GPTQ} (these fit too: qwen-7b-awq"),
         ("qwen-7b+shepherd-7b", "rtx4090", "generator Qwen/Qwen2.5-7B-Instruct-AWQ (AWQ, 4 bits)"),
         (MIDDLE, "rtx4080", "qwen3-4b+skywork-1.5b"),
         (SMALL, 6, "no pair of models.toml fits but `bundled`;"),
