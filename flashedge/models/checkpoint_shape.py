@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,17 +37,11 @@ def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
         )
     size = STORED_BYTES.get(spec.dtype, 2)
     return ModelShape(
+        **asdict(known),
         name=spec.source.rpartition("/")[2],
         params=spec.parameters or spec.weights_bytes // size,
-        layers=known.layers,
-        heads=known.heads,
-        kv_heads=known.kv_heads,
-        head_dim=known.head_dim,
         dtype_bytes=size,
         stored_bytes=spec.weights_bytes if spec.parameters else None,
-        hidden_size=known.hidden,
-        intermediate_size=known.intermediate,
-        vocab_size=known.vocab,
     )
 
 
@@ -78,9 +73,9 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
             head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
             dtype_bytes=size,
             stored_bytes=None if stored == params * size else stored,
-            hidden_size=config.get("hidden_size"),
-            intermediate_size=config.get("intermediate_size"),
-            vocab_size=config.get("vocab_size"),
+            hidden=config.get("hidden_size"),
+            intermediate=config.get("intermediate_size"),
+            vocab=config.get("vocab_size"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder}/config.json does not tell the model's shape") from error

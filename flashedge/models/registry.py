@@ -20,17 +20,14 @@ from flashedge.files.versions import FileVersion
 from flashedge.models.specs import (
     ONLINE_METHODS,
     VERIFIER_FAMILIES,
-    Architecture,
     EmbedderSpec,
-    KvSizes,
     ModelSpec,
     Pair,
-    Quantized,
     VerifierSpec,
     find_fault,
 )
 from flashedge.sizes import parse_size
-from flashedge.types import JUDGED, MAX_STEP_ENTROPY, STEP_RULES, Sampling
+from flashedge.types import JUDGED, MAX_STEP_ENTROPY, STEP_RULES
 
 PACKAGE = Path(__file__).parents[1]
 BUNDLED = PACKAGE / "bundled"
@@ -123,19 +120,8 @@ def _build_model(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
     source = entry.get("source")
     if isinstance(source, str) and source.startswith("bundled:"):
         fields["source"] = str(BUNDLED / source.removeprefix("bundled:"))
-    if "architecture" in entry:
-        inner = f"{where}, architecture"
-        table = _check_table(entry["architecture"], inner)
-        fields["architecture"] = _build(Architecture, table, inner)
     if fault := find_fault(entry.get("chat_template_kwargs", {})):
         raise ConfigError(f"{where}: chat_template_kwargs {fault}", param="chat_template_kwargs")
-    if "quantized" in entry:
-        inner, tables = f"{where}, quantized", entry["quantized"]
-        if not isinstance(tables, list):
-            raise ConfigError(f"{inner} must be a list of tables")
-        fields["quantized"] = tuple(
-            _build(Quantized, _check_table(table, inner), inner) for table in tables
-        )
     return _build(kind, fields, where)
 
 
@@ -147,23 +133,19 @@ def _build_pair(
     options = _check_table(entry.get("options", {}), f"{where}, options")
     for strategy, values in options.items():
         _check_table(values, f"{where}, options.{strategy}")
-    own = {key: value for key, value in entry.items() if key != "options"}
-    fields: dict[str, Any] = {"sampling": {}, **own, "name": name}
+    fields: dict[str, Any] = {"sampling": {}, **entry, "name": name, "options": options}
     for role, kind in (("generator", "generators"), ("verifier", "verifiers")):
         model = entry.get(role)
         if role in entry and model not in models[kind]:
             raise unknown_key(str(model), f"{where}, {role}", models[kind])
         if role in entry:
             fields[role] = models[kind][str(model)]
-    for key, spec in (("memory", KvSizes), ("sampling", Sampling)):
-        if key in fields:
-            inner = f"{where}, {key}"
-            fields[key] = _build(spec, _check_table(fields[key], inner), inner)
-    return dataclasses.replace(_build(Pair, fields, where), options=options)
+    return _build(Pair, fields, where)
 
 
 def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
-    """The dataclass `kind` from a table. Raises ConfigError."""
+    """The dataclass `kind` from a table, and those of its fields from tables in it. Raises
+    ConfigError."""
     fields = {f.name: f for f in dataclasses.fields(typing.cast(Any, kind))}
     hints = typing.get_type_hints(kind)
     for key in entry:
@@ -177,15 +159,21 @@ def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
 
 
 def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
-    origin = {tuple: tuple, Mapping: dict}.get(typing.cast(Any, typing.get_origin(hint)))
-    kinds = (origin,) if origin else typing.get_args(hint) or (hint,)
+    origin, args = typing.get_origin(hint), typing.get_args(hint) or (hint,)
+    kind, inner = args[0], f"{where}, {key}"
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind) and not isinstance(value, kind):
+        if origin is not tuple:
+            return _build(kind, _check_table(value, inner), inner)
+        if not isinstance(value, list):
+            raise ConfigError(f"{inner} must be a list of tables")
+        return tuple(_build(kind, _check_table(table, inner), inner) for table in value)
+    kinds = (dict,) if origin is Mapping else args
     expected = _TYPE_NAMES.get(kinds[0], kinds[0].__name__)
     if key.endswith("_bytes"):
         expected = 'a size such as "512MiB"'
-        if isinstance(value, str):
-            size = parse_size(value)
-            value = value if size is None else size
-    if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, str) and (size := parse_size(value)) is not None:
+            value = size
+    if float in kinds and type(value) is int:
         value = float(value)
     if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
         raise ConfigError(f"{where}: {key} is {value!r}; it must be {expected}", param=key)
@@ -193,11 +181,10 @@ def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
     if known and value not in known:
         raise ConfigError(f"{where}: {key} is {value!r}; known: {', '.join(known)}", param=key)
     if key in _MOST and isinstance(value, float) and not 0 <= value <= _MOST[key]:
-        raise ConfigError(
-            f"{where}: {key} is {value}; it must be in [0, {_MOST[key]:g}]", param=key
-        )
+        limits = f"[0, {_MOST[key]:g}]"
+        raise ConfigError(f"{where}: {key} is {value}; it must be in {limits}", param=key)
     least = 0 if key == "top_k" else 1
-    if isinstance(value, int) and not isinstance(value, bool) and value < least:
+    if type(value) is int and value < least:
         raise ConfigError(f"{where}: {key} is {value}; it must be at least {least}", param=key)
     return value
 

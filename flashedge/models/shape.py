@@ -6,23 +6,33 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    name: str
-    params: int
-    """Weights that each step reads."""
+class Architecture:
+    """The figures of config.json that decide the memory of a model's engine."""
+
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
+    hidden: int | None = None
+    """Width of the residual stream. Where one of these last three is not known, the memory of a
+    step is assumed to be a large model's (`engine_memory`)."""
+    intermediate: int | None = None
+    """Width of the feed-forward layers."""
+    vocab: int | None = None
+    """Tokens of the vocabulary."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape(Architecture):
+    """An architecture with its weights."""
+
+    name: str
+    params: int
+    """Weights that each step reads."""
     dtype_bytes: int = 2
     """Bytes of an activation, and of a number in the KV cache."""
     stored_bytes: int | None = None
     """Bytes of the weights where they do not have `dtype_bytes` each: they are quantized."""
-    hidden_size: int | None = None
-    """Width of the residual stream."""
-    intermediate_size: int | None = None
-    """Width of the feed-forward layers."""
-    vocab_size: int | None = None
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flashedge.models.shape import Architecture
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Judges, Sampling
 
 _CAUSAL = ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -53,22 +54,6 @@ STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a weight of a checkpoint that is not quantized."""
 ONLINE_METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
 """What vLLM can quantize the weights of a bf16 checkpoint to while it loads them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """The figures of config.json that decide the memory of a model's engine."""
-
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    hidden: int | None = None
-    """Width of the residual stream. Without it the memory of a step is assumed to be a large
-    model's (`engine_memory`), as without the next two."""
-    intermediate: int | None = None
-    """Width of the feed-forward layers."""
-    vocab: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ _GUIDED = "inside/guided_steps.py"
 
 PROTOCOLS = (
     _use("parser.engine.incremental_lexer", "IncrementalLexer LexToken", _NAMED,
-         "serving/parser_pieces.py", "What parsers of thinking and tool calls read a text with."),
+         _TWIN, "What parsers of thinking and tool calls read a text with."),
     _use("parser.engine.incremental_lexer:IncrementalLexer", "feed", _REPLACED,
-         "serving/parser_pieces.py", "A long text goes through it in pieces."),
+         _TWIN, "A long text goes through it in pieces."),
     _use("engine.protocol:EngineClient", "errored dead_error check_admission generate", _OVERRIDDEN,
          _CLIENT, "All that protocol handlers ask of the engine passes through our client."),
     _use(f"{_ENTRY}.generate.base.serving:GenerateBaseServing", "_preflight", _WORKINGS, _CLIENT,

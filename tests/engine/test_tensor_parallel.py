@@ -82,10 +82,10 @@ async def test_each_worker_holds_its_share_of_the_kv(spread_pair: VllmPair) -> N
 async def test_a_workers_step_holds_what_is_estimated(spread_pair: VllmPair) -> None:
     parts = await spread_pair.generator.measure_memory()
     shape = find_pair_shapes(spread_pair._pair, spread_pair._config)[0]
-    assert shape.hidden_size is not None
-    assert shape.intermediate_size is not None
-    width = shape.intermediate_size // WORKERS
-    assert parts["forward"] == estimate_forward(4, 4096, shape.hidden_size, width, on_card=False)
+    assert shape.hidden is not None
+    assert shape.intermediate is not None
+    width = shape.intermediate // WORKERS
+    assert parts["forward"] == estimate_forward(4, 4096, shape.hidden, width, on_card=False)
 
 
 async def test_an_engine_restarts_when_a_worker_dies(spread_pair: VllmPair) -> None:

@@ -74,8 +74,8 @@ def check_spread(shape: ModelShape, cards: int, role: str) -> None:
 
 def can_spread(shape: ModelShape, cards: int) -> bool:
     """Whether vLLM can divide the model by `cards`. Sizes that are not known are not checked."""
-    vocab = -(-(shape.vocab_size or 0) // VOCAB_PADDING) * VOCAB_PADDING
-    divided = (shape.heads, shape.intermediate_size or 0, vocab)
+    vocab = -(-(shape.vocab or 0) // VOCAB_PADDING) * VOCAB_PADDING
+    divided = (shape.heads, shape.intermediate or 0, vocab)
     kv_heads = shape.kv_heads
     return not any(size % cards for size in divided) and (
         kv_heads % cards == 0 or cards % kv_heads == 0
@@ -90,11 +90,11 @@ def count_kv_bytes(shape: ModelShape, cards: int) -> int:
 def count_weights_bytes(shape: ModelShape, cards: int) -> int:
     """Weights on each card. Norms, which every card holds, are too small to count."""
     whole = shape.weights_bytes
-    if cards <= shape.kv_heads or shape.hidden_size is None:
+    if cards <= shape.kv_heads or shape.hidden is None:
         return -(-whole // cards)
     # Each card holds a whole KV head where an even share would be less than one.
     number_bytes = whole / shape.params
-    head = 2 * shape.layers * shape.hidden_size * shape.head_dim * number_bytes
+    head = 2 * shape.layers * shape.hidden * shape.head_dim * number_bytes
     return round(whole / cards + head * (1 - shape.kv_heads / cards))
 
 
@@ -175,9 +175,9 @@ def estimate_engine(
 ) -> EngineMemory:
     """The memory of an engine at its batch limit, on each of its cards. Every card has the whole
     logits: vLLM gathers them, and each card draws the same tokens."""
-    hidden = shape.hidden_size or LARGE_HIDDEN
-    width = shape.intermediate_size or LARGE_INTERMEDIATE
-    logits = sequences * (shape.vocab_size or LARGE_VOCAB) if samples else 0
+    hidden = shape.hidden or LARGE_HIDDEN
+    width = shape.intermediate or LARGE_INTERMEDIATE
+    logits = sequences * (shape.vocab or LARGE_VOCAB) if samples else 0
     tokens = max(MAX_STEP_TOKENS, sequences)
     graphs = len(choose_graph_sizes(sequences, samples=samples, on_card=on_card))
     single = 0 if shape.dtype_bytes == 4 else 4  # float32 logits are not converted

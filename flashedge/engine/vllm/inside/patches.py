@@ -56,7 +56,7 @@ PATCHES = (
     _patch(_DAEMON, "vllm.outputs:RequestOutput.add", "inside.outputs:join_outputs",
            "Outputs that vLLM joins would lose the log-probabilities of the earlier one."),
     _patch(_DAEMON, "vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
-           "serving.parser_pieces:feed_in_pieces",
+           "serving.twin_parser:feed_in_pieces",
            "To parse an answer of many markers took time by the square of its length."),
     _patch(_DAEMON, "vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
            "serving.stop_strings:build_detokenizer",

@@ -75,10 +75,9 @@ class EngineProcess:
         self._on_restart = on_restart
         self._live: LiveProcess | None = None
         self._accepts_calls = False
-        self._state = "starting"
-        self._detail: str | None = None
-        self._stage: str | None = None
-        self._restarts = 0
+        shared = "own" if options.owns_cards else None  # else the process says what it can move
+        self._health = Health(state="starting", cards=options.card_names, kv_memory=shared)
+        """Without what `health` computes."""
         self._attempt = 0
         """Number of the restart that is under way or comes next. 0 before the first death."""
         self._restart_at: float | None = None
@@ -87,13 +86,12 @@ class EngineProcess:
         """Set when the engine is ready or has failed, so that nobody waits for a failed one."""
         self._started_at = 0.0
         self._restarting: asyncio.Task[None] | None = None
-        self._kv_mechanism: str | None = None  # see `inside.kv.worker.KvMemory`
         self._prompt_tokens = self._cached_tokens = 0
 
     def get_llm(self) -> AsyncLLM:
         """Return the live engine. Raises EngineDead when it is down."""
-        if self._live is None or self._live.llm is None or self._state != "ready":
-            raise self._make_error(f"is {self._state}")
+        if self._live is None or self._live.llm is None or self._health.state != "ready":
+            raise self._make_error(f"is {self._health.state}")
         return self._live.llm
 
     @contextmanager
@@ -112,28 +110,22 @@ class EngineProcess:
             raise
 
     def health(self) -> Health:
-        retry_in_s = None
-        if self._state == "dead" and self._restart_at is not None:
+        state, retry_in_s, notice = self._health.state, None, None
+        if state == "dead" and self._restart_at is not None:
             retry_in_s = max(0.0, self._restart_at - asyncio.get_running_loop().time())
         now, configured = self.options.max_num_seqs, self._configured.max_num_seqs
-        notice = None
         if now != configured:
             notice = (
                 f"it ran out of memory, so a step holds {now} sequences instead of {configured},"
-                " until the daemon starts anew"
+                " until the daemon is restarted"
             )
-        return Health(
-            state=self._state,
-            pid=self.pid,
-            restarts=self._restarts,
-            detail=self._detail,
-            attempt=0 if self._state == "ready" else self._attempt,
-            retry_in_s=retry_in_s,
-            notice=notice,
-            stage=self._stage,
-            kv_memory="own" if self.options.owns_cards else self._kv_mechanism,
-            cards=self.options.card_names,
+        attempt = 0 if state == "ready" else self._attempt
+        return replace(
+            self._health, pid=self.pid, attempt=attempt, retry_in_s=retry_in_s, notice=notice
         )
+
+    def _note(self, **changes: Any) -> None:
+        self._health = replace(self._health, **changes)
 
     @property
     def pid(self) -> int | None:
@@ -144,20 +136,20 @@ class EngineProcess:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
-                while self._state == "ready" and self.get_llm().errored:
+                while self._health.state == "ready" and self.get_llm().errored:
                     self._handle_end()  # vLLM noticed it before our reader did
                     await self._ready.wait()
         except TimeoutError:
             raise self._make_error(
-                f"did not restart within {timeout_s:g} s: {self._detail}"
+                f"did not restart within {timeout_s:g} s: {self._health.detail}"
             ) from None
-        if self._state != "ready":
-            raise self._make_error(f"is {self._state}: {self._detail}")
+        if self._health.state != "ready":
+            raise self._make_error(f"is {self._health.state}: {self._health.detail}")
 
     def _make_error(self, what: str) -> EngineDead:
         """An error for a request that did not reach the engine, so that it is not to blame."""
         hint = "it is being restarted; `flashedge ps` says why and when"
-        if self._state == "failed":
+        if self._health.state == "failed":
             hint = "see `flashedge logs`, then `flashedge down` and `flashedge up`"
         error = EngineDead(f"the {self.options.name} engine {what}", hint=hint)
         error.is_suspect = False
@@ -177,9 +169,9 @@ class EngineProcess:
                 if self.options is not options:
                     continue  # its batch is smaller now
                 if is_forked and give_up_forks(str(error)):
-                    log.warning("CUDA does not work behind a fork here: engines import vLLM anew")
+                    log.warning("CUDA does not work behind a fork here: engines import vLLM again")
                     continue
-                self._state, self._detail = "failed", str(error)
+                self._note(state="failed", detail=str(error))
                 self._ready.set()
                 raise
 
@@ -199,12 +191,14 @@ class EngineProcess:
         live = self._live = LiveProcess(options, self._handle_end)
         try:
             view = await live.start(self._note_stage)
-            self.block_bytes, self._kv_mechanism = view["block_bytes"], view["mechanism"]
-            self._accepts_calls = True
+            self.block_bytes, self._accepts_calls = view["block_bytes"], True
+            if not options.owns_cards:
+                self._note(kv_memory=view["mechanism"])
             if prepare is not None:
                 await prepare()
         except Exception as error:
-            self._accepts_calls, self._stage = False, None
+            self._accepts_calls = False
+            self._note(stage=None)
             why = live.describe_end(error)
             if shrinks and (live.record.is_memory_short or is_memory_short(find_root(error))):
                 self._shrink_batch()
@@ -216,17 +210,18 @@ class EngineProcess:
             ) from error
         log.info("%s ready: pid %s, %s", options.name, self.pid, view)
         self._started_at = asyncio.get_running_loop().time()
-        self._state, self._stage = "ready", None
+        self._note(state="ready", stage=None)
         self._ready.set()
 
     def _note_stage(self, stage: str) -> None:
         """The log gets each stage once, without its counts."""
-        if self._stage is None or stage.partition(" (")[0] != self._stage.partition(" (")[0]:
+        if stage.partition(" (")[0] != (self._health.stage or "").partition(" (")[0]:
             log.info("%s: %s", self.options.name, stage)
-        self._stage = stage
+        self._note(stage=stage)
 
     async def stop(self) -> None:
-        self._state, self._accepts_calls = "stopped", False
+        self._note(state="stopped")
+        self._accepts_calls = False
         self._ready.set()
         if self._restarting:
             self._restarting.cancel()
@@ -242,11 +237,11 @@ class EngineProcess:
         if live is None:
             return
         live.note_end()
-        if self._state != "ready":
+        if self._health.state != "ready":
             return  # a start that fails by it, or a stop
-        self._detail = live.describe_end()
-        log.error("%s: %s", self.options.name, self._detail)
-        self._state, self._accepts_calls = "dead", False
+        self._note(state="dead", detail=live.describe_end())
+        log.error("%s: %s", self.options.name, self._health.detail)
+        self._accepts_calls = False
         self._ready.clear()
         self._live = None
         live.fail_requests()
@@ -278,12 +273,12 @@ class EngineProcess:
             try:
                 await self._start_process(options, self._on_restart)
             except EngineError as error:
-                self._detail = str(error)
+                self._note(detail=str(error))
                 wait_s = self._plan_restart()
                 log.error("%s; again in %g s", error, wait_s)
-                continue
-            self._restarts += 1
-            return
+            else:
+                self._note(restarts=self._health.restarts + 1)
+                return
 
     def _shrink_batch(self) -> None:
         """Start the next process with half of the batch, if that is possible."""
@@ -302,7 +297,7 @@ class EngineProcess:
         """Call a function of `inside.calls` in the process. Raises EngineDead."""
         live = self._live
         if live is None or not self._accepts_calls:
-            raise self._make_error(f"is {self._state}")
+            raise self._make_error(f"is {self._health.state}")
         with translate_errors(self.options.name):
             try:
                 return await live.call(method, *args)

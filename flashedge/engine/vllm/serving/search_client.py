@@ -61,22 +61,19 @@ class SearchClient(TaggedClient):
             request = self._llm.input_processor.process_inputs(
                 request_id, prompt, params, supported_tasks=("generate",)
             )
+            asked = SearchPrompt(
+                token_ids=tuple(request.prompt_token_ids or ()),
+                sampling=Sampling(
+                    temperature=params.temperature, top_p=params.top_p, top_k=max(0, params.top_k)
+                ),
+                max_tokens=params.max_tokens or 1,
+                choices=params.n,
+                guidance=_pack_guidance(params),
+            )
+            found = get_searcher().start(asked)
         except VLLMClientError as error:
             get_request().failure = RequestError(str(error))
             raise
-        except FlashEdgeError as error:
-            raise fail_request(error) from error
-        asked = SearchPrompt(
-            token_ids=tuple(request.prompt_token_ids or ()),
-            sampling=Sampling(
-                temperature=params.temperature, top_p=params.top_p, top_k=max(0, params.top_k)
-            ),
-            max_tokens=params.max_tokens or 1,
-            choices=params.n,
-            guidance=_pack_guidance(params),
-        )
-        try:
-            found = get_searcher().start(asked)
         except FlashEdgeError as error:
             raise fail_request(error) from error
         outputs = PathOutputs(request, self._llm.renderer.tokenizer)
@@ -110,9 +107,8 @@ def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
     given = params.structured_outputs
     if given is None or given.all_constraints_none():
         return None
-    fields = dataclasses.asdict(given)
-    kept = {name: v for name, v in fields.items() if not name.startswith("_")}
-    return {name: v for name, v in kept.items() if v is not None and v is not False}
+    said = {n: v for n, v in dataclasses.asdict(given).items() if v is not None and v is not False}
+    return {name: value for name, value in said.items() if not name.startswith("_")}
 
 
 class PathOutputs:
@@ -129,23 +125,27 @@ class PathOutputs:
 
     def build_note(self, text: str) -> RequestOutput:
         logprobs: Any = [] if self._params.logprobs is not None else None
-        return self._build([CompletionOutput(0, NoteText(text), [], None, logprobs)])
+        return self._build(CompletionOutput(0, NoteText(text), [], None, logprobs))
 
     def build_answer(self, paths: tuple[FoundPath, ...]) -> Iterator[RequestOutput]:
         """Each choice token by token, or all of them at once, as the handler asks for."""
+        outputs = (
+            self._build(part, index == len(paths) - 1 and part.finished())
+            for index, path in enumerate(paths)
+            for part in self._replay(index, path)
+        )
         if self.streams:
-            for index, path in enumerate(paths):
-                is_last = index == len(paths) - 1
-                for part in self._replay(index, path):
-                    yield self._build([part], is_last and part.finished())
-        else:
-            whole = [_join(list(self._replay(i, path))) for i, path in enumerate(paths)]
-            yield self._build(whole, True)
+            yield from outputs
+            return
+        whole = next(outputs)
+        for output in outputs:
+            whole.add(output, aggregate=True)
+        yield whole
 
-    def _build(self, parts: list[CompletionOutput], finished: bool = False) -> RequestOutput:
+    def _build(self, part: CompletionOutput, finished: bool = False) -> RequestOutput:
         ids = self._request.prompt_token_ids
         name, cached = self._request.request_id, self.cached_tokens
-        return RequestOutput(name, None, ids, None, parts, finished, num_cached_tokens=cached)
+        return RequestOutput(name, None, ids, None, [part], finished, num_cached_tokens=cached)
 
     def _replay(self, index: int, path: FoundPath) -> Iterator[CompletionOutput]:
         """Outputs of one token each. The last one has the finish reason."""
@@ -179,17 +179,3 @@ class PathOutputs:
             {token: Logprob(logprob, decoded_token=self._tokenizer.decode([token]))}
             for token, logprob in drawn
         ]
-
-
-def _join(parts: list[CompletionOutput]) -> CompletionOutput:
-    last = parts[-1]
-    logprobs = None if last.logprobs is None else [p for part in parts for p in part.logprobs or ()]
-    return CompletionOutput(
-        last.index,
-        "".join(part.text for part in parts),
-        [token for part in parts for token in part.token_ids],
-        None,
-        logprobs,
-        finish_reason=last.finish_reason,
-        stop_reason=last.stop_reason,
-    )

@@ -236,28 +236,20 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
     return params
 
 
-UNVERIFIABLE = {
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
-    "repetition_penalty": 1.0,
-    "min_tokens": 0,
-    "logit_bias": None,
-    "bad_words": None,
-    "allowed_token_ids": None,
-    "structured_outputs": None,
-    "prompt_logprobs": None,
-    "prompt_logprob_token_ids": None,
-    "logprob_token_ids": None,
-    "thinking_token_budget": None,
-}
+UNVERIFIABLE = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "logit_bias"),
+    *("bad_words", "allowed_token_ids", "structured_outputs", "thinking_token_budget"),
+    *("prompt_logprobs", "prompt_logprob_token_ids", "logprob_token_ids"),
+)
 """The fields of SamplingParams that change logits by more than the noise, or need all of the
-prompt's, with the value that asks for nothing."""
+prompt's."""
+_DEFAULTS = SamplingParams()
 
 
 def check_verifiable(params: SamplingParams) -> None:
     """Raises RequestError where a deterministic request asks for what no pass draws."""
-    for name, nothing in UNVERIFIABLE.items():
-        if getattr(params, name) not in (nothing, None, [], {}):
+    for name in UNVERIFIABLE:
+        if getattr(params, name) not in (getattr(_DEFAULTS, name), None, [], {}):
             raise build_refusal(name)
     if params.logprobs == -1:
         raise build_refusal("the log-probabilities of all tokens")

@@ -12,7 +12,7 @@ from vllm.parser.engine.incremental_lexer import IncrementalLexer
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from flashedge.engine.vllm.serving import parser_pieces
+from flashedge.engine.vllm.serving import twin_parser
 from tests.unit.answers.test_linear import print_slowest
 
 MARKERS = ("<think>", "</think>", "<tool_call>", "<function=f>", "</function>", "</tool_call>")
@@ -39,7 +39,7 @@ def parse_tool_calls(text: str) -> Any:
 def test_a_megabyte_is_read(name: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `tests/unit/answers/test_linear.py`, by the parsers of the pairs in models.toml, which
     read a plain request's answer in the daemon."""
-    monkeypatch.setattr(IncrementalLexer, "feed", parser_pieces.feed_in_pieces)
+    monkeypatch.setattr(IncrementalLexer, "feed", twin_parser.feed_in_pieces)
     print_slowest(name, read)
 
 
@@ -48,8 +48,8 @@ def test_a_megabyte_is_read(name: str, read: Any, monkeypatch: pytest.MonkeyPatc
 def test_pieces_change_nothing(text: str, piece: int) -> None:
     whole = parse(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parser_pieces, "PIECE", piece)
-        patch.setattr(IncrementalLexer, "feed", parser_pieces.feed_in_pieces)
+        patch.setattr(twin_parser, "PIECE", piece)
+        patch.setattr(IncrementalLexer, "feed", twin_parser.feed_in_pieces)
         assert parse(text) == whole
 
 
@@ -62,7 +62,7 @@ def test_a_long_text_is_fed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
         longest = max(longest, len(self.buffer))
         return drain(self, **kwargs)
 
-    monkeypatch.setattr(IncrementalLexer, "feed", parser_pieces.feed_in_pieces)
+    monkeypatch.setattr(IncrementalLexer, "feed", twin_parser.feed_in_pieces)
     monkeypatch.setattr(IncrementalLexer, "_drain", measure)
     assert parse("<think>" * 10_000) == (None, None)
-    assert longest <= parser_pieces.PIECE + max(map(len, MARKERS))
+    assert longest <= twin_parser.PIECE + max(map(len, MARKERS))

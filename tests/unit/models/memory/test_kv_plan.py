@@ -39,7 +39,7 @@ from tests.support.fake_nvml import FakeNvml
 
 MIB, GIB = 1 << 20, 1 << 30
 CARD = build_idle_card("a card", 24_564 * MIB)
-SHAPE = replace(QWEN25_7B, hidden_size=3584, intermediate_size=18_944, vocab_size=152_064)
+SHAPE = replace(QWEN25_7B, hidden=3584, intermediate=18_944, vocab=152_064)
 NONE = FakeNvml(driver=False)
 GPTQ = "--pair qwen-7b-gptq+prm-7b-fp8"
 SMALL, MIDDLE, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b", "math-7b+prm-7b"
