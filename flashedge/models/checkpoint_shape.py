@@ -10,7 +10,7 @@ from typing import Any
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.models.checkpoints import read_config, read_tensors
+from flashedge.models.checkpoints import read_json, read_tensors
 from flashedge.models.folders import locate_model, resolve_model
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import STORED_BYTES, ModelSpec, Pair
@@ -55,7 +55,7 @@ def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
 
     The entry's `weights_bytes` replaces the headers of weights that have none (pytorch_model.bin).
     """
-    config, size = read_config(folder), STORED_BYTES.get(spec.dtype, 2)
+    config, size = read_json(folder / "config.json"), STORED_BYTES.get(spec.dtype, 2)
     quantized = config.get("quantization_config")
     params, stored = count_weights(
         read_tensors(folder), quantized, dtype_bytes=size, is_fp8=spec.quantization is not None

@@ -4,7 +4,6 @@ safetensors files only: a few milliseconds, without torch."""
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from flashedge.errors import CheckpointError
 from flashedge.models.specs import VERIFIER_FAMILIES
 
 _EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+_EMBEDDER_HINT = "choose another model, such as sentence-transformers/all-MiniLM-L6-v2"
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
 _POINTER = b"version https://git-lfs"
 
@@ -31,7 +31,7 @@ def check_checkpoint(
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no model folder {path}")
-    config = _json(path / "config.json")
+    config = read_json(path / "config.json")
     _check_architecture(path, config, family)
     limit = config.get("max_position_embeddings")
     if max_model_len and isinstance(limit, int) and limit < max_model_len:
@@ -40,9 +40,7 @@ def check_checkpoint(
             hint=f"set max_model_len = {limit} in models.toml",
         )
     rows = _check_weights(path)
-    vocab_size = config.get("vocab_size")
-    if not isinstance(vocab_size, int):
-        raise CheckpointError(f"{path}/config.json: vocab_size is missing")
+    vocab_size = _find_vocab_size(path, config)
     if rows is not None and rows != vocab_size:
         raise CheckpointError(
             f"{path}: the weights embed {rows} tokens, but vocab_size in config.json is"
@@ -73,26 +71,23 @@ def check_embedder(path: Path) -> Path:
         raise CheckpointError(
             f"{path} has the modules {', '.join(kinds) or 'none'}; FlashEdge supports Transformer,"
             " Pooling and Normalize",
-            hint="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
+            hint=_EMBEDDER_HINT,
         )
-    pooling = _json(folders[1] / "config.json")
+    pooling = read_json(folders[1] / "config.json")
     modes = [k for k, v in pooling.items() if k.startswith("pooling_mode_") and v is True]
     if modes != ["pooling_mode_mean_tokens"] and pooling.get("pooling_mode") != "mean":
-        raise CheckpointError(
-            f"{path} does not use mean pooling",
-            hint="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
-        )
-    vocab_size = _json(folders[0] / "config.json").get("vocab_size")
-    if not isinstance(vocab_size, int):
-        raise CheckpointError(f"{folders[0]}/config.json: vocab_size is missing")
-    _check_weights(folders[0])
-    _check_tokenizer(folders[0], vocab_size, ())
-    return folders[0]
+        raise CheckpointError(f"{path} does not use mean pooling", hint=_EMBEDDER_HINT)
+    encoder = folders[0]
+    vocab_size = _find_vocab_size(encoder, read_json(encoder / "config.json"))
+    _check_weights(encoder)
+    _check_tokenizer(encoder, vocab_size, ())
+    return encoder
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The model's config.json. Raises CheckpointError."""
-    return _json(path / "config.json")
+def _find_vocab_size(path: Path, config: Mapping[str, Any]) -> int:
+    if isinstance(size := config.get("vocab_size"), int):
+        return size
+    raise CheckpointError(f"{path}/config.json: vocab_size is missing")
 
 
 def read_tensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -122,19 +117,13 @@ def _check_architecture(path: Path, config: Mapping[str, Any], family: str | Non
 
 def _check_weights(path: Path) -> int | None:
     """Returns the rows of the embedding, or None without a safetensors header that holds them."""
-    shards: list[Path] = []
-    for single, index in (
-        ("model.safetensors", "model.safetensors.index.json"),
-        ("pytorch_model.bin", "pytorch_model.bin.index.json"),
-    ):
-        if (path / index).is_file():
-            files = set(_json(path / index).get("weight_map", {}).values())
-            shards = [path / name for name in sorted(files)]
-        elif (path / single).is_file():
-            shards = [path / single]
-        if shards:
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = path / f"{name}.index.json"
+        files = set(read_json(index).get("weight_map", {}).values()) if index.is_file() else {name}
+        shards = [path / file for file in sorted(files)]
+        if shards and (index.is_file() or shards[0].is_file()):
             break
-    if not shards:
+    else:
         raise CheckpointError(f"{path}: model.safetensors is missing", hint="pull the model again")
     rows: int | None = None
     for shard in shards:
@@ -155,8 +144,7 @@ def _header(file: Path) -> dict[str, Any]:
     cut = CheckpointError(f"{file} is cut short or damaged", hint="pull the model again")
     try:
         with file.open("rb") as opened:
-            start = opened.read(8)
-            length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+            length = int.from_bytes(opened.read(8), "little")
             if not 0 < length < 1 << 28:
                 raise cut
             header = json.loads(opened.read(length))
@@ -178,7 +166,7 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
             raise CheckpointError(f"{path}: {name} is missing", hint="pull the model again")
     if not (path / "tokenizer.json").is_file():
         return  # only SentencePiece, which the engine checks when it loads
-    data = _json(path / "tokenizer.json")
+    data = read_json(path / "tokenizer.json")
     vocab = data.get("model", {}).get("vocab", {})
     vocabulary = dict(vocab) if isinstance(vocab, dict) else {t[0]: i for i, t in enumerate(vocab)}
     vocabulary.update({a["content"]: a["id"] for a in data.get("added_tokens", [])})
@@ -198,7 +186,8 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
             )
 
 
-def _json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a model's JSON file. Raises CheckpointError."""
     if not file.is_file():
         raise CheckpointError(f"{file.parent}: {file.name} is missing", hint="pull the model again")
     _refuse_pointer(file)

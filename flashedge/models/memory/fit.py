@@ -20,7 +20,7 @@ from flashedge.models.memory.engine_memory import (
     estimate_engine,
 )
 from flashedge.models.registry import load_pairs
-from flashedge.models.specs import ModelSpec, Pair, Quantized
+from flashedge.models.specs import Pair, Quantized
 from flashedge.sizes import format_size
 
 KV_GRANULARITY_BYTES = 64 << 20
@@ -147,13 +147,13 @@ def choose_quantized(pair: Pair, need: PairNeed, card: Place) -> PairNeed | None
     return min(found, key=lambda n: (len(n.replacements), -sum(n.weights)), default=None)
 
 
-def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator[str]:
-    """The names of the pairs that fit unchanged. Left out are pairs of unknown shape, and those
-    that can't be spread over so many cards."""
+def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator[Pair]:
+    """The pairs that fit unchanged. Left out are pairs of unknown shape, and those that can't be
+    spread over so many cards."""
     for pair in pairs:
         try:
             if find_need(pair, config, card).fits(card):
-                yield pair.name
+                yield pair
         except (CheckpointError, ConfigError):
             continue
 
@@ -162,24 +162,23 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
     """What would fit in place of `pair`: a pair of the same models quantized; else quantized
     checkpoints of this pair's models; else the pair that shares most models with this one, with
     the largest weights among those."""
-    known = {p.name: p for p in pairs if p.name != pair.name}
-    fitting = [known[name] for name in list_fitting(known.values(), card, config)]
-    bundled_fits = "bundled" in (p.name for p in fitting)
-    fitting = [p for p in fitting if p.name != "bundled"]
+    others = list_fitting((p for p in pairs if p.name != pair.name), card, config)
+    by_name = {p.name: p for p in others}
+    bundled = by_name.pop("bundled", None)
 
     def rank(other: Pair) -> tuple[int, int]:
         models = (other.generator, pair.generator), (other.verifier, pair.verifier)
         same = sum(theirs.is_variant_of(ours) for theirs, ours in models)
         return same, sum(shape.weights_bytes for shape in find_pair_shapes(other, config))
 
-    fitting.sort(key=rank, reverse=True)
+    fitting = sorted(by_name.values(), key=rank, reverse=True)
     has_twin = bool(fitting) and rank(fitting[0])[0] == 2
-    other = None if has_twin else choose_quantized(pair, find_need(pair, config, card), card)
-    if other is not None:
-        names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in other.replacements)
+    smaller = None if has_twin else choose_quantized(pair, find_need(pair, config, card), card)
+    if smaller is not None:
+        names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in smaller.replacements)
         return f"it fits quantized: put {names} into your models.toml"
     if not fitting:
-        rest = " but `bundled`" if bundled_fits else ""
+        rest = " but `bundled`" if bundled else ""
         return f"no pair of models.toml fits{rest}; end other programs or use a larger card"
     rest = ", ".join(p.name for p in fitting[1:4])
     also = f" (these fit too: {rest})" if rest else ""
@@ -187,18 +186,13 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
 
 
 def _list_choices(pair: Pair, need: PairNeed) -> Iterator[PairNeed]:
-    roles: tuple[tuple[str, ModelSpec], ...] = (
-        ("generator", pair.generator),
-        ("verifier", pair.verifier),
-    )
-    for chosen in product(*((None, *spec.quantized) for _, spec in roles)):
+    for chosen in product(*((None, *s.quantized) for s in (pair.generator, pair.verifier))):
         generator, verifier = (
             own if other is None else replace(own, weights=-(-other.weights_bytes // count))
             for own, other, count in zip(need.engines, chosen, need.cards, strict=True)
         )
-        replacements = tuple(
-            (role, other) for (role, _), other in zip(roles, chosen, strict=True) if other
-        )
+        roles = zip(("generator", "verifier"), chosen, strict=True)
+        replacements = tuple((role, other) for role, other in roles if other)
         yield replace(need, engines=(generator, verifier), replacements=replacements)
 
 
@@ -277,7 +271,7 @@ def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
     )
     return (
         f"{format_size(missing)} are missing. Weights take {weights}, the engines {overheads}"
-        f" beside them ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
+        f" more ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
         f" {usable} can be used{describe_holders(card)}"
     )
 

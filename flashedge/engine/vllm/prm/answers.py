@@ -13,9 +13,10 @@ from transformers import AutoConfig
 from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
-    build_token_pooler,
+    build_engine_extra,
+    build_turn,
     choose_variant,
-    render_chat_turns,
+    list_turns,
     render_plain_text,
 )
 from flashedge.engine.vllm.prm.step_tag import build_two_label_extra
@@ -47,13 +48,10 @@ class SequenceClassification(LogitScore):
                 hint="choose a reward model, such as Skywork/Skywork-Reward-V2-Qwen3-4B",
             )
         self._padding: int | None = config.pad_token_id
-        self.engine_extra: Mapping[str, Any] = {
-            "runner": "pooling",
-            "pooler_config": build_token_pooler(),
-        }
+        self.engine_extra = build_engine_extra()
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
-        turns = [*render_chat_turns(problem, self._system), ("assistant", answer)]
+        turns = [*list_turns(problem, self._system), build_turn("assistant", answer)]
         ids = self._tokenizer.encode_rendered(self._tokenizer.render_chat(turns))
         last = len(ids)
         while last > 1 and ids[last - 1] == self._padding:
@@ -141,8 +139,8 @@ class YesNoVerifier(LogitScore):
         prompt = _FIELD.sub(lambda match: values[match[1]], self._prompt)
         if not self._variant.is_chat:
             return prompt
-        turns = [("system", self._system)] if self._system else []
-        return self._tokenizer.render_chat([*turns, ("user", prompt)], reply=self._variant.reply)
+        turns = list_turns(Problem.from_text(prompt), self._system)
+        return self._tokenizer.render_chat(turns, reply=self._variant.reply)
 
     def _encode(self, text: str) -> TokenIds:
         if self._variant.is_chat:

@@ -16,6 +16,8 @@ from flashedge.errors import CheckpointError, ConfigError
 from flashedge.types import Problem, TokenIds
 
 Variant = TypeVar("Variant")
+Turn = dict[str, str]
+"""A message for a chat template: its role and content."""
 _LETTER = "a"  # no tokenizer joins it with white space that follows
 THINKING_TAGS = ("<think>", "</think>")
 """Verifiers read a generator's thinking with its tags, as they were trained to."""
@@ -110,21 +112,19 @@ class PrmTokenizer:
                 hint="pull the model again; its template may stand in chat_template.jinja",
             )
 
-    def render_chat(self, turns: Sequence[tuple[str, str]], reply: str | None = None) -> str:
-        """Render (role, content) turns by the checkpoint's own template.
+    def render_chat(self, turns: Sequence[Turn], reply: str | None = None) -> str:
+        """Render a conversation by the checkpoint's own template.
 
         reply: how the assistant's turn, which is opened for it, begins; a template that knows
         thinking is told that there is none. None opens no turn.
         """
-        messages = [{"role": role, "content": content} for role, content in turns]
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
-        return self._prompts.render_chat(messages, refuses=False, **opening) + (reply or "")
+        return self._prompts.render_chat(turns, refuses=False, **opening) + (reply or "")
 
-    def encode_chat(self, turns: Sequence[tuple[str, str]]) -> TokenIds:
-        """Encode (role, content) turns by the checkpoint's template, the assistant's turn opened.
-        Raises RequestError as `PromptEncoder.encode_chat`."""
-        messages = [{"role": role, "content": content} for role, content in turns]
-        return self._prompts.encode_chat(messages, add_generation_prompt=True)
+    def encode_chat(self, turns: Sequence[Turn]) -> TokenIds:
+        """Encode a conversation by the checkpoint's template, the assistant's turn opened. Raises
+        RequestError as `PromptEncoder.encode_chat`."""
+        return self._prompts.encode_chat(turns, add_generation_prompt=True)
 
     def encode_rendered(self, text: str) -> TokenIds:
         """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once;
@@ -156,10 +156,16 @@ def choose_variant(
     return variants[name]
 
 
-def render_chat_turns(problem: Problem, system: str | None) -> list[tuple[str, str]]:
-    """A conversation as (role, content). system: a system prompt if it has none."""
-    turns = [(m.role, m.content) for m in problem.messages]
-    return [("system", system), *turns] if system and turns[0][0] != "system" else turns
+def list_turns(problem: Problem, system: str | None) -> list[Turn]:
+    """The turns of a conversation. system: a system prompt if it has none."""
+    turns = [build_turn(m.role, m.content) for m in problem.messages]
+    if system and turns[0]["role"] != "system":
+        turns.insert(0, build_turn("system", system))
+    return turns
+
+
+def build_turn(role: str, content: str) -> Turn:
+    return {"role": role, "content": content}
 
 
 def render_plain_text(problem: Problem) -> str:
@@ -169,13 +175,17 @@ def render_plain_text(problem: Problem) -> str:
     return "\n".join(text for text in messages if text)
 
 
-def build_token_pooler() -> PoolerConfig:
-    """The config of a pooler that returns the head's logit at every token.
+def build_engine_extra(*, use_activation: bool | None = False, **more: Any) -> Mapping[str, Any]:
+    """AsyncEngineArgs of a pooler that returns the head's output at every token, and `more`.
 
-    `sigmoid` below is applied outside the engine. Torch's own rounds differently in its vectorized
-    and its scalar part, so one bit of a score would depend on how many tokens follow it.
+    The usual output is a logit, and `sigmoid` below is applied outside the engine. Torch's own
+    rounds differently in its vectorized and its scalar part, so one bit of a score would depend on
+    how many tokens follow it.
     """
-    return PoolerConfig(task="token_classify", tok_pooling_type="ALL", use_activation=False)
+    pooler = PoolerConfig(
+        task="token_classify", tok_pooling_type="ALL", use_activation=use_activation
+    )
+    return {"runner": "pooling", "pooler_config": pooler, **more}
 
 
 def sigmoid(logit: float) -> float:

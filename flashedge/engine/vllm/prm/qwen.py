@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from vllm.config import PoolerConfig
 
 from flashedge.engine.vllm.inside.plugin import SKYWORK
 from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
-    build_token_pooler,
-    render_chat_turns,
+    build_engine_extra,
+    list_turns,
     render_plain_text,
 )
 from flashedge.types import Problem, TokenIds
@@ -37,13 +36,10 @@ class QwenPrm:
         self._system: str | None = options.get("system_prompt")
         ids = tokenizer.encode_plain(tokenizer.spell(token))
         self._separator = tokenizer.require_single_id(ids, token)
-        self.engine_extra: Mapping[str, Any] = {
-            "runner": "pooling",
-            "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
-        }
+        self.engine_extra = build_engine_extra(use_activation=None)
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode_chat(render_chat_turns(problem, self._system))
+        return self._tokenizer.encode_chat(list_turns(problem, self._system))
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         ids = (*self._tokenizer.encode_plain(text.strip()), self._separator)
@@ -86,11 +82,7 @@ class SkyworkPrm(LogitScore):
         self._bos = tokenizer.spell(bos)
         tokenizer.require_single_id(tokenizer.encode_plain(self._bos), bos)
         self._newline = tokenizer.require_single_id(tokenizer.encode_plain("\n"), "\n")
-        self.engine_extra: Mapping[str, Any] = {
-            "runner": "pooling",
-            "hf_overrides": {"architectures": [SKYWORK]},
-            "pooler_config": build_token_pooler(),
-        }
+        self.engine_extra = build_engine_extra(hf_overrides={"architectures": [SKYWORK]})
 
     def encode_problem(self, problem: Problem) -> TokenIds:
         return self._tokenizer.encode_plain(f"{self._bos}{render_plain_text(problem)}\n")

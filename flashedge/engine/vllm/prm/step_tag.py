@@ -13,8 +13,10 @@ from typing import Any
 from flashedge.engine.vllm.prm.base import (
     LogitScore,
     PrmTokenizer,
-    build_token_pooler,
+    build_engine_extra,
+    build_turn,
     choose_variant,
+    list_turns,
     render_plain_text,
 )
 from flashedge.errors import CheckpointError
@@ -131,17 +133,13 @@ def build_two_label_extra(
     labels = tokenizer.hf.convert_ids_to_tokens([bad, good])
     if tokenizer.hf.convert_tokens_to_ids(labels) != [bad, good]:
         raise CheckpointError(f"{path}: the label tokens {labels} are not unique in the vocabulary")
-    return {
-        "runner": "pooling",
-        "tokenizer_mode": "hf",
-        "hf_overrides": {
-            "architectures": [causal.replace("ForCausalLM", "ForSequenceClassification")],
-            "classifier_from_token": labels,
-            "method": "from_2_way_softmax",
-            "num_labels": 1,
-        },
-        "pooler_config": build_token_pooler(),
+    overrides = {
+        "architectures": [causal.replace("ForCausalLM", "ForSequenceClassification")],
+        "classifier_from_token": labels,
+        "method": "from_2_way_softmax",
+        "num_labels": 1,
     }
+    return build_engine_extra(tokenizer_mode="hf", hf_overrides=overrides)
 
 
 _PROBLEM, _STEP = "the-problem-stands-here", "the-step-stands-here"
@@ -188,12 +186,8 @@ class RlhflowPrm(LogitScore):
 
 def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
     """(head, ask, between). Raises CheckpointError if the template does not have this form."""
-    turns = [{"role": "system", "content": system}] if system else []
-    turns += [
-        {"role": "user", "content": _PROBLEM},
-        {"role": "assistant", "content": good},
-        {"role": "user", "content": _STEP},
-    ]
+    turns = list_turns(Problem.from_text(_PROBLEM), system)
+    turns += [build_turn("assistant", good), build_turn("user", _STEP)]
     text = hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     head, has_problem, rest = text.partition(_PROBLEM)
     middle, has_step, ask = rest.partition(_STEP)

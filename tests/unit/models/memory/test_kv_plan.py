@@ -64,6 +64,10 @@ def checks_of(name: str, gpu: str | None, config: Config, nvml: object = NONE) -
     return {check.name: check for check in check_fit(name, gpu, config, nvml)}
 
 
+def list_names_fitting(place: CardMemory, config: Config) -> set[str]:
+    return {pair.name for pair in list_fitting(load_pairs(config).values(), place, config)}
+
+
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
     return cli_for(tmp_path, monkeypatch, capfd)
@@ -186,8 +190,8 @@ def test_one_byte_too_few_is_too_few(config: Config) -> None:
     exact, less = card_of(least), card_of(least - 1)
     assert find_need(pair, config, exact).fits(exact)
     assert not find_need(pair, config, less).fits(less)
-    assert SMALL in set(list_fitting(load_pairs(config).values(), exact, config))
-    assert SMALL not in set(list_fitting(load_pairs(config).values(), less, config))
+    assert SMALL in list_names_fitting(exact, config)
+    assert SMALL not in list_names_fitting(less, config)
 
 
 def test_fewer_sequences_where_the_pair_does_not_fit_otherwise(config: Config) -> None:
@@ -223,7 +227,7 @@ def test_a_model_of_unknown_shape(config: Config) -> None:
         checks_of("p", "rtx4090", config)
     assert "architecture" in str(e.value.hint)
     place = build_idle_card("c", 24 * GIB)
-    assert SMALL in set(list_fitting(load_pairs(config).values(), place, config))
+    assert SMALL in list_names_fitting(place, config)
 
 
 def test_a_pair_that_fits_an_idle_card(config: Config) -> None:
