@@ -7,7 +7,6 @@ an engine could use only as much of its own cards as of the shared ones.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,6 @@ from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ConfigError, EngineError
 from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import VARIABLE, GpuCard, read_cards
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.config import Config
-from flashedge.engine.layout import EngineCards, find_card_layout
+from flashedge.engine.layout import find_card_layout
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import FlashEdgeError, StoreError
@@ -35,8 +34,6 @@ from flashedge.profiler import ProfileError
 from flashedge.profiler.card_watch import describe_user, find_own_pids, read_card_users
 from flashedge.profiler.gpu import VARIABLE, GpuCard
 from flashedge.profiler.profile import load_memory, save_memory
-
-log = logging.getLogger(__name__)
 
 
 def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
@@ -73,8 +70,7 @@ def read_place(config: Config, nvml: Any = None) -> Place:
 
 def read_engine_card(config: Config, role: str) -> CardMemory:
     """The cards of the generator or verifier, with their use. Raises EngineError."""
-    cards: EngineCards = getattr(find_card_layout(config), role)
-    return _describe_fullest(cards.cards)
+    return _describe_fullest(getattr(find_card_layout(config), role).cards)
 
 
 def _describe_fullest(cards: tuple[GpuCard, ...], nvml: Any = None) -> CardMemory:
@@ -120,10 +116,9 @@ def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemor
 def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePairMemory) -> None:
     """Keep a measurement for later starts. Raises StoreError."""
     fingerprint = compute_profile_fingerprint(pair, config)
+    parts = [engine.parts() for engine in engines]
     try:
-        save_memory(
-            _locate(pair, config), fingerprint, sequences, [engine.parts() for engine in engines]
-        )
+        save_memory(_locate(pair, config), fingerprint, sequences, parts)
     except ProfileError as error:
         raise StoreError(str(error), hint=error.hint) from error
 

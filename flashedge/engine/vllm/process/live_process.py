@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 PERIOD_S = 5.0
 """Most seconds between two questions."""
-MOST_STEP_S = 1800.0
 PERIODS = 8
 """A short deadline is divided into so many periods."""
+MOST_STEP_S = 1800.0
+"""A process that works on one step for longer counts as hung, however many tokens it has."""
 
 
 async def watch_heart(
@@ -70,7 +71,7 @@ STOP_S = 1.0
 """Time that an engine gets to end by itself. It has nothing to save."""
 KILL_AGAIN_S = 0.2
 """A start that is given up may be about to start its process."""
-FAULT_LETTERS = 200
+FAULT_CHARS = 200
 """An error of vLLM is shown up to this length."""
 
 
@@ -95,10 +96,8 @@ class LiveProcess:
         """The object of the process that this thread starts."""
         self._is_unwanted = False
         self._ended: asyncio.Future[None] | None = None
-        self._sentinel: int | None = None
-        """A file descriptor that becomes readable when the process ends."""
-        self._heart: asyncio.Task[None] | None = None
-        self._outbox: Outbox | None = None
+        self._watches = contextlib.ExitStack()
+        """What ends with the process: the readers of its end and its heartbeat, and its outbox."""
         self._hung_s: float | None = None
 
     @property
@@ -126,13 +125,7 @@ class LiveProcess:
             with set_up(setup):
                 self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
             await asyncio.shield(self._building)
-            self._ended = asyncio.get_running_loop().create_future()
-            assert self.llm is not None, "it was built"
-            self._outbox = Outbox(self.llm.engine_core, self._fail)
-            self._outbox.install()
-            self._sentinel = os.dup(self._process.sentinel)
-            asyncio.get_running_loop().add_reader(self._sentinel, self._on_end)
-            self._heart = asyncio.create_task(self._watch_heart(), name="engine-heart")
+            self._watch_end()
             try:
                 view: dict[str, Any] = await self.call("begin")
             except ProcessEnded:
@@ -141,6 +134,20 @@ class LiveProcess:
         # Looking for garbage in all that vLLM has imported would stop the daemon for half a second.
         gc.freeze()
         return view
+
+    def _watch_end(self) -> None:
+        assert self.llm is not None, "it was built"
+        loop = asyncio.get_running_loop()
+        self._ended = loop.create_future()
+        outbox = Outbox(self.llm.engine_core, self._fail)
+        outbox.install()
+        sentinel = os.dup(self._process.sentinel)  # readable when the process ends
+        loop.add_reader(sentinel, self._on_end)
+        heart = asyncio.create_task(self._watch_heart(), name="engine-heart")
+        self._watches.callback(outbox.close)
+        self._watches.callback(os.close, sentinel)
+        self._watches.callback(loop.remove_reader, sentinel)
+        self._watches.callback(lambda: heart is asyncio.current_task() or heart.cancel())
 
     def _build(self) -> None:
         """Start the process and set `llm`.
@@ -191,14 +198,7 @@ class LiveProcess:
 
     def note_end(self) -> None:
         """The process has ended: stop watching it, and end the calls to it."""
-        if self._sentinel is not None:
-            asyncio.get_running_loop().remove_reader(self._sentinel)
-            os.close(self._sentinel)
-            self._sentinel = None
-        if self._heart is not None and self._heart is not asyncio.current_task():
-            self._heart.cancel()
-        if self._outbox is not None:
-            self._outbox.close()
+        self._watches.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -222,7 +222,7 @@ class LiveProcess:
         if self._hung_s is not None:
             return f"hung: no sign of life for {self._hung_s:.0f} s"
         if (fault := self.record.fault) is not None:
-            fault = fault if len(fault) <= FAULT_LETTERS else f"{fault[:FAULT_LETTERS]}…"
+            fault = fault if len(fault) <= FAULT_CHARS else f"{fault[:FAULT_CHARS]}…"
             return f"ran out of memory ({fault})" if self.record.is_memory_short else fault
         if error is not None:
             root = find_root(error)
@@ -251,7 +251,6 @@ class LiveProcess:
                 with contextlib.suppress(expected):
                     await asyncio.to_thread(client.resources)
             self.llm = None
-            self._outbox = None
             gc.unfreeze()
             gc.collect()  # see _build
 

@@ -70,12 +70,10 @@ def _join_parts(content: Any) -> str:
 def drop_notes(messages: Iterable[Any]) -> list[Any]:
     """The messages without the notes of earlier searches, which clients saw as reasoning and send
     back. Some chat templates would put them into the prompt as the model's own thinking."""
-    return [_drop_note(message) for message in messages]
+    return [_drop_note(each) if isinstance(each, Mapping) else each for each in messages]
 
 
-def _drop_note(message: Any) -> Any:
-    if not isinstance(message, Mapping):
-        return message
+def _drop_note(message: Mapping[str, Any]) -> dict[str, Any]:
     kept = dict(message)
     for name in ("reasoning", "reasoning_content"):
         if isinstance(text := kept.get(name), str) and NOTES_BEGIN in text:
@@ -118,12 +116,12 @@ def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
 
 def list_parts(messages: Iterable[Any]) -> list[Any]:
     """The messages with their parts in lists: some validators give iterators, to be read once."""
-    listed = []
-    for message in messages:
-        if isinstance(message, Mapping) and isinstance(message.get("content"), Iterator):
-            message = {**message, "content": list(message["content"])}
-        listed.append(message)
-    return listed
+    return [
+        {**each, "content": list(each["content"])}
+        if isinstance(each, Mapping) and isinstance(each.get("content"), Iterator)
+        else each
+        for each in messages
+    ]
 
 
 def prepare_conversations(state: Any) -> None:
