@@ -121,9 +121,9 @@ class EngineView:
     block_bytes: int
     preemptions: int
     prompt_tokens: int = 0
-    """Those of all requests since the engine was loaded, across restarts."""
+    """Prompt tokens of all requests since the engine was loaded, across restarts."""
     cached_tokens: int = 0
-    """Those of `prompt_tokens` whose KV was in the prefix cache."""
+    """How many of `prompt_tokens` had their KV in the prefix cache."""
     replays: Mapping[str, int] = field(default_factory=dict)
     """What deterministic requests cost since the engine's start: tokens verified, passes and so on.
     Empty for an engine that computes them like others."""
@@ -284,7 +284,7 @@ E = TypeVar("E", bound=Engine)
 
 
 class EngineProxy(Generic[E]):
-    """The base of engines in front of another one."""
+    """An engine in front of another one, to which it passes on what it does not define."""
 
     def __init__(self, engine: E) -> None:
         self._engine = engine

@@ -28,8 +28,10 @@ from flashedge.events import PromptRead
 from flashedge.types import FinishReason, Problem, Sampling, TokenIds
 
 MAX_CHOICES = 256
-"""Most choices that a pair generates or scores at once. More are refused."""
+"""Most choices that a pair generates or scores at once: the largest batch of an engine. More are
+refused."""
 STOP_TIMEOUT_S = 2.0
+"""How long a stopping daemon waits until the clients of aborted requests know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,10 @@ from flashedge.scheduling.kv.split import EngineRole
 LIMIT_S = 120.0
 """Time of its own that a self-test gets. A small model needs a second."""
 LONGEST_S = 2.0
-"""A user's request may wait for one turn, so no longer work is begun where that can be known."""
+"""A user's request may have to wait for one turn, so work that is known to take longer is not
+begun."""
 POLL_S = 0.05
+"""Between two looks whether the engines are free: little against a turn."""
 
 UNTESTED: Mapping[str, Any] = {
     "batch_invariant": None,
@@ -28,13 +30,14 @@ UNTESTED: Mapping[str, Any] = {
 
 @dataclass(slots=True)
 class Turns:
-    """Gives the self-test its turns."""
+    """Lets the self-test compute while nobody else does."""
 
     is_free: Callable[[], Awaitable[bool]]
     """Asks whether the engines serve and nobody uses them."""
     count: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
-    """Lets whoever moves memory between the engines know of a turn on one of them."""
+    """Tells whoever moves memory between the engines of a turn on one of them."""
     left_s: float = LIMIT_S
+    """What is left of the test's own time."""
 
     @asynccontextmanager
     async def take(self, role: EngineRole) -> AsyncIterator[None]:
@@ -53,5 +56,5 @@ class Turns:
 
 
 async def never_wait() -> bool:
-    """For a test on engines that nobody else knows yet."""
+    """The `is_free` of a test on engines that nobody else knows yet."""
     return True

@@ -82,10 +82,12 @@ _IGNORED = (
     *("source", "weights_bytes", "parameters", "architecture", "quantized"),
     *("tool_parser", "reasoning_parser", "compact_json", "license"),
 )
-"""The files decide the first ones; runs do not use the others."""
+"""Not part of the fingerprint: the files decide those of the first line, and runs do not use those
+of the second."""
 _OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
 """Not part of the fingerprint while they are not set, so that the field itself changes none."""
-_SAMPLE_BYTES = 1 << 20  # read at each end of a weights file; reading 15 GB would take minutes
+_SAMPLE_BYTES = 1 << 20
+"""Read at each end of a weights file. Reading 15 GB would take minutes."""
 
 
 def pair_fingerprint(pair: Pair, config: Config) -> str:

@@ -40,7 +40,7 @@ start-up time, and a decode step of 33 sequences takes about as long as one of 4
 
 PASS_SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024)
 """Tokens of a verifier's pass for which graphs are captured where `verifier_graphs` is set. On an
-H100 a pass of a 1.5B takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
+H100 a pass of a 1.5B model takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
 
 
 def choose_graph_sizes(sequences: int, *, samples: bool, on_card: bool) -> tuple[int, ...]:

@@ -27,8 +27,7 @@ KV_GRANULARITY_BYTES = 64 << 20
 """The plan is rounded down to this, so that a few MiB more or less on the card start the engines
 with the same options."""
 SPARE_TOKENS = 64
-"""KV of an engine beyond its longest path: the partly filled block, and vLLM's null
-block."""
+"""KV of an engine beyond its longest path: the partly filled block, and vLLM's null block."""
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
@@ -103,22 +102,22 @@ class PairNeed:
 
 
 def find_need(
-    pair: Pair, config: Config, card: Place, find_measured: FindMeasured = lambda _: None
+    pair: Pair, config: Config, place: Place, find_measured: FindMeasured = lambda _: None
 ) -> PairNeed:
-    """What the pair needs on `card` with the largest `max_num_seqs` that fits, else the smallest.
+    """What the pair needs on `place` with the largest `max_num_seqs` that fits, else the smallest.
 
     A setting of `max_num_seqs` is respected. Raises CheckpointError where the shape of a model is
     unknown, ConfigError where a model can't be spread over so many cards.
     """
     shapes = find_pair_shapes(pair, config)
-    cards = count_cards(card)
+    cards = count_cards(place)
     for role, shape, count in zip(("generator", "verifier"), shapes, cards, strict=True):
         check_spread(shape, count, role)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     kv = [count_kv_bytes(s, n) * limit for s, n, limit in zip(shapes, cards, limits, strict=True)]
-    for sequences in list_sequences(config, on_card=card.is_card):
+    for sequences in list_sequences(config, on_card=place.is_card):
         generator, verifier = (
-            estimate_engine(shape, sequences, samples=samples, on_card=card.is_card, cards=count)
+            estimate_engine(shape, sequences, samples=samples, on_card=place.is_card, cards=count)
             for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
         )
         need = PairNeed(
@@ -128,7 +127,7 @@ def find_need(
             limits=limits,
             cards=cards,
         )
-        if need.fits(card):
+        if need.fits(place):
             break
     return need
 
@@ -140,29 +139,29 @@ def list_sequences(config: Config, *, on_card: bool) -> tuple[int, ...]:
     return CARD_SEQUENCES if on_card else (CPU_SEQUENCES,)
 
 
-def choose_quantized(pair: Pair, need: PairNeed, card: Place) -> PairNeed | None:
+def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | None:
     """Replace as few checkpoints as needed by quantized ones, the largest that fit. None where no
     choice fits."""
-    found = [n for n in _list_choices(pair, need) if n.replacements and n.fits(card)]
+    found = [n for n in _list_choices(pair, need) if n.replacements and n.fits(place)]
     return min(found, key=lambda n: (len(n.replacements), -sum(n.weights)), default=None)
 
 
-def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator[Pair]:
+def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
     """The pairs that fit unchanged. Left out are pairs of unknown shape, and those that can't be
     spread over so many cards."""
     for pair in pairs:
         try:
-            if find_need(pair, config, card).fits(card):
+            if find_need(pair, config, place).fits(place):
                 yield pair
         except (CheckpointError, ConfigError):
             continue
 
 
-def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> str:
+def suggest(pair: Pair, pairs: Iterable[Pair], place: Place, config: Config) -> str:
     """What would fit in place of `pair`: a pair of the same models quantized; else quantized
     checkpoints of this pair's models; else the pair that shares most models with this one, with
     the largest weights among those."""
-    others = list_fitting((p for p in pairs if p.name != pair.name), card, config)
+    others = list_fitting((p for p in pairs if p.name != pair.name), place, config)
     by_name = {p.name: p for p in others}
     bundled = by_name.pop("bundled", None)
 
@@ -173,7 +172,7 @@ def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> s
 
     fitting = sorted(by_name.values(), key=rank, reverse=True)
     has_twin = bool(fitting) and rank(fitting[0])[0] == 2
-    smaller = None if has_twin else choose_quantized(pair, find_need(pair, config, card), card)
+    smaller = None if has_twin else choose_quantized(pair, find_need(pair, config, place), place)
     if smaller is not None:
         names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in smaller.replacements)
         return f"it fits quantized: put {names} into your models.toml"
@@ -217,32 +216,32 @@ def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
 
 
 def plan_memory(
-    pair: Pair, config: Config, card: Place, find_measured: FindMeasured = lambda _: None
+    pair: Pair, config: Config, place: Place, find_measured: FindMeasured = lambda _: None
 ) -> MemoryPlan:
-    """Plan the memory of a pair on `card`. Sizes that were set are respected.
+    """Plan the memory of a pair on `place`. Sizes that were set are respected.
 
     Raises ConfigError with the figures where the pair does not fit, CheckpointError where the shape
     of a model is unknown.
     """
-    need = find_need(pair, config, card, find_measured)
+    need = find_need(pair, config, place, find_measured)
     sizes = list(find_explicit(pair, config))
     least, missing = need.least_kv_bytes, 0
-    for room, on_it in need.find_rooms(card):
+    for room, on_it in need.find_rooms(place):
         unset = [i for i in on_it if sizes[i] is None]
         left = room - sum(sizes[i] or 0 for i in on_it)
         missing += max(0, sum(least[i] for i in unset) - left) if unset else 0
         for i, size in zip(unset, divide(left, [least[i] for i in unset]), strict=True):
             sizes[i] = size
-    if missing and need.fits(card):
+    if missing and need.fits(place):
         raise ConfigError(
-            f"{pair.name} fits {card.name}, but not with kv_bytes as set:"
+            f"{pair.name} fits {place.name}, but not with kv_bytes as set:"
             f" {format_size(missing)} are missing",
             hint="lower kv_bytes, or leave it unset",
         )
     if missing:
         raise ConfigError(
-            f"{pair.name} does not fit {card.name}: {describe_lack(need, card, missing)}",
-            hint=suggest(pair, load_pairs(config).values(), card, config),
+            f"{pair.name} does not fit {place.name}: {describe_lack(need, place, missing)}",
+            hint=suggest(pair, load_pairs(config).values(), place, config),
         )
     kv_bytes = sizes[0] or 0, sizes[1] or 0
     return MemoryPlan(kv_bytes=kv_bytes, need=need)
@@ -260,23 +259,23 @@ def divide(room: int, least: Sequence[int]) -> list[int]:
     return parts
 
 
-def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
+def describe_lack(need: PairNeed, place: Place, missing: int) -> str:
     overheads = " + ".join(format_size(engine.overhead) for engine in need.engines)
     weights = " + ".join(format_size(each) for each in need.weights)
     least = " + ".join(format_size(each) for each in need.least_kv_bytes)
     basis = "estimated" if need.is_estimate else "measured"
     usable = " + ".join(
         f"{format_size(max(0, each.free_bytes))} of {format_size(each.memory_bytes)}"
-        for each, _ in card.cards
+        for each, _ in place.cards
     )
     return (
         f"{format_size(missing)} are missing. Weights take {weights}, the engines {overheads}"
         f" more ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
-        f" {usable} can be used{describe_holders(card)}"
+        f" {usable} can be used{describe_holders(place)}"
     )
 
 
-def describe_holders(card: Place) -> str:
+def describe_holders(place: Place) -> str:
     """A clause that names the programs that hold memory of the cards, if one is known."""
-    held = [by for each, _ in card.cards for by in each.held_by]
+    held = [by for each, _ in place.cards for by in each.held_by]
     return f"; other programs hold memory: {', '.join(held)}" if held else ""

@@ -91,7 +91,7 @@ class LiveProcess:
         self.record = StepRecord(self._memory)
         self.llm: AsyncLLM | None = None
         self._building: asyncio.Future[None] | None = None
-        """The thread that builds `llm`. It can't be cancelled, only failed."""
+        """The thread that builds `llm`. It can't be cancelled, only made to fail."""
         self._starting: Any = None
         """The object of the process that this thread starts."""
         self._is_unwanted = False

@@ -8,8 +8,8 @@ into a pipe whenever it begins another stage (`inside.start_stages`).
 Cards are shown by CUDA_VISIBLE_DEVICES. A spawned process gets the environment of the daemon at
 that moment. Two engines start at once in two threads, so the variable is changed under a lock and
 only while vLLM reads an engine's options and while its process is spawned. A forked process gets
-the environment of the fork server, and sets the variable itself before it uses CUDA; also vLLM's
-variables as they are then, since vLLM sets some while it reads an engine's options.
+the environment of the fork server. So it sets the variable itself before it uses CUDA, and with it
+vLLM's own variables, some of which vLLM sets while it reads an engine's options.
 
 vLLM's own option `device_ids` would leave all cards visible. vLLM 0.32 then takes the compute
 capability of the first for that of the engine's card, and chooses the wrong kernels on a machine
@@ -66,8 +66,8 @@ _setup: ContextVar[ProcessSetup] = ContextVar("_setup", default=ProcessSetup()) 
 
 @contextlib.contextmanager
 def set_up(setup: ProcessSetup) -> Iterator[None]:
-    """Give them to the processes that start within the block, also in a thread that
-    `asyncio.to_thread` runs in this context."""
+    """Give `setup` to the processes that start within the block, also in a thread that
+    `asyncio.to_thread` runs meanwhile."""
     token = _setup.set(setup)
     try:
         yield
@@ -101,7 +101,7 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
 
 @contextlib.contextmanager
 def show_cards() -> Iterator[None]:
-    """Set CUDA_VISIBLE_DEVICES in the block as a process of this context gets it. Other threads
+    """Set CUDA_VISIBLE_DEVICES in the block to what a process that starts now gets. Other threads
     wait."""
     value = _setup.get().cards
     with _cards_lock:
@@ -118,7 +118,8 @@ def show_cards() -> Iterator[None]:
 
 
 def apply_setup(context: BaseContext) -> BaseContext:
-    """Let the processes of `context` start with the setup of the context in which they are made."""
+    """Return a copy of `context` whose processes get the setup that is in force when they are
+    made."""
     wrapped: Any = copy.copy(context)
 
     def make_process(**options: Any) -> Any:
@@ -191,5 +192,5 @@ def give_up_forks(error: str) -> bool:
 
 
 def get_mp_context() -> BaseContext:
-    """Stands for vLLM's function in the daemon."""
+    """Stand for vLLM's function of this name in the daemon."""
     return apply_setup(multiprocessing.get_context(choose_start_method()))

@@ -212,8 +212,8 @@ def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None
 
 
 def list_texts(node: Any, where: str = "") -> Iterator[tuple[str, str]]:
-    """Each text below a JSON value with its place, names of fields too, then the texts of each list
-    as one."""
+    """Yield (place, text) for each text and each field's name in a JSON value. The texts of a list
+    are yielded once more, joined."""
     if hasattr(node, "model_dump"):
         node = node.model_dump()
     if isinstance(node, str):

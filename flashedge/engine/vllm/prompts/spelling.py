@@ -40,11 +40,12 @@ class PrivateSpelling:
         return self._mark + _private(number)
 
     def spell(self, text: str) -> str:
-        """The text of ours, each token in it spelled privately."""
+        """Spell each token in a text of ours privately."""
         return self._any.sub(lambda match: self._spelled[match[0]], text)
 
     def split(self, text: str) -> Iterator[tuple[str, bool]]:
-        """The pieces of a text as everyone writes them, and whether each is a token of ours."""
+        """Yield the pieces of a text as everyone writes them, and whether each is a token of
+        ours."""
         for piece in re.split(f"({self._mark}.)", text):
             if piece in self._plain:
                 yield self._plain[piece], True
@@ -57,7 +58,7 @@ class PrivateSpelling:
         return match[0] if match else None
 
     def break_tokens(self, text: str) -> str:
-        """The text with a space in each token."""
+        """Put a space into each token in a text, so that it is none."""
         return self._any.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
 
     def respell(self, backend: Tokenizer) -> Tokenizer | None:

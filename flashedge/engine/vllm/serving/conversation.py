@@ -29,7 +29,8 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
 
     Verifiers were trained without tools, and with instructions at the beginning only. A call
     becomes text of the assistant, a tool's result and a later instruction text of the user, and
-    neighbours of one role are one message. So is what the assistant said last with the question.
+    neighbours of one role are one message. What the assistant said last becomes part of the
+    question, since the model goes on with it.
     """
     turns: list[tuple[str, list[str]]] = []  # (role, texts)
     for turn in conversation:
@@ -42,7 +43,7 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
     messages = [
         Message(role=role, content="\n\n".join(filter(None, texts))) for role, texts in turns
     ]
-    if len(messages) > 1 and messages[-1].role == "assistant":  # the model goes on or answers again
+    if len(messages) > 1 and messages[-1].role == "assistant":
         said = messages.pop().content
         text = "\n\n".join(part for part in (messages.pop().content, said) if part)
         messages.append(Message(role="user", content=text))

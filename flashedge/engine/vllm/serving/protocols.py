@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
-READS = "fastapi.dependencies.utils"
+BODY_MODULE = "fastapi.dependencies.utils"
 """The module that parses a request's body before its route is called."""
 REFUSALS = (VLLMClientError, GracefulHTTPError, RetryableRequestError)
 """What vLLM's handlers answer with 4xx or 503."""
@@ -152,7 +152,7 @@ class RefusalFilter(logging.Filter):
 
 
 def shorten_refusals() -> None:
-    """Shorten what vLLM logs of refusals in this process. Again, this does nothing."""
+    """Shorten what vLLM logs of refusals in this process. A second call does nothing."""
     for handler in logging.getLogger("vllm").handlers:
         if not any(isinstance(each, RefusalFilter) for each in handler.filters):
             handler.addFilter(RefusalFilter())
@@ -172,7 +172,7 @@ def refuse_unreadable(app: FastAPI) -> None:
 async def answer_unreadable(request: Request, error: Exception) -> Response:
     """400 for an error of a request's reading. Raises every other error again: it is a bug."""
     frames = traceback.walk_tb(error.__traceback__)
-    if not any(frame.f_globals.get("__name__") == READS for frame, _ in frames):
+    if not any(frame.f_globals.get("__name__") == BODY_MODULE for frame, _ in frames):
         raise error
     what = f"{type(error).__name__}: {error}"
     message = f"a part of the request is missing or of a wrong type ({what})"

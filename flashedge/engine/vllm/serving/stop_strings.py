@@ -1,4 +1,4 @@
-"""Lets stop strings count behind a model's thinking only.
+"""Lets stop strings count only after a model's thinking.
 
 A chain of thought repeats the words of the question, and a client's stop word ended the answer
 before it began. vLLM looks for stop strings where it decodes a request's tokens, in the daemon; a

@@ -58,8 +58,8 @@ UNTAGGED = frozenset({"add_request", "encode"})
 
 
 class TaggedClient:
-    """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own, but for what would
-    make requests without tags."""
+    """Stands for one AsyncLLM, and has its attributes. Those that would make requests without tags
+    raise AttributeError."""
 
     def __init__(
         self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests, pair: str
