@@ -32,8 +32,8 @@ UNTESTED: Mapping[str, Any] = {
 class Turns:
     """Lets the self-test compute while nobody else does."""
 
-    is_free: Callable[[], Awaitable[bool]]
-    """Asks whether the engines serve and nobody uses them."""
+    is_free: Callable[[], Awaitable[bool]] | None = None
+    """Asks whether the engines serve and nobody uses them. None: nobody else knows them yet."""
     count: Callable[[EngineRole], AbstractContextManager[object]] = nullcontext
     """Tells whoever moves memory between the engines of a turn on one of them."""
     left_s: float = LIMIT_S
@@ -43,7 +43,7 @@ class Turns:
     async def take(self, role: EngineRole) -> AsyncIterator[None]:
         """Wait until nobody uses the engines, for a turn on one of them. Raises TimeoutError when
         the test has used up its time; waiting does not count."""
-        while not await self.is_free():  # noqa: ASYNC110 - the engines are in other processes
+        while self.is_free and not await self.is_free():  # noqa: ASYNC110 - in other processes
             await asyncio.sleep(POLL_S)
         clock = asyncio.get_running_loop().time
         began = clock()
@@ -53,8 +53,3 @@ class Turns:
                     yield
         finally:
             self.left_s = max(0.0, self.left_s - (clock() - began))
-
-
-async def never_wait() -> bool:
-    """The `is_free` of a test on engines that nobody else knows yet."""
-    return True

@@ -22,7 +22,7 @@ from typing import Any
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.platform import runs_on_cpu
-from flashedge.engine.self_test_turns import Turns, never_wait
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.types import Sampling
@@ -57,7 +57,7 @@ async def measure(pair: str, requests: int, batch_invariant: bool) -> list[dict[
     engines = VllmPair(find_pair(pair, config), config)
     await engines.start()
     try:
-        self_test = await engines.self_test(Turns(never_wait))
+        self_test = await engines.self_test(Turns())
         generator, cases = engines.generator, []
         for flag in (False, True) if self_test["replay_shape"] else (False,):
             some = build_requests(generator, requests, deterministic=flag)

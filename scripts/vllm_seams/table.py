@@ -242,7 +242,7 @@ FRONT_END = (
          "Become errors of our own."),
     _use("outputs:RequestOutput", "outputs finished num_cached_tokens kv_transfer_params",
          _ACCESSED, "generator.py", "What the generator streams."),
-    _use("outputs:RequestOutput", "add", _REPLACED, "inside/outputs.py",
+    _use("outputs:RequestOutput", "add", _REPLACED, "inside/outputs.py serving/search_client.py",
          "Outputs that are joined keep the last one's `kv_transfer_params`."),
     _use("outputs:CompletionOutput", "token_ids finish_reason stop_reason", _ACCESSED,
          "generator.py", "What the generator streams."),
@@ -264,7 +264,7 @@ OPTIONS = (
          " additional_config logits_processors runner pooler_config hf_overrides"
          " cudagraph_capture_sizes quantization quantization_config tokenizer_mode"
          " tensor_parallel_size",
-         _ACCESSED, "engine_options.py generator.py prm/qwen.py prm/answers.py prm/step_tag.py",
+         _ACCESSED, "engine_options.py generator.py prm/base.py prm/qwen.py prm/step_tag.py",
          "The options of our engines."),
     _use(f"{_ARGS}:EngineArgs", "create_engine_config", _CALLED, _LIVE,
          "Checks the options."),

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
-from flashedge.engine.self_test_turns import Turns, never_wait
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
@@ -95,7 +95,7 @@ async def test_what_cannot_be_verified_is_refused(
 
 async def test_the_self_test_finds_a_shape(generator: VllmGenerator) -> None:
     """In fp32 every shape holds on a CPU, so it takes the cheapest."""
-    found = await choose_shape(generator, Turns(never_wait), on_cpu=True)
+    found = await choose_shape(generator, Turns(), on_cpu=True)
     assert found["position_invariant"]
     assert found["replay_shape"] == {"window": 32, "group": 4, "prefill_windows": 4}
     counters = (await generator.view()).replays
@@ -230,6 +230,6 @@ async def test_a_small_budget_and_offload_change_no_score(
 
 
 async def test_the_self_test_finds_a_shape_of_scores(verifier: VllmVerifier) -> None:
-    found = await choose_score_shape(verifier, Turns(never_wait), on_cpu=True)
+    found = await choose_score_shape(verifier, Turns(), on_cpu=True)
     assert found == {"score_shape": {"window": 32, "group": 4, "prefill_windows": 4}}
     assert (await verifier.view()).replays["prefill_passes"] > 0

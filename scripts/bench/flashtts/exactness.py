@@ -19,7 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
-from flashedge.engine.self_test_turns import Turns, never_wait
+from flashedge.engine.self_test_turns import Turns
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
@@ -114,7 +114,7 @@ async def measure(asked: argparse.Namespace) -> None:
     chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
     async with rig(1 << 30) as here:
-        invariant = (await here.pair.self_test(Turns(never_wait)))["invariant_tokens"]
+        invariant = (await here.pair.self_test(Turns()))["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
             spec = Request(problem=chosen[0], pair="bundled", strategy=strategy, n=n)

@@ -10,7 +10,7 @@ marked, and `join_roles` makes the token of them where a known role stands betwe
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from jinja2 import Environment
 
@@ -25,7 +25,7 @@ _LOOKS = frozenset(
     }
 )
 """Methods and filters that look into a text by the texts they are given."""
-_COMPARES = frozenset({"==", "!=", "eq", "ne"})
+_COMPARES = frozenset({"==", "!=", "eq", "ne", "in"})
 _Token = tuple[str, str]
 """Kind and text, as jinja's lexer gives them."""
 
@@ -57,11 +57,12 @@ def join_roles(text: str, spelling: PrivateSpelling) -> str:
     return text.replace(spelling.opens, "").replace(spelling.closes, "")
 
 
-def _walk(source: str) -> Iterator[tuple[_Token, bool]]:
+def _walk(source: str) -> list[tuple[_Token, bool]]:
     """Each piece of the source, and whether it is a text that the template may write."""
     pieces = [(kind, text) for _, kind, text in Environment().lex(source)]
     meant = [at for at, (kind, _) in enumerate(pieces) if kind != "whitespace"]
     callers: list[str] = []
+    found: set[int] = set()
     for place, at in enumerate(meant):
         kind, text = pieces[at]
         before = [pieces[i] for i in meant[max(0, place - 1) : place]]
@@ -72,22 +73,16 @@ def _walk(source: str) -> Iterator[tuple[_Token, bool]]:
         elif kind == "variable_begin" or kind == "block_begin":
             callers.clear()
         after = [pieces[i] for i in meant[place + 1 : place + 3]]
-        looks = kind == "string" and _looks(before, after, callers)
-        written = kind == "data" or (kind == "string" and not looks)
-        start = meant[place - 1] + 1 if place else 0
-        yield from ((piece, False) for piece in pieces[start:at])
-        yield (kind, text), written
-    yield from ((piece, False) for piece in pieces[meant[-1] + 1 if meant else 0 :])
+        if kind == "data" or (kind == "string" and not _looks(before, after, callers)):
+            found.add(at)
+    return [(piece, at in found) for at, piece in enumerate(pieces)]
 
 
 def _looks(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
     """Whether a text in an expression is looked for and not written."""
-    texts = [text for _, text in after]
-    if any(text in _COMPARES or text == "in" for _, text in before):
-        return True
-    if texts[:1] and (texts[0] in _COMPARES or texts[0] == "in" or texts[:2] == ["not", "in"]):
-        return True
-    return bool(callers) and callers[-1] in _LOOKS
+    is_compared = any(text in _COMPARES for _, text in (*before, *after[:1]))
+    is_looked_for = [text for _, text in after] == ["not", "in"]
+    return is_compared or is_looked_for or (bool(callers) and callers[-1] in _LOOKS)
 
 
 def _list_halves(tokens: Iterable[str]) -> frozenset[tuple[str, str, str]]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MOST_BLANKS = 2
 """Blanks in a row between two parts of a tool call's arguments."""
-
-
 MOST_PROPERTIES = 2000
 """Properties of one object in a schema; several objects may have fewer. The time to compile them
 grows with their square: 1,500 take a second, 5,000 minutes, and no other grammar is compiled
@@ -36,15 +34,12 @@ def bound_guidance(params: SamplingParams) -> None:
     guided = params.structured_outputs
     if guided is None:
         return
-    if isinstance(guided.json, dict):
-        check_size(guided.json)
-    elif guided.json is not None:
-        try:
-            check_size(json.loads(guided.json))
-        except RecursionError:
-            raise RequestError("the request's schema is nested too deeply") from None
-        except ValueError:
-            pass  # what is no JSON, vLLM refuses
+    try:
+        check_size(json.loads(guided.json) if isinstance(guided.json, str) else guided.json)
+    except RecursionError:
+        raise RequestError("the request's schema is nested too deeply") from None
+    except ValueError:
+        pass  # what is no JSON, vLLM refuses
     if guided.structural_tag is not None:
         tag = json.loads(guided.structural_tag)
         check_size(tag)

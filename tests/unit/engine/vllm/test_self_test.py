@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.self_test_turns import Turns, never_wait
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm import batch_invariance, shape_probe
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.kv.split import EngineRole
@@ -47,7 +47,7 @@ async def test_a_turn_waits_for_users_and_waiting_takes_none_of_its_time() -> No
 
 
 async def test_the_time_of_all_turns_together_is_limited() -> None:
-    turns = Turns(never_wait, left_s=10)
+    turns = Turns(left_s=10)
     async with turns.take(EngineRole.VERIFIER):
         await asyncio.sleep(7)
     with pytest.raises(TimeoutError):
@@ -109,7 +109,7 @@ async def test_the_first_shape_that_holds_is_chosen(
     monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine, shape: Any, is_invariant: bool
 ) -> None:
     monkeypatch.setattr(shape_probe, "draw_tokens", lambda of, request: of.draw(request))
-    found = await shape_probe.choose_shape(engine, Turns(never_wait), on_cpu=True)  # type: ignore[arg-type]
+    found = await shape_probe.choose_shape(engine, Turns(), on_cpu=True)  # type: ignore[arg-type]
     assert found == {"replay_shape": shape, "position_invariant": is_invariant}
     if shape is not None:
         assert engine.shapes[-1] == ReplayShape.from_json(shape), "the engine uses it"
@@ -148,7 +148,7 @@ async def measure(monkeypatch: pytest.MonkeyPatch, engine: Any) -> int:
         return of.draw(request, use_cache)
 
     monkeypatch.setattr(batch_invariance, "draw_tokens", draw)
-    return await batch_invariance._measure_invariant_context(engine, Turns(never_wait))
+    return await batch_invariance._measure_invariant_context(engine, Turns())
 
 
 @pytest.mark.parametrize(
