@@ -229,6 +229,8 @@ def test_known_bounds() -> None:
     assert bound_loss(0, 0, 299) == pytest.approx(1 - 0.05 ** (1 / 299))
     assert bound_loss(1, 0, 100) == pytest.approx(0.0466, abs=1e-4)  # Clopper-Pearson
     assert bound_loss(5, 0, 5) == 1.0
+    assert bound_loss(3, 2, 300) < bound_loss(3, 1, 300) < bound_loss(4, 1, 300)
+    assert bound_loss(0, 0, 600) < bound_loss(0, 0, 300)
     assert bound_loss(0, 9, 300) >= bound_loss(0, 0, 300)  # gains are no proof against losses
     # Tango's score test: (40 - 20 - 1000 d) / sqrt(1000 (2 q + d (1 - d))) = -1.645
     assert bound_loss(40, 20, 1000) == pytest.approx(0.0330, abs=3e-4)

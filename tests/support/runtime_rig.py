@@ -13,7 +13,6 @@ from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.events import (
-    EXIT_REASONS,
     CertaintyUpdated,
     EarlyExit,
     EngineRestarted,
@@ -184,7 +183,8 @@ def folded(events: Iterable[Event]) -> dict[NodeId, Seen]:
                 assert nodes[node].status == "active"
                 assert tokens >= 0
             case EarlyExit(reason=reason):
-                assert reason in EXIT_REASONS
+                causes = {"certainty", "non_convergence", "budget", "deadline"}
+                assert reason in causes | {"reward", "futility"}
             case RolloutsAllowed(rollouts=rollouts, of=of):
                 assert rollouts >= 1
                 assert not of or rollouts <= of

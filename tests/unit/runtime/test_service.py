@@ -61,7 +61,11 @@ async def test_wrong_requests_are_refused(rig: Rig) -> None:
         (replace(BEAM, pair="other"), EngineDead, "'other' is not loaded"),
         (replace(BEAM, strategy="divination"), NotFound, "divination"),
         (replace(BEAM, problem=Problem.from_text("w1 " * 300)), ContextOverflow, "holds 256"),
-        (replace(BEAM, step_rule="entropy"), errors.RequestError, "can't end steps by the rule"),
+        (
+            replace(BEAM, step_rule="entropy"),
+            errors.RequestError,
+            "can't end steps by the rule 'entropy'",
+        ),
     ]
     for spec, error, match in refused:
         with pytest.raises(error, match=match):
@@ -198,7 +202,9 @@ async def test_a_run_that_a_crash_cut_is_interrupted(serve: Serve, tmp_path: Pat
     for run in runs:
         found = again.service.run(run.id)
         assert found.status == "interrupted"
-        with pytest.raises(errors.RunInterrupted, match="stopped before the run was over"):
+        with pytest.raises(
+            errors.RunInterrupted, match="the daemon stopped before the run was over"
+        ):
             await found.result()
     assert await log_of(again.service.run(runs[0].id)) == log
     again.service.delete(runs[0].id)

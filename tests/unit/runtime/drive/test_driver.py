@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.errors import EngineDead
+from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import EarlyExit, EngineRestarted, Event, Progress, PromptRead
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
@@ -22,8 +22,10 @@ from tests.support.runtime_rig import (
     BEAM,
     BEST,
     CONFIG,
+    TIGHT,
     Story,
     assert_nothing_left,
+    both,
     drive,
     drive_alike,
     driver_of,
@@ -98,6 +100,19 @@ async def test_progress_counts_up_to_the_step() -> None:
             last[node] = tokens
 
 
+async def test_runs_that_preempt_each_other_build_their_own_trees() -> None:
+    """In KV memory that does not hold them all."""
+    specs = [BEAM, replace(BEST, n=16), replace(BEAM, seed=99, n=16)]
+    alone = [await drive(sim_engines(), spec) for spec in specs]
+    engines = sim_engines(config=TIGHT)
+    together = await asyncio.gather(*(drive(engines, spec) for spec in specs))
+    assert (await engines.generator.view()).preemptions > 0
+    for story, expected, spec in zip(together, alone, specs, strict=True):
+        assert story.outcome == expected.outcome
+        assert folded(story.events) == nodes_of(expected.outcome.tree, spec)
+    await assert_nothing_left(engines)
+
+
 # ---------------------------------------------------------------- faults
 
 
@@ -110,6 +125,20 @@ async def test_a_run_survives_engine_deaths(spec: Request, which: str, steps: se
     faults = {which: Faults(die_after_steps=frozenset(steps), restart_s=2.0)}
     told = (await drive_alike(sim_engines(**faults), spec)).list_events(EngineRestarted)
     assert [(e.engine, e.waited_s) for e in told] == [(which, pytest.approx(2.0))] * len(steps)
+
+
+async def test_a_run_survives_the_death_of_both_engines() -> None:
+    expected, engines = await drive(sim_engines(), BEAM), sim_engines()
+    running = asyncio.create_task(drive(engines, BEAM))
+    for delay_s in (0.02, 2.02):
+        await asyncio.sleep(delay_s)
+        for engine in both(engines):
+            engine.kill()
+    story = await running
+    assert story.outcome == expected.outcome
+    assert len(story.list_events(EngineRestarted)) == 2  # of the engine that was at work
+    assert [engine.health().restarts for engine in both(engines)] == [2, 2]
+    await assert_nothing_left(engines)
 
 
 @pytest.mark.parametrize("restart_s", [None, 2000.0])
@@ -128,6 +157,14 @@ async def test_a_failed_request_is_repeated(failing: set[int]) -> None:
     assert not (await drive_alike(engines, BEAM)).list_events(EngineRestarted)
 
 
+async def test_a_request_that_fails_three_times_ends_the_run() -> None:
+    """Requests 0 to 7 are the first level's; a failed one comes back behind them."""
+    engines = sim_engines(generator=Faults(fail_requests=frozenset({2, 8, 9})))
+    with pytest.raises(GenerationFailed, match="request 9 failed"):
+        await drive(engines, BEAM)
+    await assert_nothing_left(engines)
+
+
 # ---------------------------------------------------------------- bounds
 
 
@@ -142,12 +179,13 @@ def assert_cut(story: Story, spec: Request) -> None:
     assert finish.choice == ROOT or tree[finish.choice].segment is not None
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["by levels", "early"])
 @pytest.mark.parametrize("of", [*map(spec_of, STRATEGIES), BY_VOTE, BY_SCORE])
-async def test_a_deadline_cuts_the_run(of: Request) -> None:
+async def test_a_deadline_cuts_the_run(of: Request, early: bool) -> None:
     """At any moment: the answer is made of what is there, and the engines are left at once."""
     cut = answered = 0
     for i in range(30):
-        engines = sim_engines()
+        engines = sim_engines().switch(early_scores=early)
         spec = replace(of, deadline_s=0.004 * (i + 1))
         story = await drive(engines, spec)
         assert_cut(story, spec)

@@ -57,6 +57,8 @@ async def test_a_continued_run_builds_the_tree_of_one_and_repeats_no_work(strate
 async def test_a_run_that_drops_work_goes_on_alike(spec: Request, budget: int | None) -> None:
     whole = await drive(sim_engines(), spec)
     short = await drive(sim_engines(), replace(spec, token_budget=budget))
+    if budget and spec.strategy == "mcts":
+        assert short.outcome.cut_by == "budget"
     earlier = EarlierRun.from_events(short.events)
     driver = driver_of(sim_engines(), spec, lambda event: None, earlier)
     assert await driver.run() == whole.outcome

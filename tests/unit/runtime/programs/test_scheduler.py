@@ -367,6 +367,25 @@ async def test_a_full_queue_refuses(limit: int) -> None:
     assert [*queue.running, *queue.waiting] == [*names[:-1], "d"]
 
 
+async def test_turns_come_in_the_order_of_reserve() -> None:
+    queue, done, began = first_come(1, 9), asyncio.Event(), list[str]()
+
+    async def hold(name: str) -> None:
+        async with queue.wait_turn(name):
+            began.append(name)
+            await done.wait()
+
+    for name in "abc":
+        queue.reserve(name)
+    async with asyncio.TaskGroup() as group:
+        for name in "cba":  # whoever asks first
+            group.create_task(hold(name))
+        await asyncio.sleep(1)
+        assert began == ["a"]
+        done.set()
+    assert (began, queue.sizes) == (["a", "b", "c"], (0, 0))
+
+
 async def test_an_error_admits_the_next_run() -> None:
     queue = first_come(1, 1)
     queue.reserve("a")

@@ -15,11 +15,15 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive import event_emitter
+from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import DaemonTime
-from flashedge.runtime.rollouts.replay import RunLog, replay
+from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, replay
+from flashedge.search.tree import Tree
+from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import EXITS, SPEC, run_boosted
 from tests.support.rollout_rig import make_cost
+from tests.support.runtime_rig import CONFIG, prompt_of, sim_engines
 from tests.support.service_rig import Rig, Serve, log_of
 
 
@@ -56,6 +60,22 @@ def test_a_log_without_boxes_replays_to_the_same_answer(monkeypatch: pytest.Monk
     log = log_of_boosted(SPEC, 0)
     assert log.result["unboxed"]
     assert asyncio.run(replay_log(log)) is None
+
+
+def test_slower_engines_build_the_tree_of_the_log() -> None:
+    """With the allowances at their turns, all is generated and scored again, at other times."""
+    ran = run_boosted(SPEC, 1)
+    log = RunLog.from_events("run-a", ran.events)
+
+    async def drive_slowly() -> Tree:
+        device = replace(CONFIG.device, overhead_s=0.05, sequence_s=0.003)
+        engines = sim_engines(config=replace(CONFIG, device=device, max_num_seqs=3))
+        search, prompt = build_replay_search(log.spec, log.script), prompt_of(engines, log.spec)
+        driver = Driver(search, log.spec, prompt, engines, lambda event: None)
+        return (await driver.run()).tree
+
+    assert run_virtual(drive_slowly()) == ran.tree
+    assert len({str(run_boosted(SPEC, seed).tree.nodes) for seed in range(3)}) > 1
 
 
 def test_a_changed_log_is_found() -> None:
@@ -98,7 +118,7 @@ async def rig(serve: Serve) -> Rig:
     made = await serve(max_running=2)
     made.served.rollout_cost = make_cost(0.0)
     # The engines' time is virtual. The daemon's own, which is not, would decide beside it.
-    made.service._boosting._daemon = DaemonTime(lambda: 0)
+    made.service._boosting._daemon_time = DaemonTime(lambda: 0)
     return made
 
 
