@@ -43,7 +43,7 @@ def create_app(
     reach it without a key.
     """
     check_exposure(config)
-    servable = ServablePairs(config, service.pair, pairs)
+    servable = ServablePairs(config, service.default_pair, pairs)
 
     async def start() -> None:
         """Start the engines. After a failure the daemon stays up, so that /health can report it."""

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
@@ -20,7 +20,8 @@ from flashedge.api.sse import DISCONNECTED, EventStream, frame, run_while_connec
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import to_json
 from flashedge.runtime.request.plan import pin_early_exit
-from flashedge.runtime.service import RunHandle, Service
+from flashedge.runtime.run import RunHandle
+from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.estimates import RunEstimate
 
 Status = Literal["queued", "running", "finished", "failed", "cancelled", "interrupted"]
@@ -85,13 +86,8 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
     ) -> Response:
         """The runs, newest first. `before` is the last id of the previous page. `contains` is
         literal text in the problem, the answer or its path, in any case."""
-        page: dict[str, Any] = {"limit": limit + 1, "before": before, "status": status}
-        if contains is None:
-            found = service.runs(**page)
-        else:
-            found = await service.search_runs(contains, **page)
-        data = [dataclasses.asdict(run) for run in found[:limit]]
-        return Json({"object": "list", "data": data, "has_more": len(found) > limit})
+        found = await service.runs(limit=limit + 1, before=before, status=status, text=contains)
+        return Json({"object": "list", "data": found[:limit], "has_more": len(found) > limit})
 
     @router.get("/runs/{run_id}")
     async def get(

@@ -51,7 +51,7 @@ def system_router(service: Service) -> APIRouter:
                 name: {field: getattr(engine, field) for field in SHOWN}
                 for name, engine in engines.items()
             },
-            "pair": service.pair,
+            "pair": service.default_pair,
             "loaded": list(service.loaded),
             "version": flashedge.__version__,
         }
@@ -81,7 +81,7 @@ def system_router(service: Service) -> APIRouter:
                 "version": flashedge.__version__,
                 "state": now.state,
                 "detail": now.detail,
-                "pair": service.pair,
+                "pair": service.default_pair,
                 "loaded": list(service.loaded),
                 "pid": os.getpid(),
                 "uptime_s": time.monotonic() - started,
@@ -147,11 +147,11 @@ def describe_daemon(service: Service, url: str) -> str:
     now = service.health()
     detail = f" ({now.detail})" if now.detail else ""
     return f"""\
-FlashEdge {flashedge.__version__} is running. Pair {service.pair}: {now.state}{detail}
+FlashEdge {flashedge.__version__} is running. Pair {service.default_pair}: {now.state}{detail}
 
-OpenAI's clients      base_url {url}/v1, model {service.pair}
-Anthropic's clients   ANTHROPIC_BASE_URL={url}, model {service.pair}
-Searches              model {service.pair}:beam-16, or POST {url}/v1/solve
+OpenAI's clients      base_url {url}/v1, model {service.default_pair}
+Anthropic's clients   ANTHROPIC_BASE_URL={url}, model {service.default_pair}
+Searches              model {service.default_pair}:beam-16, or POST {url}/v1/solve
 Scores                POST {url}/v1/score
 What can be named     GET {url}/v1/models
 State                 GET {url}/v1/status, /health, /metrics

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter as Counts
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from itertools import product
 from math import ceil
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -40,16 +41,19 @@ _TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 _WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 _RUN_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 
+_OF_USAGE = ("prompt_tokens", "speculated_tokens", "verifier_tokens", "verifier_cached_tokens")
+"""Counters that a run's usage has by the same names."""
 RECENT = 1000
 """Requests of each kind whose percentiles are shown."""
 PERCENTILES = (50, 90, 99)
 
+M = TypeVar("M")
 _PAIR, _ENGINE = ("pair",), ("pair", "engine")
 _COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "runs": ("Runs that are over, by how they ended.", ("status",)),
     "boost_seconds": (
-        "Seconds in which boosted runs went on (running), and in which they had rollouts "
-        "beside their first (open).",
+        "Seconds in which boosted runs ran (running), and in which at least one of them had more "
+        "than one rollout in flight (open).",
         ("state",),
     ),
     "chats": ("Plain chat requests that ended.", ("finished_reason",)),
@@ -98,24 +102,7 @@ _HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
     "queue_seconds": ("Time of runs in the queue.", _RUN_S, ()),
     "chat_seconds": ("Whole plain chat requests.", _RUN_S, ()),
 }
-_VIEW_GAUGES: Mapping[str, tuple[str, str]] = {
-    "running": ("num_requests_running", "Requests on the engine."),
-    "waiting": ("num_requests_waiting", "Requests queued in the engine."),
-    "blocks_used": ("kv_blocks_used", "KV blocks held by live requests."),
-    "blocks_total": ("kv_blocks_total", "KV blocks of the engine."),
-    "quota_blocks": ("kv_blocks_quota", "KV blocks that the engine may use now."),
-    "block_bytes": ("kv_block_bytes", "Bytes of one KV block."),
-}
-"""By the field of EngineView, as `_VIEW_COUNTERS`, whose values an engine counts itself."""
-_VIEW_COUNTERS: Mapping[str, tuple[str, str]] = {
-    "prompt_tokens": (
-        "prefix_cache_queries",
-        "Prompt tokens of an engine's requests, searches and drafts included.",
-    ),
-    "cached_tokens": ("prefix_cache_hits", "Those whose KV was in the cache."),
-    "preemptions": ("num_preemptions", "Requests preempted for lack of KV blocks."),
-}
-_REPLAY_COUNTERS: Mapping[str, str] = {
+_REPLAYS: Mapping[str, str] = {
     "verified_tokens": "Tokens of deterministic requests that were verified.",
     "verify_passes": "Passes that verified tokens of deterministic requests.",
     "prefill_passes": "Passes that computed prompts of deterministic requests.",
@@ -123,7 +110,23 @@ _REPLAY_COUNTERS: Mapping[str, str] = {
     "recomputed_tokens": "Candidates of deterministic requests that were forgotten.",
     "pass_us": "Microseconds of passes, for which other requests waited.",
 }
-"""By their names in `EngineView.replays`."""
+_OF_VIEWS: Mapping[str, tuple[Callable[..., Gauge | Counter], str, str]] = {
+    "running": (Gauge, "num_requests_running", "Requests on the engine."),
+    "waiting": (Gauge, "num_requests_waiting", "Requests queued in the engine."),
+    "blocks_used": (Gauge, "kv_blocks_used", "KV blocks held by live requests."),
+    "blocks_total": (Gauge, "kv_blocks_total", "KV blocks of the engine."),
+    "quota_blocks": (Gauge, "kv_blocks_quota", "KV blocks that the engine may use now."),
+    "block_bytes": (Gauge, "kv_block_bytes", "Bytes of one KV block."),
+    "prompt_tokens": (
+        Counter,
+        "prefix_cache_queries",
+        "Prompt tokens of an engine's requests, searches and drafts included.",
+    ),
+    "cached_tokens": (Counter, "prefix_cache_hits", "Those whose KV was in the cache."),
+    "preemptions": (Counter, "num_preemptions", "Requests preempted for lack of KV blocks."),
+    **{name: (Counter, f"deterministic_{name}", doc) for name, doc in _REPLAYS.items()},
+}
+"""By the field of `EngineView`, or the name in its `replays`."""
 
 
 class Metrics:
@@ -135,27 +138,19 @@ class Metrics:
         self._latency = {"chat": RecentLatency(), "run": RecentLatency()}
         self._last: dict[tuple[Counter, tuple[str, ...]], float] = {}
         """The last value of each counter that is kept elsewhere, by its labels."""
-        self.registry = registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
 
-        def counter(name: str, doc: str, labels: tuple[str, ...]) -> Counter:
-            return Counter(f"flashedge:{name}", doc, labels, registry=registry)
+        def build(kind: Callable[..., M], name: str, *rest: Any, **options: Any) -> M:
+            return kind(f"flashedge:{name}", *rest, registry=self.registry, **options)
 
-        def gauge(name: str, doc: str, labels: tuple[str, ...]) -> Gauge:
-            return Gauge(f"flashedge:{name}", doc, labels, registry=registry)
-
-        self._count = {name: counter(name, *rest) for name, rest in _COUNTERS.items()}
-        self._gauges = {name: gauge(name, *rest) for name, rest in _GAUGES.items()}
+        self._count = {name: build(Counter, name, *rest) for name, rest in _COUNTERS.items()}
+        self._gauges = {name: build(Gauge, name, *rest) for name, rest in _GAUGES.items()}
         self._seconds = {
-            name: Histogram(f"flashedge:{name}", doc, labels, buckets=buckets, registry=registry)
+            name: build(Histogram, name, doc, labels, buckets=buckets)
             for name, (doc, buckets, labels) in _HISTOGRAMS.items()
         }
-        self._views = {field: gauge(*rest, _ENGINE) for field, rest in _VIEW_GAUGES.items()}
-        self._view_counts = {
-            field: counter(*rest, _ENGINE) for field, rest in _VIEW_COUNTERS.items()
-        }
-        self._replays = {
-            name: counter(f"deterministic_{name}", doc, _ENGINE)
-            for name, doc in _REPLAY_COUNTERS.items()
+        self._of_views = {
+            field: build(kind, name, doc, _ENGINE) for field, (kind, name, doc) in _OF_VIEWS.items()
         }
         for status in ("finished", "failed", "cancelled"):
             self._count["runs"].labels(status)
@@ -165,7 +160,7 @@ class Metrics:
             self._count["early_exits"].labels(reason)
 
     def observe(self, run: RunState, event: Event) -> None:
-        """Count one event of a run, whose state has it already. Each comes once, in order."""
+        """Count an event of a run that `run` has observed. Every event must come once, in order."""
         if run.brought_first_token and run.first_token_s is not None:
             self._seconds["time_to_first_token_seconds"].labels("run").observe(run.first_token_s)
         match event:
@@ -181,13 +176,10 @@ class Metrics:
                 usage = result.get("usage") or {}
                 speculation = usage.get("speculation") or {}
                 self._add(
-                    prompt_tokens=usage.get("prompt_tokens", 0),
-                    speculated_tokens=usage.get("speculated_tokens", 0),
+                    **{name: usage.get(name, 0) for name in _OF_USAGE},
                     speculation_kept_tokens=speculation.get("kept_tokens", 0),
                     speculation_kept_steps=speculation.get("kept_steps", 0),
                     steps_scored_ahead=speculation.get("scored_steps", 0),
-                    verifier_tokens=usage.get("verifier_tokens", 0),
-                    verifier_cached_tokens=usage.get("verifier_cached_tokens", 0),
                 )
                 timing = result.get("timing") or {}
                 self._seconds["run_seconds"].observe(timing.get("total_s", 0.0))
@@ -211,8 +203,10 @@ class Metrics:
         """
         waiting, running = self._gauges["num_runs_waiting"], self._gauges["num_runs_running"]
         up = self._gauges["engine_up"]
-        for gauge in (waiting, running, up, *self._views.values()):
-            gauge.clear()
+        of_views = self._of_views
+        for gauge in (waiting, running, up, *of_views.values()):
+            if isinstance(gauge, Gauge):
+                gauge.clear()
         for pair, state in pairs.items():
             waiting.labels(pair).set(state.queued)
             running.labels(pair).set(state.running)
@@ -221,13 +215,12 @@ class Metrics:
                 up.labels(pair, engine).set(health.state == "ready")
                 self._advance(self._count["engine_restarts"], (pair, engine), health.restarts)
             for engine, view in views[pair].items():
-                for field, metric in self._views.items():
-                    metric.labels(pair, engine).set(getattr(view, field))
-                for field, count in self._view_counts.items():
-                    self._advance(count, (pair, engine), getattr(view, field))
-                for name, count in self._replays.items():
-                    if name in view.replays:
-                        self._advance(count, (pair, engine), view.replays[name])
+                found = {**asdict(view), **view.replays}
+                for name in of_views.keys() & found.keys():
+                    if isinstance(metric := of_views[name], Gauge):
+                        metric.labels(pair, engine).set(found[name])
+                    else:
+                        self._advance(metric, (pair, engine), found[name])
 
     def observe_scheduling(self, pairs: Iterable[str], now: Scheduling) -> None:
         """Record how many programs of each kind wait for each pair, and how long runs were

@@ -1,5 +1,4 @@
-"""One run from its submission to its terminal event, and later as the store has it: its id, state,
-event log and result."""
+"""A run's id, status, event log and result: live until its terminal event, then from the store."""
 
 from __future__ import annotations
 
@@ -10,7 +9,6 @@ import re
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
@@ -75,10 +73,11 @@ def check_run_id(run_id: str) -> None:
 
 
 WRITE_S = 0.02
-"""The events of so many seconds are stored and sent together: a level ends with hundreds."""
+"""Events are stored and sent in batches, this many seconds apart: a level ends with hundreds."""
 SUMMARY_CHARS = 200
+"""Characters of the problem that a listing shows."""
 SHOWN_FIELDS = ("pair", "strategy", "n", "seed")
-"""Fields of the request that the object of a run without a result has."""
+"""Fields of the request that are shown of a run without a result."""
 STOPPED = "the daemon stopped"
 """The reason of a run that ended with its daemon."""
 
@@ -155,16 +154,10 @@ class Run:
         """The result of a finished run, else what is known now, as plain JSON values."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
-        so_far = {"tree_tokens": self._tree_tokens} if self.status in _NEXT else {}
-        return {
-            "id": self.id,
-            "status": str(self.status),
-            **dataclasses.asdict(self.estimate),
-            **{name: getattr(self.request, name) for name in SHOWN_FIELDS},
-            **so_far,
-            "error": self._error_object(),
-            "stored": self.stored,
-        }
+        asked = {name: getattr(self.request, name) for name in SHOWN_FIELDS}
+        if self.status in _NEXT:
+            asked["tree_tokens"] = self._tree_tokens
+        return _describe(self, asked, self._error_object(), stored=self.stored)
 
     # ------------------------------------------------------------ for the service
 
@@ -279,43 +272,19 @@ class Run:
 # ---------------------------------------------------------------- runs that are over
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """One line of a listing. Times are unix seconds. The last fields are of `RunEstimate`."""
-
-    id: str
-    status: str
-    created_at: float
-    finished_at: float | None
-    strategy: str
-    n: int
-    pair: str
-    problem: str
-    answer: str | None
-    tree_tokens: int | None
-    total_s: float | None
-    position: int | None = None
-    starts_in_s: float | None = None
-    median_tokens: float | None = None
-    tail_tokens: float | None = None
-
-
-def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
-    messages = stored.spec["problem"]["messages"]
-    return RunSummary(
-        id=stored.id,
-        status=str(live.status) if live else stored.status,
-        created_at=stored.created_at,
-        finished_at=stored.finished_at,
-        strategy=stored.spec["strategy"],
-        n=stored.spec["n"],
-        pair=stored.spec["pair"],
-        problem=messages[-1]["content"][:SUMMARY_CHARS],
-        answer=stored.answer,
-        tree_tokens=stored.tree_tokens,
-        total_s=stored.total_s,
-        **(dataclasses.asdict(live.estimate) if live else {}),
-    )
+def summarize(stored: StoredRun, live: Run | None) -> dict[str, Any]:
+    """One line of a listing, as plain JSON values. Times are unix seconds."""
+    spec = stored.spec
+    return {
+        "id": stored.id,
+        "status": str(live.status) if live else stored.status,
+        "created_at": stored.created_at,
+        "finished_at": stored.finished_at,
+        **{name: spec[name] for name in ("strategy", "n", "pair")},
+        "problem": spec["problem"]["messages"][-1]["content"][:SUMMARY_CHARS],
+        **{name: getattr(stored, name) for name in ("answer", "tree_tokens", "total_s")},
+        **dataclasses.asdict(live.estimate if live else RunEstimate()),
+    }
 
 
 class ArchivedRun:
@@ -339,7 +308,7 @@ class ArchivedRun:
 
     async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         """The stored events. The log of an interrupted run has no terminal event."""
-        for item in EventLog(self._store.events(self.id)).read(after):
+        for item in self._store.events(self.id, after):
             yield item
 
     async def result(self) -> dict[str, Any]:
@@ -364,11 +333,17 @@ class ArchivedRun:
     def object(self) -> dict[str, Any]:
         if self._stored.result is not None:
             return {**self._stored.result, "stored": True}
-        return {
-            "id": self.id,
-            "status": self.status,
-            **dataclasses.asdict(self.estimate),
-            **{name: self._stored.spec[name] for name in SHOWN_FIELDS},
-            "error": dict(self._stored.error) if self._stored.error else None,
-            "stored": True,
-        }
+        asked = {name: self._stored.spec[name] for name in SHOWN_FIELDS}
+        error = dict(self._stored.error) if self._stored.error else None
+        return _describe(self, asked, error, stored=True)
+
+
+RunHandle = Run | ArchivedRun
+
+
+def _describe(
+    run: RunHandle, fields: Mapping[str, Any], error: dict[str, Any] | None, *, stored: bool
+) -> dict[str, Any]:
+    """The object of a run without a result."""
+    known = {"id": run.id, "status": str(run.status), **dataclasses.asdict(run.estimate)}
+    return {**known, **fields, "error": error, "stored": stored}

@@ -3,7 +3,7 @@ and boosting ask it, and keep nothing of a run themselves."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flashedge.events import (
     Event,
@@ -33,21 +33,20 @@ class RunState:
         self.id = run_id
         self.spec = spec
         self.paths = PathCounter(sees_progress=True)
-        self.rollouts = (
-            Rollouts(run_id, spec, prompt_tokens=prompt_tokens, arrived_s=arrived_s)
-            if is_boosted(spec)
-            else None
-        )
+        self.rollouts: Rollouts | None = None
+        """None for a run that is not boosted."""
+        if is_boosted(spec):
+            self.rollouts = Rollouts(run_id, spec, prompt_tokens=prompt_tokens, arrived_s=arrived_s)
         self.first_token_s: float | None = None
-        """Seconds from its start to its first token."""
+        """Seconds from the run's start to its first token."""
         self.drawing_s = 0.0
         """Seconds from its first token to the last event."""
         self.brought_first_token = False
-        """Whether the last event did."""
+        """Whether the last event was the first with a token."""
         self._started_s: float | None = None
 
     def observe(self, event: Event, now_s: float) -> None:
-        """Fold an event. Every one must come once, in order."""
+        """Take an event. Every event must come once, in order."""
         self.paths.observe(event)
         if self.rollouts is not None:
             self.rollouts.observe(event)
@@ -75,6 +74,8 @@ class _Level:
 
 
 class Rollouts:
+    """The rollouts of a boosted run: what the allocator of rollouts has to know of them."""
+
     def __init__(
         self,
         key: str,
@@ -84,6 +85,7 @@ class Rollouts:
         arrived_s: float,
         most: int = MOST_ROLLOUTS,
     ) -> None:
+        """most: rollouts in flight."""
         self._n = spec.n
         ends_by_reward = bool(spec.options.get("positive_exit"))
         self._accept = float(spec.options.get("accept", Exits().accept)) if ends_by_reward else None
@@ -95,10 +97,10 @@ class Rollouts:
         self._lengths: dict[NodeId, int] = {}
         self._parents: dict[NodeId, NodeId] = {}
         self._levels: dict[NodeId, _Level] = {}
-        """Those that are being generated, by the parent of their nodes."""
+        """Levels that are being generated, by the parent of their nodes."""
         self.level_tokens = self.levels = 0
-        """Decode steps of all finished levels, and how many levels. A level takes as many steps as
-        its longest child has tokens."""
+        """Decode steps of all finished levels, and their number. A level takes as many steps as its
+        longest child has tokens."""
         self.candidate = RolloutCandidate(
             key=key,
             arrived_s=arrived_s,
@@ -152,10 +154,8 @@ class Rollouts:
         rewards = [self._scores[node] for node in nodes if node in self._scores]
         self._best = max((r for r in (self._best, *rewards) if r is not None), default=None)
         before = self.candidate
-        after = RolloutCandidate(
-            key=before.key,
-            arrived_s=before.arrived_s,
-            branching=before.branching,
+        after = replace(
+            before,
             observed=self._ended,
             nearness=self._best / self._accept if self._accept and self._best is not None else None,
             most=max(1, min(self._most, self._n - self._ended - self._futile)),

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, Protocol
 
 from starlette.types import ASGIApp
@@ -77,7 +78,7 @@ class ServiceHealth:
 
 
 SELF_TESTS = 3
-"""How often a self-test begins in which an engine dies."""
+"""How often the self-test is begun at most, if an engine dies in it each time."""
 ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
 """Asks "generator" and "verifier" for their load. Raises EngineDead."""
 
@@ -162,7 +163,8 @@ class ServedPair:
         self._testing: asyncio.Task[None] | None = None
         self._waiting_for_test = 0
         self._failure: str | None = None
-        self._fingerprint: str | None = None
+        self.fingerprint = cache(partial(pair_fingerprint, pair, config))
+        """The digest of the pair's files, computed once."""
         self._plain: PlainRequests | None = None
         self._protocols: ASGIApp | None = None
 
@@ -371,11 +373,6 @@ class ServedPair:
             verifier, lambda: verifier.score(request), lambda restart_s: None
         )
 
-    def fingerprint(self) -> str:
-        if self._fingerprint is None:
-            self._fingerprint = pair_fingerprint(self._pair, self._config)
-        return self._fingerprint
-
     @property
     def protocols(self) -> ASGIApp:
         assert self._protocols is not None, "`Service.use_pair` gives pairs that have started"
@@ -388,15 +385,11 @@ class ServedPair:
 
     def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:
         """Build what a run works with: all optimizations that are configured, or none."""
-        if baseline:
-            optimizations = Optimizations.none()
-        else:
-            separate = have_own_processors(self._config.threads_per_engine)
-            optimizations = Optimizations.from_features(
-                self._config.features, separate_processors=separate
-            )
+        features = self._config.features
+        separate = have_own_processors(self._config.threads_per_engine)
+        chosen = Optimizations.from_features(features, separate_processors=separate)
         return build_engines(
-            optimizations,
+            Optimizations.none() if baseline else chosen,
             self._engines,
             grader=grader,
             texts=texts,

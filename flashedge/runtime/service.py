@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from flashedge.answers.grouping import TextGroups, WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
@@ -17,13 +19,14 @@ from flashedge.engine.base import EngineView
 from flashedge.engine.http_requests import PlainRequests
 from flashedge.errors import Conflict, DaemonStopping, FlashEdgeError, NotFound
 from flashedge.events import Event, StepCompleted
+from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
-from flashedge.runtime.execution import Job, Tools, execute
 from flashedge.runtime.lengths.predictions import Predictions
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import IdleClock, OpenPair, PairLoader
-from flashedge.runtime.plain_requests import watch_cost, watch_program
+from flashedge.runtime.plain_requests import watch_request
 from flashedge.runtime.programs.scheduler import PairScheduler
+from flashedge.runtime.records.result import build_result
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.plan import (
@@ -40,22 +43,21 @@ from flashedge.runtime.run import (
     STOPPED,
     ArchivedRun,
     Run,
+    RunHandle,
     RunStatus,
-    RunSummary,
-    build_summary,
     check_run_id,
     create_run_id,
+    summarize,
 )
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState, ServedPair, ServiceHealth
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions
 from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.scheduling.programs.program import ANONYMOUS, Caller
-from flashedge.types import TokenIds
+from flashedge.search.base import Search
+from flashedge.types import Timing, TokenIds, Usage
 
 log = logging.getLogger(__name__)
-
-RunHandle = Run | ArchivedRun
 
 
 class Service:
@@ -73,7 +75,7 @@ class Service:
         """first: the pair that is loaded at the start. texts: groups open-ended answers. None
         groups them by their words."""
         self.config = config
-        self.pair = config.pair
+        self.default_pair = config.pair
         self.metrics = Metrics()
         self._store = store
         self._grader = grader
@@ -83,9 +85,7 @@ class Service:
         self._predictions = Predictions(config, store)
         self._schedulers: dict[str, PairScheduler] = {}
         """By pair. They stay when a pair is unloaded: what was learned of its speed holds later."""
-        self._plain = PlainRequests(
-            partial(watch_cost, self.metrics), partial(watch_program, self.scheduler)
-        )
+        self._plain = PlainRequests(partial(watch_request, self.metrics, self.scheduler))
         self._loader = PairLoader(open_pair, self._plain, config.loaded_pairs, first)
         self._boosting = Boosting(daemon=DaemonTime(self._count_tokens))
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,7 +142,7 @@ class Service:
 
     async def _load(self) -> None:
         with suppress(FlashEdgeError):  # `health` says what failed
-            async with self.use_pair(self.pair):
+            async with self.use_pair(self.default_pair):
                 pass
 
     @asynccontextmanager
@@ -175,7 +175,7 @@ class Service:
 
         found = {pair.name: (pair.health(), pair.views) for pair in self._loader.list_pairs()}
         if not found:
-            found[self.pair] = self.health(), read_nothing
+            found[self.default_pair] = self.health(), read_nothing
         states = {}
         for name, (health, read_views) in found.items():
             queued, running = self.scheduler(name).queue.sizes
@@ -223,25 +223,7 @@ class Service:
         if run_id is not None and (known := self._find_named(run_id, request)) is not None:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, plan)
-        run = self._register(run_id or create_run_id(), request, plan, prompt_ids, pair, caller)
-        self._loader.hold(pair.name)
-        job = Job(run, pair, search, prompt_ids, earlier)
-        run.task = asyncio.create_task(self._execute(job), name=run.id)
-        self._tasks.add(run.task)
-        run.task.add_done_callback(partial(self._clean_up, run))
-        return run
-
-    def _register(
-        self,
-        run_id: str,
-        request: Request,
-        plan: Plan,
-        prompt_ids: TokenIds,
-        pair: ServedPair,
-        caller: Caller,
-    ) -> Run:
-        """Create the run and let it join the queue of its pair. Raises QueueFull."""
-        scheduler = self.scheduler(pair.name)
+        run_id, scheduler = run_id or create_run_id(), self.scheduler(pair.name)
         scheduler.queue.check_room()  # before the program is known to anybody
         scheduler.set_capacity(pair.capacity)
         state = scheduler.add_run(run_id, plan.request, prompt_ids, caller)
@@ -249,6 +231,11 @@ class Service:
         find_estimate = partial(scheduler.estimate_run, run_id)
         observe = partial(self._observe, state, scheduler)
         run = self._runs[run_id] = Run(run_id, request, plan, self._store, find_estimate, observe)
+        self._loader.hold(pair.name)
+        work = partial(self._search, run, state, pair, search, prompt_ids, earlier)
+        run.task = asyncio.create_task(self._execute(run, pair, work), name=run_id)
+        self._tasks.add(run.task)
+        run.task.add_done_callback(partial(self._clean_up, run))
         return run
 
     async def score(self, ask: ScoreAsk, caller: Caller = ANONYMOUS) -> tuple[SolutionScores, ...]:
@@ -265,20 +252,19 @@ class Service:
             raise NotFound(f"there is no run {run_id!r}", hint="`flashedge runs ls` lists them")
         return ArchivedRun(stored, self._store)
 
-    def runs(
-        self, *, limit: int = 50, before: str | None = None, status: str | None = None
-    ) -> list[RunSummary]:
-        """Newest first. before: the last id of the previous page."""
-        stored = self._store.list(limit=limit, before=before, status=status)
-        return [build_summary(s, self._runs.get(s.id)) for s in stored]
-
-    async def search_runs(
-        self, text: str, *, limit: int = 50, before: str | None = None, status: str | None = None
-    ) -> list[RunSummary]:
-        stored = await asyncio.to_thread(
-            self._store.list, limit=limit, before=before, status=status, text=text
-        )
-        return [build_summary(s, self._runs.get(s.id)) for s in stored]
+    async def runs(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: str | None = None,
+        text: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """The objects of `summarize`, chosen as by `RunStore.list`. A search for `text` goes on in
+        a thread, since that may read every run."""
+        read = partial(self._store.list, limit=limit, before=before, status=status, text=text)
+        stored = read() if text is None else await asyncio.to_thread(read)
+        return [summarize(run, self._runs.get(run.id)) for run in stored]
 
     def delete(self, run_id: str) -> None:
         """Remove a finished run. Raises NotFound, StoreError, or Conflict while it runs."""
@@ -338,18 +324,16 @@ class Service:
             check_same_bits(earlier.object(), found)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
-    async def _execute(self, job: Job) -> None:
+    async def _execute(
+        self, run: Run, pair: ServedPair, work: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> None:
         """Wait for the run's turn and run it. All that can end it becomes its terminal event."""
-        run, scheduler = job.run, self.scheduler(job.pair.name)
-        tools = Tools(self._grader, self._texts, self._boosting)
         try:
             if run.request.deterministic:
-                await job.pair.wait_tested()
-                check_shapes(job.pair.health().self_test)
-            async with scheduler.queue.wait_turn(run.id):
-                scheduler.note_start(run.id)
-                state, program = scheduler.get_state(run.id), scheduler.find_key(run.id)
-                run.mark_finished(await execute(job, tools, state, program))
+                await pair.wait_tested()
+                check_shapes(pair.health().self_test)
+            async with self.scheduler(pair.name).queue.wait_turn(run.id):
+                run.mark_finished(await work())
         except asyncio.CancelledError:
             run.mark_cancelled()
         except FlashEdgeError as error:
@@ -357,6 +341,59 @@ class Service:
         except Exception as error:
             log.exception("run %s failed", run.id)
             run.mark_failed(FlashEdgeError(f"a bug in FlashEdge: {type(error).__name__}: {error}"))
+
+    async def _search(
+        self,
+        run: Run,
+        state: RunState,
+        pair: ServedPair,
+        search: Search[Any],
+        prompt_ids: TokenIds,
+        earlier: EarlierRun,
+    ) -> dict[str, Any]:
+        """Run a search whose turn has come. Returns its result. Raises what ends the run."""
+        scheduler, request = self.scheduler(pair.name), run.plan.request
+        scheduler.note_start(run.id)
+        queue_s, began, timed_out = run.mark_started(), time.monotonic(), self._timed_out
+        engines = pair.build_engines(self._grader, self._texts, baseline=request.baseline)
+        engines = replace(engines, program=scheduler.find_key(run.id))
+        with engines.join_kv(run.emit, len(prompt_ids)) as memory:
+            driver = Driver(search, request, prompt_ids, engines, run.emit, earlier, memory.follow)
+            with self._boosting.join(state, pair, driver.allow):
+                outcome = await driver.run()
+        usage = Usage(
+            prompt_tokens=len(prompt_ids),
+            completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
+            tree_tokens=outcome.tree.committed_tokens,
+            speculation=driver.speculation,
+            verifier_tokens=driver.scoring.tokens,
+            verifier_cached_tokens=driver.scoring.cached_tokens,
+            probe_tokens=driver.probe_tokens,
+            cancelled_tokens=driver.cancelled_tokens,
+        )
+        timing = Timing(
+            queue_s=queue_s,
+            generate_s=driver.generating.seconds,
+            verify_s=driver.scoring.waiting.seconds,
+            total_s=time.monotonic() - began,
+        )
+        result = build_result(
+            run.id,
+            run.plan,
+            outcome,
+            usage,
+            timing,
+            self_test=pair.health().self_test,
+            thinking=driver.thinking,
+            scores_probability=pair.scores_probability,
+            timed_out_comparisons=self._timed_out - timed_out,
+        )
+        return {**result, "kv": memory.record}
+
+    @property
+    def _timed_out(self) -> int:
+        """Comparisons of answers that a time limit decided so far, in all runs."""
+        return self._grader.timed_out + self._texts.timed_out
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

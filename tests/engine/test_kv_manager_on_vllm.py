@@ -18,7 +18,7 @@ from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_manager_with
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.kv.manager import CountedGenerator, CountedVerifier, KvManager
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
@@ -63,8 +63,8 @@ async def drive(engines: Engines, manager: KvManager, spec: Request) -> tuple[Ou
     events: list[Event] = []
     shared = replace(
         engines,
-        generator=manager.wrap_generator(engines.generator),
-        verifier=manager.wrap_verifier(engines.verifier),
+        generator=CountedGenerator(engines.generator, manager),
+        verifier=CountedVerifier(engines.verifier, manager),
     )
     prompt = prompt_of(shared, spec)
     with manager.join(events.append, len(prompt), baseline=False) as memory:

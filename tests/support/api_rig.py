@@ -28,7 +28,7 @@ NOWHERE = str(Path(__file__).parent / "no-such-home")
 
 def make_app(service: FakeService, judges: str = "steps", **settings: object) -> FastAPI:
     config = load_config(settings, environ={"FLASHEDGE_HOME": NOWHERE})
-    return create_app(service, config, {service.pair: fake_pair(judges)})
+    return create_app(service, config, {service.default_pair: fake_pair(judges)})
 
 
 def client_of(service: FakeService, judges: str = "steps", **settings: object) -> httpx.AsyncClient:

@@ -23,7 +23,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.validation import Request
-from flashedge.runtime.run import Cancelled, RunSummary
+from flashedge.runtime.run import Cancelled
 from flashedge.runtime.run_state import RunState
 from flashedge.runtime.served_pair import PairState
 from flashedge.scheduling.programs.estimates import RunEstimate, Scheduling
@@ -146,7 +146,7 @@ class FakeService:
     `failure` when it is set. `protocols` answers requests that name no search.
     """
 
-    pair: str = "bundled"
+    default_pair: str = "bundled"
     autoplay: bool = True
     failure: Exception | None = None
     queue_limit: int = 4
@@ -181,11 +181,11 @@ class FakeService:
             return {"generator": VIEW, "verifier": VIEW}
 
         health: Any = self.state
-        return {self.pair: PairState(health=health, read_views=read_views, **self.counts)}
+        return {self.default_pair: PairState(health=health, read_views=read_views, **self.counts)}
 
     @property
     def loaded(self) -> tuple[str, ...]:
-        return (self.pair,)
+        return (self.default_pair,)
 
     @asynccontextmanager
     async def use_pair(self, name: str) -> AsyncIterator[FakeService]:
@@ -232,7 +232,7 @@ class FakeService:
             self.continued.append(continues)
         if self.failure is not None:
             raise self.failure
-        if request.pair != self.pair:
+        if request.pair != self.default_pair:
             raise NotFound(f"no pair {request.pair!r}", param="pair")
         if request.strategy not in STRATEGIES:
             raise NotFound(f"there is no strategy {request.strategy!r}", param="strategy")
@@ -257,16 +257,18 @@ class FakeService:
             raise NotFound(f"there is no run {run_id!r}", hint="`flashedge runs ls` lists them")
         return self.handles[run_id]
 
-    def runs(
-        self, *, limit: int = 50, before: str | None = None, status: str | None = None
-    ) -> list[RunSummary]:
+    async def runs(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        status: str | None = None,
+        text: str | None = None,
+    ) -> list[dict[str, Any]]:
         newest = list(reversed(self.handles.values()))
         start = 0 if before is None else newest.index(self.run(before)) + 1
         chosen = [h for h in newest[start:] if status in (None, h.status)]
-        return [_summary(h) for h in chosen[:limit]]
-
-    async def search_runs(self, text: str, **page: Any) -> list[RunSummary]:
-        return [s for s in self.runs(**page) if text in s.problem]
+        return [s for s in map(_summary, chosen[:limit]) if (text or "") in s["problem"]]
 
     def delete(self, run_id: str) -> None:
         if self.run(run_id).status in ("queued", "running"):
@@ -274,7 +276,7 @@ class FakeService:
         del self.handles[run_id]
 
 
-def _summary(handle: FakeHandle) -> RunSummary:
+def _summary(handle: FakeHandle) -> dict[str, Any]:
     request = handle.request
     row = build_row(
         build_run_result(handle.id, request),
@@ -283,7 +285,7 @@ def _summary(handle: FakeHandle) -> RunSummary:
     )
     if handle.status != "finished":
         row |= dict.fromkeys(("finished_at", "answer", "tree_tokens", "total_s"))
-    return RunSummary(**row)
+    return row
 
 
 def fake_pair(judges: str = "steps") -> Any:

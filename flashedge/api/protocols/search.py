@@ -37,8 +37,8 @@ from flashedge.runtime.request.strategies import (
     find_usual_strategy,
 )
 from flashedge.runtime.request.validation import USUAL_PATHS, Request
-from flashedge.runtime.run import create_run_id
-from flashedge.runtime.service import RunHandle, Service
+from flashedge.runtime.run import RunHandle, create_run_id
+from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.program import Caller
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import FinishReason, NodeId, Problem

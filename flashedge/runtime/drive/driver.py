@@ -60,8 +60,10 @@ from flashedge.search.tree import Tree
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
+"""Seconds between two Progress events."""
 TAIL_TOKENS = 32
 TAILS_EVERY = 10
+"""One of this many Progress events holds text, since decoding it costs more than counting."""
 MAX_TAILS = 64
 DEADLINE = "deadline"
 """The `cut_by` of a run that its deadline ended."""
@@ -93,8 +95,7 @@ class Driver:
         earlier: EarlierRun = NO_EARLIER_RUN,
         on_turn: Callable[[Tree, Sequence[Command]], None] = lambda tree, commands: None,
     ) -> None:
-        """emit: receives the run's events in order. on_turn: receives what the search asks for at
-        each turn."""
+        """emit: receives the run's events in order. on_turn: receives the commands of each turn."""
         generator, verifier = engines.generator, engines.verifier
         self._search = search
         self._asked = asked
@@ -359,57 +360,55 @@ def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> 
 
 
 class Growth:
-    """What the nodes that generate have written, for Progress events and watched nodes: tokens, and
-    the last `TAIL_TOKENS` of each."""
+    """The tokens of the nodes that generate, for Progress events and watched nodes."""
 
     def __init__(self, decode: Callable[[TokenIds], str]) -> None:
         self._decode = decode
-        self._tokens: dict[NodeId, int] = {}
-        self._tails: dict[NodeId, TokenIds] = {}
+        self._ids: dict[NodeId, list[int]] = {}
         self._ended: dict[NodeId, int] = {}
         self._watched: dict[NodeId, int] = {}
         self._reports = 0
 
     def start(self, node: NodeId) -> None:
-        self._tokens[node] = 0
-        self._tails[node] = ()
+        self._ids[node] = []
 
     def watch(self, tokens: Mapping[NodeId, int]) -> list[NodeId]:
-        """Let `add` tell when these nodes have so many tokens. Returns those that have."""
+        """Let `add` tell when a node has the given number of tokens. Returns nodes that have it."""
         self._watched |= tokens
         return [node for node in tokens if self._is_reached(node)]
 
     def add(self, node: NodeId, token_ids: TokenIds) -> bool:
         """Whether the node has as many tokens now as it is watched for."""
-        self._tokens[node] += len(token_ids)
-        self._tails[node] = (*self._tails[node], *token_ids)[-TAIL_TOKENS:]
+        self._ids[node] += token_ids
         return self._is_reached(node)
 
     def count(self, node: NodeId) -> int:
-        return self._tokens.get(node, 0)
+        return len(self._ids.get(node, ()))
 
     def end(self, node: NodeId) -> None:
         self._ended[node] = self._forget(node)
 
     def drop(self, nodes: Iterable[NodeId]) -> int:
-        """Forget nodes that were cancelled. Returns the tokens that they have written."""
+        """Forget nodes that were cancelled. Returns the number of tokens that they generated."""
         return sum(self._forget(node) + self._ended.pop(node, 0) for node in nodes)
 
     def clear(self) -> None:
-        self._tokens.clear()
-        self._tails.clear()
+        self._ids.clear()
 
     def report(self) -> Progress | None:
-        """All counts; in every `TAILS_EVERY`-th report also the text of up to `MAX_TAILS` nodes.
-        None while nothing generates."""
-        if not self._tokens:
+        """All counts; in every `TAILS_EVERY`-th report also the last text of up to `MAX_TAILS`
+        nodes. None while nothing generates."""
+        if not self._ids:
             return None
         tails: tuple[tuple[NodeId, str], ...] = ()
         if self._reports % TAILS_EVERY == 0:
-            newest = islice(self._tails.items(), MAX_TAILS)
-            tails = tuple((node, self._decode(ids).strip("�")) for node, ids in newest if ids)
+            tails = tuple(
+                (node, self._decode(tuple(ids[-TAIL_TOKENS:])).strip("�"))
+                for node, ids in islice(self._ids.items(), MAX_TAILS)
+                if ids
+            )
         self._reports += 1
-        return Progress(tokens=tuple(self._tokens.items()), tails=tails)
+        return Progress(tokens=tuple((n, len(ids)) for n, ids in self._ids.items()), tails=tails)
 
     def _is_reached(self, node: NodeId) -> bool:
         asked = self._watched.get(node)
@@ -420,5 +419,4 @@ class Growth:
 
     def _forget(self, node: NodeId) -> int:
         self._watched.pop(node, None)
-        self._tails.pop(node, None)
-        return self._tokens.pop(node, 0)
+        return len(self._ids.pop(node, ()))

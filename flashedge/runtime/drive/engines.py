@@ -14,7 +14,13 @@ from flashedge.engine.base import Generator, Speculator, Verifier
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.kv.manager import FixedMemory, KvManager, RunMemory
+from flashedge.runtime.kv.manager import (
+    CountedGenerator,
+    CountedVerifier,
+    FixedMemory,
+    KvManager,
+    RunMemory,
+)
 from flashedge.scheduling.costs import CostCurve, MeasuredCurve
 from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, sweep_order
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
@@ -96,8 +102,8 @@ def build_engines(
     generator = twins.stock_generator if is_stock else twins.generator
     verifier = twins.stock_verifier if is_whole_path else twins.verifier
     if kv_manager is not None:
-        generator = kv_manager.wrap_generator(generator)
-        verifier = kv_manager.wrap_verifier(verifier)
+        generator = CountedGenerator(generator, kv_manager)
+        verifier = CountedVerifier(verifier, kv_manager)
     return Engines(
         generator=generator,
         verifier=verifier,

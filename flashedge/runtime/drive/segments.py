@@ -21,8 +21,8 @@ from flashedge.types import BLANK_LINE, TOKENS, Granularity, Segment, TokenIds
 _CHARACTER = 3
 """Most ids of an incomplete character: a character has four bytes at most."""
 _MOST_HELD = 64
-"""Ids that may wait for the rest of a character. Where more do, such as behind bytes that are no
-text, all but the last three are told, so that the window stays short."""
+"""Ids that may wait for the rest of a character. If more wait, as after bytes that are no text, the
+text of all but the last three is returned, so that the window stays short."""
 
 
 class IncrementalText:
@@ -48,7 +48,7 @@ class IncrementalText:
         return self._decode(len(self._ids))[len(self._decode(self._num_emitted)) :]
 
     def _find_whole(self) -> int:
-        """The id up to which the text can be told."""
+        """The id up to which the text is free of half characters."""
         last = len(self._ids)
         if self._is_whole(last):
             return last
@@ -182,39 +182,20 @@ def build_probe_request(
 async def run_probe(
     request: ExtendRequest, suffix: str, generator: Generator
 ) -> tuple[TokenIds, str]:
-    """The tokens and text up to the end of the answer that `suffix` opens, or to the last token."""
-    answer = ProbeAnswer(suffix, generator.codec)
-    async with aclosing(generator.extend(request)) as stream:
-        async for chunk in stream:
-            if answer.feed(chunk.token_ids):
-                break
-    return answer.read()
+    """The shortest prefix of the probe's tokens with which a boxed answer after `suffix` is
+    complete, or all of its tokens, and their text. It depends on the tokens alone, however the
+    stream was cut into chunks.
 
-
-class ProbeAnswer:
-    """Finds the shortest prefix of a probe's tokens that, after `suffix`, holds a complete boxed
-    answer. The result depends on the tokens alone, however the stream was cut into chunks.
-
-    A token without a closing brace completes nothing, so each costs one short decode. The text is
-    read again for one with a brace; a probe has at most 4,096 tokens.
+    Only a token with a closing brace can complete an answer. For the others one short decode is
+    enough; for such a token the whole text is read. A probe has at most 4,096 tokens.
     """
-
-    def __init__(self, suffix: str, codec: Codec) -> None:
-        self._codec = codec
-        self._decoder = IncrementalText(codec)
-        self._text = [suffix]
-        self._ids: list[int] = []
-
-    def feed(self, token_ids: TokenIds) -> bool:
-        """Take a chunk up to the token that completes the answer. Returns whether it does."""
-        for token in token_ids:
-            self._ids.append(token)
-            piece = self._decoder.feed((token,))
-            self._text.append(piece)
-            rest = self._decoder.look()
-            if "}" in piece + rest and extract_answer("".join(self._text) + rest) is not None:
-                return True
-        return False
-
-    def read(self) -> tuple[TokenIds, str]:
-        return tuple(self._ids), self._codec.decode(self._ids)
+    decoder, text = IncrementalText(generator.codec), [suffix]
+    ids: list[int] = []
+    async with aclosing(generator.extend(request)) as stream:
+        async for token in (token async for chunk in stream for token in chunk.token_ids):
+            ids.append(token)
+            text.append(decoder.feed((token,)))
+            rest = decoder.look()
+            if "}" in text[-1] + rest and extract_answer("".join(text) + rest) is not None:
+                break
+    return tuple(ids), generator.codec.decode(ids)

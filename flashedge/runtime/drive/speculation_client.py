@@ -41,7 +41,7 @@ class DraftedStep:
 
 
 class SpeculationClient:
-    """One run's client, used as an async context. Does nothing where speculation is off or the
+    """One run's client, an async context manager. Does nothing where speculation is off or the
     generator does not speculate.
 
     By the rule entropy nothing is drafted. The end of a step is known only once the token behind it
@@ -74,8 +74,7 @@ class SpeculationClient:
     async def __aexit__(self, *error: object) -> None:
         """Drop the run's drafts in the generator."""
         if self._speculator is not None:
-            drawn = await self._speculator.end_run(self._run)
-            self.usage = replace(self.usage, drawn_tokens=drawn)
+            self.usage += Speculation(drawn_tokens=await self._speculator.end_run(self._run))
 
     # ------------------------------------------------------------ generation
 
@@ -99,8 +98,8 @@ class SpeculationClient:
         for number in decided:
             for node in self._levels.pop(number):
                 self._continuations.pop(node, None)
-        is_alone = isinstance(state, MctsState)
-        for level in [[e] for e in expansions] if is_alone else filter(None, [expansions]):
+        levels = [[e] for e in expansions] if isinstance(state, MctsState) else [expansions]
+        for level in filter(None, levels):
             self._begin_level(state, level)
         seeds = frozenset(child.seed for e in expansions for child in e.children)
         return tuple(decided), seeds
@@ -134,12 +133,9 @@ class SpeculationClient:
             await self._speculator.drop_unused(self._run, *drop)
 
     def count(self, chunks: Sequence[Chunk]) -> None:
+        """Count what a request adopted of its draft."""
         kept = sum(chunk.speculated_tokens for chunk in chunks)
-        self.usage = replace(
-            self.usage,
-            kept_tokens=self.usage.kept_tokens + kept,
-            kept_steps=self.usage.kept_steps + (kept > 0),
-        )
+        self.usage += Speculation(kept_tokens=kept, kept_steps=int(kept > 0))
 
     # ------------------------------------------------------------ verification
 
@@ -186,7 +182,5 @@ class SpeculationClient:
         if at.segment is None or at.parent is None:
             return None
         found = self._scores.pop((at.parent, at.segment.token_ids), None)
-        if found is not None:
-            used = self.usage.scored_steps + len(found)
-            self.usage = replace(self.usage, scored_steps=used)
+        self.usage += Speculation(scored_steps=len(found or ()))
         return found

@@ -176,12 +176,6 @@ class KvManager:
         while self._task is not None and not self._task.done():
             await asyncio.wait({self._task})
 
-    def wrap_generator(self, engine: Generator) -> Generator:
-        return _CountedGenerator(engine, self)
-
-    def wrap_verifier(self, engine: Verifier) -> Verifier:
-        return _CountedVerifier(engine, self)
-
     @contextmanager
     def count_plain_request(self, role: EngineRole = EngineRole.GENERATOR) -> Iterator[None]:
         """Meanwhile nothing is offloaded: a stream of them could keep a run from ever being
@@ -415,7 +409,7 @@ class KvMover:
 # ---------------------------------------------------------------- what counts requests
 
 
-class _CountedGenerator(EngineProxy[Generator]):
+class CountedGenerator(EngineProxy[Generator]):
     def __init__(self, engine: Generator, manager: KvManager) -> None:
         super().__init__(engine)
         self._manager = manager
@@ -435,7 +429,7 @@ class _CountedGenerator(EngineProxy[Generator]):
                     yield chunk
 
 
-class _CountedVerifier(EngineProxy[Verifier]):
+class CountedVerifier(EngineProxy[Verifier]):
     def __init__(self, engine: Verifier, manager: KvManager) -> None:
         super().__init__(engine)
         self._manager = manager

@@ -1,7 +1,7 @@
 """Predicts the lengths of requests for the schedulers of all pairs, by what their runs showed.
 
-A request joins the schedule as long as its limit. Its prediction arrives a turn of the event loop
-later or, for the first of its pair, once the pair's stored runs have been read in a thread.
+A request joins the schedule as if its outputs were as long as its limit. Its prediction arrives a
+turn of the event loop later, or once the pair's stored runs have been read in a thread.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from flashedge.config import Config
 from flashedge.errors import NotFound, RequestError
@@ -26,7 +27,7 @@ from flashedge.types import TokenIds
 log = logging.getLogger(__name__)
 OFF = "off"
 MOST_RUNS, MOST_SECONDS = 2_000, 5.0
-"""What reading the stored runs may take. The newest are read first."""
+"""The most that is read of the stored runs, and for how long. The newest are read first."""
 PAGE = 200
 
 Receive = Callable[[LengthDistribution], None]
@@ -49,58 +50,50 @@ def describe_search(
 
 
 class Predictions:
-    """Asks for predictions and passes on what ended. Never raises and never waits."""
+    """The predictor of each pair: learns from runs that ended. Never raises and never waits."""
 
     def __init__(self, config: Config, store: RunStore) -> None:
         self._config = config
         self._store = store
-        self._predictors: dict[str, HistoryPredictor] = {}
-        """By pair, once its stored runs were read."""
-        self._waiting: dict[str, list[tuple[LengthRequest, Receive]]] = {}
-        """By pair: what was asked before that."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._predictors: dict[str, asyncio.Task[HistoryPredictor]] = {}
+        """By pair. A task is done once the pair's stored runs have been read."""
         self._is_stopping = False
 
     def submit(self, request: LengthRequest, receive: Receive) -> None:
         """`receive` gets the prediction on the event loop, or never if no run has ended."""
         if self._config.scheduling_lengths == OFF:
             return
-        loop = asyncio.get_running_loop()
-        if request.pair in self._predictors:
-            loop.call_soon(self._predict, request, receive)
-        elif request.pair in self._waiting:
-            self._waiting[request.pair].append((request, receive))
-        else:
-            self._waiting[request.pair] = [(request, receive)]
-            task = loop.create_task(self._open(request.pair), name="read-lengths")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        if (task := self._predictors.get(request.pair)) is None:
+            reading = self._read_stored(request.pair)
+            task = self._predictors[request.pair] = asyncio.create_task(reading)
+        task.add_done_callback(partial(self._predict, request, receive))
 
     def learn(self, finished: FinishedOutputs) -> None:
-        predictor = self._predictors.get(finished.request.pair)
-        if predictor is not None:
-            asyncio.get_running_loop().call_soon(predictor.learn, finished)
+        task = self._predictors.get(finished.request.pair)
+        if task is not None and task.done():
+            asyncio.get_running_loop().call_soon(task.result().learn, finished)
 
     async def stop(self) -> None:
         self._is_stopping = True
-        for task in self._tasks:
+        for task in self._predictors.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._predictors.values(), return_exceptions=True)
 
-    def _predict(self, request: LengthRequest, receive: Receive) -> None:
-        found = self._predictors[request.pair].predict(request)
-        if found is not None and not self._is_stopping:
+    def _predict(
+        self, request: LengthRequest, receive: Receive, task: asyncio.Task[HistoryPredictor]
+    ) -> None:
+        if self._is_stopping or task.cancelled():
+            return
+        if (found := task.result().predict(request)) is not None:
             receive(found)
 
-    async def _open(self, pair: str) -> None:
+    async def _read_stored(self, pair: str) -> HistoryPredictor:
         try:
-            self._predictors[pair] = await asyncio.to_thread(self._learn_stored, pair)
+            return await asyncio.to_thread(self._learn_stored, pair)
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             log.warning("no lengths are learned from the stored runs of %s: %s", pair, failure)
-            self._predictors[pair] = HistoryPredictor()
-        for request, receive in self._waiting.pop(pair):
-            self._predict(request, receive)
+            return HistoryPredictor()
 
     # ------------------------------------------------------------ stored runs, in a thread
 

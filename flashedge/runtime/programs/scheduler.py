@@ -51,18 +51,13 @@ from flashedge.types import TokenIds
 ARRIVAL_ORDER = "fcfs"
 """The policy under which the engines' own queues stay as they are."""
 USUAL_BATCH = 256
-"""Sequences that engines of unknown speed have use for."""
+"""Sequences in one step that engines of unknown speed are assumed to compute well."""
 LEAST_INTERVAL_S = 0.02
-"""Between two orders that are sent."""
+"""Least seconds between two orders that are sent to the engines."""
 LOOK_S = 1.0
 """How often the order is computed while nothing happens but waiting."""
 KEPT_S = 0.1
 """How long estimates are kept: every waiting client asks for one ten times a second."""
-
-SendOrder = Callable[[Sequence[str]], Awaitable[None]]
-"""Sends an order of programs to all engines of the pair."""
-NoteWait = Callable[[Kind, float], None]
-"""Notes how many seconds a program of this kind has waited for its start."""
 
 
 class PairScheduler:
@@ -72,11 +67,13 @@ class PairScheduler:
         self,
         pair: str,
         config: Config,
-        send_order: SendOrder,
+        send_order: Callable[[Sequence[str]], Awaitable[None]],
         predictions: Predictions | None = None,
         clock: Callable[[], float] = time.monotonic,
-        note_wait: NoteWait = lambda kind, waited_s: None,
+        note_wait: Callable[[Kind, float], None] = lambda kind, waited_s: None,
     ) -> None:
+        """send_order: sends the keys of programs, in their order, to both engines of the pair.
+        note_wait: is told how many seconds a program of this kind has waited for its start."""
         self.queue = RunQueue(self.sort_waiting, self.may_start, config.queue_limit)
         is_ordered = config.scheduling_policy != ARRIVAL_ORDER
         rules = Rules(
@@ -139,16 +136,12 @@ class PairScheduler:
         self._join(run_id, member, caller.program or run_id, caller.client, request)
         return state
 
-    def get_state(self, run_id: str) -> RunState:
-        """Raises KeyError for a run that is over."""
-        return self._runs[run_id]
-
     def find_key(self, run_id: str) -> str:
         program = self.programs.find_program(run_id)
         return run_id if program is None else program.key
 
     def note_start(self, run_id: str) -> None:
-        """The run has left the queue."""
+        """Note that a run has left the queue."""
         member = self.programs.find_member(run_id)
         self._drawing[run_id] = 1 if member is None else member.sequences
         self._speed.add_sequences(self._drawing[run_id], self._clock())
@@ -219,7 +212,7 @@ class PairScheduler:
             self._predictions.submit(request, partial(self.predict, name))
 
     def leave(self, name: str, lengths: OutputLengths | None) -> None:
-        """A member is over. lengths: of its outputs, if they are known."""
+        """Remove a member that has ended. lengths: of its outputs, if they are known."""
         self.programs.leave(name, self._clock())
         self._note_change()
         request = self._requests.pop(name)

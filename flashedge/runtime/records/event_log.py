@@ -10,11 +10,11 @@ from flashedge.events import TERMINAL, Event, Progress
 
 class EventLog:
     """An append-only log whose numbers start at 1. Progress goes to the followers but is not kept.
-    It carries the number of the last kept event, so that whoever resumes after it misses nothing.
-    """
+    It carries the number of the last kept event, so that a client that resumes after it misses
+    nothing."""
 
-    def __init__(self, events: list[tuple[int, Event]] | None = None) -> None:
-        self._events: list[tuple[int, Event]] = events or []
+    def __init__(self) -> None:
+        self._events: list[tuple[int, Event]] = []
         self._followers: set[asyncio.Queue[tuple[int, Event]]] = set()
 
     @property

@@ -101,15 +101,15 @@ def load_calibrations(config: Config) -> tuple[Calibration, ...]:
     path = calibrations_file(config)
     try:
         version = FileVersion.find(path)
+        return () if version is None else parse_calibrations(version)
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror}") from error
-    return () if version is None else parse_calibrations(version)
 
 
 @functools.lru_cache(maxsize=8)
 def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
     """The calibrations of one version of the file, without those that chose a removed policy.
-    Raises ConfigError."""
+    Raises ConfigError, OSError."""
     path = version.path
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -118,8 +118,6 @@ def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
         entries = data["calibrations"]
         known = [e for e in entries if not e["rule"] or e["rule"]["policy"] not in REMOVED]
         return tuple(map(Calibration.from_json, known))
-    except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RequestError) as error:
         raise ConfigError(
             f"{path} holds no calibrations: {error}",

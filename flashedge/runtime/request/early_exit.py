@@ -34,8 +34,8 @@ class ExitOptions:
     give_up_after: int = 0
     """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
-    """A run does not converge while the strategy's first measure is below this. Of a vote that is
-    its entropy: the chance of the lead is high from the start."""
+    """A run does not converge while the strategy's first measure is below this. The first measure
+    of a vote is its entropy, since the chance of the lead is high from the start."""
 
     def __post_init__(self) -> None:
         """Raises RequestError."""
@@ -109,18 +109,17 @@ def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
             param="early_exit",
         )
     if options.policy == LEAD or (strategy in VOTES and not options.names_policy):
-        return replace(
-            _BY_COUNTS,
-            detect=options.detect or _BY_COUNTS.detect,
-            thresholds=tuple(options.thresholds.items()) or _BY_COUNTS.thresholds,
-        )
+        return _complete(options, _BY_COUNTS)
     return build_paper_rule(strategy, options)
 
 
 def build_paper_rule(strategy: str, options: ExitOptions = ExitOptions()) -> Rule:
     """Complete `options` by the paper's rule, that of REBASE for strategies that it does not cover.
     It suits the paper's models; other models need calibration."""
-    usual = _PAPER.get(strategy, _PAPER_TREES)
+    return _complete(options, _PAPER.get(strategy, _PAPER_TREES))
+
+
+def _complete(options: ExitOptions, usual: Rule) -> Rule:
     return Rule(
         policy=options.policy or usual.policy,
         detect=options.detect or usual.detect,

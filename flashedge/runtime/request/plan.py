@@ -17,10 +17,10 @@ REQUEST, CALIBRATION, DEFAULTS = "request", "calibration", "defaults"
 
 MCTS, BOOST = "mcts", "boost"
 OFF, ASKED, ALL = "off", "asked", "all"
-"""off: no run is boosted; asked: those that ask for it; all: every MCTS run that does not refuse,
-that does not name a fixed number of rollouts in parallel, and that is not deterministic."""
+"""Values of scheduling_boost. off: no run is boosted; asked: runs that ask for it; all: every MCTS
+run, except those that refuse, name a fixed number of parallel rollouts, or are deterministic."""
 USUAL = {"parallel": 1, "take": "launch"}
-"""Options of MCTS with the only values that a boosted run may have."""
+"""Options of MCTS, with the only values that a boosted run may give them."""
 
 SHAPES = {"generator": "replay_shape", "verifier": "score_shape"}
 """What the self-test calls the shape of each engine's passes."""
@@ -147,7 +147,7 @@ def check_continues(earlier: Plan, plan: Plan, run_id: str) -> None:
     if is_boosted(now):
         raise Conflict(
             f"run {run_id} was boosted, so a longer run would not begin as it did",
-            hint="start it anew, or without boosting",
+            hint="submit it without continues, or without boosting",
             param="continues",
         )
 
@@ -183,6 +183,6 @@ def check_same_bits(earlier: Mapping[str, Any], self_test: Mapping[str, Any] | N
         raise Conflict(
             f"run {earlier.get('id')} was computed by other models or engines, so it can't go on"
             " deterministically",
-            hint="start it anew",
+            hint="submit it without continues",
             param="continues",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,7 @@ from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, STRATEGIES, Judg
 
 GROUP = "flashedge.strategies"
 REBASE_TREE = 16
+"""Paths of one REBASE tree in a run that grows several."""
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -119,19 +120,15 @@ def build_search(request: Request, judges: Judges = "steps") -> Search[Any]:
 def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
     """The programs that installed packages register under `flashedge.strategies`. A program is
     loaded when a run uses it. See `search.strategies.program`."""
-    return {point.name: _build_loader(point) for point in entry_points(group=GROUP)}
+    return {point.name: partial(_build_program, point) for point in entry_points(group=GROUP)}
 
 
-def _build_loader(point: EntryPoint) -> Callable[..., ReasoningProgram]:
-    def load(**options: Any) -> ReasoningProgram:
-        try:
-            factory = point.load()
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(
-                f"strategy {point.name!r} ({point.value}) can't be loaded: {error}",
-                hint="repair or uninstall the package that registers it",
-            ) from error
-        program: ReasoningProgram = factory(**options)
-        return program
-
-    return load
+def _build_program(point: EntryPoint, **options: Any) -> ReasoningProgram:
+    try:
+        factory: Callable[..., ReasoningProgram] = point.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"strategy {point.name!r} ({point.value}) can't be loaded: {error}",
+            hint="repair or uninstall the package that registers it",
+        ) from error
+    return factory(**options)

@@ -32,8 +32,11 @@ from flashedge.types import (
 )
 
 USUAL_PATHS = 16
-_INTEGERS = ("n", "branching", "seed", "max_step_tokens", "max_steps", "max_path_tokens")
 _LIMITS = ("token_budget", "deadline_s")
+_NUMBERS = (
+    *("step_entropy", "min_step_tokens", "n", "branching", "seed"),
+    *("max_step_tokens", "max_steps", "max_path_tokens"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +114,13 @@ class Request:
     def __post_init__(self) -> None:
         """Raises RequestError that names the first wrong field (`param`)."""
         _check_messages(self.problem.messages)
-        for name in (*CHOICES, "step_entropy", "min_step_tokens"):
+        for name in (*CHOICES, *_NUMBERS):
             check_field(name, getattr(self, name))
+        for name in _LIMITS:
+            if (limit := getattr(self, name)) is not None:
+                check_field(name, limit)
+        for name, value in dataclasses.asdict(self.sampling).items():
+            check_field(name, value)
         if self.step_rule == ENTROPY and self.min_step_tokens >= self.max_step_tokens:
             raise RequestError(
                 f"min_step_tokens is {self.min_step_tokens}, but a step has at most"
@@ -120,13 +128,6 @@ class Request:
                 hint="choose fewer than max_step_tokens",
                 param="min_step_tokens",
             )
-        for name in _INTEGERS:
-            check_field(name, getattr(self, name))
-        for name in _LIMITS:
-            if (limit := getattr(self, name)) is not None:
-                check_field(name, limit)
-        for name, value in dataclasses.asdict(self.sampling).items():
-            check_field(name, value)
         check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
         if self.deterministic:
             _check_deterministic(self)
@@ -175,35 +176,28 @@ def _check_messages(messages: tuple[Message, ...]) -> None:
         raise RequestError("the problem is empty; give some text", param="problem")
 
 
-_REFUSED = {
-    "deadline_s": ("a deadline, which cuts by the clock", "limit it by token_budget"),
-    "options.boost": (
-        "boosted rollouts, whose number follows the load",
-        "set a fixed number of rollouts by the option parallel",
-    ),
-    "options.take": ("results taken by arrival", "take them in the order of launch"),
-    "deterministic": (
-        "a grammar (response_format, tools), which no pass verifies",
-        "leave out what the answer has to match",
-    ),
-    "baseline": ("the stock loop, which ends steps behind the engine", "leave out baseline"),
-}
-"""What lets a clock, the order of arrival or the load of the engines change what a search explores,
-and what to do instead."""
-
-
 def _check_deterministic(request: Request) -> None:
-    asked = {
-        "deadline_s": request.deadline_s is not None,
-        "options.boost": request.options.get("boost"),
-        "options.take": request.options.get("take") == ARRIVAL,
-        "deterministic": request.guidance is not None,
-        "baseline": request.baseline,
-    }
-    for param, (what, instead) in _REFUSED.items():
-        if asked[param]:
-            raise RequestError(
-                f"a deterministic search can't have {what}",
-                hint=f"{instead}, or leave out deterministic",
-                param=param,
-            )
+    """Refuse what lets a clock, the order of arrival or the load of the engines change what a
+    search explores."""
+    param, what, instead = "", "", ""
+    if request.deadline_s is not None:
+        param, what = "deadline_s", "a deadline, which cuts by the clock"
+        instead = "limit it by token_budget"
+    elif request.options.get("boost"):
+        param, what = "options.boost", "boosted rollouts, whose number follows the load"
+        instead = "set a fixed number of rollouts by the option parallel"
+    elif request.options.get("take") == ARRIVAL:
+        param, what = "options.take", "results taken by arrival"
+        instead = "take them in the order of launch"
+    elif request.guidance is not None:
+        param, what = "deterministic", "a grammar (response_format, tools), which no pass verifies"
+        instead = "leave out what the answer has to match"
+    elif request.baseline:
+        param, what = "baseline", "the stock loop, which ends steps behind the engine"
+        instead = "leave out baseline"
+    if param:
+        raise RequestError(
+            f"a deterministic search can't have {what}",
+            hint=f"{instead}, or leave out deterministic",
+            param=param,
+        )

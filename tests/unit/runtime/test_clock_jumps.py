@@ -67,10 +67,10 @@ async def test_runs_go_on(
     assert not service.should_unload, "nobody has been idle for a day"
 
     newest_first = [cancelled.id, waiting.id, running.id, before.id]
-    assert [run.id for run in service.runs()] == newest_first
-    assert [run.id for run in service.runs(before=waiting.id)] == newest_first[2:]
+    assert [run["id"] for run in await service.runs()] == newest_first
+    assert [run["id"] for run in await service.runs(before=waiting.id)] == newest_first[2:]
     service._retention.remove_old()
-    assert [run.id for run in service.runs()] == newest_first, "none is half a day old"
+    assert [run["id"] for run in await service.runs()] == newest_first, "none is half a day old"
     await rig.assert_idle()
 
 
@@ -83,5 +83,5 @@ async def test_a_daemon_that_starts_later_trusts_the_clock(tmp_path: Path, clock
     clock.ahead_s = 7 * DAY_S
     later = Rig(tmp_path, keep_runs_days=2).service
     later._retention.remove_old()
-    assert later.runs() == []
+    assert await later.runs() == []
     await later.stop()

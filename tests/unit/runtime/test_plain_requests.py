@@ -9,10 +9,12 @@ from functools import partial
 import pytest
 from prometheus_client import generate_latest
 
+from flashedge.config import load_config
 from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk, PlainRequests
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.plain_requests import watch_cost
+from flashedge.runtime.plain_requests import watch_request
+from flashedge.runtime.programs.scheduler import PairScheduler
 
 
 async def ignore() -> None: ...
@@ -25,7 +27,9 @@ def make_ask(choices: int) -> PlainAsk:
 class Rig:
     def __init__(self) -> None:
         self.metrics = Metrics()
-        self.plain = PlainRequests(partial(watch_cost, self.metrics))
+        config = load_config({"scheduling_policy": "fcfs"}, environ={})
+        scheduler = PairScheduler("bundled", config, lambda keys: ignore())
+        self.plain = PlainRequests(partial(watch_request, self.metrics, lambda pair: scheduler))
 
     def read(self, name: str) -> float:
         lines = generate_latest(self.metrics.registry).decode().splitlines()

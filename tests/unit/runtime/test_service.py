@@ -156,7 +156,7 @@ async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
             refused()
     await rig.assert_idle()
     again = Rig(tmp_path)
-    assert [run.status for run in again.service.runs()] == ["cancelled"] * 3
+    assert [run["status"] for run in await again.service.runs()] == ["cancelled"] * 3
     again.store.close()
 
 
@@ -208,7 +208,7 @@ async def test_a_run_that_a_crash_cut_is_interrupted(serve: Serve, tmp_path: Pat
             await found.result()
     assert await log_of(again.service.run(runs[0].id)) == log
     again.service.delete(runs[0].id)
-    assert [run.id for run in again.service.runs()] == [runs[1].id]
+    assert [run["id"] for run in await again.service.runs()] == [runs[1].id]
     for run in runs:
         run.cancel("the test is over")
         await ended(run)
@@ -218,7 +218,7 @@ async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
     service = rig.service
     runs = [service.submit(replace(SLOW, seed=seed)) for seed in range(3)]
     await asyncio.sleep(0.01)
-    assert [(s.id, s.status) for s in reversed(service.runs())] == [
+    assert [(s["id"], s["status"]) for s in reversed(await service.runs())] == [
         (run.id, "queued" if at else "running") for at, run in enumerate(runs)
     ]
     for run in runs[:2]:
@@ -226,18 +226,18 @@ async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
             service.delete(run.id)
     await asyncio.gather(*(run.result() for run in runs))
     await asyncio.sleep(0)
-    summaries = service.runs(limit=2)
+    summaries = await service.runs(limit=2)
     assert len(summaries) == 2
-    assert [s.id for s in service.runs(before=summaries[-1].id)] == [runs[0].id]
-    problem = summaries[0].problem.upper()
-    assert await service.search_runs(problem, limit=2) == summaries
-    assert await service.search_runs(problem, status="failed") == []
-    assert all(s.answer is not None and s.tree_tokens for s in summaries)
+    assert [s["id"] for s in await service.runs(before=summaries[-1]["id"])] == [runs[0].id]
+    problem = summaries[0]["problem"].upper()
+    assert await service.runs(text=problem, limit=2) == summaries
+    assert await service.runs(text=problem, status="failed") == []
+    assert all(s["answer"] is not None and s["tree_tokens"] for s in summaries)
     service.delete(runs[1].id)
     for unknown in (service.run, service.delete):
         with pytest.raises(NotFound):
             unknown(runs[1].id)
-    assert {s.id for s in service.runs(status="finished")} == {runs[0].id, runs[2].id}
+    assert {s["id"] for s in await service.runs(status="finished")} == {runs[0].id, runs[2].id}
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
@@ -248,14 +248,14 @@ async def test_a_run_outlives_a_failing_store(serve: Serve, tmp_path: Path, fail
     assert not run.stored
     assert rig.service.run(run.id) is run
     assert (await run.result())["status"] == "finished"
-    (summary,) = rig.service.runs() or [None]
-    assert summary is None or summary.status == "finished"
+    (summary,) = await rig.service.runs() or [None]
+    assert summary is None or summary["status"] == "finished"
     (_, first), *_, (_, last) = await log_of(run)
     assert (type(first), type(last)) == (RunStarted, RunFinished)
     rig.service.delete(run.id)
     with pytest.raises(NotFound):
         rig.service.run(run.id)
-    assert rig.service.runs() == []
+    assert await rig.service.runs() == []
 
 
 @pytest.mark.parametrize("by", ["another run", "the end of the daemon"])

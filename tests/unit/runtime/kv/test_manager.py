@@ -14,7 +14,7 @@ from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import Curves
-from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.kv.manager import CountedGenerator, CountedVerifier, KvManager
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve
 from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit
@@ -88,8 +88,8 @@ class ManagedEngines:
         self.engines, self.manager = engines, manager
         self.shared = replace(
             engines,
-            generator=manager.wrap_generator(engines.generator),
-            verifier=manager.wrap_verifier(engines.verifier),
+            generator=CountedGenerator(engines.generator, manager),
+            verifier=CountedVerifier(engines.verifier, manager),
         )
 
     async def drive(self, spec: Request) -> FinishedRun:

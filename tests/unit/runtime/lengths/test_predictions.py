@@ -54,7 +54,7 @@ def finish(tokens: int) -> FinishedOutputs:
 async def open_empty(predictions: Predictions) -> None:
     predictions.submit(NEW, lambda found: None)
     async with asyncio.timeout(20):
-        await asyncio.gather(*predictions._tasks)
+        await asyncio.gather(*predictions._predictors.values())
 
 
 async def test_the_stored_runs_are_learned_first(config: Config, store: RunStore) -> None:

@@ -18,7 +18,8 @@ from flashedge.engine.http_requests import PlainAsk, PlainRequests
 from flashedge.errors import QueueFull
 from flashedge.events import CertaintyUpdated, Progress
 from flashedge.optimizations import Features
-from flashedge.runtime.plain_requests import watch_program
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.plain_requests import watch_request
 from flashedge.runtime.programs.scheduler import LOOK_S, PairScheduler, measure_capacity
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -317,7 +318,7 @@ async def test_the_wait_of_each_program_is_noted_once(build: Build) -> None:
 
 async def test_a_plain_request_is_a_program_while_it_is_open(build: Build) -> None:
     rig = build()
-    plain = PlainRequests(partial(watch_program, lambda pair: rig))
+    plain = PlainRequests(partial(watch_request, Metrics(), lambda pair: rig))
     prompt = tuple(range(7))
     ask = PlainAsk(program="chat", client="person", choices=2, prompt_ids=prompt, max_tokens=64)
 

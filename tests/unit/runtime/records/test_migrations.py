@@ -26,7 +26,7 @@ from flashedge.runtime.records.schema import SCHEMA_VERSION
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.run import ArchivedRun, build_summary
+from flashedge.runtime.run import ArchivedRun, summarize
 from tests.support.paths import DATA
 
 
@@ -45,7 +45,7 @@ def test_all_runs_of_an_old_store_can_be_shown_and_replayed(old: Path) -> None:
     assert sorted(run.status for run in runs) == statuses
     for run in runs:
         stored = store.get(run.id)
-        assert build_summary(stored, None).problem == "How many are left?"
+        assert summarize(stored, None)["problem"] == "How many are left?"
         archived = ArchivedRun(stored, store)
         assert archived.plan.request.problem.messages[0].content == "How many are left?"
         assert archived.object()["status"] == run.status
