@@ -140,15 +140,15 @@ def show(
 @app.command(name="replay")
 def replay(run: RunId, as_json: Json = False) -> None:
     """Build the tree of a boosted run again from its log, and say whether it is the same."""
-    from flashedge.runtime.rollouts.replay import RunLog
+    from flashedge.runtime.rollouts.replay import RunLog, find_difference
 
     with _connect() as client:
         run = find_run(client, run)
         log = RunLog.from_events(run, (event for _, event in load_events(client, run)))
-    found = asyncio.run(_replay(log))
-    difference = found.find_difference(log)
-    nodes, allowances = len(found.tree.nodes) - 1, len(log.script)
-    cancelled = sum(node.status == "cancelled" for node in found.tree.nodes.values())
+    tree_again, finish = asyncio.run(_replay(log))
+    difference = find_difference(log, tree_again, finish)
+    nodes, allowances = len(tree_again.nodes) - 1, len(log.script)
+    cancelled = sum(node.status == "cancelled" for node in tree_again.nodes.values())
     if as_json:
         told = {"id": run, "same": difference is None, "difference": difference, "nodes": nodes}
         output.print_json({**told, "allowances": allowances, "cancelled_nodes": cancelled})

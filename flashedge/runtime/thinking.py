@@ -8,40 +8,34 @@ single tokens, which not every such model has; here the text decides.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
 from flashedge.engine.base import Codec
 from flashedge.search.step_rules import split_steps
 from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS, Judges, TokenIds
 
 
-class _Part(StrEnum):
-    BEFORE = "before"  # the text may begin with the tag
-    THINKING = "thinking"
-    ANSWER = "answer"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thinking:
     """Where the answers to one prompt hold the model's thinking."""
 
-    begins: _Part
+    begins: Literal["before", "thinking", "answer"]
+    """Where a text begins. before: it may begin with the tag."""
 
     @classmethod
     def of_prompt(cls, codec: Codec, prompt_ids: TokenIds) -> Thinking:
         if not codec.thinks:
-            return cls(begins=_Part.ANSWER)
+            return cls(begins="answer")
         tail = codec.decode(prompt_ids[-THINK_TAIL_TOKENS:]).rstrip()
-        return cls(begins=_Part.THINKING if tail.endswith(THINK_OPEN) else _Part.BEFORE)
+        return cls(begins="thinking" if tail.endswith(THINK_OPEN) else "before")
 
     def split(self, text: str) -> tuple[str | None, str]:
         """(thinking or None, answer) of a whole text. No answer where the thinking did not end."""
         rest = text.lstrip()
-        if self.begins is _Part.ANSWER or (
-            self.begins is _Part.BEFORE and not rest.startswith(THINK_OPEN)
-        ):
+        has_tag = self.begins == "before" and rest.startswith(THINK_OPEN)
+        if self.begins != "thinking" and not has_tag:
             return None, text
-        if self.begins is _Part.BEFORE:
+        if has_tag:
             rest = rest.removeprefix(THINK_OPEN)
         thinking, _, answer = rest.partition(THINK_CLOSE)
         return thinking.strip() or None, answer.lstrip()
@@ -61,4 +55,4 @@ class Thinking:
         return split_steps(answer) if thinking and answer else steps
 
 
-NO_THINKING = Thinking(begins=_Part.ANSWER)
+NO_THINKING = Thinking(begins="answer")

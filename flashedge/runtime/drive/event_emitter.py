@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import assert_never
 
 from flashedge.answers.extraction import extract_answer
@@ -36,6 +37,7 @@ from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
 
 SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
+"""Statuses that NodesMarked tells. Other events tell when a node is begun and generated."""
 
 
 class EventEmitter:
@@ -64,16 +66,7 @@ class EventEmitter:
         if isinstance(now, MctsState):
             self._emit_rollouts(now)
         for checkpoint in now.history[self._num_checkpoints :]:
-            self._emit(
-                CertaintyUpdated(
-                    certainty=checkpoint.certainty,
-                    answers=checkpoint.answers,
-                    measures=dict(checkpoint.measures),
-                    progress=checkpoint.progress,
-                    tokens=checkpoint.tokens,
-                    answer=checkpoint.answer,
-                )
-            )
+            self._emit(CertaintyUpdated(certainty=checkpoint.certainty, **asdict(checkpoint)))
         self._num_checkpoints = len(now.history)
 
     def _emit_result(self, result: Result | Allowance, before: SearchState, tree: Tree) -> None:

@@ -139,7 +139,7 @@ class KvManager:
         self._curves, self._kv_bytes, self._link = curves, kv_bytes, link
         self._costs: dict[str, Any] = {"generator": costs[0], "verifier": costs[1]}
         block_bytes = [cost.kv_bytes_per_token * cost.block_tokens for cost in costs]
-        self._mover = KvMover(
+        self.mover = KvMover(
             {EngineRole.GENERATOR: generator, EngineRole.VERIFIER: verifier},
             dict(zip(EngineRole, block_bytes, strict=True)),
             self._emit,
@@ -152,14 +152,6 @@ class KvManager:
         self._plain_requests = 0  # open requests outside any run
         self._is_stale = False
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def moves(self) -> int:
-        return self._mover.divisions
-
-    @property
-    def offloads(self) -> int:
-        return self._mover.offloads
 
     # ------------------------------------------------------------ for the service
 
@@ -233,7 +225,7 @@ class KvManager:
         return other if self._open[other] and not self._open[self._owner] else self._owner
 
     def _check_owner(self) -> None:
-        if self._mover.offloaded is not None and self._mover.offloaded is self.next_owner:
+        if self.mover.offloaded is not None and self.mover.offloaded is self.next_owner:
             self._request_update()
 
     def _request_update(self) -> None:
@@ -252,7 +244,7 @@ class KvManager:
             log.exception("the KV memory could not be moved")
 
     async def _update(self) -> None:
-        split, mover = self._decide(), self._mover
+        split, mover = self._decide(), self.mover
         if split.offload and mover.offloaded is None:
             await mover.offload(self.next_owner.other, split)
         last, self._split = self._split, split
@@ -273,14 +265,14 @@ class KvManager:
             load,
             self._split,
             kv_bytes=self._kv_bytes,
-            link=None if self._plain_requests else self._mover.measure_link(self._link),
-            move_s=self._mover.division_s,
+            link=None if self._plain_requests else self.mover.measure_link(self._link),
+            move_s=self.mover.division_s,
             **self._costs,
         )
 
     async def _hand_over(self) -> None:
         """Restore the engine that should own the memory; offload the other if they alternate."""
-        owner, mover, split = self.next_owner, self._mover, self._split
+        owner, mover, split = self.next_owner, self.mover, self._split
         if split.offload and mover.offloaded is owner:
             await mover.offload(owner.other, split)
             await mover.restore(owner)

@@ -74,13 +74,7 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
     if request.early_exit is not None:
         return None
     checkpoints = tuple(
-        Checkpoint(
-            progress=event.progress,
-            tokens=event.tokens,
-            answers=event.answers,
-            measures=event.measures,
-            answer=event.answer,
-        )
+        Checkpoint(**{name: getattr(event, name) for name in Checkpoint.__dataclass_fields__})
         for event in events
         if isinstance(event, CertaintyUpdated)
     )

@@ -61,7 +61,7 @@ def build_result(
         "completions": [_build_completion(tree, node, request, thinking) for node in complete],
         "tree": {
             "root": ROOT,
-            "nodes": [_build_node(tree, n, request) for n in tree.nodes.values()],
+            "nodes": [build_node(tree, n, request) for n in tree.nodes.values()],
         },
         "certainty": outcome.certainty,
         "trusted": _is_trusted(outcome, request) if scores_probability else None,
@@ -125,7 +125,7 @@ def _build_completion(
     }
 
 
-def _build_node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
+def build_node(tree: Tree, node: Node, request: Request) -> dict[str, Any]:
     segment = node.segment
     token_ids = list(segment.token_ids) if segment else []
     scores = tree.path_scores(node.id) if node.scores is not None else ()

@@ -1,6 +1,6 @@
 """Boosting in the daemon: how many rollouts each MCTS run that asks for it may have in flight.
 
-Rollouts are divided again when a run arrives or ends, when a rollout ends, and every `LOOK_S`
+Rollouts are divided again when a run arrives or ends, when a rollout ends, and every `POLL_S`
 seconds. The engines are asked for their load only where more rollouts would gain if there was room:
 asking took 2 % of a core. What a run gets is told to its driver as an `Allowance`; the run stores
 it, so that it can be replayed (`replay.py`).
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from flashedge.engine.base import EngineView, Generator, Verifier
 from flashedge.engine.platform import has_own_processor, have_own_processors
@@ -40,19 +40,19 @@ from flashedge.scheduling.rollouts.limiter import (
     RolloutLimiter,
 )
 
-LOOK_S = 0.25
+POLL_S = 0.25
 """Seconds between two polls of the engines while boosted runs go on."""
-OTHERS_LOOKS = 2
-"""Polls in a row in which foreign sequences must appear to count, because an engine goes on with
+OTHERS_POLLS = 2
+"""Polls in a row in which sequences of others must appear to count, because an engine goes on with
 cancelled ones for a moment."""
 KEPT_SHARE = 0.1
 """Share of an engine's KV and batch that boosting leaves free until the next poll."""
 OWN_CARDS = "own"
 """`Health.kv_memory` of engines that run on cards of their own."""
-LEAST_TOKENS = 500
-"""The daemon's time for a token is not estimated from fewer."""
-MOST_TOKENS = 5_000
-"""The estimate weighs older tokens like this many, at most."""
+MIN_SAMPLE_TOKENS = 500
+"""Fewest tokens from which the daemon's time for a token is estimated."""
+MAX_SAMPLE_TOKENS = 5_000
+"""Older samples are scaled down to this many tokens, so that the estimate follows changes."""
 
 Allow = Callable[[int, int], None]
 """Tells a run how many rollouts it may have in flight, and how many all runs may have."""
@@ -108,7 +108,7 @@ class Boosting:
             return
         pair = self._pairs.setdefault(engines.name, _PairBoosting(engines))
         pair.engines = engines
-        pair.runs[run.id] = _BoostedRun(run.rollouts, allow)
+        pair.runs[run.id] = run.rollouts, allow
         pair.granted[run.id] = 0
         self._divide(pair)
         self._look_soon()
@@ -146,14 +146,14 @@ class Boosting:
 
     async def _look(self) -> None:
         """Divide at each change, and look at the engines at regular times."""
-        due_s = self._clock() + LOOK_S
+        due_s = self._clock() + POLL_S
         while self._pairs:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, due_s - self._clock())):
                     await self._changed.wait()
             self._changed.clear()
             if is_due := self._clock() >= due_s:
-                due_s = self._clock() + LOOK_S
+                due_s = self._clock() + POLL_S
                 self._daemon_time.look()
             for pair in list(self._pairs.values()):
                 must_ask = is_due or not pair.is_recent(self._clock())
@@ -193,7 +193,7 @@ class Boosting:
         changes = self._allocator.plan(pair.candidates, pair.granted, limit.budget, now_s)
         pair.granted.update(changes)
         for key, rollouts in changes.items():
-            pair.runs[key].allow(rollouts, limit.budget)
+            pair.runs[key][1](rollouts, limit.budget)
 
     def _count_time(self) -> None:
         now_s = self._clock()
@@ -205,17 +205,12 @@ class Boosting:
         self._counted_s = now_s if self._pairs else None
 
 
-class _BoostedRun(NamedTuple):
-    rollouts: Rollouts
-    allow: Allow
-
-
 class _PairBoosting:
     """The boosted runs on one pair, and the last look at its engines."""
 
     def __init__(self, engines: BoostedEngines) -> None:
         self.engines = engines
-        self.runs: dict[str, _BoostedRun] = {}
+        self.runs: dict[str, tuple[Rollouts, Allow]] = {}
         self.granted: Allocation = {}
         self.limit = Limit(budget=0, reason="nothing runs")
         self.load: EngineLoad | None = None
@@ -224,16 +219,16 @@ class _PairBoosting:
         self._was_waiting = False
         """Whether a request waited for room in an engine at the last look. Only what waits at two
         looks in a row counts: room may come with the next step."""
-        self._others: deque[int] = deque(maxlen=OTHERS_LOOKS)
+        self._others: deque[int] = deque(maxlen=OTHERS_POLLS)
         """Sequences of other runs and requests at the last looks. The fewest count."""
 
     @property
     def candidates(self) -> Sequence[RolloutCandidate]:
-        return [run.rollouts.candidate for run in self.runs.values()]
+        return [rollouts.candidate for rollouts, _ in self.runs.values()]
 
     def is_recent(self, now_s: float) -> bool:
         """Whether the last look still tells what the engines do."""
-        return self._looked_s is not None and now_s - self._looked_s <= 2 * LOOK_S
+        return self._looked_s is not None and now_s - self._looked_s <= 2 * POLL_S
 
     async def look(self, clock: Callable[[], float]) -> None:
         most = self.engines.max_sequences
@@ -263,7 +258,7 @@ class _PairBoosting:
         cost = self.engines.rollout_cost
         if cost is None:
             return None
-        rollouts = [run.rollouts for run in self.runs.values()]
+        rollouts = [each for each, _ in self.runs.values()]
         levels = sum(each.levels for each in rollouts)
         paths = [each.candidate.path_tokens for each in rollouts]
         return replace(
@@ -278,7 +273,7 @@ class _PairBoosting:
     def _count_others(self, views: Mapping[str, EngineView]) -> int:
         generator = views.get("generator")
         running = generator.running + generator.waiting if generator is not None else 0
-        return max(0, running - sum(run.rollouts.open_sequences for run in self.runs.values()))
+        return max(0, running - sum(rollouts.open_sequences for rollouts, _ in self.runs.values()))
 
     def _count_free_tokens(self, views: Mapping[str, EngineView]) -> float:
         """Tokens that fit if each run has one rollout: what is free, and what boosts hold."""
@@ -316,7 +311,7 @@ class DaemonTime:
     @property
     def token_s(self) -> float:
         """Seconds of a processor for a token of one sequence. 0 until enough was measured."""
-        return self._spent_s / self._tokens if self._tokens >= LEAST_TOKENS else 0.0
+        return self._spent_s / self._tokens if self._tokens >= MIN_SAMPLE_TOKENS else 0.0
 
     def look(self) -> None:
         """Count the processor time and the tokens since the last look. The first counts nothing."""
@@ -325,8 +320,8 @@ class DaemonTime:
             self._spent_s += cpu_s - self._since[0]
             self._tokens += tokens - self._since[1]
         self._since = cpu_s, tokens
-        if self._tokens > MOST_TOKENS:
-            kept = MOST_TOKENS / self._tokens
+        if self._tokens > MAX_SAMPLE_TOKENS:
+            kept = MAX_SAMPLE_TOKENS / self._tokens
             self._spent_s *= kept
             self._tokens *= kept
 

@@ -1,7 +1,7 @@
 """Replays a run whose rollouts were boosted: the same search with the allowances of its log.
 
 What such a run explores depends on the clock and on other runs, but only through its allowances.
-Its events hold them (`RolloutsAllowed`), with the turn of each, and what the engines answered. So
+Its events hold each of them with its turn (`RolloutsAllowed`), and what the engines answered. So
 the search can be told all of it again, without engines, and must build the same tree.
 """
 
@@ -17,10 +17,10 @@ from flashedge.errors import Conflict, NotFound
 from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive.driver import DEADLINE
 from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.records.result import build_node
 from flashedge.runtime.request.plan import Plan, is_boosted
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
-from flashedge.search.aggregates import aggregate
 from flashedge.search.base import (
     Cancel,
     Cluster,
@@ -90,30 +90,20 @@ class RunLog:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    tree: Tree
-    finish: Finish
-
-    def find_difference(self, log: RunLog) -> str | None:
-        stored = log.result["tree"]["nodes"]
-        if len(stored) != len(self.tree.nodes):
-            return f"{len(self.tree.nodes)} nodes were built, {len(stored)} are stored"
-        for node, was in zip(self.tree.nodes.values(), stored, strict=True):
-            scores = self.tree.path_scores(node.id) if node.scores is not None else ()
-            found = {
-                "parent": node.parent,
-                "token_ids": list(node.segment.token_ids) if node.segment else [],
-                "score": aggregate(scores, log.spec.aggregate) if scores else None,
-                "status": str(node.status),
-            }
-            for name, value in found.items():
-                if value != was[name]:
-                    return f"node {node.id}: {name} is {value!r}, and {was[name]!r} is stored"
-        for name in ("choice", "answer"):
-            if getattr(self.finish, name) != log.result[name]:
-                return f"the {name} is {getattr(self.finish, name)!r}, not {log.result[name]!r}"
-        return None
+def find_difference(log: RunLog, tree: Tree, finish: Finish) -> str | None:
+    """The first thing in which a replay differs from the stored result."""
+    stored = log.result["tree"]["nodes"]
+    if len(stored) != len(tree.nodes):
+        return f"{len(tree.nodes)} nodes were built, {len(stored)} are stored"
+    for node, was in zip(tree.nodes.values(), stored, strict=True):
+        found = build_node(tree, node, log.spec)
+        for name in ("parent", "token_ids", "score", "status"):
+            if found[name] != was[name]:
+                return f"node {node.id}: {name} is {found[name]!r}, and {was[name]!r} is stored"
+    for name in ("choice", "answer"):
+        if getattr(finish, name) != log.result[name]:
+            return f"the {name} is {getattr(finish, name)!r}, not {log.result[name]!r}"
+    return None
 
 
 def build_replay_search(spec: Request, script: Script) -> Mcts:
@@ -123,7 +113,7 @@ def build_replay_search(spec: Request, script: Script) -> Mcts:
     return replace(search, script=script)
 
 
-async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
+async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> tuple[Tree, Finish]:
     """Raises Conflict where the log lacks a result that the search asks for."""
     search = build_replay_search(log.spec, log.script)
     state, new = search.start(log.spec.problem, log.spec.seed, log.spec.limits)
@@ -144,7 +134,7 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
                 case Cluster(nodes=nodes):
                     results.append(await _group(log, state.tree, nodes, grader, texts))
                 case Finish() as finish:
-                    return Replayed(tree=state.tree, finish=finish)
+                    return state.tree, finish
                 case Cancel() | Probe() | Watch():
                     pass  # results that come too late are ignored, and MCTS asks for no others
                 case _ as other:

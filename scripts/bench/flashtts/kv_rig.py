@@ -102,7 +102,7 @@ class Rig:
         """Run one search on engines that have forgotten everything."""
         await forget_kv(self.pair)
         began = time.monotonic()
-        moves, offloads = manager.moves, manager.offloads
+        moves, offloads = manager.mover.divisions, manager.mover.offloads
         engines = self.build_engines(self._optimizations, manager)
         outcome, driver, record = await drive_search(engines, spec)
         return TimedSearch(
@@ -110,8 +110,8 @@ class Rig:
             seconds=time.monotonic() - began,
             generate_s=driver.generating.seconds,
             verify_s=driver.scoring.waiting.seconds,
-            offloads=manager.offloads - offloads,
-            moves=manager.moves - moves,
+            offloads=manager.mover.offloads - offloads,
+            moves=manager.mover.divisions - moves,
             record=record,
         )
 

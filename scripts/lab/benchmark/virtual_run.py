@@ -255,8 +255,8 @@ def simulate_run(
             verifier_cached_tokens=driver.scoring.cached_tokens,
             offload_s=offload_s,
             speculation=driver.speculation,
-            split_moves=0 if manager is None else manager.moves,
-            offloads=0 if manager is None else manager.offloads,
+            split_moves=0 if manager is None else manager.mover.divisions,
+            offloads=0 if manager is None else manager.mover.offloads,
         )
 
     return run_virtual(run())

@@ -28,7 +28,7 @@ from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.certainty.measures import hesitates
 from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
 from flashedge.runtime.drive.segments import IncrementalText
-from flashedge.runtime.thinking import Thinking, _Part
+from flashedge.runtime.thinking import Thinking
 from flashedge.search.step_rules import split_steps
 from tests.support.byte_codec import ByteCodec
 
@@ -42,7 +42,7 @@ FRAGMENTS = (
 )
 SIZES = 12_500, 25_000, 50_000
 LONG = 1_000_000
-THINKING = Thinking(begins=_Part.BEFORE)
+THINKING = Thinking(begins="before")
 
 
 def decode_in_pieces(text: str) -> None:

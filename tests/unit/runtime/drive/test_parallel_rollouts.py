@@ -97,7 +97,7 @@ async def test_drafts_are_used(parallel: int) -> None:
 async def test_moving_memory_changes_no_tree(parallel: int) -> None:
     async with managed_engines(forced=alternate) as here:
         await here.drive(with_p(parallel))
-        assert here.manager.offloads > 1
+        assert here.manager.mover.offloads > 1
     async with managed_engines() as here:
         await here.drive(with_p(parallel))
 

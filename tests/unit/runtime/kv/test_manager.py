@@ -136,14 +136,14 @@ async def test_the_split_follows_the_load_and_changes_no_tree(spec: Request) -> 
         assert {e.curves for e in run.events if isinstance(e, KvSplitChanged)} == {"a test"}
         assert run.record["generator_bytes"] == run.splits[-1][0]
         assert run.record["split_moves"] == len(run.splits) - 1
-        assert (here.manager.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
+        assert (here.manager.mover.divisions > 0) == (spec is WIDE), "8 paths fit as they stand"
 
 
 async def test_memory_moves_less_often_if_a_move_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     async def moves() -> int:
         async with managed_engines(kv_bytes=4 * ROOM.kv_bytes // 5) as here:
             await here.drive(WIDE)
-            return here.manager.moves
+            return here.manager.mover.divisions
 
     at_once, budget = await moves(), SimEngine.budget
 
@@ -174,7 +174,7 @@ async def test_both_quotas_never_exceed_the_memory(monkeypatch: pytest.MonkeyPat
 
         monkeypatch.setattr(SimEngine, "budget", watched)
         await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
-        assert here.manager.moves > 3
+        assert here.manager.mover.divisions > 3
         assert max(granted_bytes) <= ROOM.kv_bytes
 
 
@@ -189,7 +189,7 @@ async def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> N
         answer = await generate(here.shared.generator, chat)
         run, *_ = await runs
         assert answer.token_ids == expected.token_ids
-        assert here.manager.offloads > 4
+        assert here.manager.mover.offloads > 4
         assert run.count(Offloaded) > 2
         assert run.count(Restored) > 2
         moved = sum(e.saved_bytes for e in run.events if isinstance(e, Offloaded))

@@ -18,7 +18,7 @@ from flashedge.runtime.drive import event_emitter
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import DaemonTime
-from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, replay
+from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, find_difference, replay
 from flashedge.search.tree import Tree
 from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import EXITS, SPEC, run_boosted
@@ -35,7 +35,7 @@ async def replay_log(log: RunLog) -> str | None:
     grader = MathGrader()
     found = await replay(log, grader, WordGroups())
     await grader.close()
-    return found.find_difference(log)
+    return find_difference(log, *found)
 
 
 def differs(log: RunLog) -> bool:

@@ -16,10 +16,10 @@ from flashedge.errors import EngineDead
 from flashedge.events import Event, NodeScored, NodesExpanded, NodesMarked, RolloutsEnded
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import (
-    LEAST_TOKENS,
-    LOOK_S,
-    MOST_TOKENS,
-    OTHERS_LOOKS,
+    MAX_SAMPLE_TOKENS,
+    MIN_SAMPLE_TOKENS,
+    OTHERS_POLLS,
+    POLL_S,
     Boosting,
     DaemonTime,
 )
@@ -126,7 +126,7 @@ async def test_engines_are_looked_at_however_often_rollouts_end(boost: Rig) -> N
     with boost.begun("a", n=200):
         boost.engines.view = replace(IDLE, waiting=3, running=256)
         for _ in range(20):
-            await asyncio.sleep(0.4 * LOOK_S)
+            await asyncio.sleep(0.4 * POLL_S)
             boost.end_rollout("a")
         assert boost.state.reason == "requests wait in an engine"
 
@@ -138,14 +138,14 @@ async def test_a_request_waits_where_it_finds_no_room_at_two_looks(
     boost: Rig, running: int, used: int, closes: bool
 ) -> None:
     with boost.begun("a"):
-        await asyncio.sleep(1.1 * LOOK_S)
+        await asyncio.sleep(1.1 * POLL_S)
         busy = {"waiting": 3, "running": running, "blocks_used": used}
         boost.engines.view = replace(IDLE, **busy)
-        await asyncio.sleep(2 * LOOK_S)
+        await asyncio.sleep(2 * POLL_S)
         assert (boost.state.reason == "requests wait in an engine") is closes
         assert (boost.told["a"][-1] == 1) is closes
         boost.engines.view = IDLE
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
         assert boost.told["a"][-1] == 8
 
 
@@ -154,13 +154,13 @@ async def test_what_an_engine_is_just_aborting_counts_for_nobody(boost: Rig) -> 
     boost.engines.rollout_cost = make_cost(1e-3)
     boost.engines.view = replace(IDLE, running=0)
     with boost.begun("a"):
-        await asyncio.sleep(1.1 * LOOK_S)
+        await asyncio.sleep(1.1 * POLL_S)
         boosted = boost.told["a"][-1]
         assert boosted > 1
         boost.engines.view = replace(IDLE, running=20)
-        await asyncio.sleep((OTHERS_LOOKS - 1) * LOOK_S)
+        await asyncio.sleep((OTHERS_POLLS - 1) * POLL_S)
         assert boost.told["a"][-1] == boosted
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
         assert boost.told["a"][-1] < boosted
 
 
@@ -191,12 +191,12 @@ async def test_the_open_time_is_counted(boost: Rig) -> None:
         await asyncio.sleep(10.0)
         boost.end_rollout("a")
         await asyncio.sleep(30.0)
-    assert boost.boosting.running_s == pytest.approx(40.0, abs=LOOK_S)
-    assert boost.boosting.open_s == pytest.approx(30.0, abs=LOOK_S)
+    assert boost.boosting.running_s == pytest.approx(40.0, abs=POLL_S)
+    assert boost.boosting.open_s == pytest.approx(30.0, abs=POLL_S)
     await asyncio.sleep(60.0)
     with boost.join("b"):
         await asyncio.sleep(10.0)
-    assert boost.boosting.running_s == pytest.approx(50.0, abs=2 * LOOK_S)
+    assert boost.boosting.running_s == pytest.approx(50.0, abs=2 * POLL_S)
 
 
 async def test_time_between_runs_does_not_count_though_a_look_outlives_its_run(boost: Rig) -> None:
@@ -241,34 +241,34 @@ async def test_a_daemon_that_is_busy_with_each_token_closes_the_gate(boost: Rig)
     boost.engines.view = replace(IDLE, running=0)
     boost.engines.rollout_cost = replace(make_cost(0.0), shares_daemon=True)
     with boost.begun("a", n=400):
-        await asyncio.sleep(1.1 * LOOK_S)
+        await asyncio.sleep(1.1 * POLL_S)
         assert boost.told["a"][-1] == 8
         for _ in range(4):
             boost.tokens += 200
             boost.cpu_s += 200 * 0.01
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
         assert boost.told["a"][-1] == 1
         assert boost.state.reason == "more would gain too little"
 
 
 async def test_engines_are_not_asked_at_each_change(boost: Rig) -> None:
     with boost.join("a", n=400):
-        await asyncio.sleep(0.1 * LOOK_S)
+        await asyncio.sleep(0.1 * POLL_S)
         asked = boost.engines.asked
         for _ in range(20):
             boost.end_rollout("a")
-            await asyncio.sleep(0.1 * LOOK_S)
+            await asyncio.sleep(0.1 * POLL_S)
         assert 1 <= boost.engines.asked - asked <= 3
 
 
 async def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing(boost: Rig) -> None:
     boost.engines.rollout_cost = make_cost(1.0)
     with boost.begun("a", n=400):
-        await asyncio.sleep(10 * LOOK_S)
+        await asyncio.sleep(10 * POLL_S)
         assert boost.engines.asked == 0
         assert (boost.state.budget, boost.state.reason) == (1, "more would gain too little")
         boost.engines.rollout_cost = make_cost(0.0)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
         assert boost.engines.asked == 1
         assert boost.told["a"] == [1, 8]
 
@@ -278,9 +278,9 @@ async def test_chats_that_were_there_count_at_the_first_opening(boost: Rig) -> N
     boost.engines.view = replace(IDLE, running=30)
     boost.engines.rollout_cost = make_cost(4e-4)
     with boost.join("a", n=400):
-        await asyncio.sleep(10 * LOOK_S)
+        await asyncio.sleep(10 * POLL_S)
         boost.end_rollout("a")
-        await asyncio.sleep(3 * LOOK_S)
+        await asyncio.sleep(3 * POLL_S)
         assert boost.told["a"] == [1, 3]
 
 
@@ -290,18 +290,18 @@ async def test_a_pair_whose_last_run_ends_while_another_is_asked_is_harmless(boo
     with boost.begun("a", n=400):
         boost.engines = Engines(name="other")
         with boost.begun("b", n=400):
-            await asyncio.sleep(LOOK_S + 0.05)
-        await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S + 0.05)
+        await asyncio.sleep(POLL_S)
         slow.view = replace(IDLE, waiting=1, running=256)
-        await asyncio.sleep(5 * LOOK_S)
+        await asyncio.sleep(5 * POLL_S)
         assert boost.told["a"][-1] == 1
 
 
 async def test_a_run_that_joins_while_engines_are_asked_takes_what_there_is(boost: Rig) -> None:
     with boost.begun("a", n=400):
-        await asyncio.sleep(1.1 * LOOK_S)
+        await asyncio.sleep(1.1 * POLL_S)
         boost.engines.answers_in_s = 100.0
-        await asyncio.sleep(5 * LOOK_S)
+        await asyncio.sleep(5 * POLL_S)
         with boost.join("b", n=400):
             assert boost.state.reason == "the engines are being asked"
             assert sum(boost.state.runs.values()) == 8
@@ -327,12 +327,12 @@ class Daemon:
 def test_it_is_unknown_until_enough_tokens_are_drawn() -> None:
     machine = Daemon()
     machine.time.look()
-    machine.work(LEAST_TOKENS - 1, 1.0)
+    machine.work(MIN_SAMPLE_TOKENS - 1, 1.0)
     machine.time.look()
     assert machine.time.token_s == 0.0
     machine.work(1, 0.0)
     machine.time.look()
-    assert machine.time.token_s == pytest.approx(1.0 / LEAST_TOKENS)
+    assert machine.time.token_s == pytest.approx(1.0 / MIN_SAMPLE_TOKENS)
 
 
 def test_a_pause_counts_what_came_before_it_and_nothing_after_it() -> None:
@@ -349,9 +349,9 @@ def test_what_was_long_ago_is_outweighed() -> None:
     """A daemon that took 1 ms for a token takes 2 ms now."""
     machine = Daemon()
     machine.time.look()
-    machine.work(MOST_TOKENS, MOST_TOKENS * 1e-3)
+    machine.work(MAX_SAMPLE_TOKENS, MAX_SAMPLE_TOKENS * 1e-3)
     machine.time.look()
     for _ in range(5):
-        machine.work(MOST_TOKENS, MOST_TOKENS * 2e-3)
+        machine.work(MAX_SAMPLE_TOKENS, MAX_SAMPLE_TOKENS * 2e-3)
         machine.time.look()
     assert machine.time.token_s == pytest.approx(2e-3, rel=0.05)
