@@ -1,43 +1,49 @@
-"""The dashboard. Workers post messages, the handlers here own the state, panels draw it.
+"""The dashboard. Workers and handlers replace its state on one event loop, and panels draw it.
 
-Events are folded when they arrive; the screen follows at most FRAMES_PER_S times a second.
+Events are folded and drawn together, at most FRAMES_PER_S times a second.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import events, on
+from textual import events, on, work
 from textual.app import App, ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.filter import LineFilter
 from textual.message import Message
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.theme import Theme
 
 from flashedge.client.async_client import AsyncClient
+from flashedge.client.follow import RetryPolicy, follow
 from flashedge.client.run_figures import find_answer
-from flashedge.client.run_fold import Numbered
+from flashedge.client.run_view import Numbered, RunView
 from flashedge.client.words import describe_wait
 from flashedge.console import LiteralConsole
+from flashedge.errors import FlashEdgeError, RunInterrupted
 from flashedge.literal import show_in_line, show_literally
-from flashedge.tui import colours, export, feed, state
-from flashedge.tui.device import read_devices
+from flashedge.tui import colours, export, state
+from flashedge.tui.device import DeviceSample, read_devices
 from flashedge.tui.state import Dashboard
+from flashedge.tui.summary import list_strategies, parse_run, parse_status
 from flashedge.tui.widgets.answer import AnswerPanel, draw_votes
 from flashedge.tui.widgets.bars import COMMANDS, FilterLine, KeyBar, draw_status
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.dialogs import AskLine, Confirm, Draft, Help, Submit
-from flashedge.tui.widgets.event_log import EventLogPanel
+from flashedge.tui.widgets.lines import EventLogPanel
 from flashedge.tui.widgets.machine import build_machine_panels
 from flashedge.tui.widgets.panel import COMPACT, SHORT, ActingFilter, Panel, PanelGroup
 from flashedge.tui.widgets.runs import RunList
@@ -45,10 +51,25 @@ from flashedge.tui.widgets.texts import ProblemPanel, SolutionPanel, StepPanel
 
 FRAMES_PER_S = 12.0
 SAMPLE_S = 0.5
+"""Between two samples of the runs' token counts, from which the rates follow."""
+
 KEY_TIMEOUT_S = 0.5
+"""After so long the next key is handled even if the one before was not reported as handled."""
+
+POLL_S, DEVICE_POLL_S = 1.0, 2.0
+LISTED_RUNS = 50
+"""Runs of each poll: the newest."""
+
+OLDER_RUNS = 200
+"""Runs of a page that is older than the listed ones, and loaded when the user wants it."""
+
+RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
+"""The dashboard never gives up: a user may start the daemon at any time."""
+
 WIDE_COLUMNS, HUGE_COLUMNS = 100, 170
 TALL_LINES = 32
 _NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
+_Shown = Panel | RunList | BeamTree | EventLogPanel | ProblemPanel | SolutionPanel
 
 
 @dataclass
@@ -82,10 +103,10 @@ class DashboardApp(App[None]):
         self,
         daemon: AsyncClient,
         *,
-        devices: feed.ReadDevices = read_devices,
+        devices: Callable[[Sequence[str]], tuple[DeviceSample, ...]] = read_devices,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        poll_s: float = feed.POLL_S,
+        poll_s: float = POLL_S,
         theme_file: Path | None = None,
     ) -> None:
         super().__init__()
@@ -98,19 +119,19 @@ class DashboardApp(App[None]):
         self._poll_s = poll_s
         self._followed: set[str] = set()
         self._inbox: dict[str, list[Numbered]] = {}
-        self._runs, self._tree, self._step = RunList(), BeamTree(), StepPanel()
-        self._log_panel = EventLogPanel()
-        self._problem, self._solution = ProblemPanel(), SolutionPanel()
         address = daemon.base_url.removeprefix("http://")
         self._bar = Panel(lambda now, width, _: draw_status(now, width, address), id="status")
-        self._answer, self._certainty = AnswerPanel(), CertaintyPanel()
-        self._votes = Panel(draw_votes, id="votes", title="Votes")
+        self._runs, self._tree, self._step = RunList(), BeamTree(), StepPanel()
+        about = ProblemPanel(), AnswerPanel(), SolutionPanel()
+        self._question = PanelGroup(*about, id="question")
+        self._side = Panel(draw_votes, id="votes", title="Votes"), CertaintyPanel()
         machine = build_machine_panels()
-        panels = self._bar, self._answer, self._votes, self._certainty
-        self._panels: tuple[Panel, ...] = (*panels, *machine)
         self._machine = PanelGroup(*machine, id="machine")
-        self._machine.retitle("Machine")
-        self._question = PanelGroup(*(self._problem, self._answer, self._solution), id="question")
+        self._log_panel = EventLogPanel()
+        frame = self._bar, self._runs, self._tree, self._log_panel
+        self._panels: tuple[_Shown, ...] = (*frame, *about, *self._side, *machine)
+        """All but the step, which follows the cursor of the tree."""
+
         self._theme_file = theme_file
         self._typed: deque[events.Key] = deque()
         """Keys that wait until the one before them has been handled."""
@@ -131,7 +152,7 @@ class DashboardApp(App[None]):
             with Vertical(id="main"):
                 yield Vertical(self._runs, self._question, id="left")
                 yield Vertical(self._tree, self._step, id="middle")
-            yield Vertical(self._votes, self._certainty, self._machine, self._log_panel, id="side")
+            yield Vertical(*self._side, self._machine, self._log_panel, id="side")
         yield self._filter
         yield KeyBar()
 
@@ -146,7 +167,7 @@ class DashboardApp(App[None]):
         message: str,
         *,
         title: str = "",
-        severity: feed.Severity = "information",
+        severity: SeverityLevel = "information",
         timeout: float | None = None,
         markup: bool = False,
     ) -> None:
@@ -156,7 +177,7 @@ class DashboardApp(App[None]):
         super().notify(shown, title=heading, severity=severity, timeout=timeout, markup=False)
 
     async def on_event(self, event: events.Event) -> None:
-        """Make control characters visible in what the user pastes, in any field."""
+        """Queue keys, and make the control characters of pasted text visible."""
         if isinstance(event, events.Paste):
             event.text = show_literally(re.sub("\r\n?", "\n", event.text))
         if isinstance(event, events.Key) and not event.is_forwarded:
@@ -190,7 +211,7 @@ class DashboardApp(App[None]):
             self.call_later(self._handle_next_key)  # behind the change of the focus
 
     def _expect_key(self) -> None:
-        """Go on with the next key, also where a widget with the message was removed."""
+        """Go on with the next key, even if the widget that had KeyHandled was removed."""
         sent_at = self._key_sent_at
         if self._typed and (sent_at is None or time.monotonic() - sent_at > KEY_TIMEOUT_S):
             self.call_later(self._handle_next_key)
@@ -203,10 +224,8 @@ class DashboardApp(App[None]):
         self.theme = chosen if chosen in self.available_themes else colours.OURS.name
         self.theme_changed_signal.subscribe(self, self._remember_theme)
         self._runs.focus()
-        self.run_worker(feed.watch_daemon(self._daemon, self.post_message, self._poll_s))
-        self.run_worker(
-            feed.watch_devices(self._devices, lambda: self.state.cards, self.post_message)
-        )
+        self._watch_daemon()
+        self._watch_devices()
         self.set_interval(1 / FRAMES_PER_S, self.tick)
 
     def _remember_theme(self, theme: Theme) -> None:
@@ -217,17 +236,58 @@ class DashboardApp(App[None]):
         except OSError as error:
             self.notify(f"Can't remember the theme: {error.strerror}", severity="warning")
 
-    # ------------------------------------------------------------ messages of workers
+    # ------------------------------------------------------------ what the daemon sends
 
-    @on(feed.Changed)
-    def _change(self, message: feed.Changed) -> None:
-        self.state = message.change(self.state)
+    @work
+    async def _watch_daemon(self) -> None:
+        """Poll the status and the runs forever; the strategies once for each connection."""
+        failures, is_new = 0, True
+        while True:
+            try:
+                listing = self._daemon.runs(limit=LISTED_RUNS)
+                status, newest = await asyncio.gather(self._daemon.status(), listing)
+                if is_new:
+                    names = list_strategies(await self._daemon.models())
+                    self.state, is_new = replace(self.state, strategies=names), False
+            except FlashEdgeError as error:
+                failures, is_new = failures + 1, True
+                pause_s = RETRIES.pause_s(failures)
+                self.state = state.lose_daemon(self.state, error.line, pause_s)
+            else:
+                failures, pause_s = 0, self._poll_s
+                daemon, rows = parse_status(status), tuple(map(parse_run, newest["data"]))
+                self.state = state.update_daemon(
+                    self.state, daemon, rows, follow=self._is_following
+                )
+                if self._runs.filter:
+                    self._load_older()
+            await asyncio.sleep(pause_s)
 
-    @on(feed.EventsReceived)
-    def _receive_events(self, message: feed.EventsReceived) -> None:
-        if not self._inbox:
-            self.call_later(self.fold_inbox)  # behind the queued messages: one fold for all
-        self._inbox.setdefault(message.run, []).extend(message.items)
+    @work
+    async def _watch_devices(self) -> None:
+        """Sample the engines' cards forever. Reading may block, so it happens in a thread."""
+        while True:
+            devices = await asyncio.to_thread(self._devices, self.state.cards)
+            self.state = replace(self.state, devices=devices)
+            await asyncio.sleep(DEVICE_POLL_S)
+
+    @work
+    async def _follow_run(self, run: str, after: int) -> None:
+        """Receive the run's events to its end, through lost connections."""
+        is_interrupted = True
+        try:
+            async with aclosing(follow(self._daemon, run, RETRIES, after)) as pieces:
+                async for items in pieces:
+                    self._inbox.setdefault(run, []).extend(items)
+            is_interrupted = False
+        except RunInterrupted:
+            pass
+        except FlashEdgeError as error:  # the run was removed, or the key is wrong
+            self.notify(error.line, severity="warning")
+        self.fold_inbox()
+        self._followed.discard(run)
+        if is_interrupted:
+            self.state = state.interrupt_run(self.state, run)
 
     def fold_inbox(self) -> None:
         """Fold what arrived since the last fold, in one go."""
@@ -235,55 +295,30 @@ class DashboardApp(App[None]):
         for run, items in inbox.items():
             self.state = state.fold_events(self.state, run, items)
 
-    @on(feed.FollowEnded)
-    def _end_follow(self, message: feed.FollowEnded) -> None:
-        self.fold_inbox()
-        self._followed.discard(message.run)
-        if message.interrupted:
-            self.state = state.interrupt_run(self.state, message.run)
-
-    @on(feed.StatusReceived)
-    def _receive_status(self, message: feed.StatusReceived) -> None:
-        follow = self._is_following
-        self.state = state.update_daemon(self.state, message.daemon, message.runs, follow=follow)
-        if self._runs.filter:
-            self._load_older()
-
-    @on(feed.OlderReceived)
-    def _receive_older(self, message: feed.OlderReceived) -> None:
-        self._is_loading_older = False
-        self.state = state.add_older(self.state, message.runs)
-        if message.runs and self._runs.filter:
-            self._load_older()
-
     @on(RunList.EndReached)
-    def _load_older(self) -> None:
+    @work
+    async def _load_older(self) -> None:
         """Fetch a page of older runs: at the list's end, and page by page for a filter."""
         oldest = self.state.oldest
-        if self.state.has_older and oldest is not None and not self._is_loading_older:
-            self._is_loading_older = True
-            self.run_worker(feed.load_older(self._daemon, self.post_message, oldest.id))
-
-    @on(feed.RunAccepted)
-    def _show_accepted(self, message: feed.RunAccepted) -> None:
-        ended = state.end_replay(self.state)
-        self.state = state.choose(ended, message.run, follow_newest=True)
-        known = describe_wait(message.position, message.starts_in_s)
-        self.notify(f"Run {message.run} was accepted{known and ': '}{known}")
-
-    @on(feed.RunRefused)
-    def _show_refused(self, message: feed.RunRefused) -> None:
-        self._open_submit(message.draft, message.error)
-
-    @on(feed.Notice)
-    def _show_notice(self, message: feed.Notice) -> None:
-        self.notify(message.text, severity=message.severity)
+        if not self.state.has_older or oldest is None or self._is_loading_older:
+            return
+        self._is_loading_older = True
+        try:
+            page = (await self._daemon.runs(limit=OLDER_RUNS, before=oldest.id))["data"]
+        except FlashEdgeError as error:
+            page = []
+            self.notify(f"Can't list older runs: {error.line}", severity="warning")
+        self._is_loading_older = False
+        self.state = state.add_older(self.state, tuple(map(parse_run, page)))
+        if page and self._runs.filter:
+            self._load_older()
 
     # ------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """A frame: advance the replay, sample the rates, follow runs, paint changes."""
+        """A frame: fold events, advance the replay, sample the rates, follow runs, paint."""
         self._expect_key()
+        self.fold_inbox()
         now = self._clock()
         elapsed_s = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
@@ -295,30 +330,23 @@ class DashboardApp(App[None]):
             if run not in self._followed:
                 self._followed.add(run)
                 tree = self.state.trees.get(run)
-                after = tree.seq if tree is not None else 0
-                self.run_worker(feed.follow_run(self._daemon, self.post_message, run, after))
+                self._follow_run(run, tree.seq if tree is not None else 0)
         self.paint()
 
     def paint(self) -> None:
-        shown = self.state.shown
         if self.state is not self._painted:
             self._painted = self.state
-            self._runs.show(self.state)
             self._question.retitle(_title_run(self.state))
-            self._problem.show(self.state.problem)
-            self._solution.show(shown)
-            self._tree.show(shown)
-            self._log_panel.show(shown)
             devices = self.state.devices  # several cards have their names in their lines
             self._machine.retitle("Machine", devices[0].name if len(devices) == 1 else "")
             for panel in self._panels:
                 panel.show(self.state)
             self._withdraw_question()
         self._tree.follow()
-        self._step.show(shown, self._tree.selected, self.state.prediction)
+        self._step.show(self.state, self._tree.selected)
 
     def _withdraw_question(self) -> None:
-        """Close the question whether to cancel a run once that is over."""
+        """Close the question whether to cancel a run as soon as the run is over."""
         screen = self.screen_stack[-1] if self.screen_stack else None
         if isinstance(screen, Confirm) and screen.run:
             row = next((r for r in self.state.listed if r.id == screen.run), None)
@@ -331,7 +359,7 @@ class DashboardApp(App[None]):
     @on(RunList.Chosen)
     def _choose_run(self, message: RunList.Chosen) -> None:
         if message.run != self.state.chosen:
-            self.state = state.choose(state.end_replay(self.state), message.run)
+            self.state = state.choose(state.show_replay(self.state, None), message.run)
 
     def action_help(self) -> None:
         self.push_screen(Help())
@@ -378,16 +406,27 @@ class DashboardApp(App[None]):
                 yield SystemCommand(command.title, f"{command.help} ({command.key})", run)
         yield SystemCommand("Theme", "the colours; the choice is remembered", self.search_themes)
 
-    def action_submit(self) -> None:
-        self._open_submit(None)
+    def action_submit(self, draft: Draft | None = None, error: str = "") -> None:
+        """Ask for a problem. draft, error: what the daemon refused, and why."""
+        pair = self.state.daemon.pair if self.state.daemon is not None else ""
 
-    def _open_submit(self, draft: Draft | None, error: str = "") -> None:
         def submit(draft: Draft | None) -> None:
             if draft is not None:
-                self.run_worker(feed.submit_problem(self._daemon, self.post_message, draft))
+                self._submit(draft)
 
-        pair = self.state.daemon.pair if self.state.daemon is not None else ""
         self.push_screen(Submit(self.state.strategies, draft, error, pair), submit)
+
+    @work
+    async def _submit(self, draft: Draft) -> None:
+        try:
+            accepted = await self._daemon.submit(draft.build_body())
+        except FlashEdgeError as error:
+            self.action_submit(draft, error.line)
+            return
+        run = str(accepted["id"])
+        self.state = state.choose(state.show_replay(self.state, None), run, follow_newest=True)
+        known = describe_wait(accepted.get("position"), accepted.get("starts_in_s"))
+        self.notify(f"Run {run} was accepted{known and ': '}{known}")
 
     def action_cancel(self) -> None:
         run = self.state.chosen_row
@@ -397,11 +436,20 @@ class DashboardApp(App[None]):
 
         def cancel(sure: bool | None) -> None:
             if sure:
-                self.run_worker(feed.cancel_run(self._daemon, self.post_message, run.id))
+                self._cancel(run.id)
 
         self.push_screen(Confirm(f"Cancel run {run.id}?", run.id), cancel)
 
-    def action_replay(self) -> None:
+    @work
+    async def _cancel(self, run: str) -> None:
+        try:
+            found = await self._daemon.cancel(run)
+            self.notify(f"Run {run} is {found.get('status')}")
+        except FlashEdgeError as error:
+            self.notify(f"Can't cancel the run: {error.line}", severity="error")
+
+    @work
+    async def action_replay(self) -> None:
         if self.state.replay is not None and not self.state.replay.over:
             self.state = state.speed_up_replay(self.state)
             return
@@ -409,26 +457,38 @@ class DashboardApp(App[None]):
         if run is None or run.live:
             self.notify("Choose a run that is over to replay it")
             return
-        self.run_worker(feed.load_replay(self._daemon, self.post_message, run.id))
+        items: list[Numbered] = []
+        try:
+            async with aclosing(self._daemon.events(run.id)) as pieces:
+                async for piece in pieces:
+                    items.extend(piece)
+        except RunInterrupted:
+            pass  # the events that there are can be played
+        except FlashEdgeError as error:
+            self.notify(f"Can't replay the run: {error.line}", severity="error")
+            return
+        if items:
+            self.state = state.show_replay(self.state, state.build_replay(run.id, items))
+        else:
+            self.notify(f"Run {run.id} has no events to replay", severity="warning")
 
     def action_export(self) -> None:
         run = self.state.shown
         if run is None:
             self.notify("Choose a run with a tree to export it")
             return
-
-        def write(path: str | None) -> None:
-            if path is None:
-                return
-            try:
-                export.write_tree(run, Path(path).expanduser())
-            except OSError as error:
-                self.notify(f"Can't write {path}: {error.strerror}", severity="error")
-            else:
-                self.notify(f"Wrote {path}")
-
         hint = "A name that ends with .json writes JSON, any other SVG."
-        self.push_screen(AskLine("Export the tree", f"{run.id}.svg", hint), write)
+        dialog = AskLine("Export the tree", f"{run.id}.svg", hint)
+        self.push_screen(dialog, partial(self._export, run))
+
+    def _export(self, run: RunView, path: str | None) -> None:
+        if path is None:
+            return
+        try:
+            export.write_tree(run, Path(path).expanduser())
+            self.notify(f"Wrote {path}")
+        except OSError as error:
+            self.notify(f"Can't write {path}: {error.strerror}", severity="error")
 
     # ------------------------------------------------------------ the filter
 
@@ -446,18 +506,13 @@ class DashboardApp(App[None]):
         if self._filter.panel is not None or panel.filter:
             self._filter.clear_filter(panel)
         elif self.state.replay is not None:
-            self.state = state.end_replay(self.state)
+            self.state = state.show_replay(self.state, None)
 
 
 def _title_run(now: Dashboard) -> str:
     """`run-2dcea5c48dce · beam-16 · running`."""
     run, row = now.shown, now.chosen_row
-    if run is None and row is None:
-        return "Problem"
-    name = run.id if run is not None else now.chosen or ""
-    parts = [name, *([row.search] if row is not None and row.id == name else [])]
-    if run is not None:
-        parts.append(run.state)
-    elif row is not None:
-        parts.append(row.status)
-    return " · ".join(parts)
+    if run is None:
+        return "Problem" if row is None else f"{row.id} · {row.search} · {row.status}"
+    search = [row.search] if row is not None and row.id == run.id else []
+    return " · ".join([run.id, *search, run.state])

@@ -30,10 +30,9 @@ class DeviceSample:
 
 
 def read_devices(cards: Sequence[str] = ()) -> tuple[DeviceSample, ...]:
-    """Sample the cards of the engines.
+    """Sample these cards, which have the names that CUDA_VISIBLE_DEVICES uses.
 
-    cards: as CUDA_VISIBLE_DEVICES calls them; else the first card that CUDA shows, or the
-    processor.
+    Without names: the first card that CUDA shows. Without a card that can be read: the processor.
     """
     try:
         pynvml.nvmlInit()

@@ -1,19 +1,19 @@
 """Everything that the dashboard shows, as one frozen value. Every function here is pure.
 
-Runs are folds over their events (`client.run_fold`), stored ones in a replay too. The daemon's
+Runs are folds over their events (`client.run_view`), stored ones in a replay too. The daemon's
 listing and status are snapshots.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
 
 from flashedge.client.run_figures import find_answer
-from flashedge.client.run_fold import Numbered, fold, interrupt
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import Numbered, RunView, fold, interrupt
 from flashedge.events import RunFinished, StepCompleted
 from flashedge.literal import show_in_line
 from flashedge.tui.device import DeviceSample
@@ -21,10 +21,20 @@ from flashedge.tui.summary import DaemonStatus, RunRow
 from flashedge.types import STRATEGIES
 
 KEPT_S = 120.0
+"""How far back token counts are kept: more than the sparklines show."""
+
 WINDOW_S = 3.0
+"""A rate is the mean over this long, since tokens are reported in bursts."""
+
 SPEEDS = (1, 4, 16)
-_EVENT_S = 0.02  # where a run's duration is not known
+"""Of a replay: times the run's own speed."""
+
+_EVENT_S = 0.02
+"""Between two events of a replay, if the run's duration is not known."""
+
 _OTHER_WEIGHT = 1.0
+"""Of an event without tokens, in the tokens of a step."""
+
 TREES_KEPT = 4
 """A tree of 512 paths takes 2 to 3 MiB. The daemon sends an older one again."""
 
@@ -45,23 +55,25 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
-    state: str = "connecting"
-    """connecting, up or lost."""
-    error: str = ""
-    retry_in_s: float = 0.0
+class LostDaemon:
+    error: str
+    retry_in_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    run: str
     items: tuple[Numbered, ...]
     offsets_s: tuple[float, ...]
     """When each item is due, from the start."""
+    view: RunView
+    """The fold of the items that were due by now."""
     speed: int = SPEEDS[0]
     at_s: float = 0.0
-    due: int = 0
-    """Index of the next item."""
+
+    @property
+    def due(self) -> int:
+        """Index of the next item."""
+        return bisect_right(self.offsets_s, self.at_s)
 
     @property
     def over(self) -> bool:
@@ -69,13 +81,19 @@ class Replay:
 
     @property
     def total_s(self) -> float:
-        return self.offsets_s[-1] if self.offsets_s else 0.0
+        return self.offsets_s[-1]
+
+    def advance(self, elapsed_s: float) -> Replay:
+        """The replay after `elapsed_s` of the watcher's time."""
+        moved = replace(self, at_s=min(self.at_s + elapsed_s * self.speed, self.total_s))
+        return replace(moved, view=fold(self.view, self.items[self.due : moved.due]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    link: Link = field(default_factory=Link)
     daemon: DaemonStatus | None = None
+    """Its last status. None before the first one, and while it is lost."""
+    lost: LostDaemon | None = None
     strategies: tuple[str, ...] = tuple(STRATEGIES)
     """Those that the daemon serves, the user's own programs among them."""
     runs: tuple[RunRow, ...] = ()
@@ -92,13 +110,12 @@ class Dashboard:
     devices: tuple[DeviceSample, ...] = ()
     """Samples of the engines' cards, else of the processor."""
     replay: Replay | None = None
-    replayed: RunView | None = None
 
     @property
     def shown(self) -> RunView | None:
         """The replayed run, else the chosen one."""
-        if self.replayed is not None:
-            return self.replayed
+        if self.replay is not None:
+            return self.replay.view
         return self.trees.get(self.chosen) if self.chosen is not None else None
 
     @property
@@ -133,8 +150,8 @@ class Dashboard:
     @property
     def prediction(self) -> str:
         """How long a path of the shown run is predicted to be, in words."""
-        is_replay = self.replayed is not None
-        return "" if is_replay or self.chosen_row is None else self.chosen_row.prediction
+        row = self.chosen_row
+        return "" if self.replay is not None or row is None else row.prediction
 
     @property
     def rates(self) -> tuple[Rate, ...]:
@@ -161,7 +178,7 @@ class Dashboard:
 
     @property
     def shown_elapsed_s(self) -> float | None:
-        """The same of the shown run; in a replay, its own seconds."""
+        """Seconds since the shown run left the queue; in a replay, how far it has come."""
         if self.replay is not None:
             return self.replay.at_s
         return None if self.chosen_row is None else self.elapsed_s(self.chosen_row)
@@ -197,8 +214,7 @@ def update_daemon(
     elif newest is not None and follow:
         chosen = newest.id
     older = _keep_older(state, daemon, runs)
-    link = Link(state="up")
-    return replace(state, link=link, daemon=daemon, runs=ordered, older=older, chosen=chosen)
+    return replace(state, lost=None, daemon=daemon, runs=ordered, older=older, chosen=chosen)
 
 
 def add_older(state: Dashboard, page: Sequence[RunRow]) -> Dashboard:
@@ -207,8 +223,7 @@ def add_older(state: Dashboard, page: Sequence[RunRow]) -> Dashboard:
 
 
 def lose_daemon(state: Dashboard, error: str, retry_in_s: float) -> Dashboard:
-    link = Link(state="lost", error=error, retry_in_s=retry_in_s)
-    return replace(state, link=link, daemon=None)
+    return replace(state, lost=LostDaemon(error=error, retry_in_s=retry_in_s), daemon=None)
 
 
 def choose(state: Dashboard, run: str, *, follow_newest: bool = False) -> Dashboard:
@@ -240,8 +255,8 @@ def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard
     counted = {r.id for r in state.runs if r.live}
     counted |= state.samples[-1].counts.keys() if state.samples else set()
     trees = [t for t in state.trees.values() if t.id in counted]
-    if state.replayed is not None:
-        trees = [state.replayed]
+    if state.replay is not None:
+        trees = [state.replay.view]
     counts = MappingProxyType({t.id: (t.all_tokens, t.kept_tokens) for t in trees})
     samples = add_sample(state.samples, TokenSample(at_s=at_s, counts=counts))
     return replace(state, samples=samples, wall_s=wall_s)
@@ -260,28 +275,21 @@ def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> t
     A run counts from its first sample within the window. A sample gives no rate while it has runs
     of which none was sampled before.
     """
-    found = (_compute_rate(samples, index, run) for index in range(1, len(samples)))
-    return tuple(rate for rate in found if rate is not None)
-
-
-def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None) -> Rate | None:
-    now = samples[index]
-    first = index - 1
-    while first > 0 and now.at_s - samples[first - 1].at_s <= WINDOW_S:
-        first -= 1
-    elapsed_s = now.at_s - samples[first].at_s
-    if elapsed_s <= 0:
-        return None
-    counts = {name: c for name, c in now.counts.items() if run is None or name == run}
-    before = samples[first:index][::-1]  # the earliest sample of a run counts
-    earlier = {name: s.counts[name] for s in before for name in counts if name in s.counts}
-    if (counts or run is not None) and not earlier:
-        return None
-    generated, kept = (
-        sum(max(counts[name][part] - was[part], 0) for name, was in earlier.items())
-        for part in (0, 1)
-    )
-    return Rate(at_s=now.at_s, tokens_per_s=generated / elapsed_s, goodput_per_s=kept / elapsed_s)
+    rates, times = [], [sample.at_s for sample in samples]
+    for index, now in enumerate(samples[1:], start=1):
+        first = min(bisect_left(times, now.at_s - WINDOW_S), index - 1)
+        counts = {name: c for name, c in now.counts.items() if run is None or name == run}
+        before = samples[first:index][::-1]  # the earliest sample of a run counts
+        earlier = {name: s.counts[name] for s in before for name in counts if name in s.counts}
+        elapsed_s = now.at_s - times[first]
+        if elapsed_s <= 0 or ((counts or run is not None) and not earlier):
+            continue
+        generated, kept = (
+            sum(max(counts[name][part] - was[part], 0) for name, was in earlier.items()) / elapsed_s
+            for part in (0, 1)
+        )
+        rates.append(Rate(at_s=now.at_s, tokens_per_s=generated, goodput_per_s=kept))
+    return tuple(rates)
 
 
 # ---------------------------------------------------------------- replay
@@ -290,39 +298,28 @@ def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None)
 
 
 def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
+    """The run from its start. items: at least one."""
     weights = [
         float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
         for _, event in items
     ]
-    total = sum(weights) or 1.0
-    last = items[-1][1] if items else None
-    timing = last.result.get("timing") or {} if isinstance(last, RunFinished) else {}
+    total, end = sum(weights) or 1.0, items[-1][1]
+    timing = end.result.get("timing") or {} if isinstance(end, RunFinished) else {}
     length_s = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
     length_s = length_s if length_s > 0 else _EVENT_S * len(items)
     offsets = tuple(length_s * done / total for done in accumulate(weights))
-    return Replay(run=run, items=tuple(items), offsets_s=offsets)
+    return Replay(items=tuple(items), offsets_s=offsets, view=RunView(id=run))
 
 
-def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, ...]]:
-    """The replay `elapsed_s` of the watcher's time later, and the events due by then."""
-    at_s = min(replay.at_s + elapsed_s * replay.speed, replay.total_s)
-    due = replay.due
-    while due < len(replay.items) and replay.offsets_s[due] <= at_s:
-        due += 1
-    return replace(replay, at_s=at_s, due=due), replay.items[replay.due : due]
-
-
-def start_replay(state: Dashboard, run: str, items: Sequence[Numbered]) -> Dashboard:
-    begun = build_replay(run, items)
-    return replace(state, replay=begun, replayed=RunView(id=run), samples=())
+def show_replay(state: Dashboard, replay: Replay | None) -> Dashboard:
+    """Begin this replay in place of the chosen run; None ends one."""
+    return replace(state, replay=replay, samples=())
 
 
 def advance_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
-    """The replay after `elapsed_s` of the watcher's time."""
-    if state.replay is None or state.replayed is None or state.replay.over:
+    if state.replay is None or state.replay.over:
         return state
-    moved, due = advance(state.replay, elapsed_s)
-    return replace(state, replay=moved, replayed=fold(state.replayed, due))
+    return replace(state, replay=state.replay.advance(elapsed_s))
 
 
 def speed_up_replay(state: Dashboard) -> Dashboard:
@@ -333,8 +330,7 @@ def speed_up_replay(state: Dashboard) -> Dashboard:
     return replace(state, replay=replace(state.replay, speed=speed))
 
 
-def end_replay(state: Dashboard) -> Dashboard:
-    return replace(state, replay=None, replayed=None, samples=())
+# ---------------------------------------------------------------- rows and trees
 
 
 def _keep_older(
@@ -342,7 +338,7 @@ def _keep_older(
 ) -> tuple[RunRow, ...]:
     """The older runs, with those that newer ones pushed out of the snapshot `runs`.
 
-    Empty if runs were removed since the last one: which ones, a snapshot of the newest can't say.
+    Empty if runs were removed since the last snapshot, because this one does not tell which.
     """
     if not state.older or not runs:
         return ()

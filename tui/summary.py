@@ -59,6 +59,13 @@ def parse_run(data: Mapping[str, Any]) -> RunRow:
     )
 
 
+def list_strategies(models: Mapping[str, Any]) -> tuple[str, ...]:
+    """The strategies among the models' names, `pair:strategy`, of the first pair."""
+    pair, *names = [str(model["id"]) for model in models["data"]] or [""]
+    own = f"{pair}:"
+    return tuple(show_in_line(n.removeprefix(own)) for n in names if n.startswith(own))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
     state: str = "unknown"
@@ -161,7 +168,7 @@ def _parse_latency(kinds: Mapping[str, Any]) -> tuple[Latency, ...]:
 
 
 def _describe_others(pairs: Mapping[str, Any]) -> tuple[str, ...]:
-    """`ollama 3.2 GiB` of each program, once however many pairs see it."""
+    """`ollama 3.2 GiB` for each program, once even if several pairs list it."""
     found = {}
     for user in (user for pair in pairs.values() for user in pair.get("card_users") or ()):
         name, held = user.get("name") or f"process {user.get('pid')}", user.get("memory_bytes")

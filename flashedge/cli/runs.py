@@ -110,8 +110,7 @@ def show(
     """Show one run: its tree, its chosen path and its answer."""
     from flashedge.cli.solve.live_tree import render
     from flashedge.cli.solve.result import print_result
-    from flashedge.client.run_fold import fold, interrupt
-    from flashedge.client.run_view import RunView
+    from flashedge.client.run_view import RunView, fold, interrupt
 
     with _connect() as client:
         run = find_run(client, run)
@@ -367,8 +366,7 @@ def _format_lines(client: Any, run: str, found: dict[str, Any]) -> str:
 
 def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
     from flashedge.cli.solve.html_page import page
-    from flashedge.client.run_fold import fold, interrupt
-    from flashedge.client.run_view import RunView
+    from flashedge.client.run_view import RunView, fold, interrupt
 
     if found.get("status") not in OVER:
         raise Conflict(f"run {run} is {found.get('status')}", hint="export it when it is over")

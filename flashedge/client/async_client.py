@@ -10,7 +10,7 @@ import httpx
 
 from flashedge import events
 from flashedge.client import protocol
-from flashedge.client.calls import READ_TIMEOUT_S, Calls
+from flashedge.client.protocol import READ_TIMEOUT_S, Calls
 from flashedge.errors import DaemonError
 from flashedge.events import Event
 from flashedge.types import Message
@@ -111,10 +111,9 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
                 if response.is_error:
                     await response.aread()
                     protocol.parse_json_object(response)
-                rest = b""
+                reader = protocol.FrameReader()
                 async for chunk in response.aiter_bytes():
-                    whole, end, rest = (rest + chunk).rpartition(b"\n\n")
-                    if end:
-                        yield list(protocol.parse_frames([whole + end]))
+                    if frames := reader.read(chunk):
+                        yield frames
         except httpx.HTTPError as error:
             raise protocol.translate_error(error, self.base_url) from error

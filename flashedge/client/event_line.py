@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, assert_never
 
 from flashedge import events
@@ -26,22 +26,25 @@ CATEGORIES = tuple(_CATEGORIES)
 """What the lines can be filtered by. The run's start and end belong to none of them."""
 
 FEW_SCORES = 4
-"""So many consecutive scores of a level keep a line each."""
+"""Up to so many consecutive scores of a level have a line each; more share one."""
 
 
 class ScoreTally(NamedTuple):
-    """Consecutive scores of one level, through the line that carries it."""
+    """Consecutive scores of one level."""
 
     depth: int
     scored: int
     best: float
     total: float
 
+    def describe(self) -> str:
+        mean = self.total / self.scored
+        return f"level {self.depth}: {self.scored} scores, best {self.best:.2f}, mean {mean:.2f}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLine:
     seq: int
-    kind: str
     category: str
     """One of `CATEGORIES`, or "run"."""
     text: str
@@ -53,41 +56,22 @@ def category_of(event: Event) -> str:
     return next((name for name, kinds in _CATEGORIES.items() if isinstance(event, kinds)), "run")
 
 
-def tally_score(before: EventLine | None, depth: int, score: float) -> ScoreTally:
-    if before is None or before.tally is None or before.tally.depth != depth:
+def tally_score(before: ScoreTally | None, depth: int, score: float) -> ScoreTally:
+    """Add the score of a node at level `depth` to `before`, the tally of the scores right before
+    it. Another level begins a new tally."""
+    if before is None or before.depth != depth:
         return ScoreTally(depth, 1, score, score)
-    _, scored, best, total = before.tally
+    _, scored, best, total = before
     return ScoreTally(depth, scored + 1, max(best, score), total + score)
-
-
-def sum_up_scores(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
-    """The lines, with one for more than `FEW_SCORES` consecutive scores of a level, counting those
-    whose lines were dropped from the log as well."""
-    found: list[EventLine] = []
-    alone: list[EventLine] = []
-    for line in lines:
-        if alone and (line.tally is None or line.tally.scored == 1):
-            found += _sum_up(alone)
-            alone = []
-        (found if line.tally is None else alone).append(line)
-    return (*found, *_sum_up(alone))
-
-
-def _sum_up(scores: list[EventLine]) -> list[EventLine]:
-    tally = scores[-1].tally if scores else None
-    if tally is None or tally.scored <= FEW_SCORES:
-        return scores
-    mean = tally.total / tally.scored
-    text = f"level {tally.depth}: {tally.scored} scores, best {tally.best:.2f}, mean {mean:.2f}"
-    return [replace(scores[-1], text=text)]
 
 
 def describe(event: Event) -> str | None:
     """The event in a line, without its number. None for Progress, which is sent too often."""
-    return None if isinstance(event, events.Progress) else show_in_line(_describe(event))
+    text = _describe(event)
+    return None if text is None else show_in_line(text)
 
 
-def _describe(event: Event) -> str:
+def _describe(event: Event) -> str | None:
     match event:
         case events.RunStarted():
             return f"started after {event.queue_s:.1f} s in the queue"
@@ -137,5 +121,5 @@ def _describe(event: Event) -> str:
         case events.RunCancelled():
             return f"cancelled: {event.reason}"
         case events.Progress():
-            raise ValueError("progress has no line")
+            return None
     assert_never(event)

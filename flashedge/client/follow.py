@@ -17,12 +17,13 @@ from flashedge.errors import DaemonError, EngineDead, FlashEdgeError, QueueFull,
 
 if TYPE_CHECKING:
     from flashedge.client.async_client import AsyncClient
-    from flashedge.client.run_fold import Numbered
+    from flashedge.client.run_view import Numbered
 
 T = TypeVar("T")
 
 CANCEL_TIMEOUT_S = 5.0
 MIN_QUEUE_PAUSE_S = 0.05
+"""Between two tries when the daemon says that its queue is full and asks for no pause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
-"""What client and daemon send each other: headers, bodies, server-sent events, errors."""
+"""What client and daemon send each other: headers, bodies, server-sent events, errors, and the
+calls that the synchronous and the asynchronous client share."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import httpx
 
@@ -18,11 +19,17 @@ from flashedge.types import Message
 OPEN_STATUSES = ("queued", "running")
 
 LONGEST_NAME = 200
+"""Characters that the name of a client or program may have in its header."""
+
 CHAT = "/v1/chat/completions"
 CUT_REPLY = "the daemon went away in the middle of its reply"
 DONE = "[DONE]"
 """The data of the last frame of a chat's stream."""
 
+READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
+_LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
+
+Reply = TypeVar("Reply")
 _BY_CODE = {kind.code: kind for kind in errors.list_error_types()}
 
 
@@ -47,31 +54,25 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
     return headers
 
 
-def make_sendable(value: Any) -> Any:
+def make_sendable(value: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON value with `�` for half surrogates, which a text cut within a character has, and a
     command line that is not UTF-8."""
-    match value:
-        case str():
-            return join_surrogates(value)
-        case Mapping():
-            return {make_sendable(key): make_sendable(item) for key, item in value.items()}
-        case Sequence():
-            return [make_sendable(item) for item in value]
-    return value
+    sendable: dict[str, Any] = json.loads(join_surrogates(json.dumps(value, ensure_ascii=False)))
+    return sendable
 
 
 def build_chat_body(
     messages: Sequence[Message], model: str, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The body of a request that streams one reply. Options that are None are left out."""
-    body = {
+    body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": m.role, "content": m.content} for m in messages],
         "stream": True,
         "stream_options": {"include_usage": True},
         **{k: v for k, v in options.items() if v is not None},
     }
-    return dict(make_sendable(body))
+    return make_sendable(body)
 
 
 # ---------------------------------------------------------------- server-sent events
@@ -85,36 +86,27 @@ class Frame:
     """Its own id. An earlier event's does not carry over."""
 
 
-def parse_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """The frames of a stream. Comments (pings) and an incomplete last frame are dropped."""
-    event, number, data = "", None, list[str]()
-    for line in _split_lines(chunks):
-        if not line:
-            if data:
-                yield Frame(event=event or "message", data="\n".join(data), id=number)
-            event, number, data = "", None, []
-            continue
+class FrameReader:
+    """Cuts a stream into frames. Comments (pings) and an incomplete last frame are dropped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def read(self, chunk: bytes) -> list[Frame]:
+        """The frames that this chunk completes. Lines end with `\\n` or `\\r\\n`."""
+        *whole, self._rest = (self._rest + chunk.replace(b"\r", b"")).split(b"\n\n")
+        return [frame for block in whole if (frame := _parse_block(block)) is not None]
+
+
+def _parse_block(block: bytes) -> Frame | None:
+    fields: dict[str, list[str]] = {}
+    for line in block.decode("utf-8", errors="replace").split("\n"):
         name, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if name == "data":
-            data.append(value)
-        elif name == "event":
-            event = value
-        elif name == "id":
-            number = value
-
-
-def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    r"""Lines end with \n, \r\n or \r only."""
-    rest = b""
-    for chunk in chunks:
-        rest += chunk
-        is_ambiguous = rest.endswith(b"\r")  # a \n may follow in the next chunk
-        body, tail = (rest[:-1], b"\r") if is_ambiguous else (rest, b"")
-        *whole, rest = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        rest += tail
-        for line in whole:
-            yield line.decode("utf-8", errors="replace")
+        fields.setdefault(name, []).append(value.removeprefix(" "))
+    if "data" not in fields:
+        return None
+    (*_, event), (*_, number) = fields.get("event", ["message"]), fields.get("id", [None])
+    return Frame(event=event, data="\n".join(fields["data"]), id=number)
 
 
 def parse_frame(frame: Frame) -> dict[str, Any]:
@@ -155,7 +147,7 @@ class ChatPiece:
 
 
 def parse_chat_frame(frame: Frame) -> Iterator[ChatPiece]:
-    """The parts in one frame. Raises the error that it reports."""
+    """The pieces in one frame. Raises the error that it reports."""
     data = parse_frame(frame)
     if "error" in data:
         raise parse_error(data, 500)
@@ -199,19 +191,16 @@ def parse_error(body: Mapping[str, Any], status: int, retry_after_s: float = 1.0
     hint, param = fields.get("hint"), fields.get("param")
     if status in (401, 403):
         return RequestError(message, hint=hint or "set FLASHEDGE_API_KEY to the daemon's key")
-    kind = _BY_CODE.get(str(fields.get("code")))
-    if kind is QueueFull:
-        return QueueFull(message, retry_after_s=retry_after_s, hint=hint)
-    if kind is None:
-        kind = RequestError if 400 <= status < 500 else DaemonError
-    return kind(message, hint=hint, param=param)
+    other = RequestError if 400 <= status < 500 else DaemonError
+    error = _BY_CODE.get(str(fields.get("code")), other)(message, hint=hint)
+    error.param = param
+    if isinstance(error, QueueFull):
+        error.retry_after_s = retry_after_s
+    return error
 
 
 def build_run_error(failed: events.RunFailed) -> FlashEdgeError:
-    kind = _BY_CODE.get(failed.code, FlashEdgeError)
-    if kind is QueueFull:
-        return QueueFull(failed.error, retry_after_s=1.0, hint=failed.hint)
-    return kind(failed.error, hint=failed.hint)
+    return _BY_CODE.get(failed.code, FlashEdgeError)(failed.error, hint=failed.hint)
 
 
 def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
@@ -232,3 +221,78 @@ def explain_missing_end(run: str, status: object) -> DaemonError:
         f"run {run} was interrupted: the daemon stopped while it ran",
         hint=f"solve again; its events so far are kept: flashedge runs show {run}",
     )
+
+
+# ---------------------------------------------------------------- calls
+
+
+class Calls(Generic[Reply]):
+    """Each call gives the JSON object that the daemon answers, or an awaitable of it.
+
+    It raises the FlashEdgeError that the answer names, or DaemonError when the daemon can't be
+    reached.
+    """
+
+    call_timeout_s: ClassVar[float]
+
+    def _json(self, method: str, path: str, **kwargs: Any) -> Reply:
+        raise NotImplementedError
+
+    def _patient(self, read_s: float | None) -> httpx.Timeout:
+        """The timeout of a call whose answer may take `read_s`. None: any time."""
+        return httpx.Timeout(self.call_timeout_s, read=read_s)
+
+    def status(self) -> Reply:
+        return self._json("GET", "/v1/status")
+
+    def models(self) -> Reply:
+        """`{"data": [{"id", …}]}`: each pair, and each pair with each strategy, `pair:beam`."""
+        return self._json("GET", "/v1/models")
+
+    def load(self) -> Reply:
+        """Begin to load the engines. `health` tells how it goes on."""
+        return self._json("POST", "/v1/load")
+
+    def unload(self) -> Reply:
+        return self._json("POST", "/v1/unload")
+
+    def runs(
+        self,
+        *,
+        limit: int = 20,
+        before: str | None = None,
+        status: str | None = None,
+        contains: str | None = None,
+    ) -> Reply:
+        """`{"data": [summary…], "has_more": bool}`, newest first. before: only of runs older than
+        this one; contains: only of runs with this text in the problem, the answer or its path."""
+        options = {"limit": limit, "before": before, "status": status, "contains": contains}
+        query = {name: value for name, value in options.items() if value is not None}
+        return self._json("GET", "/v1/runs", params=query)
+
+    def run(self, run: str, wait_s: float = 0.0) -> Reply:
+        """The run's object, once it is over or after `wait_s`, at most half a minute."""
+        waiting: dict[str, Any] = {"params": {"wait_s": wait_s}}
+        waiting["timeout"] = self._patient(self.call_timeout_s + wait_s)
+        return self._json("GET", f"/v1/runs/{run}", **(waiting if wait_s else {}))
+
+    def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
+        """Start a run without following it: `{"id", "status", "position", …}`, once the pair is
+        loaded."""
+        sent, timeout = make_sendable(body), self._patient(_LOAD_TIMEOUT_S)
+        return self._json("POST", "/v1/runs", json=sent, headers=headers, timeout=timeout)
+
+    def repeat_run(self, run: str) -> Reply:
+        """Start a run's request once more, as a new run: `{"id", "status", "position", …}`."""
+        return self._json("POST", f"/v1/runs/{run}/repeat")
+
+    def cancel(self, run: str) -> Reply:
+        return self._json("POST", f"/v1/runs/{run}/cancel")
+
+    def delete(self, run: str) -> Reply:
+        return self._json("DELETE", f"/v1/runs/{run}")
+
+    def score(self, body: Mapping[str, Any]) -> Reply:
+        """See /v1/score. There is no limit to the time that it takes."""
+        sent = make_sendable(body)
+        return self._json("POST", "/v1/score", json=sent, timeout=self._patient(None))

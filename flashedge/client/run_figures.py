@@ -66,14 +66,14 @@ def collect_votes(view: RunView) -> tuple[Vote, ...]:
                 counts[node.answer] += 1
                 weights[node.answer] = weights.get(node.answer, 0.0) + (node.score or 0.0)
         votes = [Vote(answer=a, weight=weights[a], count=c) for a, c in counts.items()]
-    by = attrgetter(*(("weight", "count") if _weighs(view) else ("count", "weight")))
+    by = attrgetter(*(("weight", "count") if _votes_by_weight(view) else ("count", "weight")))
     return tuple(sorted(votes, key=by, reverse=True))
 
 
 def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
     """Each vote with its share in [0, 1]: of the weights where those decide, else of the paths."""
     votes = collect_votes(view)
-    by_weight = _weighs(view) and any(v.weight > 0 for v in votes)
+    by_weight = _votes_by_weight(view) and any(v.weight > 0 for v in votes)
     sizes = [v.weight if by_weight else float(v.count) for v in votes]
     total = math.fsum(sizes) or 1.0
     return tuple((vote, size / total) for vote, size in zip(votes, sizes, strict=True))
@@ -116,7 +116,7 @@ def list_warnings(view: RunView) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def _weighs(view: RunView) -> bool:
+def _votes_by_weight(view: RunView) -> bool:
     return bool(view.config.get("selection", "weighted") == "weighted")
 
 

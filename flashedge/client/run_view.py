@@ -1,16 +1,27 @@
-"""A run and its nodes as a watcher sees them (`run_fold.fold`), with words and marks for
-statuses."""
+"""A run as a watcher sees it, with words and marks for statuses, and the fold that makes this view
+of the run's numbered events, live or stored. Pure.
+
+Folding in one piece or in any chunks gives the same view. Tokens of nodes that still generate are
+kept apart (`growing`), so that a stored run, which has no Progress, ends in the very view of the
+live one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+import heapq
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, assert_never
 
-from flashedge.client.event_line import EventLine
+from flashedge import events
+from flashedge.client.event_line import FEW_SCORES, EventLine, category_of, describe, tally_score
+from flashedge.events import Event, Progress
 from flashedge.types import NodeId
 
+Numbered = tuple[int, Event]
 LOG_LINES = 400
 OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
 
@@ -82,19 +93,6 @@ class NodeView:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertaintyPoint:
-    tokens: int
-    certainty: float | None
-    answers: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExitPoint:
-    tokens: int
-    reason: str
-
-
 def _only_root() -> Mapping[NodeId, NodeView]:
     return MappingProxyType({ROOT: NodeView(id=ROOT, parent=None, status="active")})
 
@@ -123,7 +121,8 @@ class RunView:
     kept_tokens: int = 0
     level: int = 0
     """Depth of the newest expansion."""
-    certainty: tuple[CertaintyPoint, ...] = ()
+    certainty: tuple[events.CertaintyUpdated, ...] = ()
+    """Each with the tokens of the run at that moment."""
     rollouts: tuple[NodeId, ...] = ()
     futile_rollouts: int = 0
     """MCTS: further rollouts, which were cut."""
@@ -135,7 +134,7 @@ class RunView:
     boosts: int = 0
     cancelled_rollouts: int = 0
     """Rollouts that were cancelled because the run may have fewer."""
-    exit: ExitPoint | None = None
+    exit: events.EarlyExit | None = None
     config: Mapping[str, Any] = field(default_factory=_empty)
     queue_s: float = 0.0
     result: Mapping[str, Any] | None = None
@@ -203,3 +202,214 @@ class RunView:
             ids.append(node)
             node = self.nodes[node].parent
         return tuple(reversed(ids))
+
+
+# ---------------------------------------------------------------- the fold
+
+_GENERATED = MappingProxyType(
+    {"tokens": 0, "text": "", "scores": (), "score": None, "finish": "", "answer": None}
+    | {"mean_logprob": 0.0}
+)
+"""What a cancelled node loses."""
+
+
+def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
+    """The view after `items`. Events that were folded before, and of unknown nodes, change nothing.
+
+    Progress carries the number of the event before it: it counts unless a later one was folded.
+    """
+    draft = _ViewDraft(view)
+    for seq, event in items:
+        draft.apply(seq, event)
+    return draft.freeze()
+
+
+def enqueue(
+    view: RunView, run: str, position: int | None, starts_in_s: float | None = None
+) -> RunView:
+    """The daemon accepted the run; `position` runs wait before it (None: it runs)."""
+    return replace(view, id=run, position=position, starts_in_s=starts_in_s)
+
+
+def interrupt(view: RunView) -> RunView:
+    """The daemon ended under the run: no more events follow, and growing nodes are cut."""
+    if view.over:
+        return view
+    draft = _ViewDraft(view)
+    draft.end("interrupted", "the daemon stopped during the run")
+    return draft.freeze()
+
+
+class _ViewDraft:
+    """What one `fold` changes. Tables are copied when they are first written."""
+
+    def __init__(self, view: RunView) -> None:
+        self._now = SimpleNamespace(**{f.name: getattr(view, f.name) for f in fields(RunView)})
+        self._tables: dict[str, dict[Any, Any]] = {}
+        self._lines: dict[bool, deque[EventLine]] = {}
+        """The log, once a line was added: the many lines about steps (True) push out no other."""
+
+    def freeze(self) -> RunView:
+        now = self._now
+        for name, table in self._tables.items():
+            setattr(now, name, MappingProxyType(table))
+        if self._lines:
+            now.log = tuple(heapq.merge(*self._lines.values(), key=attrgetter("seq")))
+        return RunView(**vars(now))
+
+    def _write(self, name: str) -> dict[Any, Any]:
+        if name not in self._tables:
+            self._tables[name] = dict(getattr(self._now, name))
+            setattr(self._now, name, self._tables[name])
+        return self._tables[name]
+
+    def apply(self, seq: int, event: Event) -> None:
+        now, text = self._now, describe(event)
+        if seq < now.seq or (seq == now.seq and not isinstance(event, Progress)):
+            return
+        if text is not None:
+            self._note(seq, event, text)
+        match event:
+            case events.RunStarted():
+                now.state, now.position, now.starts_in_s = "running", None, None
+                now.config, now.queue_s = event.config, event.queue_s
+            case events.NodesExpanded():
+                self._expand(event)
+            case events.Progress():
+                self._grow(event)
+            case events.StepCompleted():
+                self._change(
+                    event.node,
+                    tokens=len(event.token_ids),
+                    text=event.text,
+                    finish=event.finish,
+                    answer=event.answer,
+                    mean_logprob=sum(event.logprobs) / max(1, len(event.logprobs)),
+                    status="generated",
+                )
+            case events.NodeScored():
+                self._change(event.node, scores=event.scores, score=event.score)
+                if event.node != ROOT and event.node in now.nodes:
+                    now.latest = event.node
+            case events.NodesMarked():
+                lost = _GENERATED if event.status == "cancelled" else {}
+                for node in event.nodes:
+                    self._change(node, status=event.status, **lost)
+            case events.RolloutsEnded():
+                now.rollouts = (*now.rollouts, *event.nodes)
+                now.futile_rollouts += event.futile
+            case events.RolloutsAllowed(rollouts=rollouts, of=of):
+                now.boosts += rollouts > (now.allowed[0] if now.allowed else 1)
+                now.allowed = (rollouts, of)
+            case events.RolloutsInFlight(flights=flights, cancelled=cancelled):
+                now.flights, now.cancelled_rollouts = flights, cancelled
+            case events.CertaintyUpdated():
+                point = replace(event, tokens=event.tokens or now.tokens)
+                now.certainty = (*now.certainty, point)
+            case events.EarlyExit():
+                now.exit = replace(event, tokens=event.tokens or now.tokens)
+                now.note = text
+            case events.EngineRestarted():
+                now.note = text
+            case events.PromptRead() | events.Probed():
+                pass  # in the log only: they don't change the tree
+            case events.KvSplitChanged() | events.Offloaded() | events.Restored():
+                pass  # likewise
+            case events.RunFinished():
+                now.result = event.result
+                self.end("finished")
+            case events.RunFailed():
+                self.end("failed", event.error)
+            case events.RunCancelled():
+                self.end("cancelled", event.reason)
+            case _:
+                assert_never(event)
+
+    def end(self, state: str, note: str | None = None) -> None:
+        """The run is over. Nodes that still generate are cut."""
+        now = self._now
+        now.state, now.flights, now.note = state, (), now.note if note is None else note
+        for node in [n.id for n in now.nodes.values() if n.status == "generating"]:
+            self._change(node, status=CUT)
+        self._write("growing").clear()
+        self._write("tails").clear()
+
+    def _note(self, seq: int, event: Event, text: str) -> None:
+        """Add a line to the log. It takes the place of those before it when it sums them up."""
+        now, category, counts = self._now, category_of(event), self._write("event_counts")
+        counts[category] = counts.get(category, 0) + 1
+        if not self._lines:
+            for is_step in (True, False):
+                found = (line for line in now.log if (line.category == "steps") == is_step)
+                self._lines[is_step] = deque(found, maxlen=LOG_LINES)
+        lines, tally = self._lines[category == "steps"], None
+        if isinstance(event, events.NodeScored) and event.node in now.nodes:
+            before = lines[-1].tally if lines and lines[-1].seq == now.seq else None
+            tally = tally_score(before, now.nodes[event.node].depth, event.score)
+            if tally.scored > FEW_SCORES:
+                text = tally.describe()
+                for _ in range(FEW_SCORES if tally.scored == FEW_SCORES + 1 else 1):
+                    lines.pop()
+        lines.append(EventLine(seq=seq, category=category, text=text, tally=tally))
+        now.seq = seq
+
+    def _expand(self, event: events.NodesExpanded) -> None:
+        nodes, children = self._write("nodes"), self._write("children")
+        new = [(node, index) for node, index, _ in event.children if node not in nodes]
+        children[event.parent] = (*children.get(event.parent, ()), *(node for node, _ in new))
+        self._now.level = event.depth
+        for node, index in new:
+            nodes[node] = NodeView(id=node, parent=event.parent, index=index, depth=event.depth)
+            self._now.latest = node
+
+    def _grow(self, event: Progress) -> None:
+        nodes = self._now.nodes
+        for name, pairs in (("growing", event.tokens), ("tails", event.tails)):
+            table = self._write(name)
+            for node, value in pairs:
+                if node in nodes and nodes[node].status == "generating":
+                    table[node] = value
+
+    def _change(self, node: NodeId, **fields: Any) -> None:
+        now = self._now
+        before = now.nodes.get(node)
+        if before is None:
+            return
+        after = self._write("nodes")[node] = replace(before, **fields)
+        now.tokens += after.tokens - before.tokens
+        now.kept_tokens += _kept(after) - _kept(before)
+        if after.status != "generating":
+            self._write("growing").pop(node, None)
+            self._write("tails").pop(node, None)
+
+
+def _kept(node: NodeView) -> int:
+    return node.tokens if node.status in KEPT else 0
+
+
+def build_view(result: Mapping[str, Any]) -> RunView:
+    nodes: dict[NodeId, NodeView] = {}
+    children: dict[NodeId, tuple[NodeId, ...]] = {}
+    for data in result["tree"]["nodes"]:
+        node, parent = NodeId(data["id"]), data["parent"]
+        depth = nodes[parent].depth + 1 if parent in nodes else 0
+        known = {name: data[name] for name in ("status", "tokens", "text", "score")}
+        nodes[node] = NodeView(id=node, parent=parent, depth=depth, **known)
+        if parent is not None:
+            children[parent] = (*children.get(parent, ()), node)
+    certainty = result.get("certainty")
+    tokens = sum(n.tokens for n in nodes.values())
+    answers = sum(int(v["count"]) for v in result.get("votes") or ())
+    point = events.CertaintyUpdated(tokens=tokens, certainty=certainty, answers=answers)
+    return RunView(
+        id=str(result.get("id") or ""),
+        state="finished",
+        nodes=MappingProxyType(nodes),
+        children=MappingProxyType(children),
+        tokens=tokens,
+        kept_tokens=sum(_kept(n) for n in nodes.values()),
+        level=max(n.depth for n in nodes.values()),
+        certainty=() if certainty is None else (point,),
+        config={k: result[k] for k in ("strategy", "n") if k in result},
+        result=result,
+    )

@@ -11,7 +11,7 @@ import httpx
 
 from flashedge import events
 from flashedge.client import follow, protocol
-from flashedge.client.calls import READ_TIMEOUT_S, Calls
+from flashedge.client.protocol import READ_TIMEOUT_S, Calls
 from flashedge.errors import DaemonError, RunInterrupted
 from flashedge.events import Event
 from flashedge.types import Message
@@ -148,6 +148,8 @@ class Client(Calls[dict[str, Any]]):
                 if response.is_error:
                     response.read()
                     protocol.parse_json_object(response)
-                yield from protocol.parse_frames(response.iter_bytes())
+                reader = protocol.FrameReader()
+                for chunk in response.iter_bytes():
+                    yield from reader.read(chunk)
         except httpx.HTTPError as error:
             raise protocol.translate_error(error, self.base_url) from error

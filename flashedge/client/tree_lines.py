@@ -63,12 +63,12 @@ def tree_lines(
     they match.
     """
     wanted = wanted.casefold()
-    children = _shown_children(view, hidden, wanted)
-    siblings = _shown_children(view, hidden, "") if wanted else children
+    children = _find_shown_children(view, hidden, wanted)
+    siblings = _find_shown_children(view, hidden, "") if wanted else children
     lines: list[TreeLine] = []
 
     def build_rows(parent: NodeId, below: str) -> list[_TreeRow]:
-        families = _grouped(view, children, siblings.get(parent, ()), group)
+        families = _group_siblings(view, children, siblings.get(parent, ()), group)
         if wanted:
             shown = set(children.get(parent, ()))
             families = [family for family in families if not shown.isdisjoint(family)]
@@ -113,7 +113,7 @@ def _lay_out(children: Children, families: list[tuple[NodeId, ...]], below: str)
     ]
 
 
-def _grouped(
+def _group_siblings(
     view: RunView,
     children: Children,
     siblings: tuple[NodeId, ...],
@@ -134,7 +134,7 @@ def _grouped(
     return [tuple(family) for family in families.values()]
 
 
-def _shown_children(view: RunView, hidden: frozenset[str], wanted: str) -> Children:
+def _find_shown_children(view: RunView, hidden: frozenset[str], wanted: str) -> Children:
     if not hidden and not wanted:
         return view.children
     nodes = view.nodes

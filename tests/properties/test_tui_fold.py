@@ -7,8 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.client.run_fold import Numbered, coalesce, fold
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import Numbered, RunView, fold
 from flashedge.events import Progress
 from flashedge.types import NodeId
 from tests.support.dashboard_rig import live_items, stored_items
@@ -58,7 +57,6 @@ def test_chunks_do_not_matter_at_any_moment(
     for item in items:
         one_by_one = fold(one_by_one, [item])
     assert chunked(items, cuts) == one_by_one
-    assert fold(START, coalesce(0, items)) == one_by_one
 
 
 @settings(max_examples=30, deadline=None)

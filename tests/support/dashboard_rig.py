@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge import events
-from flashedge.client.run_fold import Numbered
+from flashedge.client.run_view import Numbered
 from flashedge.errors import DaemonError, NotFound, RunInterrupted
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.device import DeviceSample

@@ -23,7 +23,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static, TextArea
 
 from flashedge import tui
-from flashedge.client.run_fold import Numbered
+from flashedge.client.run_view import Numbered
 from flashedge.errors import DaemonError, RequestError
 from flashedge.events import from_json, to_json
 from flashedge.literal import show_in_line
@@ -157,7 +157,7 @@ async def walk(texts: Sequence[str], size: tuple[int, int], folder: Path, seen: 
         await seen.look(pilot)
         await pilot.press("escape")
         daemon.go(down=True)
-        await until(pilot, lambda: app.state.link.state == "lost")
+        await until(pilot, lambda: app.state.lost)
         await pilot.pause(0.1)
         await seen.look(pilot)
 
@@ -331,8 +331,7 @@ def test_an_exported_tree_is_valid(text: str, tmp_path: Path) -> None:
     import json
     from xml.etree import ElementTree
 
-    from flashedge.client.run_fold import fold
-    from flashedge.client.run_view import RunView
+    from flashedge.client.run_view import RunView, fold
 
     run = fold(RunView(id=RUN), poison_items(rig.stored_items(), text))
     export.write_tree(run, tmp_path / "tree.svg")

@@ -15,12 +15,11 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
-from flashedge.tui import feed
-from flashedge.tui.app import DashboardApp
+from flashedge.tui.app import LISTED_RUNS, OLDER_RUNS, DashboardApp
 from flashedge.tui.widgets.bars import COMMANDS, KEYS
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import HELP, Draft, Help, Submit
-from flashedge.tui.widgets.event_log import EventLogPanel
+from flashedge.tui.widgets.lines import EventLogPanel
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.texts import StepPanel
 from tests.support import dashboard_rig as rig
@@ -129,13 +128,13 @@ async def opened_with_many(
 
 
 async def test_the_end_of_the_list_brings_older_runs() -> None:
-    kept = feed.LISTED_RUNS + feed.OLDER_RUNS + 7
+    kept = LISTED_RUNS + OLDER_RUNS + 7
     async with opened_with_many(kept) as (pilot, app, daemon, runs):
-        assert runs.border_title == f"Runs · {feed.LISTED_RUNS} of {kept}"
+        assert runs.border_title == f"Runs · {LISTED_RUNS} of {kept}"
         assert daemon.pages == []
         await pilot.press("end")
-        await until(pilot, lambda: runs.count == feed.LISTED_RUNS + feed.OLDER_RUNS)
-        assert app.state.chosen == f"run-{feed.LISTED_RUNS - 1:03}", "the cursor stays on its run"
+        await until(pilot, lambda: runs.count == LISTED_RUNS + OLDER_RUNS)
+        assert app.state.chosen == f"run-{LISTED_RUNS - 1:03}", "the cursor stays on its run"
         await pilot.press("down", "end")
         await until(pilot, lambda: runs.count == kept)
         await pilot.press("end", "down")
@@ -146,7 +145,7 @@ async def test_the_end_of_the_list_brings_older_runs() -> None:
 
 
 async def test_a_filter_looks_through_all_runs() -> None:
-    kept = feed.LISTED_RUNS + feed.OLDER_RUNS + 7
+    kept = LISTED_RUNS + OLDER_RUNS + 7
     async with opened_with_many(kept) as (pilot, app, daemon, runs):
         daemon.may_page.clear()
         await pilot.press("slash", *f"problem {kept - 1}.")
@@ -260,7 +259,7 @@ async def test_the_dialog_offers_what_the_daemon_serves() -> None:
     async with opened() as (pilot, app, daemon, _):
         daemon.strategies = ("beam", "mine")
         daemon.go(down=True)
-        await until(pilot, lambda: app.state.link.state == "lost")
+        await until(pilot, lambda: app.state.lost)
         daemon.go(down=False)
         await until(pilot, lambda: app.state.strategies == ("beam", "mine"))
         await pilot.press("s", *"2+2?", "tab", "tab", "end", "enter", "enter")

@@ -7,7 +7,6 @@ import pytest
 from flashedge.client.follow import RetryPolicy
 from flashedge.client.run_view import CUT
 from flashedge.errors import RunInterrupted
-from flashedge.tui import feed
 from flashedge.tui.widgets.beam_tree import BeamTree
 from tests.support.dashboard_rig import Clock, FakeDaemon, dashboard, live_items, summary
 from tests.tui.test_keys import until
@@ -17,7 +16,7 @@ RUN = "run-a"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "RETRIES", RetryPolicy(first_s=0.05, longest_s=0.2))
+    monkeypatch.setattr("flashedge.tui.app.RETRIES", RetryPolicy(first_s=0.05, longest_s=0.2))
 
 
 async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
@@ -29,14 +28,14 @@ async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].seq > 50)
         bar, before = app.query_one("#status"), app.state.trees[RUN]
         daemon.go(down=True)
-        await until(pilot, lambda: app.state.link.state == "lost")
+        await until(pilot, lambda: app.state.lost)
         await until(pilot, lambda: "daemon lost" in str(bar.render()))
         assert "flashedge up" in str(bar.render()) or "no daemon" in str(bar.render())
         assert app.state.trees[RUN] == before, "everything received before stays"
         daemon.logs[RUN].extend(items[100:])  # it went on meanwhile
         daemon.listing[0]["status"] = "finished"
         daemon.go(down=False)
-        await until(pilot, lambda: app.state.link.state == "up")
+        await until(pilot, lambda: app.state.daemon)
         await until(pilot, lambda: app.state.trees[RUN].over)
         assert app.state.trees[RUN].tokens == 2572
         assert daemon.asked_after[-1] == before.seq
@@ -47,10 +46,10 @@ async def test_the_dashboard_waits_for_a_daemon() -> None:
     daemon.go(down=True)
     app = dashboard(daemon, Clock())
     async with app.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda: app.state.link.state == "lost")
+        await until(pilot, lambda: app.state.lost)
         await pilot.press("c", "r", "e", "f", "p", "down", "b")
         daemon.go(down=False)
-        await until(pilot, lambda: app.state.link.state == "up")
+        await until(pilot, lambda: app.state.daemon)
 
 
 async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:

@@ -11,8 +11,7 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from flashedge.client.run_fold import fold
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import RunView, fold
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit

@@ -28,7 +28,7 @@ CHOSEN = "★"
 
 LABEL, INTERIM = "Answer", "Best so far"
 _SHORT = 24
-"""A longer answer stands in lines of its own, above its figures."""
+"""Characters. A longer answer stands in lines of its own, below its figures."""
 
 
 class AnswerPanel(Panel):
@@ -52,7 +52,8 @@ class AnswerPanel(Panel):
 
 
 def draw_answer(run: RunView, label: str, answer: str, width: int, height: int) -> list[Text]:
-    """The answer, set off, and the figures that support it, in about `height` lines."""
+    """The answer, set off, and the figures that support it, in at most `height` lines, but always
+    two of a long answer."""
     text = show_in_line(answer)
     chip = Text(f" {text} ", style=f"bold reverse {SCALE[-1]}" if run.over else "bold reverse")
     figures = _list_figures(run, answer)

@@ -22,16 +22,16 @@ from flashedge.types import USUAL_POLICY
 
 def draw_status(state: Dashboard, width: int, address: str) -> Text:
     name = Text("FlashEdge ", style="bold")
-    link, daemon = state.link, state.daemon
+    lost, daemon = state.lost, state.daemon
     if state.replay is not None:
         text = Text.assemble(name, _draw_replay(state.replay))
-        if link.state == "lost":
+        if lost is not None:
             text.append("  daemon lost", style="bold reverse")
         hint = "  r speed, esc closes"
         return text.append(hint if len(text) + len(hint) <= width else "", style=DIM)
-    if link.state == "lost":
-        retry = f" daemon lost, next try in {link.retry_in_s:g} s "
-        error = Text(show_in_line(link.error), style=DIM)
+    if lost is not None:
+        retry = f" daemon lost, next try in {lost.retry_in_s:g} s "
+        error = Text(show_in_line(lost.error), style=DIM)
         return _stack(name, [Text(retry, style="bold reverse"), error], width)
     if daemon is None:
         return name.append(f"connecting to {address}", style=f"not bold {DIM}")
@@ -59,10 +59,9 @@ def _stack(name: Text, parts: list[Text], width: int) -> Text:
 def _draw_replay(replay: Replay) -> Text:
     part = replay.at_s / replay.total_s if replay.total_s else 1.0
     end = " end" if replay.over else ""
-    return Text.assemble(
-        (f" REPLAY {replay.speed}× ", "bold reverse"),
-        f" {replay.run} {draw_track(part, 12)} {replay.at_s:.1f} of {replay.total_s:.1f} s{end}",
-    )
+    at = f"{replay.at_s:.1f} of {replay.total_s:.1f} s{end}"
+    speed = f" REPLAY {replay.speed}× ", "bold reverse"
+    return Text.assemble(speed, f" {replay.view.id} {draw_track(part, 12)} {at}")
 
 
 # ---------------------------------------------------------------- the filter

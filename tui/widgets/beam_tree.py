@@ -16,13 +16,17 @@ from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
 from flashedge.tui.colours import DIM, SCALE, draw_score
+from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.lines import LineList
 from flashedge.types import NodeId
 
 BEST = "★"
 FOLLOW_FRAMES = 4
-_WHOLE = 12
-"""Cells of a growing path's tail that are worth showing."""
+"""Frames between two moves to the followed node, and between two layouts for new texts."""
+
+_NO_RUN = RunView()
+_LEAST_TAIL = 12
+"""Cells: a shorter piece of a growing path's end is not worth showing."""
 
 
 def group_key(run: RunView, node: NodeView) -> Hashable:
@@ -50,7 +54,7 @@ class BeamTree(LineList):
         self.filter = ""
         self.following = True
         self.shows_dropped = True
-        self._run: RunView | None = None
+        self._run = _NO_RUN
         self.items: tuple[TreeLine, ...] = ()
         self._places: dict[NodeId, int] = {}
         self._matches: tuple[int, ...] = ()
@@ -60,16 +64,22 @@ class BeamTree(LineList):
         self._best: frozenset[NodeId] = frozenset()
         self._figures: MctsFigures | None = None
         self._shape: tuple[object, ...] = ()
-        self._texts: tuple[object, object] = ({}, {})  # nodes and tails of the last layout
+        """What decided the lines at the last layout."""
+
+        self._texts: tuple[object, object] = ({}, {})
+        """Nodes and tails at the last layout."""
+
         self._frames = self._layout_frames = FOLLOW_FRAMES
+        """Frames since the last move and since the last layout."""
+
         self._selected: NodeId | None = None
 
     @property
     def empty(self) -> str:
         if self.filter:
             return f"nothing matches /{self.filter}"
-        is_over = self._run is not None and self._run.over
-        return "no tree: the run ended before its first step" if is_over else "no tree yet"
+        ended = "no tree: the run ended before its first step"
+        return ended if self._run.over else "no tree yet"
 
     @property
     def selected(self) -> NodeId | None:
@@ -81,10 +91,11 @@ class BeamTree(LineList):
 
     # ------------------------------------------------------------ drawing
 
-    def show(self, run: RunView | None) -> None:
+    def show(self, state: Dashboard) -> None:
+        run = state.shown or _NO_RUN
         if run is self._run:
             return
-        if run is None or self._run is None or run.id != self._run.id or run.seq < self._run.seq:
+        if run.id != self._run.id or run.seq < self._run.seq:
             self._collapsed = frozenset()
             self.following = True
         self._run = run
@@ -95,12 +106,6 @@ class BeamTree(LineList):
         may join lines; that waits for up to FOLLOW_FRAMES frames."""
         run, selected = self._run, self.selected
         self._selected = selected
-        if run is None:
-            self.items, self._places, self._shape, self._texts = (), {}, (), ({}, {})
-            self._matches = ()
-            self._show_title()
-            self.update_lines()
-            return
         self._best = frozenset(run.path(run.best))
         self._figures = MctsFigures(run) if run.rollouts else None
         shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
@@ -131,10 +136,10 @@ class BeamTree(LineList):
         self._layout_frames += 1
         if self._has_new_texts:
             self.draw()
-        if not self.following or self._run is None or self._frames < FOLLOW_FRAMES:
+        if not self.following or self._frames < FOLLOW_FRAMES:
             return
-        target = self._find_target(self._run)
-        if target is not None and (target != self.selected or not self.in_sight):
+        target = self._find_target()
+        if target is not None and (target != self.selected or not self.is_in_sight):
             self._frames = 0
             self._selected = target
             self.put_cursor(self._places[target], centre=True)
@@ -143,13 +148,13 @@ class BeamTree(LineList):
     @property
     def _has_new_texts(self) -> bool:
         """Whether texts changed since the last layout, and that was some frames ago."""
-        if self._run is None or self._layout_frames < FOLLOW_FRAMES:
-            return False
         nodes, tails = self._texts
-        return self._run.nodes is not nodes or self._run.tails is not tails
+        is_new = self._run.nodes is not nodes or self._run.tails is not tails
+        return is_new and self._layout_frames >= FOLLOW_FRAMES
 
-    def _find_target(self, run: RunView) -> NodeId | None:
+    def _find_target(self) -> NodeId | None:
         """The followed node: the newest one, at the end the best path's."""
+        run = self._run
         node = run.best if run.over else run.latest
         while node is not None and node not in self._places:
             node = run.nodes[node].parent
@@ -168,7 +173,6 @@ class BeamTree(LineList):
         self.retitle(" · ".join(parts))
 
     def line(self, index: int, width: int) -> Text:
-        assert self._run is not None, "lines are those of a run"
         line = self.items[index]
         node = self._run.nodes[line.node]
         best = not self._best.isdisjoint(line.members)
@@ -199,7 +203,6 @@ class BeamTree(LineList):
 
     def _words(self, node: NodeView, room: int) -> str:
         """The node's text; while it grows, its tokens and the end of its text."""
-        assert self._run is not None
         if node.text:
             return show_in_line(node.text)
         if node.status == CUT:
@@ -210,7 +213,7 @@ class BeamTree(LineList):
         tokens = format_count(count, "token") if count else "generating"
         tail = show_in_line(self._run.tails.get(node.id, ""))
         left = room - len(tokens) - 2
-        return f"{tokens} …{tail[-left:]}" if tail and left > _WHOLE else tokens
+        return f"{tokens} …{tail[-left:]}" if tail and left > _LEAST_TAIL else tokens
 
     # ------------------------------------------------------------ keys
 
@@ -253,7 +256,7 @@ class BeamTree(LineList):
     def action_fold(self, shut: bool) -> None:
         """Collapse the selected node, or its parent when it has nothing below; or expand it."""
         node, run = self.selected, self._run
-        if node is None or run is None:
+        if node is None:
             return
         self.following = False
         if shut and not run.children.get(node):
@@ -264,7 +267,7 @@ class BeamTree(LineList):
         self.draw()
 
     def action_best(self) -> None:
-        best = self._run.best if self._run is not None else None
+        best = self._run.best
         if best in self._places:
             self._go(self._places[best])
             self._selected = best

@@ -159,10 +159,8 @@ def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> lis
             grid[row][at] = ("│", DIM)
         grid[low][at + (cells > 1 and top == low)] = (MEAN, SCALE[0])
         grid[top][at] = (BEST, SCALE[-1])
-    texts = []
-    for row, marks in enumerate(grid):
-        label = {0: "1.0", rows - 1: f"{floor:.1f}"}.get(row, "")
-        texts.append(Text.assemble((f"{label:>3} │", DIM), *marks))
+    labels = {0: "1.0", rows - 1: f"{floor:.1f}"}
+    texts = [Text.assemble(_draw_label(labels.get(i)), *marks) for i, marks in enumerate(grid)]
     axis = "".join(f"{level.depth:<{cells}}"[:cells] for level in shown) if cells > 2 else ""
     texts.append(Text(f"    └{axis or f'levels {shown[0].depth} to {shown[-1].depth}'}", style=DIM))
     last = shown[-1]
@@ -200,13 +198,11 @@ def draw_chart(run: RunView, width: int, height: int) -> list[Text]:
     if run.exit is not None:
         column = min(int(run.exit.tokens / span * (columns - 1)), columns - 1)
         grid[row_of(points[-1][1])][column] = EXIT
-    texts = []
-    for row, cells in enumerate(grid):
-        label = {0: "1.0", rows - 1: "0.0", (rows - 1) // 2: "0.5"}.get(row, "")
-        if row == (rows - 1) // 2 and (rows - 1) % 2:
-            label = ""
-        text = Text(f"{label:>3} │" if label else "    │", style=DIM)
-        text.append("".join(cells), style=SCALE[-1])
-        texts.append(text)
-    axis = f"    └0{f'{span:,} tokens':>{columns - 1}}"
-    return [*texts, Text(axis, style=DIM)]
+    labels = {0: "1.0", rows - 1: "0.0", (rows - 1) / 2: "0.5"}  # the middle has a row, or not
+    lines = (("".join(cells), SCALE[-1]) for cells in grid)
+    texts = [Text.assemble(_draw_label(labels.get(i)), line) for i, line in enumerate(lines)]
+    return [*texts, Text(f"    └0{f'{span:,} tokens':>{columns - 1}}", style=DIM)]
+
+
+def _draw_label(label: str | None) -> tuple[str, str]:
+    return f"{label or '':>3} │", DIM

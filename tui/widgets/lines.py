@@ -1,4 +1,4 @@
-"""A list of lines with a cursor. Only visible lines are drawn."""
+"""A list of lines with a cursor, which draws only the visible ones, and the list of events."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from flashedge.client.event_line import CATEGORIES, EventLine
+from flashedge.client.run_view import RunView
 from flashedge.console import show_text
 from flashedge.literal import show_in_line
 from flashedge.tui.colours import DIM
+from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import LiteralTitles
 
 CURSOR = "▸"
@@ -85,7 +88,7 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
     # ------------------------------------------------------------ the cursor
 
     @property
-    def in_sight(self) -> bool:
+    def is_in_sight(self) -> bool:
         above = self.scroll_offset.y
         return above <= self.cursor < above + self.scrollable_content_region.height
 
@@ -122,3 +125,59 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
     def on_resize(self) -> None:
         self.update_lines()
         self.put_cursor(self.cursor)
+
+
+# ---------------------------------------------------------------- events
+
+_LOUD = ("run", "errors")
+FILTERS = ("all", *CATEGORIES)
+
+
+class EventLogPanel(LineList):
+    """The shown run's events, the newest last. It stays at its end until the cursor is moved away
+    from it."""
+
+    def __init__(self) -> None:
+        super().__init__(id="log")
+        self.category = FILTERS[0]
+        self._view = RunView()
+        self.items: tuple[EventLine, ...] = ()
+        self._show_title()
+
+    @property
+    def empty(self) -> str:
+        return "no events"
+
+    def show(self, state: Dashboard) -> None:
+        view = state.shown or RunView()
+        if view.log is self._view.log and view.id == self._view.id:
+            return
+        at_end = self.cursor >= self.count - 1 or view.id != self._view.id
+        self._view = view
+        self._filter(to_end=at_end)
+
+    def next_category(self) -> None:
+        self.category = FILTERS[(FILTERS.index(self.category) + 1) % len(FILTERS)]
+        self._filter(to_end=True)
+
+    def _filter(self, *, to_end: bool) -> None:
+        shown = (*CATEGORIES, "run") if self.category == FILTERS[0] else (self.category,)
+        self.items = tuple(line for line in self._view.log if line.category in shown)
+        self._show_title()
+        self.update_lines()
+        if to_end:
+            self.put_cursor(self.count - 1)
+
+    def _show_title(self) -> None:
+        counts = self._view.event_counts
+        shown = self.category if self.category != FILTERS[0] else f"all {sum(counts.values())}"
+        summary = " · ".join(f"{counts[c]} {c}" for c in CATEGORIES if counts.get(c))
+        filters = f"{summary} · v filters" if summary else "v filters"
+        self.retitle(f"Events · {shown}", filters)
+
+    def line(self, index: int, width: int) -> Text:
+        entry = self.items[index]
+        text = Text(f"{entry.seq:>5} ", style=DIM)
+        text.append(entry.text, style="bold" if entry.category in _LOUD else "")
+        text.truncate(width, overflow="ellipsis")
+        return text

@@ -11,19 +11,20 @@ from flashedge.tui.colours import DIM, SCALE, WARNING, draw_meter, draw_sparklin
 from flashedge.tui.device import DeviceSample
 from flashedge.tui.state import Dashboard
 from flashedge.tui.summary import DaemonStatus, EngineStatus
-from flashedge.tui.widgets.panel import COMPACT, Panel, dim_line, label_line, plain, stack_lines
+from flashedge.tui.widgets.panel import LABEL_CELLS, Panel, dim_line, label_line, plain, stack_lines
 
 _QUIET = 0.05
 """An engine that uses less than this share of its KV memory has little to show."""
 
 _FULL = 0.8
+"""From this share on, an engine's KV memory takes a line of a small terminal."""
 
 
 def build_machine_panels() -> tuple[Panel, ...]:
     return (
         Panel(draw_rates, id="rates"),
-        LatencyPanel(),
-        Panel(draw_memory, id="memory", is_quiet=_has_room),
+        Panel(draw_latency, id="latency", is_quiet=_hides_latency),
+        Panel(draw_memory, id="memory", is_quiet=_hides_memory),
         Panel(draw_devices, id="device"),
     )
 
@@ -41,10 +42,10 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
     if height > 1 and now is None and not any(drawn):
         return dim_line("Tokens/s", "–")
     if height < 2:
-        history = draw_sparkline(drawn, max(width - 11 - 34, 0))
+        history = draw_sparkline(drawn, max(width - LABEL_CELLS - 34, 0))
         figures = f"{generated:>7}  goodput {kept:>7}  "
         return label_line("Tokens/s", figures, Text(history, style=SCALE[0]))
-    room, top = max(width - 11 - 8, 1), max(drawn, default=0.0)
+    room, top = max(width - LABEL_CELLS - 8, 1), max(drawn, default=0.0)
     useful = draw_sparkline([rate.goodput_per_s for rate in rates], room, top)
     whole = draw_sparkline(drawn, room, top)
     return stack_lines(
@@ -56,26 +57,11 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
 # ---------------------------------------------------------------- latency
 
 
-class LatencyPanel(Panel):
-    """How fast the last requests were, and the prefix cache's hits. Takes no line in a small
-    terminal, nor while the daemon has answered nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            lambda state, width, height: stack_lines(*_draw_latency(state, width)[:height]),
-            id="latency",
-        )
-
-    def show(self, state: Dashboard) -> None:
-        if self.is_attached:
-            self.display = not self.screen.has_class(COMPACT) and bool(_draw_latency(state, 80))
-        super().show(state)
-
-
-def _draw_latency(state: Dashboard, width: int) -> list[Text]:
+def draw_latency(state: Dashboard, width: int, height: int) -> Text:
+    """How fast the last requests were, and the prefix cache's hits; nothing without requests."""
     daemon = state.daemon
     if daemon is None:
-        return []
+        return Text()
     names = {"run": "search"}
     first = [(names.get(one.kind, one.kind), one.first_token_s) for one in daemon.latency]
     each = [(names.get(one.kind, one.kind), one.token_s) for one in daemon.latency if one.token_s]
@@ -86,7 +72,12 @@ def _draw_latency(state: Dashboard, width: int) -> list[Text]:
         for name, engine in _list_engines(daemon)
         if engine.cache_hits is not None
     ]
-    return [*lines, label_line("Cache hits", "  ".join(hits))] if hits else lines
+    lines += [label_line("Cache hits", "  ".join(hits))] if hits else []
+    return stack_lines(*lines[:height])
+
+
+def _hides_latency(state: Dashboard, is_small: bool) -> bool:
+    return is_small or not draw_latency(state, 80, 1)
 
 
 def _draw_times(
@@ -96,7 +87,7 @@ def _draw_times(
     parts = [
         f"{name} {scale * half:.3g}, p90 {scale * most:.3g} {unit}" for name, (half, most) in times
     ]
-    while len(parts) > 1 and 11 + len(" · ".join(parts)) > width:
+    while len(parts) > 1 and LABEL_CELLS + len(" · ".join(parts)) > width:
         parts.pop()
     return label_line(label, " · ".join(parts))
 
@@ -104,9 +95,9 @@ def _draw_times(
 # ---------------------------------------------------------------- KV memory
 
 
-def _has_room(state: Dashboard) -> bool:
+def _hides_memory(state: Dashboard, is_small: bool) -> bool:
     engines = _list_engines(state.daemon)
-    return all(e.state == "ready" and e.kv_used < _FULL for _, e in engines)
+    return is_small and all(e.state == "ready" and e.kv_used < _FULL for _, e in engines)
 
 
 def draw_memory(state: Dashboard, width: int, height: int) -> Text:
@@ -118,7 +109,7 @@ def draw_memory(state: Dashboard, width: int, height: int) -> Text:
     if height > 1 and not idle:
         return stack_lines(
             *(_draw_engine(name, engine, width) for name, engine in engines),
-            label_line("KV split", plain(_draw_split(daemon, max(width - 11 - 10, 4)))),
+            label_line("KV split", plain(_draw_split(daemon, max(width - LABEL_CELLS - 10, 4)))),
         )
     cells = 8 if width > 60 else 0
     parts = [_draw_briefly(name, engine, cells) for name, engine in engines]
@@ -191,7 +182,7 @@ def draw_devices(state: Dashboard, width: int, height: int) -> Text:
 
 def _draw_used(label: str, part: float, figures: str, width: int, longest: int = 0) -> Text:
     """A meter and its figures. longest: those of the line that has most."""
-    room = max(width - 11 - max(len(figures), longest), 4)
+    room = max(width - LABEL_CELLS - max(len(figures), longest), 4)
     return label_line(label, plain(draw_meter(part, room)), figures)
 
 

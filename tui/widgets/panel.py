@@ -32,7 +32,7 @@ _DROPPED: Mapping[int, str | None] = {
     **dict.fromkeys((*ACTING, ord("\t"), ord("\n"))),
     **dict.fromkeys(HALVES, "�"),
 }
-"""Keeps the width of a line: all but the halves have none."""
+"""What takes the place of a character. A line keeps its width: only the halves have one."""
 
 _CONSOLE = LiteralConsole(width=80)
 
@@ -82,9 +82,10 @@ class Panel(LiteralTitles, Widget):
         *,
         id: str,
         title: str = "",
-        is_quiet: Callable[[Dashboard], bool] = lambda state: False,
+        is_quiet: Callable[[Dashboard, bool], bool] = lambda state, is_small: False,
     ) -> None:
-        """is_quiet: whether it has nothing to say, so that it takes no line of a small terminal."""
+        """is_quiet: whether the panel takes no line, which may depend on whether the terminal is
+        small."""
         super().__init__(id=id)
         self.retitle(title)
         self._draw_text, self._is_quiet = draw, is_quiet
@@ -95,7 +96,7 @@ class Panel(LiteralTitles, Widget):
         self._state = state
         if not self.is_attached:
             return
-        self.set_class(self.screen.has_class(COMPACT) and self._is_quiet(state), "quiet")
+        self.set_class(self._is_quiet(state, self.screen.has_class(COMPACT)), "quiet")
         if not self.display or not self.size.width:
             return
         limit = self.styles.max_height
@@ -124,7 +125,7 @@ def shorten(text: str, width: int) -> str:
 
 
 def plain(text: Text | str) -> Text:
-    """Within a bold line."""
+    """The text without the bold style of the line that it becomes a part of."""
     return Text.assemble(text, style="not bold")
 
 
@@ -135,9 +136,12 @@ def stack_lines(*parts: Text) -> Text:
     return text
 
 
+LABEL_CELLS = 11
+
+
 def label_line(label: str, *parts: str | Text) -> Text:
-    """`label` in eleven cells, then the parts."""
-    text = Text(f"{label:<11}", style="bold", no_wrap=True, overflow="ellipsis")
+    """`label` in LABEL_CELLS cells, then the parts."""
+    text = Text(f"{label:<{LABEL_CELLS}}", style="bold", no_wrap=True, overflow="ellipsis")
     for part in parts:
         text.append_text(part if isinstance(part, Text) else Text(part, style="not bold"))
     return text

@@ -34,9 +34,11 @@ LEAST_PROBLEM = 28
 """Cells that the problem has at least: figures are left off for it, the least telling first."""
 
 _SPARE = ("rate", "search", "tokens")
+"""Columns in the order in which they are left off."""
+
 _GAP = 2
-_TOLD_APART = 12
-"""Cells of a problem's beginning that stay where it is shown from a later place on."""
+_KEPT_BEGIN = 12
+"""Cells of a problem's beginning that stay when its middle is left out."""
 
 
 class RunCells(NamedTuple):
@@ -159,9 +161,9 @@ class RunList(LineList):
     def _draw_problem(self, run: RunRow, room: int) -> Text:
         """The problem's beginning; where another one begins alike, from where they differ."""
         text, same = run.problem, self._shared.get(run.problem, 0)
-        if len(text) > room and same > room - _TOLD_APART:
+        if len(text) > room and same > room - _KEPT_BEGIN:
             begin = text.rfind(" ", 0, same) + 1
-            text = f"{text[:_TOLD_APART].rsplit(' ', 1)[0]}… {text[begin:]}"
+            text = f"{text[:_KEPT_BEGIN].rsplit(' ', 1)[0]}… {text[begin:]}"
         shown = Text(text, "bold" if run.live else "")
         shown.truncate(room, overflow="ellipsis", pad=True)
         return shown

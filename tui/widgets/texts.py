@@ -13,6 +13,7 @@ from flashedge.client.words import format_count
 from flashedge.console import show_text
 from flashedge.literal import show_in_line, show_literally
 from flashedge.tui.colours import DIM, score_colour
+from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import COMPACT, SHORT, LiteralTitles
 from flashedge.types import NodeId
 
@@ -42,9 +43,9 @@ class ProblemPanel(TextPanel):
         super().__init__("problem")
         self._problem = ""
 
-    def show(self, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
+    def show(self, state: Dashboard) -> None:
+        if state.problem != self._problem:
+            self._problem = state.problem
             self.scroll_home(animate=False)
         self._draw()
 
@@ -84,10 +85,10 @@ class SolutionPanel(TextPanel):
     def __init__(self) -> None:
         super().__init__("solution")
 
-    def show(self, run: RunView | None) -> None:
+    def show(self, state: Dashboard) -> None:
         if not self.display:
             return
-        run = run or RunView()
+        run = state.shown or RunView()
         path = run.path(run.best)
         if not self.has_changed(run.id, path, run.over):
             return
@@ -103,7 +104,8 @@ class StepPanel(TextPanel):
         self.text = ""
         """The marked node's text, as it is shown. Empty without a node."""
 
-    def show(self, run: RunView | None, selected: NodeId | None, prediction: str = "") -> None:
+    def show(self, state: Dashboard, selected: NodeId | None) -> None:
+        run, prediction = state.shown, state.prediction
         node = run.nodes.get(selected) if run is not None and selected is not None else None
         if run is None or node is None:
             if self.has_changed(None):

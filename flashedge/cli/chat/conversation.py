@@ -139,7 +139,7 @@ class Conversation:
         if self._last is None:
             raise RequestError("no search yet", hint="type /search beam-16, then a question")
         from flashedge.cli.solve.live_tree import render
-        from flashedge.client.run_fold import build_view
+        from flashedge.client.run_view import build_view
 
         console = output.stdout()
         console.print(render(build_view(self._last), width=console.width))

@@ -108,8 +108,7 @@ def follow_run(
     from flashedge import events
     from flashedge.client import sync_client as remote
     from flashedge.client.protocol import build_run_error
-    from flashedge.client.run_fold import enqueue, fold
-    from flashedge.client.run_view import RunView
+    from flashedge.client.run_view import RunView, enqueue, fold
 
     view = RunView()
     try:

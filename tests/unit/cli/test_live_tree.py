@@ -14,8 +14,7 @@ from rich.console import Console
 
 from flashedge import events
 from flashedge.cli.solve.live_tree import render
-from flashedge.client.run_fold import build_view, enqueue, fold, interrupt
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import RunView, build_view, enqueue, fold, interrupt
 from flashedge.events import Event
 from tests.support.dashboard_rig import MCTS, live_items
 from tests.support.made_run import build_step

@@ -13,8 +13,7 @@ import pytest
 
 from flashedge.cli import daemon as daemon_commands
 from flashedge.cli.solve.html_page import page
-from flashedge.client.run_fold import fold
-from flashedge.client.run_view import CUT, MEANINGS, RunView
+from flashedge.client.run_view import CUT, MEANINGS, RunView, fold
 from flashedge.client.words import describe_distrust
 from flashedge.daemon import control
 from flashedge.errors import ConfigError

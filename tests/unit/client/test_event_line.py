@@ -9,10 +9,9 @@ from rich.console import Console
 
 from flashedge import events
 from flashedge.cli.solve.live_tree import render
-from flashedge.client.event_line import FEW_SCORES, describe, sum_up_scores
+from flashedge.client.event_line import FEW_SCORES, describe
 from flashedge.client.run_figures import describe_flights, describe_progress, flights_through
-from flashedge.client.run_fold import fold
-from flashedge.client.run_view import LOG_LINES, ROOT, RunView
+from flashedge.client.run_view import LOG_LINES, ROOT, RunView, fold
 from flashedge.client.words import describe_wait, format_duration
 from flashedge.events import Event
 from flashedge.types import NodeId
@@ -23,7 +22,7 @@ from tests.support.made_run import build_score as score
 
 def texts(story: list[Event]) -> list[str]:
     view = fold(RunView(), list(enumerate(story, 1)))
-    return [line.text for line in sum_up_scores(view.log)]
+    return [line.text for line in view.log]
 
 
 def test_many_scores_of_a_level_share_a_line() -> None:
@@ -51,11 +50,14 @@ def test_scores_of_two_levels_in_a_row_stay_apart() -> None:
     ]
 
 
-def test_scores_that_left_the_log_still_count() -> None:
+def test_a_level_of_any_size_takes_one_line_of_the_log() -> None:
     many = LOG_LINES + 100
     story: list[Event] = [level(ROOT, 1, *range(1, many + 1))]
     story += [score(node, 0.9 if node == 1 else 0.5) for node in range(1, many + 1)]
-    assert texts(story) == [f"level 1: {many} scores, best 0.90, mean 0.50"]
+    assert texts(story) == [
+        f"node 0: {many} children from 1",
+        f"level 1: {many} scores, best 0.90, mean 0.50",
+    ]
     view, items = RunView(), list(enumerate(story, 1))
     for at in range(0, len(items), 7):
         view = fold(view, items[at : at + 7])

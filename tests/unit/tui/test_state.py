@@ -22,8 +22,7 @@ from flashedge.client.run_figures import (
     rollout_values,
     vote_shares,
 )
-from flashedge.client.run_fold import coalesce, fold, interrupt
-from flashedge.client.run_view import CUT, LOG_LINES, ROOT, RunView
+from flashedge.client.run_view import CUT, LOG_LINES, ROOT, RunView, fold, interrupt
 from flashedge.client.tree_lines import MAX_LEAD, tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.strategies.mcts import logprob_priors
@@ -76,7 +75,9 @@ def test_a_recorded_run_ends_as_its_result_says() -> None:
     assert run.best == result["choice"]
     assert "".join(run.nodes[n].text for n in run.path(run.best)) == result["text"]
     assert run.certainty[-1].certainty == pytest.approx(result["certainty"])
-    assert [e.seq for e in run.log] == [n for n, _ in stored_items()]
+    alone = [n for n, e in stored_items() if not isinstance(e, events.NodeScored)]
+    assert [e.seq for e in run.log if e.tally is None] == alone
+    assert sum(run.event_counts.values()) == len(stored_items())
 
 
 def test_progress_stands_apart_from_committed_tokens() -> None:
@@ -104,17 +105,6 @@ def test_events_of_the_past_and_of_unknown_nodes_change_no_tree() -> None:
     marked = events.NodesMarked(status="pruned", nodes=(NodeId(9),))
     after = fold(run, [(4, step(77, 5)), (5, marked)])
     assert (after.nodes, after.tokens) == (run.nodes, 5)
-
-
-def test_superseded_progress_is_dropped_before_it_costs() -> None:
-    one, two = NodeId(1), NodeId(2)
-    items = [
-        (1, events.Progress(tokens=((one, 1), (two, 1)))),
-        (1, events.Progress(tokens=((one, 2), (two, 2)))),
-        (2, step(1, 5)),
-        (2, events.Progress(tokens=((two, 3),))),
-    ]
-    assert coalesce(1, items) == [(1, events.Progress(tokens=((one, 2),))), *items[2:]]
 
 
 def test_goodput_counts_what_the_search_keeps() -> None:
@@ -407,10 +397,11 @@ def test_a_replay_gives_every_event_once(speed: int) -> None:
     items = stored_items()
     played, given = replace(state.build_replay("r", items), speed=speed), []
     while not played.over:
-        played, due = state.advance(played, 0.05)
-        given += due
+        before, played = played, played.advance(0.05)
+        given += items[before.due : played.due]
+        assert played.view == fold(RunView(id="r"), given)
     assert given == items
-    assert state.advance(played, 5.0)[1] == ()
+    assert played.advance(5.0).view == played.view
     timing = items[-1][1].result["timing"]  # type: ignore[union-attr]
     assert played.total_s == pytest.approx(timing["total_s"] - timing["queue_s"])
     assert list(played.offsets_s) == sorted(played.offsets_s)

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from flashedge.cli.solve.html_page import page
-from flashedge.client.run_fold import fold
-from flashedge.client.run_view import RunView
+from flashedge.client.run_view import RunView, fold
 from flashedge.errors import StoreError
 from flashedge.events import CertaintyUpdated, RunFailed
 from flashedge.runtime.records import schema
