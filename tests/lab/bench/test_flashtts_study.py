@@ -25,6 +25,7 @@ from scripts.bench.flashtts.study import (
     choose_problem_count,
     climb_ladder,
     format_gain,
+    format_table,
 )
 from scripts.lab.benchmark.ladder import RUNGS
 from scripts.lab.sim.model import StepTrace, TraceRow
@@ -117,6 +118,16 @@ def test_the_summary_is_of_all_cells() -> None:
     assert told["mean_gain_over_suffix"] == 1
     assert told["verifier_latency_cut"] == 0.5
     assert told["generator_latency_cut"] == 0
+
+
+def test_a_table() -> None:
+    assert format_table(("a", "b"), [(1, "x")], "c").splitlines() == [
+        "**c**",
+        "",
+        "| a | b |",
+        "|---|---|",
+        "| 1 | x |",
+    ]
 
 
 # ---------------------------------------------------------------- single questions

@@ -260,3 +260,9 @@ def test_a_long_prompt_keeps_its_end_and_a_pretrained_encoder_reads_the_text(
     write_embedder(tmp_path)
     model = TextModel(replace(TINY, checkpoint=tmp_path))
     assert isinstance(model.predict(long), LogT)
+
+
+@pytest.mark.parametrize("script", [fits, prediction_error])
+def test_every_script_says_how_it_is_called(script: object) -> None:
+    name = str(getattr(script, "__name__", ""))
+    assert f"python -m {name}" in (script.__doc__ or "")

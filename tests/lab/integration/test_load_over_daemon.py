@@ -42,13 +42,16 @@ def test_a_mixed_load(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:
 def test_ctrl_c_cancels_the_open_runs(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:
     problems = write(tmp_path / "problems.jsonl", '{"problem": "How many are left of 9?"}\n')
     times = write(tmp_path / "times.txt", "0\n0\n0\n50\n")
+    records = tmp_path / "out" / "programs.jsonl"
     process = start_cli(
-        *("bench", "load", "--problems", problems, "--arrivals", times, "--mix", "search=1"),
-        *("--n", "512", "--output", str(tmp_path / "out")),
+        *("bench", "load", "--problems", problems, "--arrivals", times, "--n", "512"),
+        *("--output", str(records.parent)),
     )
-    wait_for(lambda: list_runs("running"))
+    wait_for(lambda: list_runs("running") and records.read_text().count("\n") > 1)  # a chat ended
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
+    assert "interrupted after" in err
     assert "the same command resumes" in err
+    assert "1 of 1 program finished" in out
     wait_for(lambda: not list_runs("running") and not list_runs("queued"))

@@ -77,6 +77,15 @@ def test_threads_wake_the_loop_and_cost_no_virtual_time() -> None:
     assert run_virtual(main()) == 0.0
 
 
+def test_errors_are_raised() -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run_virtual(main())
+
+
 def test_the_policy_creates_virtual_loops() -> None:
     loop = VirtualTimePolicy().new_event_loop()
     try:

@@ -118,6 +118,7 @@ async def test_a_step_takes_its_estimated_time(
     request = ask(generator, problem, max_tokens=10)
     await generate(generator, request)
     assert generator.steps == 10
+    assert "(simulated)" in repr(generator)
     assert loop.time() == pytest.approx(generator.busy_s)
     shares = [(0, len(request.token_ids))]
     shares += [(len(request.token_ids) + i, 1) for i in range(9)]

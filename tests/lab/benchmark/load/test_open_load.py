@@ -99,6 +99,10 @@ def test_an_interrupt_ends_open_programs() -> None:
     assert desk.left == [1]
 
 
+def test_nothing_to_do() -> None:
+    assert run([], Desk()) == []
+
+
 # ---------------------------------------------------------------- over HTTP
 
 PROBLEMS = [
