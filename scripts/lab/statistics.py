@@ -93,7 +93,9 @@ def pearson(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def kendall(left: Sequence[float], right: Sequence[float]) -> float:
-    """Rank correlation tau-b, which allows ties; NaN when one side is constant."""
+    """Rank correlation tau-b, which allows ties; NaN when one side is constant or empty."""
+    if len(left) < 2:
+        return math.nan  # scipy would warn
     from scipy.stats import kendalltau
 
     return float(kendalltau(left, right).statistic)

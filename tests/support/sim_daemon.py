@@ -39,14 +39,7 @@ class SimulatedPair:
         self.stock_generator, self.stock_verifier = self._engines()
 
     def _engines(self) -> Any:
-        return simulated_pair(
-            self._model,
-            generator=TINY,
-            verifier=TINY,
-            generator_kv_bytes=1 << 20,
-            verifier_kv_bytes=1 << 20,
-            max_model_len=1024,
-        )
+        return simulated_pair(self._model, TINY, TINY, kv_bytes=1 << 20, max_model_len=1024)
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...

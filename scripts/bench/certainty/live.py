@@ -31,7 +31,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import LabelledProblem, read_labelled
-from scripts.lab.evaluation.measure import run_to_end
+from scripts.lab.runs import solve_and_delete
 from scripts.lab.statistics import mean
 
 
@@ -84,7 +84,9 @@ async def measure(
 
             async def solve(problem: LabelledProblem, body: Mapping[str, Any]) -> Row:
                 start = time.perf_counter()
-                result = await run_to_end(client, {**settings, "problem": problem.text, **body})
+                result = await solve_and_delete(
+                    client, {**settings, "problem": problem.text, **body}
+                )
                 seconds = time.perf_counter() - start
                 usage, answer = result["usage"], result["answer"]
                 right = answer is not None and await grader.equal(answer, problem.answer)

@@ -23,7 +23,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.files.problems import read_labelled
-from scripts.lab.evaluation.measure import run_to_end
+from scripts.lab.runs import solve_and_delete
 from scripts.lab.statistics import mean
 
 SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed": {}}
@@ -50,7 +50,7 @@ async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
                     for side in sorted(SIDES, reverse=problem.index % 2 == 1):
                         start = time.perf_counter()
                         request = {**body, "early_exit": False, "options": dict(SIDES[side])}
-                        results[side] = await run_to_end(client, request)
+                        results[side] = await solve_and_delete(client, request)
                         seconds[side].append(time.perf_counter() - start)
                     chains = [r["completions"][0]["token_ids"] for r in results.values()]
                     equal += chains[0] == chains[1]

@@ -26,7 +26,7 @@ from scripts.bench.determinism.token_runner import (
     make_scheduler,
 )
 from scripts.lab.benchmark.devices import CARDS, OVERHEADS
-from scripts.lab.sim.engine_loop import estimate_sums_s
+from scripts.lab.sim.engine_loop import estimate_step_s
 
 CARD = CARDS["rtx4090"]
 OVERHEAD = "typical"
@@ -125,21 +125,10 @@ class PricedEngine:
     def price(self, output: Any) -> float:
         """Seconds of a step."""
         counts = output.num_scheduled_tokens
-        attended = tokens = 0.0
-        for name, new in counts.items():
-            context = find_start(output, name)
-            attended += new * (context + (new + 1) / 2)
-            tokens += context + new
+        shares = [(find_start(output, name), new) for name, new in counts.items()]
         replay_pass = find_pass(output)
-        rows = sum(counts.values()) if replay_pass is None else replay_pass.rows
-        step_s = estimate_sums_s(
-            self.device,
-            self.model,
-            attended=attended,
-            new=float(rows),
-            tokens=tokens,
-            count=float(len(counts)),
-        )
+        padding = 0 if replay_pass is None else replay_pass.rows - sum(counts.values())
+        step_s = estimate_step_s(self.device, self.model, shares, padding)
         return step_s + (0.0 if replay_pass is None else EAGER_S)
 
 

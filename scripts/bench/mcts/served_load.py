@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,16 +12,15 @@ import httpx
 import psutil
 
 from flashedge import events
-from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.config import load_config
 from flashedge.daemon import control
-from flashedge.runtime.run import create_run_id
 from scripts.bench.daemon import Daemon
 from scripts.bench.mcts.forgetful_daemon import ROUTE
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.variants import BRANCHING, VARIANTS
 from scripts.lab.benchmark.live import grade_pairs
+from scripts.lab.runs import solve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,30 +44,24 @@ def build_body(variant: str, row: Mapping[str, str], seed: int, n: int) -> dict[
 
 async def _serve(client: AsyncClient, body: Mapping[str, Any], at: Arrival) -> SearchRecord:
     """Run one search to its end. Its answer's place says whether it is right: not yet graded."""
-    now, run = asyncio.get_running_loop().time, create_run_id()
-    arrived_s, started_s, boosts = now(), None, 0
-    result: Mapping[str, Any] | None = None
-    await client.submit({**body, "id": run})
-    async with aclosing(follow.follow(client, run, follow.UNATTENDED)) as pieces:
-        async for piece in pieces:
-            for _, event in piece:
-                match event:
-                    case events.RunStarted():
-                        started_s = now()
-                    case events.RolloutsAllowed(rollouts=rollouts):
-                        boosts += rollouts > 1
-                    case events.RunFinished(result=found):
-                        result = found
-                    case _:
-                        pass
-    if result is None:
-        raise SystemExit(f"run {run} has no result")
+    now = asyncio.get_running_loop().time
+    arrived_s, started_s, boosts = now(), now(), 0
+
+    def watch(event: events.Event) -> None:
+        nonlocal started_s, boosts
+        match event:
+            case events.RunStarted():
+                started_s = now()
+            case events.RolloutsAllowed(rollouts=rollouts):
+                boosts += rollouts > 1
+
+    result = await solve(client, body, watch)
     latency_s = now() - arrived_s
     usage = result["usage"]
     return SearchRecord(
         problem=at.number,
         arrived_s=at.at_s,
-        wait_s=0.0 if started_s is None else started_s - arrived_s,
+        wait_s=started_s - arrived_s,
         latency_s=latency_s,
         tokens=usage["tree_tokens"] + usage["cancelled_tokens"],
         right=False,

@@ -18,12 +18,7 @@ from flashedge.scheduling.programs.program import Kind
 from flashedge.types import USUAL_POLICY
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.scheduling.study import compare_paired, estimate_mean
-from scripts.lab.benchmark.load.plan import (
-    PlannedProgram,
-    RecordedArrivals,
-    parse_mix,
-    plan_programs,
-)
+from scripts.lab.benchmark.load.plan import Arrivals, PlannedProgram, parse_mix, plan_programs
 from scripts.lab.benchmark.load.slo import (
     TARGET,
     Slo,
@@ -120,7 +115,7 @@ def plan(
     for _ in range(programs):
         now_s += draw.expovariate(1.0) / rate
         times.append(now_s)
-    arrivals = RecordedArrivals(times_s=tuple(times))
+    arrivals = Arrivals(times_s=tuple(times))
     return plan_programs(
         arrivals,
         parse_mix(mix),

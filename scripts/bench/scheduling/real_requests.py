@@ -138,13 +138,9 @@ class Serving:
             with suppress(asyncio.CancelledError):
                 await ordering
             await self._generator.rank_programs([])
-        return Timings(
-            arrived_s=np.asarray(arrived_s, dtype=np.float64),
-            started_s=self._first_s,
-            first_token_s=self._first_s,
-            finished_s=self._finished_s,
-            output_tokens=self._load.output_tokens,
-        )
+        arrived = np.asarray(arrived_s, dtype=np.float64)
+        waits_s, latencies_s = self._first_s - arrived, self._finished_s - arrived
+        return Timings(arrived, waits_s, waits_s, latencies_s, self._load.output_tokens)
 
     async def _serve(self, number: int, now: Callable[[], float]) -> None:
         generator, tokens = self._generator, int(self._load.output_tokens[number])

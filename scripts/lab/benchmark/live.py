@@ -19,15 +19,15 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from flashedge import events
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.client.protocol import build_run_error
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
-from flashedge.errors import ConfigError, RequestError
+from flashedge.errors import ConfigError
 from flashedge.files.problems import FileProblem
 from flashedge.sizes import parse_size
 from flashedge.types import NodeId
 from scripts.lab.benchmark.ladder import SUFFIX, Rung, compute_goodput
+from scripts.lab.runs import find_result
 from scripts.lab.statistics import bootstrap, interval, mean
 
 P = TypeVar("P", int, int | str)
@@ -93,12 +93,8 @@ def time_run(
                 began = clock()
             case events.NodesMarked(status="complete", nodes=nodes):
                 done_s.update(dict.fromkeys(nodes, clock() - began))
-            case events.RunFinished(result=result):
-                return _build_live_run(result, done_s, clock() - began, key)
-            case events.RunFailed() as failed:
-                raise build_run_error(failed)
-            case events.RunCancelled(reason=reason):
-                raise RequestError(f"a run of the benchmark was cancelled: {reason}")
+        if (result := find_result(event)) is not None:
+            return _build_live_run(result, done_s, clock() - began, key)
     raise AssertionError("a stream of events ends with a terminal one")
 
 

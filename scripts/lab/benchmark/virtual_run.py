@@ -20,7 +20,7 @@ from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
-from flashedge.types import NodeId, Speculation
+from flashedge.types import NodeId, Speculation, TokenIds
 from scripts.lab.benchmark.ladder import Rung, compute_goodput
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig, SimEngine
@@ -78,48 +78,61 @@ class VirtualPair:
     def build(cls, setup: Setup, trace: StepTrace) -> VirtualPair:
         """Build the engines on the running loop."""
         gate = asyncio.Lock() if setup.verifier_device is None else None
-        generator = SimulatedGenerator(
-            _build_config(setup, setup.device, setup.generator, setup.limits[0]),
-            SimModel(trace, common=setup.common),
-            gate=gate,
-        )
+        generating = _build_config(setup, setup.device, setup.generator, setup.limits[0])
+        generator = SimulatedGenerator(generating, SimModel(trace, common=setup.common), gate=gate)
         device = setup.verifier_device or setup.device
-        config = _build_config(setup, device, setup.verifier, setup.limits[1])
+        scoring = _build_config(setup, device, setup.verifier, setup.limits[1])
         return cls(
             generator=generator,
-            verifier=SimulatedVerifier(config, gate=gate),
+            verifier=SimulatedVerifier(scoring, gate=gate),
             stock_generator=generator,
-            stock_verifier=SimulatedStockVerifier(config, gate=gate),
+            stock_verifier=SimulatedStockVerifier(scoring, gate=gate),
         )
 
 
-def build_manager(
-    setup: Setup, link: HostLink | None, generator: SimulatedGenerator, verifier: SimulatedVerifier
-) -> KvManager:
-    """Build the product's own manager with the costs of the simulated device."""
-    generating, verifying = (
-        RooflineCurve(device=engine.config.device, shape=engine.config.shape)
-        for engine in (generator, verifier)
+def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
+    flat = setup.flat_batch
+    if flat is None:
+        curve = RooflineCurve(device=device, shape=shape).decode_at(TYPICAL_CONTEXT)
+        flat = find_flat_batch(curve, setup.max_num_seqs)
+    return SimConfig(
+        shape=shape,
+        kv_bytes=setup.kv_bytes,
+        device=device,
+        block_tokens=setup.block_tokens,
+        max_model_len=limit,
+        max_num_seqs=setup.max_num_seqs,
+        stream_interval=CHUNK_TOKENS,
+        host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
+        flat_batch=flat,
+        unmeasured_batch=setup.max_num_seqs,  # by the paper's rule, where the flat batch is 0
     )
+
+
+def _build_manager(setup: Setup, link: HostLink | None, pair: VirtualPair) -> KvManager:
+    """Build the product's own manager with the costs of the simulated device."""
+    configs = pair.generator.config, pair.verifier.config
+    generating, scoring = (RooflineCurve(device=c.device, shape=c.shape) for c in configs)
     curves = Curves(
         generator=generating,
-        verifier=verifying,
+        verifier=scoring,
         link_bytes_per_s=0.0 if link is None else link.bytes_per_s,
         source="the simulated device",
     )
     costs = [
         EngineCost(
             curve=curve,
-            kv_bytes_per_token=engine.config.shape.kv_bytes_per_token,
-            block_tokens=engine.config.block_tokens,
+            kv_bytes_per_token=config.shape.kv_bytes_per_token,
+            block_tokens=config.block_tokens,
             max_batch=setup.max_num_seqs,
-            least_bytes=-(-engine.max_model_len // engine.config.block_tokens)
-            * engine.config.block_bytes,
+            least_bytes=-(-config.max_model_len // config.block_tokens) * config.block_bytes,
         )
-        for curve, engine in ((generating, generator), (verifying, verifier))
+        for curve, config in zip((generating, scoring), configs, strict=True)
     ]
     return KvManager(
-        generator, verifier, (costs[0], costs[1]), curves, kv_bytes=setup.kv_bytes, link=link
+        *(pair.generator, pair.verifier, (costs[0], costs[1]), curves),
+        kv_bytes=setup.kv_bytes,
+        link=link,
     )
 
 
@@ -133,30 +146,20 @@ async def start_pair(
     manager = None
     if optimizations.kv_split:
         link = setup.link if optimizations.offload else None
-        manager = build_manager(setup, link, pair.generator, pair.verifier)
+        manager = _build_manager(setup, link, pair)
         await manager.start()
     engines = build_engines(optimizations, pair, grader=IntegerGrader(), kv_manager=manager)
     return pair, manager, engines
 
 
-def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
-    flat = setup.flat_batch
-    if flat is None:
-        flat = find_flat_batch(
-            RooflineCurve(device=device, shape=shape).decode_at(TYPICAL_CONTEXT), setup.max_num_seqs
-        )
-    return SimConfig(
-        shape=shape,
-        kv_bytes=setup.kv_bytes,
-        device=device,
-        block_tokens=setup.block_tokens,
-        max_model_len=limit,
-        max_num_seqs=setup.max_num_seqs,
-        stream_interval=CHUNK_TOKENS,
-        host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
-        flat_batch=flat,
-        unmeasured_batch=setup.max_num_seqs,  # by the paper's rule, where the flat batch is 0
-    )
+async def drive(
+    engines: Engines, spec: Request, prompt: TokenIds, note: Callable[[Event], None]
+) -> tuple[Driver, Tree]:
+    """Run the search to its end with the product's driver, which knows what it cost."""
+    with engines.join_kv(note, len(prompt)) as memory:
+        search = build_search(spec)
+        driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
+        return driver, (await driver.run()).tree
 
 
 OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
@@ -231,10 +234,7 @@ def simulate_run(
                     offload_s += seconds
 
         prompt = pair.generator.codec.encode_chat(spec.problem.messages)
-        with engines.join_kv(note, len(prompt)) as memory:
-            search = build_search(spec)
-            driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
-            tree = (await driver.run()).tree
+        driver, tree = await drive(engines, spec, prompt, note)
         if manager is not None:
             await manager.stop()
         views = [

@@ -16,7 +16,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.errors import DaemonError
-from scripts.lab.cli import load
+from scripts.lab.cli import load, option
 from scripts.lab.cli.evaluate import parse_widths
 
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -33,47 +33,34 @@ app = typer.Typer(
 
 @app.command()
 def flashtts(
-    problems: Annotated[
-        Path, typer.Option(metavar="FILE", help="JSON lines of problem (and answer).")
-    ],
+    problems: Annotated[Path, option("FILE", "JSON lines of problem (and answer).")],
     pair: Annotated[
-        str | None,
-        typer.Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+        str | None, option("PAIR", "Pair to measure.", show_default="the setting `pair`")
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Use the first N problems.")] = 4,
-    n: Annotated[
-        str, typer.Option("--n", "-n", metavar="N,N", help="Paths to complete, with commas.")
-    ] = "4,16",
+    limit: Annotated[int, option("N", "Use the first N problems.", min=1)] = 4,
+    n: Annotated[str, option("N,N", "Paths to complete, with commas.", "--n", "-n")] = "4,16",
     rungs: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="Rungs to run besides the stock loop: suffix, +P, +P+M, +P+M+S, +lookahead, …",
+        option(
+            "NAME,NAME",
+            "Rungs to run besides the stock loop: suffix, +P, +P+M, +P+M+S, +lookahead, …",
         ),
     ] = None,
     kv: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE,SIZE",
-            help="KV memory of both engines together: plan (the pair's), 64MiB, …",
-        ),
+        str, option("SIZE,SIZE", "KV memory of both engines together: plan (the pair's), 64MiB, …")
     ] = "plan",
-    rounds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Repeat everything N times, in turn.")
-    ] = 1,
+    rounds: Annotated[int, option("N", "Repeat everything N times, in turn.", min=1)] = 1,
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="Search strategy.", autocompletion=complete_strategy)
+        str, option("NAME", "Search strategy.", autocompletion=complete_strategy)
     ] = "beam",
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the searches.")] = 0,
+    seed: Annotated[int, option("N", "Seed of the searches.", min=0)] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="FOLDER",
-            help="Folder for the runs and the report. The same command resumes.",
+        option(
+            "FOLDER", "Folder for the runs and the report. The same command resumes.", "--output"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, option(None, "Print JSON.", "--json")] = False,
 ) -> None:
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""
     from flashedge.daemon.files import find_holder
@@ -174,9 +161,7 @@ def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
     return (
         row["n"],
         row["rung"],
-        f"{row['latency_s']:.2f} s",
-        f"{row['generator_s']:.2f} s",
-        f"{row['verifier_s']:.2f} s",
+        *(f"{row[name]:.2f} s" for name in ("latency_s", "generator_s", "verifier_s")),
         f"{row['goodput']:.1f}",
         _format_gain(row["goodput_gain"]),
         _format_gain(row["gain_over_suffix"]),

@@ -17,6 +17,7 @@ from flashedge.files.journal import Journal
 from flashedge.files.problems import LabelledProblem, file_digest, read_labelled
 from flashedge.models.folders import pair_fingerprint, resolve_model
 from flashedge.models.registry import find_pair
+from scripts.lab.cli import option
 
 if TYPE_CHECKING:
     from scripts.lab.evaluation.records import ProblemRecord, Settings
@@ -28,34 +29,22 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def evaluate(
-    problems: Annotated[
-        Path, typer.Option(metavar="FILE", help="JSON lines of problem and answer.")
-    ],
+    problems: Annotated[Path, option("FILE", "JSON lines of problem and answer.")],
     pair: Annotated[
         str | None,
         typer.Argument(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")
-    ] = None,
-    n: Annotated[
-        str, typer.Option("--n", "-n", metavar="N,N", help="Chains and paths, with commas.")
-    ] = "4,16",
-    temperature: Annotated[
-        float, typer.Option(metavar="X", min=0.0, max=2.0, help="Sampling temperature.")
-    ] = 0.8,
-    seed: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The same seed gives the same chains.")
-    ] = 0,
+    limit: Annotated[int | None, option("N", "Use only the first N problems.", min=1)] = None,
+    n: Annotated[str, option("N,N", "Chains and paths, with commas.", "--n", "-n")] = "4,16",
+    temperature: Annotated[float, option("X", "Sampling temperature.", min=0.0, max=2.0)] = 0.8,
+    seed: Annotated[int, option("N", "The same seed gives the same chains.", min=0)] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--output",
-            metavar="FOLDER",
-            help="Folder for the records and the report. The same command resumes.",
+        option(
+            "FOLDER", "Folder for the records and the report. The same command resumes.", "--output"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: Annotated[bool, option(None, "Print the report as JSON.", "--json")] = False,
 ) -> None:
     """Measure a pair on problems with known answers: sampling, votes, search, verifier.
 

@@ -6,14 +6,11 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
@@ -22,15 +19,18 @@ from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.types import POLICY_NAMES
+from scripts.lab.cli import option
+from scripts.lab.cli.simulate import GPU, PAIR
 
 if TYPE_CHECKING:
     from scripts.lab.benchmark.load.plan import PlannedProgram
     from scripts.lab.benchmark.load.slo import Slo
     from scripts.lab.benchmark.load.timings import ProgramRecord
+    from scripts.lab.benchmark.simulate import Question
 
 PROGRAMS, REPORT = "programs.jsonl", "report.json"
 DEFAULT_N = 8
-SIMULATED_PAIR, GPU, SIMULATED_PROBLEMS = "math-1.5b+skywork-1.5b", "rtx4090", 40
+SIMULATED_PROBLEMS = 40
 EPILOG = """\
 [bold]Examples[/]
   flashedge bench load --rate 2 --minutes 1 --problems problems.jsonl
@@ -43,12 +43,8 @@ its queue. Ctrl-C keeps what has finished.
 """
 
 
-def _option(panel: str, metavar: str | None, text: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **more)
-
-
 _load, _programs, _deadlines, _card, _output = (
-    partial(_option, panel)
+    partial(option, rich_help_panel=panel)
     for panel in ("Load", "Programs", "Deadlines", "Simulated card", "Output")
 )
 
@@ -173,6 +169,7 @@ def load(
     )
     from scripts.lab.benchmark.load.slo import Slo, read_factors
     from scripts.lab.benchmark.load.timings import ProgramRecord
+    from scripts.lab.benchmark.simulate import Question
 
     search_name, paths = parse_strategy_flags(strategy, n)
     process, shares = choose_arrivals(arrivals, rate), parse_mix(mix)
@@ -203,33 +200,26 @@ def load(
         "strategy": search_name,
         "n": width,
     }
-    if simulated:
-        for flag, given in (("problems", problems), ("output", folder), ("max-tokens", max_tokens)):
-            if given is not None:
-                raise RequestError(
-                    f"--{flag} has no meaning with --simulated",
-                    hint=f"leave --{flag} out",
-                    param=flag.replace("-", "_"),
-                )
-        if policy is not None and policy not in POLICY_NAMES:
-            known = ", ".join(POLICY_NAMES)
+    needless = {"problems": problems, "output": folder, "max-tokens": max_tokens}
+    for flag, given in (needless if simulated else {"gpu": gpu, "policy": policy}).items():
+        if given is not None:
             raise RequestError(
-                f"there is no policy {policy!r}", hint=f"known: {known}", param="policy"
+                f"--{flag} {'has no meaning with' if simulated else 'needs'} --simulated",
+                hint=f"leave --{flag} out" if simulated else "add --simulated",
+                param=flag.replace("-", "_"),
             )
-        config = load_config()
-        config = replace(config, scheduling_policy=policy or config.scheduling_policy)
-        asked_of = {
-            "gpu": gpu or GPU,
-            "pair": pair or SIMULATED_PAIR,
-            "strategy": search_name or strategy,
-            "n": width,
-            "problems": limit or SIMULATED_PROBLEMS,
-        }
-        _simulate(asked_of, config, plan, deadlines, about, as_json)
+    if simulated:
+        question = Question(
+            gpu=gpu or GPU,
+            pair=pair or PAIR,
+            strategy=search_name or strategy,
+            n=width,
+            problems=limit or SIMULATED_PROBLEMS,
+            share=None,
+        )
+        config = load_config({"scheduling_policy": policy})
+        _simulate(question, config, plan, deadlines, about, as_json)
         return
-    for flag, value in (("gpu", gpu), ("policy", policy)):
-        if value is not None:
-            raise RequestError(f"--{flag} needs --simulated", hint="add --simulated", param=flag)
     if problems is None:
         raise RequestError(
             "there are no problems to ask",
@@ -263,15 +253,12 @@ def load(
         records = [kept.records[p.number] for p in programs if p.number in kept.records]
     if records:
         _report(records, asked, deadlines, folder, {**settings, "file": str(problems)}, as_json)
-    if interrupted is None:
-        return
-    output.note(
-        f"interrupted after {len(records)} of {len(programs)} programs; they are stored, and the"
-        " same command resumes with the others, on a daemon that is idle at first"
-    )
-    if isinstance(interrupted, FlashEdgeError):
+    if interrupted is not None:
+        output.note(
+            f"interrupted after {len(records)} of {len(programs)} programs; they are stored, and"
+            " the same command resumes with the others, on a daemon that is idle at first"
+        )
         raise interrupted
-    raise typer.Exit(exit_codes.INTERRUPTED)
 
 
 def _measure(
@@ -334,23 +321,22 @@ def _report(
 
 
 def _simulate(
-    asked: Mapping[str, Any],
+    question: Question,
     config: Config,
     plan: Callable[[int], Sequence[PlannedProgram]],
     slo: Slo,
     about: Mapping[str, Any],
     as_json: bool,
 ) -> None:
-    """asked: fields of a `Question`. Raises what `benchmark.simulate.build_bench` does."""
+    """Raises what `benchmark.simulate.build_bench` does."""
     from scripts.lab.benchmark.load.report import build_report, print_report
     from scripts.lab.benchmark.load.virtual_load import (
         build_virtual_load,
         measure_load_dispersion,
         run_virtual_load,
     )
-    from scripts.lab.benchmark.simulate import Question, build_bench
+    from scripts.lab.benchmark.simulate import build_bench
 
-    question = Question(**asked, share=None)
     load = build_virtual_load(build_bench(question, config), config)
     records = run_virtual_load(load, plan(len(load.search_rows)))
     dispersion = {kind: found.to_json() for kind, found in measure_load_dispersion(load).items()}

@@ -12,16 +12,12 @@ from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.sizes import format_size
+from scripts.lab.cli import option
 
+GPU, PAIR = "rtx4090", "math-1.5b+skywork-1.5b"
 COLUMNS = (
-    "",
-    "latency",
-    "generator",
-    "verifier",
-    "goodput",
-    "gain",
-    "over prefix cache",
-    "KV peak, GiB",
+    *("", "latency", "generator", "verifier", "goodput"),
+    *("gain", "over prefix cache", "KV peak, GiB"),
 )
 EPILOG = """\
 [bold]Example[/]
@@ -33,39 +29,31 @@ app = typer.Typer(add_completion=False)
 @app.command(epilog=EPILOG)
 def simulate(
     gpu: Annotated[
-        str,
-        typer.Option(metavar="CARD", help="Card to simulate: rtx3090, rtx4080, rtx4090, rtx5090."),
-    ] = "rtx4090",
-    pair: Annotated[
-        str, typer.Option(metavar="PAIR", help="Pair, as `models ls` names it.")
-    ] = "math-1.5b+skywork-1.5b",
+        str, option("CARD", "Card to simulate: rtx3090, rtx4080, rtx4090, rtx5090.")
+    ] = GPU,
+    pair: Annotated[str, option("PAIR", "Pair, as `models ls` names it.")] = PAIR,
     strategy: Annotated[
         str,
-        typer.Option(
-            metavar="NAME[-N]",
-            help="Search strategy; beam-64 also sets --n.",
-            autocompletion=complete_strategy,
+        option(
+            "NAME[-N]", "Search strategy; beam-64 also sets --n.", autocompletion=complete_strategy
         ),
     ] = "beam",
-    n: Annotated[int, typer.Option("--n", "-n", metavar="N", help="Paths to complete.")] = 16,
+    n: Annotated[int, option("N", "Paths to complete.", "--n", "-n")] = 16,
     workload: Annotated[
-        str,
-        typer.Option(metavar="NAME", help="Problems whose step lengths are used: aime, amc, math."),
+        str, option("NAME", "Problems whose step lengths are used: aime, amc, math.")
     ] = "math",
-    problems: Annotated[
-        int, typer.Option(metavar="N", min=1, max=100, help="Problems to run.")
-    ] = 4,
+    problems: Annotated[int, option("N", "Problems to run.", min=1, max=100)] = 4,
     memory: Annotated[
         float | None,
-        typer.Option(
-            metavar="SHARE",
+        option(
+            "SHARE",
+            "Share of the card's memory to use.",
             min=0.05,
             max=1.0,
-            help="Share of the card's memory to use.",
             show_default="planned as the engines plan it",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Annotated[bool, option(None, "Print JSON.", "--json")] = False,
 ) -> None:
     """Estimate a pair's speed on a card: the stock loop, then each optimization."""
     from scripts.lab.benchmark.devices import OVERHEADS
@@ -85,30 +73,25 @@ def simulate(
     with show_bar("simulating", total, unit="runs") as advance:
         bench, rows = span_overheads(question, RUNGS, load_config(), advance)
     basis = list_assumptions(bench, question)
+    lowest, typical, highest = (OVERHEADS[name] for name in ("low", "typical", "high"))
     if as_json:
         output.print_json({**basis, "rungs": rows})
         return
     output.say(
         f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on"
-        f" {basis['device']['name']}, {format_size(basis['kv_bytes'])} for KV"
+        f" {basis['device']['name']}, {format_size(basis['kv_bytes'])} for KV\n"
+        f"{basis['about']}; means of {basis['problems']} problems, in virtual time\n"
     )
-    output.say(f"{basis['about']}; means of {basis['problems']} problems, in virtual time")
-    output.say()
     output.print_table(COLUMNS, map(_format_rung, rows), "nothing was simulated")
     output.say(
-        "goodput: tokens/s of a completed path; KV peak: most KV that each engine's requests held"
+        "goodput: tokens/s of a completed path; KV peak: most KV that each engine's requests held\n"
+        "gain: over the stock loop, which scores whole paths; over prefix cache: over a stock\n"
+        "loop whose verifier has one"
     )
-    output.say(
-        "gain: over the stock loop, which scores whole paths; over prefix cache: over a stock"
-    )
-    output.say("loop whose verifier has one")
     if not all(row["same_trees"] for row in rows):
         output.say("! not every rung built the stock loop's trees")
     output.say(
-        f"Assumed overheads: {OVERHEADS['typical']}. A gain's range is from {OVERHEADS['low']}"
-        f" to {OVERHEADS['high']}."
-    )
-    output.say(
+        f"Assumed overheads: {typical}. A gain's range is from {lowest} to {highest}.\n"
         "This is a roofline model of the card, from its data sheet. It is not a measurement."
     )
 
@@ -117,9 +100,7 @@ def _format_rung(row: dict[str, Any]) -> tuple[object, ...]:
     peaks = (row["generator_peak_bytes"] / 2**30, row["verifier_peak_bytes"] / 2**30)
     return (
         row["about"],
-        f"{row['latency_s']:.2f} s",
-        f"{row['generator_s']:.2f} s",
-        f"{row['verifier_s']:.2f} s",
+        *(f"{row[name]:.2f} s" for name in ("latency_s", "generator_s", "verifier_s")),
         f"{row['goodput']:.1f}",
         _format_gain(row["goodput_gain"], row["gain_range"]),
         _format_gain(row["gain_over_suffix"], row["gain_over_suffix_range"]),

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge import events
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.protocol import build_run_error
-from flashedge.errors import (
-    ContextOverflow,
-    FlashEdgeError,
-    GenerationFailed,
-    QueueFull,
-    RequestError,
-)
+from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.drive.tasks import raise_first_error
 from flashedge.search.step_rules import BoundaryRule
 from flashedge.search.tree import mix64
 from flashedge.types import NodeId
 from scripts.lab.evaluation.records import Chain, ProblemRecord, Settings
+from scripts.lab.runs import solve_and_delete
 
 StepCounter = Callable[[Sequence[int], int], tuple[int, ...]]
 
@@ -53,49 +43,10 @@ def step_counter(generator: Path) -> StepCounter:
     return count
 
 
-async def run_to_end(client: AsyncClient, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Start a run, wait for it, delete it from the store and return it. Cancelled, it cancels it.
-
-    Raises the run's error, DaemonError when the daemon stays away, RequestError when somebody else
-    cancelled the run.
-    """
-    run = f"run-eval-{uuid.uuid4().hex}"
-    try:
-        await _submit(client, {**body, "id": run})
-        result = await _await_result(client, run)
-    except asyncio.CancelledError:
-        await follow.cancel_quietly(client, run)
-        raise
-    with suppress(FlashEdgeError):
-        await client.delete(run)
-    return result
-
-
-async def _submit(client: AsyncClient, body: Mapping[str, Any]) -> None:
-    """Submit the run once the daemon's queue has room."""
-    while True:
-        try:
-            await client.submit(body)
-            return
-        except QueueFull as error:
-            await asyncio.sleep(error.retry_after_s)
-
-
-async def _await_result(client: AsyncClient, run: str) -> dict[str, Any]:
-    async with aclosing(follow.follow(client, run, follow.UNATTENDED)) as pieces:
-        async for piece in pieces:
-            match piece[-1][1]:
-                case events.RunFinished(result=result):
-                    return dict(result)
-                case events.RunFailed() as failed:
-                    raise build_run_error(failed)
-                case events.RunCancelled(reason=reason):
-                    raise RequestError(f"run {run} was cancelled: {reason}")
-    raise AssertionError("a stream of events ends with a terminal one")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurer:
+    """Measures problems, a number of them at the same time."""
+
     client: AsyncClient
     grader: MathGrader
     settings: Settings
@@ -172,7 +123,7 @@ class Measurer:
             "n": n,
             "temperature": temperature,
         }
-        result = await run_to_end(self.client, body)
+        result = await solve_and_delete(self.client, body)
         self.run_done()
         return result
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from flashedge.files.journal import Journal
 
 
@@ -57,18 +59,8 @@ class ProblemRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProblemRecord:
-        """Raises KeyError, TypeError, ValueError."""
-        return cls(
-            **{name: data[name] for name in ("index", "id", "family", "steps")},
-            greedy=_parse_chain(data["greedy"]),
-            chains=tuple(_parse_chain(chain) for chain in data["chains"]),
-            beams={int(n): _parse_chain(chain) for n, chain in data["beams"].items()},
-        )
-
-
-def _parse_chain(data: Mapping[str, Any]) -> Chain:
-    lists = {name: tuple(data[name]) for name in ("scores", "step_tokens")}
-    return Chain(**{**data, **lists})
+        """Raises ValueError."""
+        return TypeAdapter(cls).validate_python(data)
 
 
 def open_records(path: Path, settings: Settings) -> Journal[int, ProblemRecord]:

@@ -1,25 +1,18 @@
 """KV blocks of a simulated engine: paged, counted, reused by prefix, evicted in LRU order.
 
 A block holds the keys and values of `block_tokens` consecutive tokens. It is in one of three
-states: *held* by one or more requests (`refs > 0`), *cached* (no holder, but its content is still
-found by hash) or *blank*. The quota limits held + cached; the rest is memory given away.
+states: *held* by one or more requests, *cached* (no holder, but its content is still found by hash)
+or *blank*. The quota limits held + cached; the rest is memory given away.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 
 class OutOfBlocks(Exception):
     """The quota leaves no block to allocate. The scheduler handles it inside the engine."""
-
-
-@dataclass(slots=True)
-class _Block:
-    refs: int = 0
-    key: int | None = None  # chain hash of the content, once the block is full
 
 
 def chain(previous: int, token_ids: Sequence[int]) -> int:
@@ -34,14 +27,14 @@ class BlockCache:
         self.total = total
         self.block_tokens = block_tokens
         self.quota = total
-        # A small model has millions of blocks, of which a run touches few: those are made on use.
-        self._blocks: defaultdict[int, _Block] = defaultdict(_Block)
+        self._holders: Counter[int] = Counter()
+        """How many requests hold each block."""
+        self._keys: dict[int, int] = {}
+        """Keys of the blocks that are found by one, held or cached. `_by_key` is the inverse."""
+        self._by_key: dict[int, int] = {}
+        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._untouched = 0  # blocks from here on were never taken
         self._emptied: list[int] = []  # blank ones that were taken before; the last is taken next
-        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
-        self._by_key: dict[int, int] = {}
-
-    # ------------------------------------------------------------ counting
 
     @property
     def used(self) -> int:
@@ -57,27 +50,23 @@ class BlockCache:
 
     def fits(self, found: Sequence[int], new: int) -> bool:
         """Whether the quota allows holding the blocks `found` and `new` more."""
-        unheld = sum(self._blocks[b].refs == 0 for b in found)
+        unheld = sum(block in self._cached for block in found)
         return self.used + unheld + new <= self.quota
-
-    # ------------------------------------------------------------ allocation
 
     def lookup(self, keys: Iterable[int]) -> tuple[int, ...]:
         """Blocks of the longest cached prefix of `keys`."""
         found: list[int] = []
         for key in keys:
-            block = self._by_key.get(key)
-            if block is None:
+            if key not in self._by_key:
                 break
-            found.append(block)
+            found.append(self._by_key[key])
         return tuple(found)
 
     def hold(self, blocks: Iterable[int]) -> None:
         """Add a holder to blocks found by `lookup`."""
         for block in blocks:
-            if self._blocks[block].refs == 0:
-                del self._cached[block]
-            self._blocks[block].refs += 1
+            self._cached.pop(block, None)
+            self._holders[block] += 1
 
     def take(self, count: int) -> list[int]:
         """Allocate `count` blocks with one holder each, evicting the oldest cached ones as needed.
@@ -86,28 +75,27 @@ class BlockCache:
             raise OutOfBlocks(f"{count} blocks requested, {self.quota - self.used} left")
         self._evict_to(self.quota - count)
         taken = [self._pop_blank() for _ in range(count)]
-        for block in taken:
-            self._blocks[block].refs = 1
+        self._holders.update(taken)
         return taken
 
     def seal(self, block: int, key: int) -> None:
         """Let lookups find a full block by `key`. A key keeps the first block sealed with it."""
-        assert self._blocks[block].refs, f"block {block} is held by nobody and can't be sealed"
-        if self._blocks[block].key is None and key not in self._by_key:
-            self._blocks[block].key = key
+        assert self._holders[block], f"block {block} is held by nobody and can't be sealed"
+        if block not in self._keys and key not in self._by_key:
+            self._keys[block] = key
             self._by_key[key] = block
 
     def release(self, blocks: Sequence[int]) -> None:
         """Remove a holder. Of a path's blocks, the deepest is evicted first."""
         for block in reversed(blocks):
-            assert self._blocks[block].refs, f"nobody holds block {block} that is released"
-            self._blocks[block].refs -= 1
-            if self._blocks[block].refs:
+            assert self._holders[block], f"nobody holds block {block} that is released"
+            self._holders[block] -= 1
+            if self._holders[block]:
                 continue
-            if self._blocks[block].key is None:
-                self._emptied.append(block)
-            else:
+            if block in self._keys:
                 self._cached[block] = None
+            else:
+                self._emptied.append(block)
 
     def set_quota(self, blocks: int) -> None:
         """Limit held + cached. Held blocks must fit; cached ones are evicted."""
@@ -121,8 +109,6 @@ class BlockCache:
         assert not self.used, f"{self.used} blocks are still held"
         self._evict_to(0)
 
-    # ------------------------------------------------------------ inner
-
     def _pop_blank(self) -> int:
         if self._emptied:
             return self._emptied.pop()
@@ -133,8 +119,5 @@ class BlockCache:
         """Evict cached blocks, oldest first, until held + cached <= bound."""
         while self._cached and self.used + len(self._cached) > bound:
             block, _ = self._cached.popitem(last=False)
-            key = self._blocks[block].key
-            assert key is not None
-            del self._by_key[key]
-            self._blocks[block].key = None
+            del self._by_key[self._keys.pop(block)]
             self._emptied.append(block)

@@ -11,42 +11,30 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs import RTX_4090, Device
+from flashedge.scheduling.costs import RTX_4090, Device, count_flops
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH
 from scripts.lab.sim.blocks import BlockCache
 from scripts.lab.sim.scheduler import SimScheduler, SimSequence, Slice
 
 
-def estimate_step_s(device: Device, shape: ModelShape, shares: Iterable[tuple[int, int]]) -> float:
+def estimate_step_s(
+    device: Device, shape: ModelShape, shares: Iterable[tuple[int, int]], padding: int = 0
+) -> float:
     """Seconds of one engine step.
 
     shares: (context, new) of each sequence: `new` tokens, computed behind `context` tokens of KV.
+    padding: further tokens, which are computed and attend to nothing.
     """
-    attended = new = tokens = count = 0.0
-    for context, more in shares:
-        attended += more * (context + (more + 1) / 2)
-        new += more
-        tokens += context + more
+    flops, tokens, count = 2.0 * shape.params * padding, 0, 0
+    for context, new in shares:
+        flops += count_flops(shape, context, new)
+        tokens += context + new
         count += 1
-    return estimate_sums_s(device, shape, attended=attended, new=new, tokens=tokens, count=count)
-
-
-def estimate_sums_s(
-    device: Device, shape: ModelShape, *, attended: float, new: float, tokens: float, count: float
-) -> float:
-    """`estimate_step_s` of a batch whose sums are known.
-
-    attended: tokens that the new ones attend to, summed over the new ones; tokens: those of the
-    batch, with the new ones; count: sequences.
-    """
-    flops = 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
     moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens
     roofline_s = max(flops / device.flops, moved / device.bandwidth)
     return device.overhead_s + device.sequence_s * count + roofline_s
@@ -90,9 +78,6 @@ class Faults:
     """These requests fail at their first step, counted from 0 in order of arrival."""
 
 
-Gate = AbstractAsyncContextManager[Any]
-
-
 class Job(ABC):
     """Decides what happens each time all KV of its sequence is computed."""
 
@@ -110,9 +95,9 @@ class SimEngine:
     """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults."""
 
     def __init__(
-        self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
+        self, config: SimConfig, *, faults: Faults | None = None, gate: asyncio.Lock | None = None
     ) -> None:
-        """gate: a lock shared by the engines of one device, so that one of them steps at a time.
+        """gate: shared by the engines of one device, so that one of them steps at a time.
 
         Raises ConfigError when the KV can't hold one request of full length.
         """
@@ -123,7 +108,7 @@ class SimEngine:
         self.on_step: Callable[[tuple[Slice, ...], float], None] = lambda batch, took_s: None
         """Called after each step with its batch and its seconds."""
         self._faults = faults or Faults()
-        self._gate: Gate = gate or asyncio.Lock()
+        self._gate = gate or asyncio.Lock()
         blocks = config.kv_bytes // config.block_bytes
         if blocks * config.block_tokens < config.max_model_len:
             raise ConfigError(
@@ -290,13 +275,7 @@ class SimEngine:
             raise
 
     def _next_batch(self) -> tuple[Slice, ...]:
-        if self._is_offloaded:
-            return ()
-        self._before_step()
-        return self._scheduler.plan()
-
-    def _before_step(self) -> None:
-        """Overridden by engines that change the queues before a step is planned."""
+        return () if self._is_offloaded else self._scheduler.plan()
 
     async def _compute(self, batch: tuple[Slice, ...]) -> None:
         config = self.config

@@ -13,9 +13,9 @@ from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.search.step_rules import StepEnd
 from flashedge.types import FinishReason
-from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
+from scripts.lab.sim.engine_loop import Faults, Job, SimConfig, SimEngine
 from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel
-from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence
+from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
 
 
 class GenerationJob(Job):
@@ -299,7 +299,7 @@ class SimulatedGenerator(SimEngine):
         model: SimModel,
         *,
         faults: Faults | None = None,
-        gate: Gate | None = None,
+        gate: asyncio.Lock | None = None,
     ) -> None:
         super().__init__(config, faults=faults, gate=gate)
         self._model = model
@@ -310,8 +310,10 @@ class SimulatedGenerator(SimEngine):
         super().kill(detail)
         self.speculator.clear()
 
-    def _before_step(self) -> None:
-        self.speculator.schedule_drafts()
+    def _next_batch(self) -> tuple[Slice, ...]:
+        if not self._is_offloaded:
+            self.speculator.schedule_drafts()
+        return super()._next_batch()
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         """Raises RequestError at once, EngineError from the stream."""

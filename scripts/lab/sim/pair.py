@@ -19,8 +19,7 @@ from statistics import NormalDist
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import ContextOverflow, EngineError, PathOverflow, RequestError
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs import RTX_4090, Device
-from scripts.lab.sim.engine_loop import Faults, Gate, Job, SimConfig, SimEngine
+from scripts.lab.sim.engine_loop import Faults, Job, SimConfig, SimEngine
 from scripts.lab.sim.generator import SimulatedGenerator
 from scripts.lab.sim.model import SEPARATOR, SimCodec, SimModel, digest
 from scripts.lab.sim.scheduler import SimSequence
@@ -64,24 +63,13 @@ class SimulatedVerifier(SimEngine):
     quantiles, so they are uniform in [0, 1] over paths.
     """
 
-    def __init__(
-        self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
-    ) -> None:
-        super().__init__(config, faults=faults, gate=gate)
-        self._codec = SimCodec()
+    _codec = SimCodec()
 
-    async def score(self, request: ScoreRequest) -> StepScores:
-        """KV is reused up to the first separator whose score is requested.
+    async def score(self, request: ScoreRequest, *, reuse: bool = True) -> StepScores:
+        """reuse: take KV from the cache, up to the first separator whose score is requested.
 
         Raises RequestError, EngineError.
         """
-        return await self._score(request, reuse=True)
-
-    async def score_whole(self, request: ScoreRequest) -> StepScores:
-        """The same scores by one pass over the whole path, with no KV reused."""
-        return await self._score(request, reuse=False)
-
-    async def _score(self, request: ScoreRequest, *, reuse: bool) -> StepScores:
         if not 0 <= request.num_scored <= len(request.steps):
             raise RequestError(
                 f"num_scored is {request.num_scored}; there are {len(request.steps)} steps",
@@ -115,6 +103,10 @@ class SimulatedVerifier(SimEngine):
             cached_tokens=sequence.cached or 0,
         )
 
+    async def score_whole(self, request: ScoreRequest) -> StepScores:
+        """The same scores by one pass over the whole path."""
+        return await self.score(request, reuse=False)
+
     def _build_prompt(self, request: ScoreRequest) -> tuple[list[int], list[int]]:
         """Token ids, and the position of each step's separator."""
         tokens = list(self._codec.encode_chat(request.problem.messages))
@@ -136,27 +128,22 @@ class SimulatedVerifier(SimEngine):
 class SimulatedStockVerifier(SimulatedVerifier):
     """The naive twin: every score takes a pass over the whole path."""
 
-    async def score(self, request: ScoreRequest) -> StepScores:
-        return await self.score_whole(request)
+    async def score(self, request: ScoreRequest, *, reuse: bool = False) -> StepScores:
+        return await super().score(request, reuse=reuse)
 
 
 def simulated_pair(
     model: SimModel,
-    *,
     generator: ModelShape,
     verifier: ModelShape,
-    generator_kv_bytes: int,
-    verifier_kv_bytes: int,
-    device: Device = RTX_4090,
+    *,
+    kv_bytes: int,
     max_model_len: int = 4096,
 ) -> tuple[SimulatedGenerator, SimulatedVerifier]:
-    """A generator and a verifier on one device: their steps take turns."""
+    """A generator and a verifier whose steps take turns on one RTX 4090. kv_bytes: of each."""
     gate = asyncio.Lock()
-
-    def config(shape: ModelShape, kv_bytes: int) -> SimConfig:
-        return SimConfig(shape=shape, kv_bytes=kv_bytes, device=device, max_model_len=max_model_len)
-
-    return (
-        SimulatedGenerator(config(generator, generator_kv_bytes), model, gate=gate),
-        SimulatedVerifier(config(verifier, verifier_kv_bytes), gate=gate),
+    first, second = (
+        SimConfig(shape=shape, kv_bytes=kv_bytes, max_model_len=max_model_len)
+        for shape in (generator, verifier)
     )
+    return SimulatedGenerator(first, model, gate=gate), SimulatedVerifier(second, gate=gate)

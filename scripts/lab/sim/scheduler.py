@@ -5,18 +5,12 @@ tokens as the batch has room for (chunked prefill). When blocks run out, the req
 last is preempted and computed again later; its prefix is reused where it is still cached.
 
 Drafts (arXiv 2509.00195 §4.1.2) come after all other requests.
-
-state      meaning
-waiting    in line for the batch
-running    in the batch
-paused     a draft that takes no slot and keeps its KV until others need the blocks
-done       finished, cancelled or dropped (final)
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -26,18 +20,16 @@ from scripts.lab.sim.blocks import BlockCache, chain
 
 class SequenceState(StrEnum):
     WAITING = "waiting"
+    """In line for the batch."""
     RUNNING = "running"
+    """In the batch."""
     PAUSED = "paused"
+    """A draft that takes no slot and keeps its KV until others need the blocks."""
     DONE = "done"
+    """Finished, cancelled or dropped, for good."""
 
 
 _S = SequenceState
-_MOVES: Mapping[SequenceState, frozenset[SequenceState]] = {
-    _S.WAITING: frozenset({_S.RUNNING, _S.PAUSED, _S.DONE}),
-    _S.RUNNING: frozenset({_S.WAITING, _S.PAUSED, _S.DONE}),
-    _S.PAUSED: frozenset({_S.WAITING, _S.DONE}),
-    _S.DONE: frozenset(),
-}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -60,12 +52,6 @@ class SimSequence:
     blocks: list[int] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     """Chain hashes of the first whole blocks, computed on demand."""
-
-    def move(self, to: SequenceState) -> None:
-        """Raises ValueError on an illegal move, changing nothing."""
-        if to not in _MOVES[self.state]:
-            raise ValueError(f"sequence {self.id}: {self.state} -> {to} is not a legal move")
-        self.state = to
 
     def key(self, index: int, block_tokens: int) -> int:
         """Chain hash of whole block `index`."""
@@ -104,17 +90,17 @@ class SimScheduler:
     # ------------------------------------------------------------ requests arrive and leave
 
     def add(self, sequence: SimSequence) -> None:
+        sequence.state = _S.WAITING
         insort(self.waiting, sequence, key=self._rank_waiting)
 
     def pause(self, draft: SimSequence) -> None:
         """Take a draft out of the batch, or let a new one start paused."""
         self._leave_queue(draft)
-        draft.move(_S.PAUSED)
+        draft.state = _S.PAUSED
         insort(self.paused, draft, key=self._rank)
 
     def resume(self, draft: SimSequence) -> None:
         self._leave_queue(draft)
-        draft.move(_S.WAITING)
         self.add(draft)
 
     def transfer_kv(self, source: SimSequence, target: SimSequence) -> None:
@@ -129,7 +115,7 @@ class SimScheduler:
             return
         self._leave_queue(sequence)
         self._free(sequence)
-        sequence.move(_S.DONE)
+        sequence.state = _S.DONE
 
     @property
     def spare_blocks(self) -> int:
@@ -147,10 +133,7 @@ class SimScheduler:
     def drop_kv(self) -> None:
         """Forget all KV: running requests start again, and no prefix is cached."""
         for sequence in tuple(self.running):
-            if sequence.is_draft:
-                self.pause(sequence)
-            else:
-                self._preempt(sequence)
+            self._stop(sequence)
         while self._reclaim_idle():
             pass
         self.cache.clear()
@@ -165,19 +148,16 @@ class SimScheduler:
     def plan(self) -> tuple[Slice, ...]:
         """Choose the next batch and allocate its blocks. Empty when there is no request."""
         batch: list[Slice] = []
-        room = self._max_batched_tokens
-        preempted = False
-        at = 0
+        room, at, before = self._max_batched_tokens, 0, self.preemptions
         while at < len(self.running) and room > 0:
             sequence = self.running[at]
             new = min(len(sequence.tokens) - sequence.computed, room)
-            if self._count_missing(sequence, new):
-                preempted |= self._make_room(sequence, new)
-                if sequence.state is not _S.RUNNING:
-                    continue  # it was the last one, so it was preempted itself
+            self._make_room(sequence, new)
+            if sequence.state is not _S.RUNNING:
+                continue  # it was the last one, so it was preempted itself
             batch.append(self._schedule(sequence, new))
             room, at = room - new, at + 1
-        if not preempted:
+        if self.preemptions == before:
             self._admit(batch, room)
         return tuple(batch)
 
@@ -189,8 +169,6 @@ class SimScheduler:
             return False
         sequence.computed += work.new
         return sequence.computed == len(sequence.tokens)
-
-    # ------------------------------------------------------------ inner
 
     def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
         """The first to arrive runs first, and drafts after all others by their priority."""
@@ -215,7 +193,7 @@ class SimScheduler:
             if new is None:
                 return
             self.waiting.remove(sequence)
-            sequence.move(_S.RUNNING)
+            sequence.state = _S.RUNNING
             insort(self.running, sequence, key=self._rank)
             batch.append(self._schedule(sequence, new))
             room -= new
@@ -247,30 +225,29 @@ class SimScheduler:
         size = self.cache.block_tokens
         return self.cache.lookup(sequence.key(i, size) for i in range(most // size))
 
-    def _make_room(self, sequence: SimSequence, new: int) -> bool:
-        """Free blocks until `new` tokens of `sequence` fit or it had to leave itself. True if a
-        standard request was preempted."""
-        preempted = False
-        while sequence.state is _S.RUNNING and not self.cache.fits(
-            (), self._count_missing(sequence, new)
-        ):
+    def _make_room(self, sequence: SimSequence, new: int) -> None:
+        """Free blocks until `new` tokens of `sequence` fit or it had to leave itself."""
+        needed = self._count_missing(sequence, new)
+        while needed and sequence.state is _S.RUNNING and not self.cache.fits((), needed):
             if sequence.is_draft:
                 self.pause(sequence)
             else:
-                preempted |= self._free_more()
-        return preempted
+                self._free_more()
 
-    def _free_more(self) -> bool:
-        """Free the blocks of an idle sequence, else take the last running one out of the batch; a
-        draft keeps its blocks for now. True if a standard request was preempted."""
-        if self._reclaim_idle():
-            return False
-        last = self.running[-1]
-        if last.is_draft:
-            self.pause(last)
-            return False
-        self._preempt(last)
-        return True
+    def _free_more(self) -> None:
+        """Free the blocks of an idle sequence, else take the last running one out of the batch."""
+        if not self._reclaim_idle():
+            self._stop(self.running[-1])
+
+    def _stop(self, sequence: SimSequence) -> None:
+        """Take a sequence out of the batch. A draft keeps its blocks for now."""
+        if sequence.is_draft:
+            self.pause(sequence)
+            return
+        self.running.remove(sequence)
+        self._free(sequence)
+        self.preemptions += 1
+        self.add(sequence)
 
     def _reclaim_idle(self, spared: SimSequence | None = None) -> bool:
         """Free the KV of the last sequence that does not run and has some. False if none has."""
@@ -290,13 +267,6 @@ class SimScheduler:
 
     def _count_missing(self, sequence: SimSequence, new: int) -> int:
         return self.cache.blocks_for(sequence.computed + new) - len(sequence.blocks)
-
-    def _preempt(self, sequence: SimSequence) -> None:
-        self.running.remove(sequence)
-        self._free(sequence)
-        sequence.move(_S.WAITING)
-        self.preemptions += 1
-        insort(self.waiting, sequence, key=self._rank_waiting)
 
     def _free(self, sequence: SimSequence) -> None:
         self.cache.release(sequence.blocks)

@@ -126,16 +126,9 @@ def test_per_token_order_of_narrow_lengths_is_that_of_medians(load: RequestLoad)
 
 def test_figures_are_compared_on_the_same_seeds() -> None:
     def serve(slow: float) -> dict[str, float]:
-        times = np.arange(1.0, 11.0)
-        return real_requests.describe(
-            Timings(
-                arrived_s=np.zeros(10),
-                started_s=slow * times - 0.5,
-                first_token_s=slow * times - 0.5,
-                finished_s=slow * times,
-                output_tokens=np.full(10, 2) + np.arange(10),
-            )
-        )
+        ended_s = slow * np.arange(1.0, 11.0)
+        waits_s, tokens = ended_s - 0.5, np.arange(2, 12)
+        return real_requests.describe(Timings(np.zeros(10), waits_s, waits_s, ended_s, tokens))
 
     assert serve(1.0)["time_to_30_percent_s"] == 3.0
     assert serve(1.0)["order_tau"] == pytest.approx(1.0)

@@ -113,7 +113,7 @@ def test_what_is_refused(cli: Cli, files: tuple[str, str], monkeypatch: pytest.M
         ((*known, "--rate", "1e-9"), "no program arrives"),
         ((*known, "--rate", "2", "--policy", "tie"), "--policy needs --simulated"),
         ((*known, "--rate", "2", "--simulated"), "--problems has no meaning with --simulated"),
-        (("--simulated", "--rate", "2", "--policy", "luck"), "there is no policy 'luck'"),
+        (("--simulated", "--rate", "2", "--policy", "luck"), "must be one of fcfs, gang"),
         (("--simulated", "--rate", "2", "--gpu", "tpu"), "no card 'tpu'"),
         ((*known, "--arrivals", "often"), "can't read often"),
         ((*known, "--rate", "2", "--strategy", "beem"), "beem"),

@@ -133,9 +133,8 @@ async def test_long_prompts_are_prefilled_in_chunks(generator: SimulatedGenerato
 
 
 async def test_engines_of_one_device_take_turns(problem: Problem) -> None:
-    sizes = dict.fromkeys(("generator_kv_bytes", "verifier_kv_bytes"), 2 * SMALL.kv_bytes)
     generator, verifier = simulated_pair(
-        MODEL, generator=QWEN25_1_5B, verifier=QWEN25_1_5B, **sizes
+        MODEL, QWEN25_1_5B, QWEN25_1_5B, kv_bytes=2 * SMALL.kv_bytes
     )
     steps = some_steps(16)
     await asyncio.gather(

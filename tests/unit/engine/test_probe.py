@@ -21,10 +21,8 @@ def profiles() -> tuple[ModelProfile, ...]:
     async def work() -> tuple[ModelProfile, ...]:
         generator, verifier = simulated_pair(
             SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
-            generator=QWEN25_1_5B,
-            verifier=QWEN25_7B,
-            generator_kv_bytes=KV_BYTES,
-            verifier_kv_bytes=KV_BYTES,
+            *(QWEN25_1_5B, QWEN25_7B),
+            kv_bytes=KV_BYTES,
         )
         probes = (
             GeneratorProbe(generator, QWEN25_1_5B, max_sequences=256, kv_bytes=KV_BYTES),

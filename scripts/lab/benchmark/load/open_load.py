@@ -14,26 +14,25 @@ from typing import Any
 
 from flashedge import events
 from flashedge.answers.extraction import extract_answer
-from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.protocol import build_run_error
-from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
+from flashedge.client.protocol import build_headers
+from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RunInterrupted
+from flashedge.events import Event
 from flashedge.files.problems import FileProblem, ProblemId
 from flashedge.runtime.drive.tasks import raise_first_error
-from flashedge.runtime.run import create_run_id
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import Message
+from scripts.lab import runs
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.timings import End, ProgramRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A program's result, with times of the event loop's clock."""
+    """A program's result. Times are of the event loop's clock; None: the time of its end."""
 
-    started_s: float
-    first_token_s: float
-    finished_s: float
+    started_s: float | None
+    first_token_s: float | None
     output_tokens: int
     answer: str | None = None
 
@@ -70,11 +69,12 @@ async def run_load(
         found: dict[str, Any]
         try:
             served = await serve(program)
+            ended_s = now()
+            times_s = (served.started_s, served.first_token_s, ended_s)
+            since_s = [(ended_s if at is None else at) - due_s for at in times_s]
             found = {
                 "end": End.FINISHED,
-                "wait_s": served.started_s - due_s,
-                "first_token_s": served.first_token_s - due_s,
-                "latency_s": served.finished_s - due_s,
+                **dict(zip(("wait_s", "first_token_s", "latency_s"), since_s, strict=True)),
                 "output_tokens": served.output_tokens,
                 "answer": served.answer,
             }
@@ -104,7 +104,6 @@ async def run_load(
                 group.create_task(run_one(program))
 
 
-CLIENT_HEADER = "X-FlashEdge-Client"
 BATCH_PRIORITY = 1
 """A priority above 0 means batch work."""
 
@@ -123,81 +122,52 @@ class DaemonServer:
     """Further fields of a chat's request."""
 
     async def serve(self, program: PlannedProgram) -> Served:
-        if program.kind is Kind.CHAT:
-            return await self._serve_chat(program)
-        return await self._serve_search(program)
+        text = self.problems[program.problem].text
+        headers = build_headers(api_key=None, name=program.client, program=None)
+        serve = self._serve_chat if program.kind is Kind.CHAT else self._serve_search
+        return await serve(program, text, headers)
 
-    async def _serve_chat(self, program: PlannedProgram) -> Served:
+    async def _serve_chat(
+        self, program: PlannedProgram, text: str, headers: Mapping[str, str]
+    ) -> Served:
         """Stream a reply. It counts as started with its first token."""
-        now = asyncio.get_running_loop().time
-        text: list[str] = []
-        first_s: float | None = None
-        tokens = 0
-        pieces = self.client.chat(
-            [Message(role="user", content=self.problems[program.problem].text)],
-            model=self.model,
-            headers=_name_client(program),
-            seed=program.seed,
-            **self.chat,
-        )
+        reply, first_s, tokens = "", None, 0
+        asked = {"model": self.model, "headers": headers, "seed": program.seed, **self.chat}
+        pieces = self.client.chat([Message(role="user", content=text)], **asked)
         async with aclosing(pieces):
             async for piece in pieces:
                 if first_s is None and (piece.text or piece.reasoning or piece.finish):
-                    first_s = now()
-                text.append(piece.text)
+                    first_s = asyncio.get_running_loop().time()
+                reply += piece.text
                 tokens = (piece.usage or {}).get("completion_tokens", tokens)
-        finished_s = now()
-        first_s = finished_s if first_s is None else first_s
         return Served(
             started_s=first_s,
             first_token_s=first_s,
-            finished_s=finished_s,
             output_tokens=tokens,
-            answer=extract_answer("".join(text)),
+            answer=extract_answer(reply),
         )
 
-    async def _serve_search(self, program: PlannedProgram) -> Served:
+    async def _serve_search(
+        self, program: PlannedProgram, text: str, headers: Mapping[str, str]
+    ) -> Served:
         """Start a run and follow its events. Its first token is seen up to 0.1 s late, since a run
         reports its progress ten times a second."""
-        run, now = create_run_id(), asyncio.get_running_loop().time
-        body = {
-            **self.search,
-            "problem": self.problems[program.problem].text,
-            "seed": program.seed,
-            "id": run,
-            **({"priority": BATCH_PRIORITY} if program.kind is Kind.BATCH else {}),
-        }
-        started_s: float | None = None
-        first_s: float | None = None
-        result: Mapping[str, Any] | None = None
-        try:
-            await self.client.submit(body, headers=_name_client(program))
-            async with aclosing(follow.follow(self.client, run, follow.UNATTENDED)) as pieces:
-                async for event in (event async for piece in pieces for _, event in piece):
-                    match event:
-                        case events.RunStarted():
-                            started_s = now()
-                        case events.Progress() | events.StepCompleted() if first_s is None:
-                            first_s = now()
-                        case events.RunFinished(result=found):
-                            result = found
-                        case events.RunFailed():
-                            raise build_run_error(event)
-                        case events.RunCancelled(reason=reason):
-                            raise RequestError(f"the run was cancelled: {reason}")
-        except asyncio.CancelledError:
-            await follow.cancel_quietly(self.client, run)
-            raise
-        assert result is not None, "a stream of events ends with a terminal one"
-        finished_s = now()
+        times: dict[str, float] = {}
+
+        def watch(event: Event) -> None:
+            match event:
+                case events.RunStarted():
+                    times["start"] = asyncio.get_running_loop().time()
+                case events.Progress() | events.StepCompleted():
+                    times.setdefault("first token", asyncio.get_running_loop().time())
+
+        body = {**self.search, "problem": text, "seed": program.seed}
+        if program.kind is Kind.BATCH:
+            body["priority"] = BATCH_PRIORITY
+        result = await runs.solve(self.client, body, watch, headers=headers)
         return Served(
-            started_s=finished_s if started_s is None else started_s,
-            first_token_s=finished_s if first_s is None else first_s,
-            finished_s=finished_s,
+            started_s=times.get("start"),
+            first_token_s=times.get("first token"),
             output_tokens=result["usage"]["tree_tokens"],
             answer=result["answer"],
         )
-
-
-def _name_client(program: PlannedProgram) -> dict[str, str]:
-    return {CLIENT_HEADER: program.client}

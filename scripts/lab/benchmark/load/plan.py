@@ -7,10 +7,11 @@ two policies get the same programs at the same times, and a change of the mix mo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
-from math import isclose, isfinite, nan
+from functools import partial
+from itertools import accumulate, count, takewhile
+from math import inf, isclose, nan
 from pathlib import Path
 from random import Random
 
@@ -21,58 +22,63 @@ POISSON, BURSTY = "poisson", "bursty"
 _HINT = "each line is a number of seconds since the load's start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonArrivals:
-    """Programs that arrive independently of each other. Ref: arXiv 2412.20993 App. F.2."""
+BURST_FACTOR, BURST_START, BURST_LENGTH = 3.0, 0.4, 0.2
+"""How many times as many programs arrive in the burst, where it starts and how long it lasts, both
+as shares of the duration. Assumed."""
 
-    rate: float
-    """Programs a second."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrivals:
+    """When programs arrive: independently of each other, or at recorded times.
+
+    Ref: arXiv 2412.20993 App. F.2.
+    """
+
+    rate: float = 0.0
+    """Programs a second, outside of the burst."""
+    is_bursty: bool = False
+    times_s: tuple[float, ...] | None = None
+    """Recorded times, in order. None draws them."""
 
     def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
         """The arrival times in [0, duration_s), in order, in seconds."""
-        return tuple(takewhile(lambda at: at < duration_s, _draw_times(self.rate, draw)))
+        if self.times_s is not None:
+            times = iter(self.times_s)
+        else:
+            times = accumulate(draw.expovariate(self.rate) for _ in count())
+            if self.is_bursty:
+                times = map(partial(_compress_burst, duration_s), times)
+        return tuple(takewhile(lambda at: at < duration_s, times))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurstyArrivals:
-    """Independent arrivals whose rate is multiplied for a while."""
-
-    rate: float
-    """Programs a second outside the burst."""
-    factor: float = 3.0
-    """How many times as many arrive in the burst."""
-    start: float = 0.4
-    """Where the burst starts, as a share of the duration."""
-    length: float = 0.2
-    """How long it lasts, as a share of the duration."""
-
-    def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
-        """Draw at an even rate, in a time that passes `factor` times as fast in the burst."""
-        starts_s = self.start * duration_s
-        lasts_s = min(self.length, 1.0 - self.start) * duration_s
-
-        def undo(even_s: float) -> float:
-            within_s = min(max(even_s - starts_s, 0.0), self.factor * lasts_s)
-            return even_s - within_s + within_s / self.factor
-
-        even = _draw_times(self.rate, draw)
-        return tuple(takewhile(lambda at: at < duration_s, map(undo, even)))
+def _compress_burst(duration_s: float, even_s: float) -> float:
+    """The time of an arrival that was drawn at an even rate, as if time had passed `BURST_FACTOR`
+    times as fast in the burst."""
+    lasts_s = BURST_FACTOR * (BURST_LENGTH * duration_s)
+    within_s = min(max(even_s - BURST_START * duration_s, 0.0), lasts_s)
+    return even_s - within_s + within_s / BURST_FACTOR
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedArrivals:
-    """Arrivals at given times, in order."""
+def choose_arrivals(name: str, rate: float | None) -> Arrivals:
+    """The process named poisson or bursty, or else of a file. Raises ConfigError, RequestError."""
+    if name not in (POISSON, BURSTY):
+        if rate is not None:
+            raise RequestError(
+                "--rate and a file of arrival times contradict each other",
+                hint=f"leave --rate out, or give --arrivals {POISSON}",
+                param="rate",
+            )
+        return read_arrivals(Path(name))
+    if rate is None or not 0 < rate < inf:
+        raise RequestError(
+            "there is no rate of arrivals" if rate is None else f"the rate is {rate}",
+            hint="give the programs a second: --rate 2",
+            param="rate",
+        )
+    return Arrivals(rate=rate, is_bursty=name == BURSTY)
 
-    times_s: tuple[float, ...]
 
-    def draw(self, duration_s: float, draw: Random) -> tuple[float, ...]:
-        return tuple(takewhile(lambda at: at < duration_s, self.times_s))
-
-
-Arrivals = PoissonArrivals | BurstyArrivals | RecordedArrivals
-
-
-def read_arrivals(path: Path) -> RecordedArrivals:
+def read_arrivals(path: Path) -> Arrivals:
     """Read a file of seconds since the load's start, one number a line.
 
     Blank lines and lines that begin with # are skipped. Raises ConfigError naming the line.
@@ -91,40 +97,13 @@ def read_arrivals(path: Path) -> RecordedArrivals:
             seconds = float(text)
         except ValueError:
             seconds = nan
-        if not (isfinite(seconds) and seconds >= 0):
+        if not 0 <= seconds < inf:
             where = f"{path}, line {number}"
             raise ConfigError(f"{where}: {text!r} is no time", hint=_HINT, param="arrivals")
         times.append(seconds)
     if not times:
         raise ConfigError(f"{path} holds no arrival time", hint=_HINT, param="arrivals")
-    return RecordedArrivals(times_s=tuple(sorted(times)))
-
-
-def choose_arrivals(name: str, rate: float | None) -> Arrivals:
-    """The process named poisson or bursty, or else of a file. Raises ConfigError, RequestError."""
-    if name not in (POISSON, BURSTY):
-        if rate is not None:
-            raise RequestError(
-                "--rate and a file of arrival times contradict each other",
-                hint=f"leave --rate out, or give --arrivals {POISSON}",
-                param="rate",
-            )
-        return read_arrivals(Path(name))
-    if rate is None or not (isfinite(rate) and rate > 0):
-        raise RequestError(
-            "there is no rate of arrivals" if rate is None else f"the rate is {rate}",
-            hint="give the programs a second: --rate 2",
-            param="rate",
-        )
-    return PoissonArrivals(rate=rate) if name == POISSON else BurstyArrivals(rate=rate)
-
-
-def _draw_times(rate: float, draw: Random) -> Iterator[float]:
-    """The times of an endless Poisson process."""
-    now_s = 0.0
-    while True:
-        now_s += draw.expovariate(rate)
-        yield now_s
+    return Arrivals(times_s=tuple(sorted(times)))
 
 
 Mix = Mapping[Kind, float]
@@ -155,7 +134,7 @@ def plan_programs(
     clients: int = 1,
     seed: int = 0,
 ) -> tuple[PlannedProgram, ...]:
-    """Draw the programs of a load, in the order of arrival. problems, clients: how many."""
+    """Draw the programs of a load, in the order of arrival. problems, clients: their numbers."""
     times = arrivals.draw(duration_s, Random(f"{seed} arrivals"))
     kinds, asks, askers = (Random(f"{seed} {what}") for what in ("kinds", "problems", "clients"))
     known = sorted(mix)
@@ -193,7 +172,7 @@ def parse_by_kind(flag: str, text: str) -> dict[Kind, float]:
             kind, number = Kind(name), float(value)
         except ValueError:
             kind, number = None, 0.0
-        if kind is None or kind in found or not 0 < number < float("inf"):
+        if kind is None or kind in found or not 0 < number < inf:
             known = ", ".join(Kind)
             raise RequestError(
                 f"{flag} {text!r}: {part.strip()!r} is not KIND=NUMBER",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf, nan
 from pathlib import Path
 
 from flashedge.errors import ConfigError
@@ -20,9 +20,10 @@ from flashedge.files.problems import ProblemId, read_objects
 from flashedge.scheduling.programs.program import Kind
 from scripts.lab.benchmark.load.timings import ProgramRecord
 
-ALWAYS_RIGHT, VARIABLE, NEVER_RIGHT = 1.0, 2.0, 3.0
-UNKNOWN = VARIABLE
+UNKNOWN = 2.0
 """The factor of a problem without trial runs."""
+TRIED = {frozenset({True}): 1.0, frozenset({True, False}): 2.0, frozenset({False}): 3.0}
+"""The factor of a problem by the verdicts of its trial runs."""
 
 Factors = Mapping[ProblemId, float]
 """Difficulty factor by problem."""
@@ -39,20 +40,6 @@ class Slo:
     factors: Factors = field(default_factory=dict)
     """Difficulty factors. A problem that is missing has `UNKNOWN`."""
 
-    def compute_deadline(self, kind: Kind, problem: ProblemId) -> float | None:
-        """Seconds from arrival to the deadline. None where the kind has none."""
-        base_s = self.base_s.get(kind)
-        factor = self.factors.get(problem, UNKNOWN)
-        return None if base_s is None else self.scale * factor * base_s
-
-
-def rate_difficulty(right: Iterable[bool]) -> float:
-    """The factor of a problem by its trial runs; `UNKNOWN` without one."""
-    seen = set(right)
-    if not seen:
-        return UNKNOWN
-    return VARIABLE if len(seen) == 2 else ALWAYS_RIGHT if seen == {True} else NEVER_RIGHT
-
 
 def read_factors(paths: Sequence[Path]) -> Factors:
     """Read difficulties from files of JSON lines.
@@ -61,7 +48,7 @@ def read_factors(paths: Sequence[Path]) -> Factors:
     it, or gives a factor, {"id": 7, "factor": 2}, which counts more than trial runs. Lines without
     a verdict are skipped. Raises ConfigError naming the line, StoreError.
     """
-    trials: defaultdict[ProblemId, list[bool]] = defaultdict(list)
+    right_of: defaultdict[ProblemId, set[bool]] = defaultdict(set)
     given: dict[ProblemId, float] = {}
     for path in paths:
         for number, fields in read_objects(path, _HINT):
@@ -76,14 +63,14 @@ def read_factors(paths: Sequence[Path]) -> Factors:
                     raise ConfigError(f"{where}: factor is {factor!r}", hint=_HINT)
                 given[problem] = float(factor)
             elif isinstance(right, bool):
-                trials[problem].append(right)
-    return {**{problem: rate_difficulty(seen) for problem, seen in trials.items()}, **given}
+                right_of[problem].add(right)
+    tried = {problem: TRIED[frozenset(verdicts)] for problem, verdicts in right_of.items()}
+    return tried | given
 
 
 _HINT = (
     'lines are like {"id": 7, "correct": true}, many for each problem, or {"id": 7, "factor": 2}'
 )
-
 
 TARGET = 0.9
 """The paper's P90 deadline attainment."""
@@ -98,10 +85,9 @@ def list_needed_scales(records: Iterable[ProgramRecord], slo: Slo) -> list[float
     """
     needed = []
     for record in records:
-        deadline_s = slo.compute_deadline(record.kind, record.problem)
-        if deadline_s is not None:
-            latency_s = float("inf") if record.latency_s is None else record.latency_s
-            needed.append(slo.scale * latency_s / deadline_s)
+        if (base_s := slo.base_s.get(record.kind)) is not None:
+            latency_s = inf if record.latency_s is None else record.latency_s
+            needed.append(latency_s / (slo.factors.get(record.problem, UNKNOWN) * base_s))
     return needed
 
 
@@ -120,5 +106,5 @@ def find_least_scale(needed: Sequence[float]) -> float:
     """The strictest scale with an attainment of `TARGET`. Infinite if there is none, NaN without
     deadlines."""
     if not needed:
-        return float("nan")
+        return nan
     return sorted(needed)[ceil(TARGET * len(needed) - 1e-9) - 1]

@@ -10,10 +10,10 @@ Ref: arXiv 2604.00499 §6.2; 2412.20993 App. D.3.1, G.3.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from math import nan
 from typing import Any, Self
 
 import numpy as np
@@ -71,15 +71,16 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Timings:
-    """The finished programs of a load, in one order. All arrays are (programs,), all times are
-    seconds of one clock."""
+    """The finished programs of a load, in one order. All arrays are (programs,); `arrived_s` is
+    since the load's start, the other times since each program's arrival."""
 
     arrived_s: Floats
-    started_s: Floats
-    first_token_s: Floats
-    finished_s: Floats
+    wait_s: Floats
+    ttft_s: Floats
+    """Time to first token."""
+    latency_s: Floats
     output_tokens: Integers
 
     @classmethod
@@ -90,22 +91,11 @@ class Timings:
             for r in records
             if r.end is End.FINISHED and r.output_tokens
         ]
-        table = np.array(rows, dtype=np.float64).reshape(len(rows), 5)
-        arrived_s = table[:, 0]
-        return cls(
-            arrived_s=arrived_s,
-            started_s=arrived_s + table[:, 1],
-            first_token_s=arrived_s + table[:, 2],
-            finished_s=arrived_s + table[:, 3],
-            output_tokens=table[:, 4].astype(np.int64),
-        )
+        arrived, waits, ttft, latency, tokens = np.array(rows, np.float64).reshape(len(rows), 5).T
+        return cls(arrived, waits, ttft, latency, tokens.astype(np.int64))
 
     def __len__(self) -> int:
         return len(self.arrived_s)
-
-    @property
-    def latency_s(self) -> Floats:
-        return self.finished_s - self.arrived_s
 
     @property
     def per_token_s(self) -> Floats:
@@ -113,27 +103,17 @@ class Timings:
         return self.latency_s / self.output_tokens
 
     @property
-    def ttft_s(self) -> Floats:
-        """Time to first token."""
-        return self.first_token_s - self.arrived_s
-
-    @property
-    def wait_s(self) -> Floats:
-        return self.started_s - self.arrived_s
+    def finished_s(self) -> Floats:
+        """Since the load's start."""
+        return self.arrived_s + self.latency_s
 
 
 def summarize_values(values: Floats) -> Mapping[str, float] | None:
     """Mean, percentiles by linear interpolation, and the largest. None without values."""
     if not len(values):
         return None
-    p50, p90, p99 = np.quantile(values, (0.5, 0.9, 0.99))
-    return {
-        "mean": float(values.mean()),
-        "p50": float(p50),
-        "p90": float(p90),
-        "p99": float(p99),
-        "max": float(values.max()),
-    }
+    figures = (values.mean(), *np.quantile(values, (0.5, 0.9, 0.99)), values.max())
+    return dict(zip(("mean", "p50", "p90", "p99", "max"), map(float, figures), strict=True))
 
 
 def compute_throughput(timings: Timings) -> tuple[float, float]:
@@ -141,8 +121,6 @@ def compute_throughput(timings: Timings) -> tuple[float, float]:
     if not len(timings):
         return 0.0, 0.0
     lasted_s = float(timings.finished_s.max() - timings.arrived_s.min())
-    if lasted_s <= 0:
-        return 0.0, 0.0
     return len(timings) / lasted_s, float(timings.output_tokens.sum()) / lasted_s
 
 
@@ -152,7 +130,8 @@ def compute_order_quality(timings: Timings) -> float:
     1 where every shorter program started before every longer one; about 0 for the order of
     arrival. NaN where there is nothing to compare.
     """
-    return kendall(timings.started_s.tolist(), timings.output_tokens.tolist())
+    started_s = timings.arrived_s + timings.wait_s
+    return kendall(started_s.tolist(), timings.output_tokens.tolist())
 
 
 CURVE_SHARES = tuple(i / 20 for i in range(1, 21))
@@ -166,7 +145,7 @@ def compute_jain(values: Sequence[float] | NDArray[np.float64]) -> float:
     """
     given = np.asarray(values, dtype=np.float64)
     squares = len(given) * float((given**2).sum())
-    return float(given.sum()) ** 2 / squares if squares > 0 else float("nan")
+    return float(given.sum()) ** 2 / squares if squares > 0 else nan
 
 
 def list_fairness_curve(timings: Timings) -> list[tuple[float, float]]:
@@ -177,10 +156,8 @@ def list_fairness_curve(timings: Timings) -> list[tuple[float, float]]:
     return list(zip(CURVE_SHARES, values.tolist(), strict=True))
 
 
-def average_by_client(records: Iterable[ProgramRecord]) -> dict[str, float]:
+def average_by_client(records: Sequence[ProgramRecord]) -> dict[str, float]:
     """The mean phi of each client with finished programs."""
-    groups: defaultdict[str, list[ProgramRecord]] = defaultdict(list)
-    for record in records:
-        groups[record.client].append(record)
-    found = {name: Timings.of_records(group) for name, group in sorted(groups.items())}
+    names = sorted({record.client for record in records})
+    found = {name: Timings.of_records(r for r in records if r.client == name) for name in names}
     return {name: mean(one.per_token_s.tolist()) for name, one in found.items() if len(one)}

@@ -20,10 +20,8 @@ from flashedge.engine.base import ExtendRequest
 from flashedge.engine.http_requests import PlainAsk
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations
-from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.programs.scheduler import PairScheduler, measure_capacity
-from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.costs import RooflineCurve
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
@@ -33,7 +31,7 @@ from scripts.lab.benchmark.load.open_load import BATCH_PRIORITY, Served, run_loa
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.timings import ProgramRecord
 from scripts.lab.benchmark.simulate import Bench
-from scripts.lab.benchmark.virtual_run import Setup, start_pair
+from scripts.lab.benchmark.virtual_run import Setup, drive, start_pair
 from scripts.lab.distributions import (
     EXPLAINED_MU,
     EXPLAINED_SIGMA,
@@ -120,9 +118,8 @@ class VirtualServer:
         """When each program had its first token."""
 
     async def serve(self, program: PlannedProgram) -> Served:
-        if program.kind is Kind.CHAT:
-            return await self._serve_chat(program)
-        return await self._serve_search(program)
+        serve = self._serve_chat if program.kind is Kind.CHAT else self._serve_search
+        return await serve(program)
 
     def watch_step(self, batch: tuple[Slice, ...], took_s: float) -> None:
         """Note after a step of the generator when programs start and have their first token."""
@@ -155,18 +152,12 @@ class VirtualServer:
             async with board.queue.wait_turn(run):
                 board.note_start(run)
                 started_s = asyncio.get_running_loop().time()
-                engines = replace(self._engines, program=run)
-                with engines.join_kv(note, len(prompt)) as memory:
-                    search = build_search(spec)
-                    driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
-                    tree = (await driver.run()).tree
+                _, tree = await drive(replace(self._engines, program=run), spec, prompt, note)
         finally:
             board.end_run(run)
-        finished_s = asyncio.get_running_loop().time()
         return Served(
             started_s=started_s,
-            first_token_s=self._first_s.get(run, finished_s),
-            finished_s=finished_s,
+            first_token_s=self._first_s.get(run),
             output_tokens=tree.committed_tokens,
         )
 
@@ -196,11 +187,9 @@ class VirtualServer:
                     tokens += len(chunk.token_ids)
         finally:
             board.leave(member, None)
-        finished_s = asyncio.get_running_loop().time()
         return Served(
-            started_s=self._began_s.get(key, finished_s),
-            first_token_s=self._first_s.get(key, finished_s),
-            finished_s=finished_s,
+            started_s=self._began_s.get(key),
+            first_token_s=self._first_s.get(key),
             output_tokens=tokens,
         )
 

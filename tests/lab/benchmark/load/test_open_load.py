@@ -46,9 +46,7 @@ class Desk:
         except asyncio.CancelledError:
             self.left.append(program.number)
             raise
-        return Served(
-            started_s=started_s, first_token_s=started_s + 1, finished_s=now(), output_tokens=5
-        )
+        return Served(started_s=started_s, first_token_s=started_s + 1, output_tokens=5)
 
 
 def run(programs: list[PlannedProgram], desk: Desk) -> list[ProgramRecord]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
 from flashedge.errors import ConfigError, RequestError
 from flashedge.scheduling.programs.program import Kind
 from scripts.lab.benchmark.load.plan import (
-    BurstyArrivals,
-    PoissonArrivals,
-    RecordedArrivals,
+    Arrivals,
     choose_arrivals,
     parse_by_kind,
     parse_mix,
@@ -23,26 +21,20 @@ from scripts.lab.benchmark.load.plan import (
 
 
 def test_poisson_arrivals_have_the_rate_and_exponential_gaps() -> None:
-    times = PoissonArrivals(rate=5.0).draw(2000.0, Random(1))
+    times = Arrivals(rate=5.0).draw(2000.0, Random(1))
     assert len(times) == pytest.approx(10_000, rel=0.03)
     assert list(times) == sorted(times)
     assert times[0] >= 0
     assert times[-1] < 2000.0
-    gaps = [b - a for a, b in itertools.pairwise(times)]
-    mean = sum(gaps) / len(gaps)
-    spread = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
-    assert mean == pytest.approx(0.2, rel=0.03)
-    assert spread == pytest.approx(mean, rel=0.05)  # as of an exponential distribution
-
-
-def test_equal_seeds_draw_equal_arrivals() -> None:
-    process = BurstyArrivals(rate=2.0)
-    assert process.draw(60.0, Random(3)) == process.draw(60.0, Random(3))
-    assert process.draw(60.0, Random(3)) != process.draw(60.0, Random(4))
+    gaps = np.diff(times)
+    assert gaps.mean() == pytest.approx(0.2, rel=0.03)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)  # as of an exponential distribution
 
 
 def test_three_times_as_many_arrive_in_a_burst() -> None:
-    times = BurstyArrivals(rate=4.0, start=0.4, length=0.2).draw(1000.0, Random(5))
+    process = Arrivals(rate=4.0, is_bursty=True)
+    times = process.draw(1000.0, Random(5))
+    assert times == process.draw(1000.0, Random(5)) != process.draw(1000.0, Random(6))
     assert list(times) == sorted(times)
     counts = [sum(low <= at < high for at in times) for low, high in ((0, 400), (400, 600))]
     assert counts[0] / 400 == pytest.approx(4.0, rel=0.08)
@@ -50,17 +42,17 @@ def test_three_times_as_many_arrive_in_a_burst() -> None:
     assert sum(at >= 600 for at in times) / 400 == pytest.approx(4.0, rel=0.08)
 
 
-def test_a_burst_ends_with_the_load() -> None:
-    times = BurstyArrivals(rate=4.0, start=0.9, length=0.5).draw(1000.0, Random(6))
-    assert max(times) < 1000.0
-    assert sum(at >= 900 for at in times) / 100 == pytest.approx(12.0, rel=0.15)
-
-
-def test_a_file_of_times(tmp_path: Path) -> None:
+def test_arrivals_by_name_and_from_a_file(tmp_path: Path) -> None:
+    assert choose_arrivals("poisson", 2.0) == Arrivals(rate=2.0)
+    assert choose_arrivals("bursty", 2.0) == Arrivals(rate=2.0, is_bursty=True)
     file = tmp_path / "times.txt"
     file.write_text("# seconds\n2.5\n\n0\n 1e1 \n")
-    assert read_arrivals(file) == RecordedArrivals(times_s=(0.0, 2.5, 10.0))
-    assert read_arrivals(file).draw(5.0, Random(0)) == (0.0, 2.5)
+    found = choose_arrivals(str(file), None)
+    assert found == Arrivals(times_s=(0.0, 2.5, 10.0))
+    assert found.draw(5.0, Random(0)) == (0.0, 2.5)
+    for name, rate in (("poisson", None), ("poisson", 0.0), ("bursty", -1.0), (str(file), 2.0)):
+        with pytest.raises(RequestError):
+            choose_arrivals(name, rate)
     for text, said in (
         ("1\nsoon\n", "line 2: 'soon'"),
         ("-1\n", "'-1' is no time"),
@@ -73,23 +65,12 @@ def test_a_file_of_times(tmp_path: Path) -> None:
         read_arrivals(tmp_path / "none")
 
 
-def test_processes_by_name(tmp_path: Path) -> None:
-    assert choose_arrivals("poisson", 2.0) == PoissonArrivals(rate=2.0)
-    assert choose_arrivals("bursty", 2.0) == BurstyArrivals(rate=2.0)
-    file = tmp_path / "times.txt"
-    file.write_text("1\n")
-    assert choose_arrivals(str(file), None) == RecordedArrivals(times_s=(1.0,))
-    for name, rate in (("poisson", None), ("poisson", 0.0), ("bursty", -1.0), (str(file), 2.0)):
-        with pytest.raises(RequestError):
-            choose_arrivals(name, rate)
-
-
 HALVES = {Kind.CHAT: 0.5, Kind.SEARCH: 0.5}
 
 
 def plan(mix: dict[Kind, float], seed: int = 0, clients: int = 3) -> tuple:  # type: ignore[type-arg]
     return plan_programs(
-        PoissonArrivals(rate=10.0), mix, duration_s=100.0, problems=7, clients=clients, seed=seed
+        Arrivals(rate=10.0), mix, duration_s=100.0, problems=7, clients=clients, seed=seed
     )
 
 
@@ -103,11 +84,9 @@ def test_programs_follow_the_mix_and_are_the_same_again() -> None:
     assert {p.problem for p in programs} == set(range(7))
     assert {p.client for p in programs} == {"client-0", "client-1", "client-2"}
     assert len({p.seed for p in programs}) == len(programs)
-
-
-def test_another_mix_or_number_of_clients_moves_no_arrival() -> None:
-    times = [(p.arrived_s, p.problem) for p in plan(HALVES)]
-    assert times == [(p.arrived_s, p.problem) for p in plan({Kind.BATCH: 1.0}, clients=1)]
+    # another mix or number of clients moves no arrival
+    other = plan({Kind.BATCH: 1.0}, clients=1)
+    assert [(p.arrived_s, p.problem) for p in programs] == [(p.arrived_s, p.problem) for p in other]
 
 
 def test_a_mix_in_words() -> None:

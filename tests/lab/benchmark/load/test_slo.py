@@ -17,35 +17,21 @@ from scripts.lab.benchmark.load.slo import (
     find_least_scale,
     list_needed_scales,
     list_scale_curve,
-    rate_difficulty,
     read_factors,
 )
 from scripts.lab.benchmark.load.timings import End
 from tests.lab.load_rig import build_record
 
 
-def test_difficulty_is_what_trial_runs_say() -> None:
-    assert rate_difficulty([True] * 100) == 1
-    assert rate_difficulty([True, False]) == 2
-    assert rate_difficulty([False]) == 3
-    assert rate_difficulty([]) == 2
-
-
-def test_a_deadline_is_scale_times_difficulty_times_base() -> None:
-    slo = Slo(base_s={Kind.SEARCH: 30.0}, scale=0.5, factors={"hard": 3.0})
-    assert slo.compute_deadline(Kind.SEARCH, "hard") == 45.0
-    assert slo.compute_deadline(Kind.SEARCH, "new") == 30.0
-    assert slo.compute_deadline(Kind.CHAT, "hard") is None
-
-
-def test_difficulties_from_batches_and_by_hand(tmp_path: Path) -> None:
+def test_difficulty_is_what_trial_runs_say(tmp_path: Path) -> None:
     trials, given = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     trials.write_text(
         '{"settings": {"n": 4}}\n{"id": 1, "correct": true}\n{"id": 2, "correct": true}\n'
         '{"id": 2, "correct": false}\n{"id": 3, "correct": false}\n{"id": 4, "correct": null}\n'
+        '{"id": 5, "correct": false}\n'
     )
     given.write_text('{"id": 3, "factor": 1.5}\n\n{"id": "x", "factor": 2}\n')
-    assert read_factors([trials, given]) == {1: 1.0, 2: 2.0, 3: 1.5, "x": 2.0}
+    assert read_factors([trials, given]) == {1: 1.0, 2: 2.0, 3: 1.5, 5: 3.0, "x": 2.0}
     for text, said in (
         ("[]\n", "line 1: not an object"),
         ('{"correct": true}\n', "id is missing"),

@@ -12,13 +12,8 @@ from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind
 from flashedge.search.tree import Tree
-from scripts.lab.benchmark.load import virtual_load
-from scripts.lab.benchmark.load.plan import (
-    PlannedProgram,
-    PoissonArrivals,
-    RecordedArrivals,
-    plan_programs,
-)
+from scripts.lab.benchmark import virtual_run
+from scripts.lab.benchmark.load.plan import Arrivals, PlannedProgram, plan_programs
 from scripts.lab.benchmark.load.timings import End, Timings
 from scripts.lab.benchmark.load.virtual_load import (
     VirtualLoad,
@@ -35,7 +30,7 @@ MIX = {Kind.CHAT: 0.7, Kind.SEARCH: 0.3}
 
 
 def plan(rate: float, duration_s: float) -> tuple[PlannedProgram, ...]:
-    return plan_programs(PoissonArrivals(rate=rate), MIX, duration_s=duration_s, problems=8, seed=1)
+    return plan_programs(Arrivals(rate=rate), MIX, duration_s=duration_s, problems=8, seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +66,7 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tree]:
             found[str(self._engines.program)] = outcome.tree
             return outcome
 
-    monkeypatch.setattr(virtual_load, "Driver", KeepingDriver)
+    monkeypatch.setattr(virtual_run, "Driver", KeepingDriver)
     return found
 
 
@@ -95,10 +90,7 @@ def test_a_run_has_the_same_tree_under_every_policy_as_alone(
 def test_a_full_queue_refuses_searches(load: VirtualLoad) -> None:
     few = replace(load, config=replace(load.config, queue_limit=1, max_running=1))
     programs = plan_programs(
-        RecordedArrivals(times_s=(0.0, 0.1, 0.2, 0.3)),
-        {Kind.SEARCH: 1.0},
-        duration_s=1.0,
-        problems=8,
+        Arrivals(times_s=(0.0, 0.1, 0.2, 0.3)), {Kind.SEARCH: 1.0}, duration_s=1.0, problems=8
     )
     ends = [record.end for record in run_virtual_load(few, programs)]
     assert ends == [End.FINISHED, End.FINISHED, End.REFUSED, End.REFUSED]
