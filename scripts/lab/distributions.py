@@ -1,14 +1,13 @@
-"""Lengths of outputs: families that only comparisons need, their fit, priors over prompts."""
+"""Lengths of outputs: their fit, priors over prompts, predictions that err, dispersion."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import stats
 
 from flashedge.scheduling.lengths.distribution import NU, Floats, LogT
 
@@ -16,23 +15,6 @@ Integers = NDArray[np.int64]
 LEAST_SPREAD = 0.01
 """Scale of ln X where all lengths are equal, which no likelihood bounds."""
 MAX_PROMPT = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class LogNormal:
-    """ln X = mu + sigma·Z, where Z is standard normal: log-t without its heavy tail."""
-
-    mu: float
-    sigma: float
-
-    def log_survival(self, tokens: Floats) -> Floats:
-        with np.errstate(divide="ignore"):
-            z = (np.log(np.maximum(tokens, 0.0)) - self.mu) / self.sigma
-        return np.asarray(special.log_ndtr(-z))
-
-    def inverse_survival(self, share: Floats) -> Floats:
-        with np.errstate(over="ignore"):  # infinite far in the tail
-            return np.asarray(np.exp(self.mu - self.sigma * special.ndtri(share)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +55,6 @@ class LengthPrior:
     """Standard deviation over prompts of the logarithm of sigma."""
     correlation: float = 0.5
     """Correlation of mu and log sigma. Positive: longer answers are less certain (§6.3)."""
-    nu: float = NU
     max_tokens: int = 2048
     prompt_mu: float = 3.2
     """Mean of the logarithm of a prompt's own tokens. With the spread they have a median of 25 and
@@ -90,18 +71,10 @@ class LengthPrior:
     def draw_prompt_tokens(self, count: int, draw: np.random.Generator) -> Integers:
         """(count,) tokens of the prompts, at most `MAX_PROMPT`."""
         logs = self.prompt_mu + self.prompt_spread * draw.standard_normal(count)
-        return _round_up(np.exp(logs), MAX_PROMPT)
-
-    def draw_lengths(
-        self, mu: Floats, sigma: Floats, draw: np.random.Generator, samples: int = 1
-    ) -> Integers:
-        """(prompts, samples) output lengths in [1, max_tokens]."""
-        noise = draw.standard_t(self.nu, (len(mu), samples))
-        logs = np.minimum(mu[:, None] + sigma[:, None] * noise, log(self.max_tokens))
-        return _round_up(np.exp(logs), self.max_tokens)
+        return round_up(np.exp(logs), MAX_PROMPT)
 
 
-def _round_up(tokens: Floats, most: int) -> Integers:
+def round_up(tokens: Floats, most: int) -> Integers:
     whole: Integers = np.clip(np.ceil(tokens), 1, most).astype(np.int64)
     return whole
 

@@ -52,19 +52,6 @@ def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
     return float(wins / (len(right) * len(wrong)))
 
 
-def list_problem_aucs(
-    scores: Sequence[Sequence[float]], labels: Sequence[Sequence[bool]]
-) -> list[float]:
-    """The AUC of each problem that has both right and wrong chains."""
-    values = []
-    for row, flags in zip(scores, labels, strict=True):
-        right = [score for score, flag in zip(row, flags, strict=True) if flag]
-        wrong = [score for score, flag in zip(row, flags, strict=True) if not flag]
-        if right and wrong:
-            values.append(auc(right, wrong))
-    return values
-
-
 def calibration(
     scores: Sequence[float], labels: Sequence[bool]
 ) -> tuple[float, list[dict[str, float]]]:

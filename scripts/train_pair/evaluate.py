@@ -83,8 +83,8 @@ def evaluate(
     found = [float(right) for right in asyncio.run(measure_ceiling(problems, n, config, seed))]
     figure = estimate_mean(found)
     report["exact checker"][f"beam-{n} judged by it (the ceiling)"] = {
-        "value": figure.value,
-        "95 %": round_bounds((figure.low or 0.0, figure.high or 0.0)),
+        "value": figure["value"],
+        "95 %": round_bounds((figure["low"] or 0.0, figure["high"] or 0.0)),
     }
     (folder / "report_checked.json").write_text(json.dumps(report, indent=2) + "\n")
     return report

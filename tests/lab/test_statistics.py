@@ -6,16 +6,7 @@ import math
 
 import pytest
 
-from scripts.lab.statistics import (
-    auc,
-    bootstrap,
-    calibration,
-    interval,
-    kendall,
-    list_problem_aucs,
-    mean,
-    pearson,
-)
+from scripts.lab.statistics import auc, bootstrap, calibration, interval, kendall, mean, pearson
 
 
 def test_auc_counts_ties_half() -> None:
@@ -24,12 +15,6 @@ def test_auc_counts_ties_half() -> None:
     assert auc([0.5, 0.5], [0.5]) == 0.5
     assert auc([0.5, 0.9], [0.5]) == 0.75
     assert math.isnan(auc([], [0.5]))
-
-
-def test_only_mixed_problems_have_an_auc() -> None:
-    scores = [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]]
-    labels = [[True, False], [True, True], [True, False]]
-    assert list_problem_aucs(scores, labels) == [1.0, 0.0]
 
 
 def test_calibration_error_is_the_gap_weighted_by_count() -> None:

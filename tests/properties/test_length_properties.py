@@ -17,7 +17,8 @@ from flashedge.scheduling.lengths.distribution import (
     compute_figures,
 )
 from flashedge.scheduling.programs.policies import Decay, compute_risk_weight, compute_scores
-from scripts.lab.distributions import LogNormal, Point
+from scripts.lab.distributions import Point
+from tests.support.length_rig import LogNormal
 
 MUS = st.floats(0.5, 9.0)
 SIGMAS = st.floats(0.01, 2.0)

@@ -4,15 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import exp
 from random import Random
+
+import numpy as np
+from scipy import special
 
 from flashedge.events import Event, RunStarted
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.validation import Request
+from flashedge.scheduling.lengths.distribution import Floats
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
 from flashedge.types import Problem
 from tests.support.made_run import build_level, build_step
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """ln X = mu + sigma·Z, where Z is standard normal: log-t without its heavy tail."""
+
+    mu: float
+    sigma: float
+
+    def log_survival(self, tokens: Floats) -> Floats:
+        with np.errstate(divide="ignore"):
+            return np.asarray(special.log_ndtr((self.mu - np.log(tokens)) / self.sigma))
+
+    def inverse_survival(self, share: Floats) -> Floats:
+        return np.asarray(np.exp(self.mu - self.sigma * special.ndtri(share)))
+
 
 FILLERS = ("so", "and", "then", "it", "of", "to", "a")
 STEP = 3

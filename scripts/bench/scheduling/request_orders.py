@@ -47,6 +47,7 @@ from scripts.lab.distributions import (
     fit_log_t,
     measure_dispersion,
     regress,
+    round_up,
 )
 
 WORKLOADS: Mapping[str, str] = MappingProxyType(
@@ -100,6 +101,15 @@ class RequestLoad:
         return times
 
 
+def draw_lengths(
+    prior: LengthPrior, mu: Floats, sigma: Floats, draw: np.random.Generator, samples: int = 1
+) -> Integers:
+    """(prompts, samples) output lengths in [1, max_tokens]."""
+    noise = draw.standard_t(NU, (len(mu), samples))
+    logs = np.minimum(mu[:, None] + sigma[:, None] * noise, log(prior.max_tokens))
+    return round_up(np.exp(logs), prior.max_tokens)
+
+
 def draw_load(name: str, count: int, seed: int, *, shrink: int = 1) -> RequestLoad:
     """Draw a workload's requests. shrink: what all lengths are divided by; the dispersion stays."""
     prior = None if name == "trace and chats" else scale_to_dispersion(LengthPrior(), PAPER_CV)
@@ -132,7 +142,7 @@ def scale_to_dispersion(prior: LengthPrior, within_cv: float) -> LengthPrior:
         middle = (low + high) / 2
         draw = np.random.default_rng(SCALE_SEED)
         mu, sigma = prior.draw_parameters(SCALE_PROMPTS, draw)
-        lengths = prior.draw_lengths(mu, sigma * exp(middle), draw, SCALE_SAMPLES)
+        lengths = draw_lengths(prior, mu, sigma * exp(middle), draw, SCALE_SAMPLES)
         if (lengths.std(axis=1, ddof=1) / lengths.mean(axis=1)).mean() < within_cv:
             low = middle
         else:
@@ -143,10 +153,10 @@ def scale_to_dispersion(prior: LengthPrior, within_cv: float) -> LengthPrior:
 def draw_prompts(prior: LengthPrior, count: int, seed: int) -> RequestLoad:
     draw = np.random.default_rng(seed)
     mu, sigma = prior.draw_parameters(count, draw)
-    lengths = prior.draw_lengths(mu, sigma, draw)[:, 0]
+    lengths = draw_lengths(prior, mu, sigma, draw)[:, 0]
     prompt_tokens = prior.draw_prompt_tokens(count, draw)
     few = slice(0, MEASURED_PROMPTS)
-    samples = prior.draw_lengths(mu[few], sigma[few], draw, MEASURED_SAMPLES)
+    samples = draw_lengths(prior, mu[few], sigma[few], draw, MEASURED_SAMPLES)
     return RequestLoad(
         seed=seed,
         max_tokens=prior.max_tokens,
@@ -176,7 +186,7 @@ def _draw_trace_and_chats(count: int, seed: int) -> RequestLoad:
     is_chat = draw.random(count) < CHAT_SHARE
     chats = draw_prompts(LONG_CHATS, count, seed)
     mu, sigma = np.where(is_chat, (chats.mu, chats.sigma), (mu, sigma))
-    further = LONG_CHATS.draw_lengths(mu, sigma, draw, MEASURED_SAMPLES)
+    further = draw_lengths(LONG_CHATS, mu, sigma, draw, MEASURED_SAMPLES)
     samples = [
         further[i] if is_chat[i] else known[row] for i, row in enumerate(asked[:MEASURED_PROMPTS])
     ]
@@ -320,7 +330,7 @@ class Rivals:
         learns (LTR)."""
         draw, prior = np.random.default_rng(0), self._load.trained_on
         mu, sigma = prior.draw_parameters(_RANK_SAMPLES, draw)
-        others = np.sort(prior.draw_lengths(mu, sigma, draw)[:, 0])
+        others = np.sort(draw_lengths(prior, mu, sigma, draw)[:, 0])
         places = np.searchsorted(others, self._spread_lengths())
         return np.asarray(places.mean(axis=1) / len(others))
 

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from flashedge.search.aggregates import aggregate
 from flashedge.search.voting import count_votes
 from scripts.lab.evaluation.records import Chain, ProblemRecord
-from scripts.lab.statistics import auc, bootstrap, calibration, interval, list_problem_aucs, mean
+from scripts.lab.statistics import auc, bootstrap, calibration, interval, mean
 
 AGGREGATES = ("last", "min", "prod")
 LABELS = "of a step: whether its chain's final answer is right (the file labels no steps)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A measured value with its bootstrap 95 % interval."""
-
-    value: float | None
-    """None where there is nothing to measure; so are the interval's ends."""
-    low: float | None
-    high: float | None
-    count: int
-    """Problems."""
+Figure = dict[str, float | None]
+"""A measured `value`, its bootstrap 95 % interval from `low` to `high` and the `count` of problems.
+None where there is nothing to measure."""
 
 
 def estimate_mean(values: Sequence[float]) -> Figure:
@@ -71,17 +63,17 @@ def compare_beams(table: Mapping[str, Sequence[float]], sizes: Sequence[int]) ->
 
 def measure_verifier(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
     """AUC of chains within a problem and pooled, calibration error of steps."""
-    labels = [[c.right for c in r.chains] for r in records]
     found: dict[str, Figure] = {}
     for how in AGGREGATES:
-        scores = [[aggregate(c.scores, how) for c in r.chains] for r in records]
-        within = list_problem_aucs(scores, labels)
-        found[f"within-problem AUC ({how})"] = estimate_mean(within)
-        problems = [list(zip(*row, strict=True)) for row in zip(scores, labels, strict=True)]
-        found[f"pooled AUC ({how}), no gate"] = _estimate_statistic(problems, _compute_pooled_auc)
+        problems = [[(aggregate(c.scores, how), c.right) for c in r.chains] for r in records]
+        within = (_compute_auc([judged]) for judged in problems)  # NaN without a right or wrong one
+        found[f"within-problem AUC ({how})"] = estimate_mean(
+            [value for value in within if not math.isnan(value)]
+        )
+        found[f"pooled AUC ({how}), no gate"] = _estimate_statistic(problems, _compute_auc)
     steps = [_list_judged_steps([r]) for r in records]
     found["expected calibration error"] = _estimate_statistic(
-        steps, lambda some: calibration(*_split_columns(_flatten(some)))[0]
+        steps, lambda some: _calibrate(list(chain.from_iterable(some)))[0]
     )
     return found
 
@@ -90,11 +82,11 @@ def measure_step_tokens(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
     """The mean and the longest step, and max/mean among samples of a problem's same step."""
     problems = [[c.step_tokens for c in r.chains if c.step_tokens] for r in records]
     problems = [chains for chains in problems if chains]
-    lengths = [[float(t) for chain in chains for t in chain] for chains in problems]
+    lengths = [[float(t) for steps in chains for t in steps] for chains in problems]
     longest = max((t for some in lengths for t in some), default=math.nan)
     spreads = [s for s in map(_compute_spread, problems) if not math.isnan(s)]
     return {
-        "mean": _estimate_statistic(lengths, lambda some: mean(_flatten(some))),
+        "mean": _estimate_statistic(lengths, lambda some: mean(list(chain.from_iterable(some)))),
         "max": _build_figure(longest, (math.nan, math.nan), len(problems)),
         "spread (max/mean of a problem's step)": estimate_mean(spreads),
     }
@@ -124,19 +116,16 @@ def build_report(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dict
     largest = sizes[-1]
     usual = ("greedy", "sample", f"majority@{largest}", f"beam-{largest}")
     told = [name for name in usual if name in table]
-    sections: dict[str, Any] = {
+    return {
+        "problems": len(records),
         "accuracy": {name: estimate_mean(values) for name, values in table.items()},
         "paired": compare_beams(table, sizes),
         "verifier": measure_verifier(records),
         "step_tokens": measure_step_tokens(records),
         "by_family": group_figures(records, table, told, lambda r: r.family),
         "by_steps": group_figures(records, table, told, lambda r: r.steps),
-    }
-    return {
-        "problems": len(records),
-        **_convert_to_json(sections),
         "labels": LABELS,
-        "reliability": calibration(*_split_columns(_list_judged_steps(records)))[1],
+        "reliability": _calibrate(_list_judged_steps(records))[1],
     }
 
 
@@ -145,7 +134,7 @@ Judged = tuple[float, bool]
 
 def _build_figure(value: float, bounds: tuple[float, float], count: int) -> Figure:
     kept = [None if math.isnan(x) else round(x, 4) for x in (value, *bounds)]
-    return Figure(value=kept[0], low=kept[1], high=kept[2], count=count)
+    return dict(zip(("value", "low", "high", "count"), (*kept, count), strict=True))
 
 
 def _estimate_statistic(
@@ -158,7 +147,7 @@ def _estimate_statistic(
 def _grade_vote(chains: Sequence[Chain], weights: Sequence[float]) -> float:
     """1 if the vote's answer is right. Equal votes go to the earlier chain."""
     counted = count_votes((c.answer, weight) for c, weight in zip(chains, weights, strict=True))
-    right = {chain.answer for chain in chains if chain.right}
+    right = {c.answer for c in chains if c.right}
     return float(bool(counted) and counted[0].answer in right)
 
 
@@ -167,8 +156,8 @@ def _grade_best(chains: Sequence[Chain], scores: Sequence[float]) -> float:
     return float(chains[scores.index(max(scores))].right) if chains else 0.0
 
 
-def _compute_pooled_auc(problems: Sequence[Sequence[Judged]]) -> float:
-    judged = _flatten(problems)
+def _compute_auc(problems: Sequence[Sequence[Judged]]) -> float:
+    judged = list(chain.from_iterable(problems))
     return auc([s for s, right in judged if right], [s for s, right in judged if not right])
 
 
@@ -182,15 +171,5 @@ def _compute_spread(chains: Sequence[Sequence[int]]) -> float:
     return mean([max(step) / mean(step) for step in by_step if len(step) > 1])
 
 
-def _flatten(problems: Iterable[Sequence[Any]]) -> list[Any]:
-    return [item for problem in problems for item in problem]
-
-
-def _split_columns(judged: Sequence[Judged]) -> tuple[list[float], list[bool]]:
-    return [score for score, _ in judged], [right for _, right in judged]
-
-
-def _convert_to_json(value: Any) -> Any:
-    if isinstance(value, Figure):
-        return asdict(value)
-    return {k: _convert_to_json(v) for k, v in value.items()} if isinstance(value, dict) else value
+def _calibrate(judged: Sequence[Judged]) -> tuple[float, list[dict[str, float]]]:
+    return calibration([score for score, _ in judged], [right for _, right in judged])

@@ -254,9 +254,7 @@ def measure_load_dispersion(load: VirtualLoad) -> dict[str, Dispersion]:
 def _build_chat_row(mu: float, sigma: float, prompt_tokens: int) -> TraceRow:
     """Answers of one step each, with the even quantiles of a log-t distribution as lengths."""
     shares = (np.arange(CHAT_QUANTILES) + 0.5) / CHAT_QUANTILES
-    lengths = np.clip(
-        np.ceil(LogT(mu, sigma, CHATS.nu).inverse_survival(1 - shares)), 3, CHATS.max_tokens
-    )
+    lengths = np.clip(np.ceil(LogT(mu, sigma).inverse_survival(1 - shares)), 3, CHATS.max_tokens)
     return TraceRow(
         prompt_tokens=prompt_tokens, step_tokens=tuple((int(tokens),) for tokens in lengths)
     )

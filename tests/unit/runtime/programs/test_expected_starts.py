@@ -14,7 +14,7 @@ from flashedge.runtime.programs.scheduler import KEPT_S
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs import estimates
 from flashedge.scheduling.programs.estimates import RunEstimate
-from scripts.lab.distributions import LogNormal
+from tests.support.length_rig import LogNormal
 from tests.support.runtime_rig import BEAM, BEST
 from tests.support.service_rig import Serve, ended
 

@@ -17,7 +17,8 @@ from flashedge.scheduling.lengths.distribution import (
     compute_figures,
 )
 from flashedge.scheduling.lengths.outputs import LengthRequest
-from scripts.lab.distributions import LogNormal, Point
+from scripts.lab.distributions import Point
+from tests.support.length_rig import LogNormal
 from tests.support.paths import ROOT
 
 TOKENS = np.array([0.5, 1.0, 20.0, 90.0, 150.0, 400.0, 3000.0, 32768.0])

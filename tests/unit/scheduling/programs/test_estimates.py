@@ -18,7 +18,7 @@ from flashedge.scheduling.programs.estimates import (
     predict_starts,
 )
 from flashedge.scheduling.programs.program import Kind, Member, Program, Work
-from scripts.lab.distributions import LogNormal
+from tests.support.length_rig import LogNormal
 
 
 def steady(rate: float) -> Callable[[int], float]:
