@@ -14,7 +14,7 @@ from typing import Any
 from flashedge.config import load_config
 from flashedge.plots import draw_plot
 from scripts.lab.evaluation.figures import estimate_mean
-from scripts.lab.evaluation.records import ProblemRecord
+from scripts.lab.evaluation.measure import ProblemRecord
 from scripts.train_pair.ceiling import measure_ceiling
 from scripts.train_pair.judgement import judge, round_bounds
 from scripts.train_pair.problems import Problem

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scripts.lab.evaluation.records import ProblemRecord
+from scripts.lab.evaluation.measure import ProblemRecord
 from scripts.lab.statistics import auc, bootstrap, calibration, mean
 from scripts.train_pair.checker import check_steps, split_steps
 from scripts.train_pair.errors import count_faults

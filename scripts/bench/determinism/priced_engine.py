@@ -25,10 +25,10 @@ from scripts.bench.determinism.token_runner import (
     find_start,
     make_scheduler,
 )
-from scripts.lab.benchmark.devices import CARDS, OVERHEADS
+from scripts.lab.benchmark.devices import OVERHEADS, find_card
 from scripts.lab.sim.engine_loop import estimate_step_s
 
-CARD = CARDS["rtx4090"]
+_, CARD = find_card("rtx4090")
 OVERHEAD = "typical"
 EAGER_S = 0.005
 """What a pass takes beyond a step with CUDA graph, to launch its kernels one by one (assumed)."""

@@ -174,7 +174,7 @@ class LeapingGenerator(LeapingEngine):
         parent = self._contents.find(request.token_ids[-1])
         content = self._contents.extend(parent, request.seed)
         sequence = SimSequence(
-            id=self._next_id(), tokens=list(request.token_ids), program=request.program
+            id=next(self._ids), tokens=list(request.token_ids), program=request.program
         )
         room = min(request.max_tokens, self.max_model_len - len(request.token_ids))
         job = RecordedJob(sequence, content, room)
@@ -252,7 +252,7 @@ class LeapingVerifier(LeapingEngine):
         if len(tokens) > self.max_model_len:
             raise PathOverflow(f"the path has {len(tokens)} tokens")
         sequence = SimSequence(
-            id=self._next_id(),
+            id=next(self._ids),
             tokens=tokens,
             program=request.program,
             reuse_tokens=separators[request.num_scored],

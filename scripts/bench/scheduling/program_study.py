@@ -19,19 +19,17 @@ from flashedge.types import USUAL_POLICY
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.scheduling.study import compare_paired, estimate_mean
 from scripts.lab.benchmark.load.plan import Arrivals, PlannedProgram, parse_mix, plan_programs
-from scripts.lab.benchmark.load.slo import (
-    TARGET,
-    Slo,
-    compute_attainment,
-    find_least_scale,
-    list_needed_scales,
-)
 from scripts.lab.benchmark.load.timings import (
+    TARGET,
     End,
     ProgramRecord,
+    Slo,
     Timings,
+    compute_attainment,
     compute_jain,
+    find_least_scale,
     list_fairness_curve,
+    list_needed_scales,
 )
 
 Task = tuple[str, float, int]

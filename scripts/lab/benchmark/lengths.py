@@ -20,7 +20,6 @@ from functools import cache
 from math import exp, log, sqrt
 from pathlib import Path
 from statistics import NormalDist, fmean
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -45,13 +44,11 @@ class StepLengths(NamedTuple):
     """MATH's levels of difficulty, from 1 (easy) to 5."""
 
 
-WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
-    {
-        "aime": StepLengths("AIME-like: problems of MATH level 5, 515 tokens a path", (5,)),
-        "amc": StepLengths("AMC-like: problems of MATH levels 3 and 4, 359 tokens a path", (3, 4)),
-        "math": StepLengths("MATH-like: all levels, 382 tokens a path", range(1, 6)),
-    }
-)
+WORKLOADS: Mapping[str, StepLengths] = {
+    "aime": StepLengths("AIME-like: problems of MATH level 5, 515 tokens a path", (5,)),
+    "amc": StepLengths("AMC-like: problems of MATH levels 3 and 4, 359 tokens a path", (3, 4)),
+    "math": StepLengths("MATH-like: all levels, 382 tokens a path", range(1, 6)),
+}
 
 
 @cache

@@ -64,30 +64,20 @@ class IntegerGrader:
         return dict(answers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualPair:
     """The simulated pair and its stock twins. The generator ends steps by itself, so it is its own
     stock twin."""
 
-    generator: SimulatedGenerator
-    verifier: SimulatedVerifier
-    stock_generator: SimulatedGenerator
-    stock_verifier: SimulatedVerifier
-
-    @classmethod
-    def build(cls, setup: Setup, trace: StepTrace) -> VirtualPair:
+    def __init__(self, setup: Setup, trace: StepTrace) -> None:
         """Build the engines on the running loop."""
         gate = asyncio.Lock() if setup.verifier_device is None else None
         generating = _build_config(setup, setup.device, setup.generator, setup.limits[0])
-        generator = SimulatedGenerator(generating, SimModel(trace, common=setup.common), gate=gate)
         device = setup.verifier_device or setup.device
         scoring = _build_config(setup, device, setup.verifier, setup.limits[1])
-        return cls(
-            generator=generator,
-            verifier=SimulatedVerifier(scoring, gate=gate),
-            stock_generator=generator,
-            stock_verifier=SimulatedStockVerifier(scoring, gate=gate),
-        )
+        model = SimModel(trace, common=setup.common)
+        self.generator = self.stock_generator = SimulatedGenerator(generating, model, gate=gate)
+        self.verifier = SimulatedVerifier(scoring, gate=gate)
+        self.stock_verifier = SimulatedStockVerifier(scoring, gate=gate)
 
 
 def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
@@ -140,7 +130,7 @@ async def start_pair(
     setup: Setup, trace: StepTrace, optimizations: Optimizations
 ) -> tuple[VirtualPair, KvManager | None, Engines]:
     """Build the pair with its KV memory, on the running loop."""
-    pair = VirtualPair.build(setup, trace)
+    pair = VirtualPair(setup, trace)
     for engine in (pair.generator, pair.verifier, pair.stock_verifier):
         await engine.budget(setup.kv_bytes // 2)
     manager = None

@@ -20,7 +20,7 @@ from flashedge.models.registry import find_pair
 from scripts.lab.cli import option
 
 if TYPE_CHECKING:
-    from scripts.lab.evaluation.records import ProblemRecord, Settings
+    from scripts.lab.evaluation.measure import ProblemRecord, Settings
 
 MAX_N = 1024
 RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
@@ -51,8 +51,7 @@ def evaluate(
     Every figure comes with a 95 % interval.
     """
     from scripts.lab.evaluation.figures import build_report
-    from scripts.lab.evaluation.measure import step_counter
-    from scripts.lab.evaluation.records import Settings, open_records
+    from scripts.lab.evaluation.measure import Settings, open_records, step_counter
 
     sizes = parse_widths(n)
     config = load_config({"pair": pair})

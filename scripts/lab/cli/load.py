@@ -24,8 +24,7 @@ from scripts.lab.cli.simulate import GPU, PAIR
 
 if TYPE_CHECKING:
     from scripts.lab.benchmark.load.plan import PlannedProgram
-    from scripts.lab.benchmark.load.slo import Slo
-    from scripts.lab.benchmark.load.timings import ProgramRecord
+    from scripts.lab.benchmark.load.timings import ProgramRecord, Slo
     from scripts.lab.benchmark.simulate import Question
 
 PROGRAMS, REPORT = "programs.jsonl", "report.json"
@@ -167,8 +166,7 @@ def load(
         parse_mix,
         plan_programs,
     )
-    from scripts.lab.benchmark.load.slo import Slo, read_factors
-    from scripts.lab.benchmark.load.timings import ProgramRecord
+    from scripts.lab.benchmark.load.timings import ProgramRecord, Slo, read_factors
     from scripts.lab.benchmark.simulate import Question
 
     search_name, paths = parse_strategy_flags(strategy, n)

@@ -9,7 +9,7 @@ from typing import Any
 
 from flashedge.search.aggregates import aggregate
 from flashedge.search.voting import count_votes
-from scripts.lab.evaluation.records import Chain, ProblemRecord
+from scripts.lab.evaluation.measure import Chain, ProblemRecord
 from scripts.lab.statistics import auc, bootstrap, calibration, interval, mean
 
 AGGREGATES = ("last", "min", "prod")

@@ -12,6 +12,8 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
+from typing import Literal
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
@@ -30,14 +32,14 @@ def estimate_step_s(
     shares: (context, new) of each sequence: `new` tokens, computed behind `context` tokens of KV.
     padding: further tokens, which are computed and attend to nothing.
     """
-    flops, tokens, count = 2.0 * shape.params * padding, 0, 0
+    flops, tokens, sequences = 2.0 * shape.params * padding, 0, 0
     for context, new in shares:
         flops += count_flops(shape, context, new)
         tokens += context + new
-        count += 1
+        sequences += 1
     moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens
     roofline_s = max(flops / device.flops, moved / device.bandwidth)
-    return device.overhead_s + device.sequence_s * count + roofline_s
+    return device.overhead_s + device.sequence_s * sequences + roofline_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,7 @@ class SimEngine:
         self.suspects = asyncio.Lock()
         """See `engine.base`."""
         self._jobs: dict[int, Job] = {}
-        self._arrivals = 0
+        self._ids = count()
         self._is_offloaded = False
         self._task: asyncio.Task[None] | None = None
         self._health = Health(state="ready", kv_memory="os")
@@ -136,8 +138,6 @@ class SimEngine:
     def __repr__(self) -> str:
         c = self.config
         return f"<{type(self).__name__} (simulated): {c.shape.name} on {c.device.name}>"
-
-    # ------------------------------------------------------------ the protocols
 
     async def view(self) -> EngineView:
         cache = self._scheduler.cache
@@ -200,8 +200,6 @@ class SimEngine:
         if self._health.state == "failed":
             raise EngineDead(f"{self!r} was given up: {self._health.detail}")
 
-    # ------------------------------------------------------------ faults
-
     def kill(self, detail: str = "killed") -> None:
         """Die now. Open requests end in EngineDead, all KV is lost; the engine restarts as
         `Faults` says."""
@@ -212,23 +210,15 @@ class SimEngine:
             job.fail(EngineDead(f"{self!r} died: {detail}", hint="retry once it has restarted"))
         self._scheduler.cache.clear()
         restart_s = self._faults.restart_s
-        if restart_s is None:
-            self._health = replace(self._health, state="failed", detail=detail)
-            return
-        self._health = replace(self._health, state="dead", detail=detail)
-        self._settled.clear()
-        asyncio.get_running_loop().call_later(restart_s, self._restart)
+        state: Literal["failed", "dead"] = "failed" if restart_s is None else "dead"
+        self._health = replace(self._health, state=state, detail=detail)
+        if restart_s is not None:
+            self._settled.clear()
+            asyncio.get_running_loop().call_later(restart_s, self._restart)
 
     def _restart(self) -> None:
-        old = self._health
-        self._health = replace(old, state="ready", restarts=old.restarts + 1)
+        self._health = replace(self._health, state="ready", restarts=self._health.restarts + 1)
         self._settled.set()
-
-    # ------------------------------------------------------------ requests
-
-    def _next_id(self) -> int:
-        self._arrivals += 1
-        return self._arrivals - 1
 
     def _check_length(self, tokens: int, what: str) -> None:
         """Raises ContextOverflow unless one more token fits behind `tokens`."""
@@ -258,8 +248,6 @@ class SimEngine:
     def _wake(self) -> None:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name=repr(self))
-
-    # ------------------------------------------------------------ the loop
 
     async def _run(self) -> None:
         """Step until no request is left; `_wake` starts it again."""

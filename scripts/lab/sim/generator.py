@@ -26,22 +26,20 @@ class GenerationJob(Job):
         sequence: SimSequence,
         request: ExtendRequest,
         reader: Reader,
-        *,
-        room: int,
-        interval: int,
+        config: SimConfig,
         on_end: Callable[[GenerationJob, FinishReason], None],
     ) -> None:
-        """room: tokens that fit into the context; interval: tokens of a chunk; on_end: called with
-        the reason as soon as the step ends."""
+        """on_end: called with the reason as soon as the step ends."""
         self.sequence = sequence
         self.reader = reader
         self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
         """Chunks, or the error that ended the request."""
         self._prompt_tokens = len(request.token_ids)
         self._seed = request.seed if request.sampling.temperature > 0 else None
+        room = config.max_model_len - self._prompt_tokens
         rule = request.step_rule if request.to_boundary else None
         self._end = _make_step_end(request.max_tokens, room, rule)
-        self._interval = interval
+        self._interval = config.stream_interval
         self._on_end = on_end
         self._generated = 0
         self._previous: int | None = None
@@ -53,26 +51,23 @@ class GenerationJob(Job):
         """Prompt and what was generated so far."""
         return tuple(self.sequence.tokens[: self._prompt_tokens + self._generated])
 
-    def replay(self, token_ids: Sequence[int], logprobs: Sequence[float]) -> bool:
+    def replay(self, drafted: Sequence[tuple[int, float]]) -> bool:
         """Start with the tokens of an adopted draft, which are in the sequence already. The
         request's own limits hold: it may end before it has used all of them. True when it ends."""
         finish = None
-        for token, logprob in zip(token_ids, logprobs, strict=True):
-            finish = self._add_token(token, logprob)
-            if finish is not None:
-                break
+        for token, logprob in drafted:
+            finish = finish or self._add_token(token, logprob)
         if self._pending:
             self._send(finish, speculated_tokens=len(self._pending))
-        return self._end_if(finish)
+        return finish is not None
 
     def advance(self) -> bool:
-        token, logprob = self.reader.draw(self._seed)
-        self.reader.read(token)
+        token, logprob = self.reader.write(self._seed)
         self.sequence.tokens.append(token)
         finish = self._add_token(token, logprob)
         if finish or len(self._pending) >= self._interval:
             self._send(finish)
-        return self._end_if(finish)
+        return finish is not None
 
     def fail(self, error: EngineError) -> None:
         self.out.put_nowait(error)
@@ -82,11 +77,6 @@ class GenerationJob(Job):
         self._generated += 1
         previous, self._previous = self._previous, token
         return self._end.find_reason(previous, token, self._generated)
-
-    def _end_if(self, finish: FinishReason | None) -> bool:
-        if finish is not None:
-            self._on_end(self, finish)
-        return finish is not None
 
     def _send(self, finish: FinishReason | None, speculated_tokens: int = 0) -> None:
         token_ids, logprobs = zip(*self._pending, strict=True)
@@ -101,6 +91,8 @@ class GenerationJob(Job):
             )
         )
         self._pending, self._has_sent = [], True
+        if finish is not None:
+            self._on_end(self, finish)
 
 
 class DraftJob(Job):
@@ -111,32 +103,25 @@ class DraftJob(Job):
         sequence: SimSequence,
         draft: Draft,
         reader: Reader,
-        *,
         room: int,
-        board: DraftBoard,
-        on_complete: Callable[[DraftJob], None],
+        append: Callable[[Draft, int, float, FinishReason | None], None],
     ) -> None:
-        """room: tokens that fit into the context; on_complete: called when the draft's step has
-        ended."""
+        """room: tokens that fit into the context; append: adds each token to the draft."""
         self.sequence = sequence
         self._draft = draft
         self._reader = reader
         self._seed = draft.seed if draft.sampling.temperature > 0 else None
         after = draft.continuation
         self._end = _make_step_end(after.granularity.max_tokens, room, after.boundary)
-        self._board = board
-        self._on_complete = on_complete
+        self._append = append
 
     def advance(self) -> bool:
         drawn = self._draft.token_ids
         previous = drawn[-1] if drawn else None
-        token, logprob = self._reader.draw(self._seed)
-        self._reader.read(token)
+        token, logprob = self._reader.write(self._seed)
         self.sequence.tokens.append(token)
         finish = self._end.find_reason(previous, token, len(drawn) + 1)
-        self._board.append(self._draft, token, logprob, finish)
-        if finish is not None:
-            self._on_complete(self)
+        self._append(self._draft, token, logprob, finish)
         return False
 
     def fail(self, error: EngineError) -> None:
@@ -149,8 +134,6 @@ def _make_step_end(max_tokens: int, room: int, rule: str | None) -> StepEnd:
 
 
 FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
-
-DraftedTokens = tuple[Sequence[int], Sequence[float]]  # token ids, log-probabilities
 
 
 class SimSpeculator:
@@ -169,54 +152,45 @@ class SimSpeculator:
         self._config = config
         self._jobs = jobs
         self.flat_batch = config.flat_batch
-        self._board = DraftBoard()
+        self.board = DraftBoard()
+        """Says which drafts there are, and which of them to run."""
         self._draft_jobs: dict[Draft, DraftJob] = {}
         self._ids = count(FIRST_DRAFT_ID)
 
-    # ------------------------------------------------------------ engine.base.Speculator
-
     async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
-        drafts = self._board.list_complete(run)
+        drafts = self.board.list_complete(run)
         return tuple(CompleteDraft(seed=d.seed, token_ids=tuple(d.token_ids)) for d in drafts)
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
-        self._remove(self._board.drop_unused(run, levels, seeds))
+        self._remove(self.board.drop_unused(run, levels, seeds))
 
     async def end_run(self, run: str) -> int:
-        drawn = self._board.count_drawn(run)
-        self._remove(self._board.end_run(run))
+        drawn = self.board.count_drawn(run)
+        self._remove(self.board.end_run(run))
         return drawn
 
-    # ------------------------------------------------------------ requests
-
-    def adopt(self, request: ExtendRequest, sequence: SimSequence) -> DraftedTokens:
-        """Move the tokens and KV of the request's draft into `sequence`. Returns the tokens: none
-        where it has no draft."""
+    def adopt(self, request: ExtendRequest, sequence: SimSequence) -> list[tuple[int, float]]:
+        """Move the tokens and KV of the request's draft into `sequence`. Returns the tokens with
+        their log-probabilities: none where it has no draft."""
         continuation, path = request.continuation, request.token_ids
         if continuation is None:
-            return (), ()
-        draft = self._board.adopt(continuation, path, request.seed, request.sampling)
+            return []
+        draft = self.board.adopt(continuation, path, request.seed, request.sampling)
         if draft is None:
-            return (), ()
+            return []
         sequence.tokens += draft.token_ids
         job = self._draft_jobs.pop(draft, None)
         if job is not None:
             del self._jobs[job.sequence.id]
             self._scheduler.transfer_kv(job.sequence, sequence)
             sequence.cached = min(sequence.computed, len(path)) or None
-        return draft.token_ids, draft.logprobs
-
-    def add_beam(self, request: ExtendRequest) -> Beam | None:
-        """None where the request does not say what comes next."""
-        if request.continuation is None:
-            return None
-        return self._board.add_beam(request.continuation, request.sampling)
+        return list(zip(draft.token_ids, draft.logprobs, strict=True))
 
     def finish_beam(self, beam: Beam, job: GenerationJob, reason: FinishReason) -> None:
         """The request's step has ended: child 0's draft continues from its KV."""
         path = job.path
         is_full = len(path) >= self._config.max_model_len
-        draft = self._board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
+        draft = self.board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
         if draft is None:
             return
         sequence, reader = self._make_sequence(draft), job.reader
@@ -227,17 +201,12 @@ class SimSpeculator:
         self._scheduler.pause(sequence)
         self._add_job(draft, sequence, reader)
 
-    def cancel_beam(self, beam: Beam) -> None:
-        self._board.cancel_beam(beam)
-
-    # ------------------------------------------------------------ the engine's steps
-
     def schedule_drafts(self) -> None:
         """Pause drafts and queue others, as the board plans."""
-        for draft in self._board.running:
+        for draft in self.board.running:
             if self._draft_jobs[draft].sequence.state is SequenceState.PAUSED:
-                self._board.pause(draft)  # the scheduler ran out of blocks
-        plan = self._board.plan(
+                self.board.pause(draft)  # the scheduler ran out of blocks
+        plan = self.board.plan(
             BatchView(
                 running=sum(not s.is_draft for s in self._scheduler.running),
                 waiting=sum(not s.is_draft for s in self._scheduler.waiting),
@@ -259,10 +228,8 @@ class SimSpeculator:
 
     def clear(self) -> None:
         """The engine died, and every job with it."""
-        self._board.clear()
+        self.board.clear()
         self._draft_jobs.clear()
-
-    # ------------------------------------------------------------ inner
 
     def _make_sequence(self, draft: Draft) -> SimSequence:
         return SimSequence(
@@ -273,14 +240,16 @@ class SimSpeculator:
         )
 
     def _add_job(self, draft: Draft, sequence: SimSequence, reader: Reader) -> None:
-        self._draft_jobs[draft] = self._jobs[sequence.id] = DraftJob(
-            sequence,
-            draft,
-            reader,
-            room=self._config.max_model_len - len(draft.path),
-            board=self._board,
-            on_complete=lambda job: self._scheduler.pause(job.sequence),
-        )
+        room = self._config.max_model_len - len(draft.path)
+        job = DraftJob(sequence, draft, reader, room, self._append)
+        self._draft_jobs[draft] = self._jobs[sequence.id] = job
+
+    def _append(
+        self, draft: Draft, token: int, logprob: float, finish: FinishReason | None
+    ) -> None:
+        self.board.append(draft, token, logprob, finish)
+        if finish is not None:
+            self._scheduler.pause(self._draft_jobs[draft].sequence)
 
     def _remove(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
@@ -342,10 +311,12 @@ class SimulatedGenerator(SimEngine):
         self._check_ready()
         speculator = self.speculator
         sequence = SimSequence(
-            id=self._next_id(), tokens=list(request.token_ids), program=request.program
+            id=next(self._ids), tokens=list(request.token_ids), program=request.program
         )
         drafted = speculator.adopt(request, sequence)
-        beam = speculator.add_beam(request)
+        beam = None
+        if request.continuation is not None:
+            beam = speculator.board.add_beam(request.continuation, request.sampling)
 
         def on_end(job: GenerationJob, reason: FinishReason) -> None:
             if job.path != tuple(sequence.tokens):
@@ -353,16 +324,10 @@ class SimulatedGenerator(SimEngine):
             if beam is not None:
                 speculator.finish_beam(beam, job, reason)
 
-        job = GenerationJob(
-            sequence,
-            request,
-            Reader(self._model, sequence.tokens),
-            room=self.max_model_len - len(request.token_ids),
-            interval=self.config.stream_interval,
-            on_end=on_end,
-        )
+        reader = Reader(self._model, sequence.tokens)
+        job = GenerationJob(sequence, request, reader, self.config, on_end)
         try:
-            if not job.replay(*drafted):
+            if not job.replay(drafted):
                 self._begin(job)
             while True:
                 chunk = await job.out.get()
@@ -374,4 +339,4 @@ class SimulatedGenerator(SimEngine):
         finally:
             self._end(job)
             if beam is not None:
-                speculator.cancel_beam(beam)
+                speculator.board.cancel_beam(beam)

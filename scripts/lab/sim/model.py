@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -49,7 +49,14 @@ _PIECE = re.compile(r"\n\n|\S+")
 _ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
 _SPECIALS = {EOS: "", BLANK_LINE: "\n\n", SEPARATOR: "", NEXT: "Next", THEREFORE: "Therefore"}
 _SPECIALS |= dict.fromkeys((SYSTEM, USER, ASSISTANT), "")
+_BY_TEXT = {text: token for token, text in _SPECIALS.items() if text}
 _NUMBERED = re.compile(r"w(\d+)|#(\d+)|\\boxed\{(\d+)\}")
+_RANGES = (
+    (" w{}", WORDS, NUM_WORDS),
+    (" #{}", ROWS, NUM_ROWS),
+    (r" \boxed{{{}}}", BOXED, NUM_ANSWERS),
+)
+"""The text, the first token and the number of each kind of numbered words, as in `_NUMBERED`."""
 
 
 class SimCodec:
@@ -76,16 +83,10 @@ class SimCodec:
 
 @lru_cache(maxsize=1 << 16)
 def _encode_word(piece: str) -> int:
-    if piece == "\n\n":
-        return BLANK_LINE
-    if piece in ("Next", "Therefore"):
-        return NEXT if piece == "Next" else THEREFORE
+    if piece in _BY_TEXT:
+        return _BY_TEXT[piece]
     if found := _NUMBERED.fullmatch(piece):
-        for digits, (base, size) in zip(
-            found.groups(),
-            ((WORDS, NUM_WORDS), (ROWS, NUM_ROWS), (BOXED, NUM_ANSWERS)),
-            strict=True,
-        ):
+        for digits, (_, base, size) in zip(found.groups(), _RANGES, strict=True):
             if digits is not None and int(digits) < size:
                 return base + int(digits)
     return HASHED + crc32(piece.encode()) % (VOCAB - HASHED)
@@ -94,12 +95,9 @@ def _encode_word(piece: str) -> int:
 def _decode_token(token: int) -> str:
     if token in _SPECIALS:
         return _SPECIALS[token]
-    if BOXED <= token < BOXED + NUM_ANSWERS:
-        return rf" \boxed{{{token - BOXED}}}"
-    if WORDS <= token < WORDS + NUM_WORDS:
-        return f" w{token - WORDS}"
-    if ROWS <= token < ROWS + NUM_ROWS:
-        return f" #{token - ROWS}"
+    for text, base, size in _RANGES:
+        if base <= token < base + size:
+            return text.format(token - base)
     return f" x{token}"
 
 
@@ -136,13 +134,7 @@ class StepTrace:
         return Problem.from_text(" ".join([f"#{row}", *(f"word{i}" for i in range(filler))]))
 
 
-@dataclass(frozen=True, slots=True)
-class _StepLengths:
-    """Lengths of one step among the samples that reach it."""
-
-    last: tuple[int, ...]
-    """Lengths of samples that end with this step; `inner`: of those that go on after it."""
-    inner: tuple[int, ...]
+Lengths = tuple[int, ...]
 
 
 class SimModel:
@@ -163,23 +155,21 @@ class SimModel:
         self.right = right
         self.common = common
         self.trace = trace
-        self._lengths: dict[tuple[int, int], _StepLengths] = {}
+        self._lengths: dict[tuple[int, int], tuple[Lengths, Lengths]] = {}
 
     def find_row(self, prompt: Sequence[int]) -> int:
         """The row that a prompt names (#3), or else one by the prompt's hash."""
         named = next((t - ROWS for t in prompt if ROWS <= t < ROWS + NUM_ROWS), None)
         return (digest(prompt) if named is None else named) % len(self.trace.rows)
 
-    def step_lengths(self, row: int, step: int) -> _StepLengths:
-        """Never empty: behind the longest sample a path concludes at once."""
+    def step_lengths(self, row: int, step: int) -> tuple[Lengths, Lengths]:
+        """Lengths of one step in the samples that end with it, and in those that go on after it.
+        Never both empty: behind the longest sample a path concludes at once."""
         if (row, step) not in self._lengths:
             reached = [s for s in self.trace.rows[row].step_tokens if len(s) > step]
-            self._lengths[row, step] = _StepLengths(
-                last=tuple(max(3, s[step]) for s in reached if len(s) == step + 1),
-                inner=tuple(max(2, s[step]) for s in reached if len(s) > step + 1),
-            )
-            if not reached:
-                self._lengths[row, step] = _StepLengths(last=(3,), inner=())
+            last = tuple(max(3, s[step]) for s in reached if len(s) == step + 1)
+            inner = tuple(max(2, s[step]) for s in reached if len(s) > step + 1)
+            self._lengths[row, step] = (last if reached else (3,), inner)
         return self._lengths[row, step]
 
 
@@ -212,6 +202,12 @@ class Reader:
         if token == BLANK_LINE:
             self._before = self._digest_path()
 
+    def write(self, seed: int | None) -> tuple[int, float]:
+        """Draw the next token and read it."""
+        token, logprob = self.draw(seed)
+        self.read(token)
+        return token, logprob
+
     def draw(self, seed: int | None) -> tuple[int, float]:
         """The next token and its log-probability. seed None: greedy."""
         context = self._digest_path()
@@ -220,8 +216,6 @@ class Reader:
         else:
             noise = mix64(mix64(seed, self._position), context)
         return self._choose((noise >> 10) / 2**53, mix64(noise))
-
-    # ------------------------------------------------------------ inner
 
     def _digest_path(self) -> int:
         return int.from_bytes(self._hash.digest(), "little")
@@ -242,17 +236,17 @@ class Reader:
 
     def _choose(self, u: float, more: int) -> tuple[int, float]:
         """One token by `u` in [0, 1); `more` picks among equally likely ones."""
-        lengths = self._model.step_lengths(self._row, self._step)
+        last, inner = self._model.step_lengths(self._row, self._step)
         if self._length == 0:
-            concludes = len(lengths.last) / (len(lengths.last) + len(lengths.inner))
-            return _pick(u, concludes, lambda: (THEREFORE, 0.0), lambda: (NEXT, 0.0))
+            concludes = len(last) / (len(last) + len(inner))
+            return _pick(u, concludes, (THEREFORE, 0.0), (NEXT, 0.0))
         if BOXED <= self._token < BOXED + NUM_ANSWERS or self._token == EOS:
             return EOS, 0.0
-        if self._first == THEREFORE or not lengths.inner:
-            ends = _compute_hazard(lengths.last or (3,), self._length + 2)
-            return _pick(u, ends, lambda: self._box_answer(more), lambda: _draw_word(more))
-        ends = _compute_hazard(lengths.inner, self._length + 1)
-        return _pick(u, ends, lambda: (BLANK_LINE, 0.0), lambda: _draw_word(more))
+        word = WORDS + more % NUM_WORDS, -log(NUM_WORDS)
+        if self._first == THEREFORE or not inner:
+            ends = _compute_hazard(last or (3,), self._length + 2)
+            return _pick(u, ends, self._box_answer(more), word)
+        return _pick(u, _compute_hazard(inner, self._length + 1), (BLANK_LINE, 0.0), word)
 
     def _box_answer(self, more: int) -> tuple[int, float]:
         own = self._model.trace.rows[self._row].right
@@ -274,20 +268,17 @@ def _hash(token_ids: Sequence[int]) -> blake2b:
 
 
 @lru_cache(maxsize=1 << 16)
-def _compute_hazard(lengths: tuple[int, ...], length: int) -> float:
+def _compute_hazard(lengths: Lengths, length: int) -> float:
     """The chance that a step ends at `length`, given that it is at least that long."""
     reached = sum(n >= length for n in lengths)
     return sum(n == length for n in lengths) / reached if reached else 1.0
 
 
-def _draw_word(more: int) -> tuple[int, float]:
-    return WORDS + more % NUM_WORDS, -log(NUM_WORDS)
+Drawn = tuple[int, float]
+"""A token and its log-probability."""
 
 
-def _pick(
-    u: float, p: float, yes: Callable[[], tuple[int, float]], no: Callable[[], tuple[int, float]]
-) -> tuple[int, float]:
+def _pick(u: float, p: float, yes: Drawn, no: Drawn) -> Drawn:
     """`yes` with probability p, else `no`. Adds the choice's log-probability."""
-    is_yes = u < p
-    token, logprob = yes() if is_yes else no()
-    return token, logprob + log(p if is_yes else 1.0 - p)
+    token, logprob = yes if u < p else no
+    return token, logprob + log(p if u < p else 1.0 - p)

@@ -86,7 +86,7 @@ class SimulatedVerifier(SimEngine):
         if request.num_scored == len(request.steps):
             return StepScores(scores=(), tokens=len(tokens), cached_tokens=len(tokens))
         sequence = SimSequence(
-            id=self._next_id(),
+            id=next(self._ids),
             tokens=tokens,
             program=request.program,
             reuse_tokens=separators[request.num_scored] if reuse else 0,

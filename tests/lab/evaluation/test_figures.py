@@ -13,7 +13,7 @@ from scripts.lab.evaluation.figures import (
     grade_choices,
     measure_step_tokens,
 )
-from scripts.lab.evaluation.records import Chain, ProblemRecord
+from scripts.lab.evaluation.measure import Chain, ProblemRecord
 
 
 def chain(answer: str | None, *scores: float, tokens: tuple[int, ...] = ()) -> Chain:

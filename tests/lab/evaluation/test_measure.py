@@ -15,8 +15,13 @@ from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.files.problems import LabelledProblem
 from flashedge.search.step_rules import split_steps
 from flashedge.types import MAX_SEED
-from scripts.lab.evaluation.measure import Measurer, step_counter
-from scripts.lab.evaluation.records import ProblemRecord, Settings, open_records
+from scripts.lab.evaluation.measure import (
+    Measurer,
+    ProblemRecord,
+    Settings,
+    open_records,
+    step_counter,
+)
 from tests.support.fake_daemon import EvalDaemon, build_completion
 from tests.support.paths import ROOT
 

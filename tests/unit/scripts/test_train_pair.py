@@ -13,7 +13,7 @@ pytest.importorskip("tokenizers")
 
 import torch
 
-from scripts.lab.evaluation.records import Chain, ProblemRecord
+from scripts.lab.evaluation.measure import Chain, ProblemRecord
 from scripts.train_pair import problems as data
 from scripts.train_pair.assemble import fit_logistic
 from scripts.train_pair.batches import IGNORE, Encoder, make_lessons

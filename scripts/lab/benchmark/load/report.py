@@ -10,23 +10,21 @@ from typing import Any
 from flashedge.cli import output
 from flashedge.client.words import format_count
 from flashedge.files.problems import ProblemId
-from scripts.lab.benchmark.load.slo import (
-    UNKNOWN,
-    Slo,
-    compute_attainment,
-    find_least_scale,
-    list_needed_scales,
-    list_scale_curve,
-)
 from scripts.lab.benchmark.load.timings import (
+    UNKNOWN,
     End,
     ProgramRecord,
+    Slo,
     Timings,
     average_by_client,
+    compute_attainment,
     compute_jain,
     compute_order_quality,
     compute_throughput,
+    find_least_scale,
     list_fairness_curve,
+    list_needed_scales,
+    list_scale_curve,
     summarize_values,
 )
 

@@ -11,7 +11,8 @@ import pytest
 from flashedge.errors import ConfigError, StoreError
 from flashedge.scheduling.programs.program import Kind
 from scripts.bench.scheduling.program_study import find_highest_rate
-from scripts.lab.benchmark.load.slo import (
+from scripts.lab.benchmark.load.timings import (
+    End,
     Slo,
     compute_attainment,
     find_least_scale,
@@ -19,7 +20,6 @@ from scripts.lab.benchmark.load.slo import (
     list_scale_curve,
     read_factors,
 )
-from scripts.lab.benchmark.load.timings import End
 from tests.lab.load_rig import build_record
 
 

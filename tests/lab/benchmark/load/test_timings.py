@@ -10,10 +10,10 @@ import pytest
 from flashedge.scheduling.programs.program import Kind
 from scripts.bench.scheduling.study import compare_paired, estimate_mean
 from scripts.lab.benchmark.load.report import build_report
-from scripts.lab.benchmark.load.slo import Slo
 from scripts.lab.benchmark.load.timings import (
     End,
     ProgramRecord,
+    Slo,
     Timings,
     average_by_client,
     compute_jain,
