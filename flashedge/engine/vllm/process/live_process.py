@@ -140,7 +140,6 @@ class LiveProcess:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
         outbox = Outbox(self.llm.engine_core, self._fail)
-        outbox.install()
         sentinel = os.dup(self._process.sentinel)  # readable when the process ends
         loop.add_reader(sentinel, self._on_end)
         heart = asyncio.create_task(self._watch_heart(), name="engine-heart")

@@ -21,25 +21,22 @@ Fail = Callable[[Sequence[str], Exception], None]
 
 
 class Outbox:
-    """Stands between vLLM's front end and its client of one engine, from `install` on."""
+    """Stands between vLLM's front end and its client of one engine."""
 
     def __init__(self, client: AsyncMPClient, fail: Fail) -> None:
+        """Replace the client's methods by which the front end sends requests and aborts."""
         from vllm.v1.serial_utils import MsgpackEncoder
 
         self._client, self._fail = client, fail
         self._encoder = MsgpackEncoder()
         self._add_one, self._abort = client.add_request_async, client.abort_requests_async
+        client.add_request_async, client.abort_requests_async = self.add, self.abort
         self._waiting: dict[str, bytes] = {}
         """Encoded requests by their names."""
         self._sending: set[asyncio.Task[None]] = set()
 
-    def install(self) -> None:
-        """Replace the client's methods by which the front end sends requests and aborts."""
-        self._client.add_request_async = self.add
-        self._client.abort_requests_async = self.abort
-
     async def add(self, request: EngineCoreRequest) -> None:
-        """Stands for the client's `add_request_async`. Raises EngineDeadError, and what encoding
+        """Stand for the client's `add_request_async`. Raises EngineDeadError, and what encoding
         raises."""
         params = request.sampling_params
         guided = params is not None and params.structured_outputs
@@ -55,7 +52,7 @@ class Outbox:
             task.add_done_callback(self._sending.discard)
 
     async def abort(self, request_ids: list[str]) -> None:
-        """Stands for the client's `abort_requests_async`."""
+        """Stand for the client's `abort_requests_async`."""
         await self._abort([name for name in request_ids if not self._waiting.pop(name, None)])
 
     def close(self) -> None:

@@ -145,7 +145,12 @@ class TaggedClient:
                 self._plain.open(ask, lambda: self._llm.abort(request_id)) as follow,
                 self._process.open_request(request_id),
             ):
-                whole, params = watch_whole(params)
+                whole = params.output_kind is RequestOutputKind.FINAL_ONLY and params.n == 1
+                if whole:
+                    # The scheduler of programs sees on the way how far the request is. vLLM joins
+                    # only final outputs of several choices.
+                    params = params.clone()
+                    params.output_kind = RequestOutputKind.CUMULATIVE
                 seen, told = 0, False
                 outputs = self._llm.generate(prompt, params, request_id, **options)
                 async with aclosing(outputs) as stream:
@@ -172,17 +177,6 @@ class TaggedClient:
         except FlashEdgeError as error:
             streams = params.output_kind is RequestOutputKind.DELTA
             raise fail_request(error, streams=streams) from error
-
-
-def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:
-    """Have a request whose client waits for the whole answer report its tokens on the way, so that
-    the scheduler of programs sees how far it is. Returns whether it does: vLLM joins only final
-    outputs of several choices."""
-    if params.output_kind is not RequestOutputKind.FINAL_ONLY or params.n > 1:
-        return False, params
-    params = params.clone()
-    params.output_kind = RequestOutputKind.CUMULATIVE
-    return True, params
 
 
 def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:

@@ -36,7 +36,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
     class TwinParser(base):  # type: ignore[misc, valid-type]
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self._made_of = (args, options)
+            self._make = lambda kind: kind(*args, **options)
             self._marks = _find_marks(self.reasoning_parser)
             self._prompt_ids: list[int] = []
             self._texts: list[str] = []
@@ -57,10 +57,9 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             enable_auto_tools: bool = False,
             model_output_token_ids: Any = (),
         ) -> tuple[str | None, str | None, Any]:
-            args, options = self._made_of
-            other = type(self)(*args, **options)
+            ids, other = list(model_output_token_ids), self._make(type(self))
             thought, text, calls = other.read(
-                model_output, list(model_output_token_ids), request, self._prompt_ids, finished=True
+                model_output, ids, request, self._prompt_ids, finished=True
             )
             has_text = bool(text) or not (thought or calls)
             return thought or None, text if has_text else None, calls or None
@@ -74,10 +73,10 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             *,
             finished: bool,
         ) -> DeltaMessage | None:
-            ids = list(delta_token_ids)
-            return _build_delta(
-                *self.read(delta_text, ids, request, prompt_token_ids, finished=finished)
+            found = self.read(
+                delta_text, list(delta_token_ids), request, prompt_token_ids, finished=finished
             )
+            return _build_delta(*found)
 
         def read(
             self, text: str, ids: list[int], request: Any, prompt_ids: Any, *, finished: bool
@@ -106,8 +105,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
 
         def _end(self, request: Any, prompt_ids: Any, thought: str, content: str) -> _Read:
             """The rest of the answer. thought, content: the rest of it by the stream's reading."""
-            args, options = self._made_of
-            other = base(*args, **options)
+            other = self._make(base)
             other.set_prompt_token_ids(prompt_ids or [])
             if self.reasoning_parser is None:
                 other._reasoning_parser = None
@@ -167,21 +165,17 @@ def _complete(sent: str, more: str, whole: str) -> str:
 
 
 def _build_delta(thought: str, content: str, calls: list[Any]) -> DeltaMessage | None:
-    said: dict[str, Any] = {}
-    if thought:
-        said["reasoning"] = thought
-    if content:
-        said["content"] = content
-    if calls:
-        said["tool_calls"] = [
-            {
-                "index": index,
-                "id": call.id or f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for index, call in enumerate(calls)
-        ]
+    told = [
+        {
+            "index": index,
+            "id": call.id or f"chatcmpl-tool-{uuid.uuid4().hex[:16]}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for index, call in enumerate(calls)
+    ]
+    parts: dict[str, Any] = {"reasoning": thought, "content": content, "tool_calls": told}
+    said = {name: part for name, part in parts.items() if part}
     return DeltaMessage(**said) if said else None
 
 

@@ -36,7 +36,6 @@ class Client:
         self.answers = True
         self.failed: list[tuple[str, Exception]] = []
         self.outbox = Outbox(self, self.fail)  # type: ignore[arg-type]
-        self.outbox.install()
 
     def fail(self, names: Sequence[str], error: Exception) -> None:
         self.failed += [(name, error) for name in names]
