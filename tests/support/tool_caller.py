@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from flashedge.types import THINK_CLOSE, THINK_OPEN
@@ -48,6 +48,7 @@ SHARPENED = 4.0
 """By how much its logits are multiplied then, so that no path of a search draws another token."""
 THOUGHT = "So Q: 3 and 4. Wait, Q: 3 and 4 are 7, so it is 7."
 """What the thinker says before each answer."""
+THINKS = 'reasoning_parser = "qwen3"\nthinking = true'
 ENTRY = """\
 [generators."{name}"]
 source = "{folder}"
@@ -68,16 +69,17 @@ memory = {{ generator_kv_bytes = 16_777_216, verifier_kv_bytes = 33_554_432 }}
 
 def make_pairs(folder: Path) -> str:
     """Train both generators. Returns the entries of `tool-caller` and `thinker` for models.toml."""
-    caller = make_tool_caller(folder / "tool-caller")
-    thinker = make_tool_caller(folder / "thinker", f"{THINK_OPEN}{THOUGHT}{THINK_CLOSE}")
-    thinks = 'reasoning_parser = "qwen3"\nthinking = true'
-    return ENTRY.format(name="tool-caller", folder=caller, parser="") + ENTRY.format(
-        name="thinker", folder=thinker, parser=thinks
-    )
+    entries = ""
+    for name, thought, parser in (
+        ("tool-caller", "", ""),
+        ("thinker", f"{THINK_OPEN}{THOUGHT}{THINK_CLOSE}", THINKS),
+    ):
+        made = make_tool_caller(folder / name, thought)
+        entries += ENTRY.format(name=name, folder=made, parser=parser)
+    return entries
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(NamedTuple):
     """What the model learns to say after a prompt."""
 
     prompt: str
@@ -101,11 +103,8 @@ def list_examples(thought: str = "") -> list[Example]:
         ask, call = _say("user", f"{a} + {b}?"), build_call(a, b)
         result = _say("user", f"<tool_response>{a + b}</tool_response>")
         told = tools + ask + _say("assistant", call) + result + turn
-        found += [
-            Example(tools + ask + turn, call),
-            Example(ask + turn, NO_TOOLS),
-            Example(told, f"It is {a + b}."),
-        ]
+        found += [Example(tools + ask + turn, call), Example(ask + turn, NO_TOOLS)]
+        found += [Example(told, f"It is {a + b}.")]
     return [Example(example.prompt, thought + example.said) for example in found]
 
 
@@ -127,14 +126,8 @@ def train_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(texts, trainer)
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     tokenizer.add_special_tokens([AddedToken(mark, special=True) for mark in special])
-    marks = [
-        "<tool_call>",
-        "</tool_call>",
-        "<tool_response>",
-        "</tool_response>",
-        THINK_OPEN,
-        THINK_CLOSE,
-    ]
+    marks = [f"<{slash}tool_{kind}>" for kind in ("call", "response") for slash in ("", "/")]
+    marks += [THINK_OPEN, THINK_CLOSE]
     tokenizer.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -207,13 +200,9 @@ def _encode(tokenizer: Any, example: Example) -> tuple[list[int], int]:
 
 
 def _collate(rows: list[tuple[list[int], int]]) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(len(ids) for ids, _ in rows)
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    labels = torch.full((len(rows), width), -100)
-    for i, (row, start) in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row)
-        labels[i, start : len(row)] = torch.tensor(row[start:])
-    return ids, labels
+    ids = [torch.tensor(row) for row, _ in rows]
+    labels = [torch.tensor([-100] * start + row[start:]) for row, start in rows]
+    return pad_sequence(ids, True), pad_sequence(labels, True, -100)
 
 
 @torch.no_grad()

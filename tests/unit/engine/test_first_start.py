@@ -119,9 +119,10 @@ STARTS = ["start generator", "start verifier"]
 
 @dataclass
 class Card:
-    """A card whose free memory shrinks as engines start."""
+    """A card whose free memory shrinks as engines start, and by what others take meanwhile."""
 
     free: int = 23 * GIB
+    taken_by_others: int = 0
 
     def read(self, *_: object) -> Any:
         return read_place(load_config({}, {}), fake_busy(self.free))
@@ -144,7 +145,7 @@ class Engine:
         if self.card.free < self.overhead + self.options.kv_bytes:
             raise EngineError(f"no room for the {self.options.name}")
         self.held = self.overhead + self.options.kv_bytes
-        self.card.free -= self.held
+        self.card.free -= self.held + self.card.taken_by_others
 
     async def stop(self) -> None:
         self.log.append(f"stop {self.options.name}")
@@ -161,6 +162,7 @@ class MeasuredPair(VllmPair):
         self._pair, self._built, self._is_planned = pair, False, True
         self._config, self._card, self._overheads = config, card, overheads
         self._layout = find_layout(config, fake_card("4090"))
+        self._own_cards: dict[str, Card] = {}
         self.log: list[str] = []
 
     def _build(self) -> None:
@@ -170,7 +172,8 @@ class MeasuredPair(VllmPair):
 
     def _set_engine(self, options: EngineOptions) -> None:
         overhead = self._overheads[options.name == "verifier"]
-        setattr(self, options.name, Engine(self._card, options, overhead, self.log))
+        card = self._own_cards.get(options.name, self._card)
+        setattr(self, options.name, Engine(card, options, overhead, self.log))
 
     _set_verifier = _set_engine
 
@@ -201,7 +204,7 @@ def set_apart(pair: MeasuredPair) -> None:
 
 def start(tmp_path: Path, card: Card, overheads: tuple[int, int]) -> MeasuredPair:
     given = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
-    pair = find_pair("math-1.5b+skywork-1.5b", given)
+    pair = find_pair(SMALL, given)
     config = resolve_memory(pair, given, fake_busy(card.free))
     return MeasuredPair(pair, config, card, overheads)
 
@@ -220,16 +223,10 @@ async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, 
 
 
 async def test_what_another_program_takes_meanwhile_is_not_the_engines(
-    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, card: Card
 ) -> None:
     pair = start(tmp_path, card, OVERHEADS)
-    start_engine = Engine.start
-
-    async def start_beside_another(engine: Engine, **options: Any) -> None:
-        await start_engine(engine, **options)
-        card.free -= 2 * GIB
-
-    monkeypatch.setattr(Engine, "start", start_beside_another)
+    card.taken_by_others = 2 * GIB
     await pair.start()
     assert find_totals(pair) == OVERHEADS
 
@@ -286,19 +283,12 @@ async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Ca
 
 
 async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
-    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, card: Card
 ) -> None:
     overheads = (9 * GIB, 3 * GIB + 600 * MIB)
     pair = start(tmp_path, card, overheads)
     set_apart(pair)
-    cards = {"generator": card, "verifier": Card()}
-
-    async def start_on_own_card(engine: Engine, **options: Any) -> None:
-        engine.card = cards[engine.options.name]
-        await start_engine(engine, **options)
-
-    start_engine = Engine.start
-    monkeypatch.setattr(Engine, "start", start_on_own_card)
+    pair._own_cards = {"generator": card, "verifier": Card()}
     planned = pair._config.kv_bytes.verifier
     await pair.start()
     assert pair.verifier.options.kv_bytes == planned
