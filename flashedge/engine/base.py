@@ -25,8 +25,8 @@ class ExtendRequest:
     """Generate the step behind `token_ids`.
 
     The noise of the token at absolute position p is a pure function of (seed, p), so the same
-    request yields the same tokens; under any load only with batch-invariant kernels or if it is
-    `deterministic`.
+    request yields the same tokens. Under load that holds only with batch-invariant kernels, or for
+    a `deterministic` request.
     """
 
     token_ids: TokenIds
@@ -63,6 +63,8 @@ class ExtendRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
+    """The next tokens of a stream."""
+
     token_ids: TokenIds
     logprobs: tuple[float, ...]
     finish: FinishReason | None = None
@@ -213,10 +215,12 @@ class Speculator(Protocol):
     flat_batch: int
     """See `BatchView.flat_batch`. It may be set at any time."""
 
-    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]: ...
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+        """The run's drafts that have reached the end of their step."""
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
-        """What follows these levels of the run begins with these seeds: drop their other drafts."""
+        """What follows these levels of the run is decided: drop the drafts behind them whose seed
+        is not among `seeds`."""
 
     async def end_run(self, run: str) -> int:
         """Drop the drafts of a run that is over. Returns how many draft tokens were drawn for

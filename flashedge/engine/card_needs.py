@@ -27,7 +27,7 @@ MIN_DRIVERS = {12: 525, 13: 580}
 Compatibility, table 1 of "Minor Version Compatibility"."""
 MIN_CAPABILITIES = {12: (5, 0), 13: (7, 5)}
 """The oldest compute capability that each CUDA major version compiles for."""
-_SMI_LIMIT_S = 60
+_SMI_LIMIT_S = 60  # a driver that has to wake up several cards takes tens of seconds
 _EXTENSION = "#include <Python.h>\nint flashedge_needs(void) { return 0; }\n"
 
 USE_CPU = "or use the CPU build: bash scripts/setup.sh --cpu"
@@ -52,7 +52,8 @@ class UnmetNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverReport:
-    """What `nvidia-smi` says: the cards' names in the driver's order, the rest of the first."""
+    """What `nvidia-smi` says: the names of all cards in the driver's order. The rest is of the
+    first card."""
 
     driver: str
     names: tuple[str, ...]
@@ -109,6 +110,7 @@ def _run_smi(*arguments: str) -> str:
 
 
 def check_card(found: DriverReport | str, cuda: int) -> Iterator[UnmetNeed]:
+    """What keeps CUDA `cuda` from running by the answer of `query_driver`."""
     if isinstance(found, str):
         yield UnmetNeed(what=f"the NVIDIA driver does not answer: {found}", hints=DRIVER_HINTS)
         return

@@ -114,7 +114,8 @@ def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemor
 
 
 def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePairMemory) -> None:
-    """Keep a measurement for later starts. Raises StoreError."""
+    """Keep a measurement for later starts. Raises StoreError, and as
+    `compute_profile_fingerprint`."""
     fingerprint = compute_profile_fingerprint(pair, config)
     parts = [engine.parts() for engine in engines]
     try:

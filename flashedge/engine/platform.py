@@ -40,7 +40,7 @@ def runs_on_cpu() -> bool:
 
 
 def have_own_processors(threads: int) -> bool:
-    """Whether two engines on a CPU, of so many threads each, do not slow each other."""
+    """Whether two engines run on a CPU, with so many threads each, and do not slow each other."""
     return runs_on_cpu() and len(os.sched_getaffinity(0)) >= 2 * threads
 
 

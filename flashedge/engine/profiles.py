@@ -9,7 +9,7 @@ from flashedge.config import Config
 from flashedge.engine.layout import find_layout
 from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.errors import EngineError
-from flashedge.models.folders import pair_fingerprint
+from flashedge.models.folders import fingerprint_pair
 from flashedge.models.specs import Pair
 from flashedge.profiler import ProfileError
 from flashedge.profiler.gpu import describe_device
@@ -35,7 +35,7 @@ def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
         **device,
         "vllm": f"{name} {version}",
         "torch": importlib.metadata.version("torch"),
-        "pair": f"{pair.name} {pair_fingerprint(pair, config)}",
+        "pair": f"{pair.name} {fingerprint_pair(pair, config)}",
         "threads": str(config.threads_per_engine),
         **cards,
         **{

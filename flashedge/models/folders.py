@@ -14,7 +14,7 @@ from flashedge.models.checkpoints import check_checkpoint, check_embedder
 from flashedge.models.specs import EmbedderSpec, ModelSpec, Pair, VerifierSpec
 
 
-def hub_folder(config: Config) -> Path:
+def locate_hub(config: Config) -> Path:
     """The folder that `models pull` writes to, laid out like the Hugging Face cache."""
     return config.cache_dir / "hub"
 
@@ -42,7 +42,7 @@ def locate_model(spec: ModelSpec, config: Config) -> Path | None:
     users: str | Path | None = os.environ.get("HF_HUB_CACHE")
     if not users:  # where it is set, no home is needed: a container may have none
         users = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface", "hub")
-    hubs = (hub_folder(config), Path(users))
+    hubs = (locate_hub(config), Path(users))
     found = (find_snapshot(hub, spec.source, spec.revision) for hub in hubs)
     return next(filter(None, found), None)
 
@@ -90,7 +90,7 @@ _SAMPLE_BYTES = 1 << 20
 """Read at each end of a weights file. Reading 15 GB would take minutes."""
 
 
-def pair_fingerprint(pair: Pair, config: Config) -> str:
+def fingerprint_pair(pair: Pair, config: Config) -> str:
     """16 hex digits of everything that decides the pair's output: the files of both models, their
     options, the system prompt and the sampling. The place of the files does not count."""
     digest = hashlib.sha256()
@@ -101,12 +101,12 @@ def pair_fingerprint(pair: Pair, config: Config) -> str:
     return digest.hexdigest()[:16]
 
 
-def model_digest(spec: ModelSpec, config: Config) -> str:
+def fingerprint_model(spec: ModelSpec, config: Config) -> str:
     """16 hex digits of a model's files and options."""
     return _hash_model(spec, locate_model(spec, config)).hex()[:16]
 
 
-def last_change_s(pair: Pair, config: Config) -> float:
+def find_last_change_s(pair: Pair, config: Config) -> float:
     """When a file of the pair was last written, in unix seconds. 0 without any file."""
     folders = [locate_model(spec, config) for spec in (pair.generator, pair.verifier)]
     files = [file for folder in folders if folder is not None for file in _list_files(folder)]

@@ -21,7 +21,7 @@ from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.platform import have_own_processors, runs_on_cpu
 from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, RequestError
-from flashedge.models.folders import pair_fingerprint
+from flashedge.models.folders import fingerprint_pair
 from flashedge.models.specs import VERIFIER_FAMILIES, Pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler import ProfileError
@@ -163,7 +163,7 @@ class ServedPair:
         self._testing: asyncio.Task[None] | None = None
         self._waiting_for_test = 0
         self._failure: str | None = None
-        self.fingerprint = cache(partial(pair_fingerprint, pair, config))
+        self.fingerprint = cache(partial(fingerprint_pair, pair, config))
         """The digest of the pair's files, computed once."""
         self._plain: PlainRequests | None = None
         self._protocols: ASGIApp | None = None

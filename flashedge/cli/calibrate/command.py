@@ -219,17 +219,17 @@ def _collect_runs(
     """The pair's name, its fingerprint and one recording for each problem that has one. Raises
     RequestError if there is none."""
     from flashedge.cli.calibrate.runs import keep_comparable, read_stored_runs, run_problems
-    from flashedge.models.folders import last_change_s, pair_fingerprint
+    from flashedge.models.folders import find_last_change_s, fingerprint_pair
     from flashedge.models.registry import find_pair, list_files
     from flashedge.runtime.request.strategies import find_watched_options
 
     with connect_ready(config) as client:
         served = find_pair(pair or client.status()["pair"], config)
-        fingerprint = pair_fingerprint(served, config)
+        fingerprint = fingerprint_pair(served, config)
         if from_runs:
             # The fingerprint covers the pair's files and its options, and runs do not store it.
             changes = [file.stat().st_mtime for file in list_files(config)]
-            since = max(last_change_s(served, config), *changes)
+            since = max(find_last_change_s(served, config), *changes)
             found = read_stored_runs(client, served.name, strategy, n, since, problems)
         else:
             settings = {"strategy": strategy, "n": n, "early_exit": False, "pair": served.name}

@@ -294,7 +294,7 @@ def _check_models(config: Config) -> str:
 
 
 def _check_calibrations(config: Config) -> Check:
-    from flashedge.models.folders import pair_fingerprint
+    from flashedge.models.folders import fingerprint_pair
     from flashedge.models.registry import load_pairs
     from flashedge.runtime.request.calibrations import load_calibrations
 
@@ -302,7 +302,7 @@ def _check_calibrations(config: Config) -> Check:
     shown, stale = [], False
     for found in load_calibrations(config):
         pair, remark = pairs.get(found.pair), ""
-        if pair is None or pair_fingerprint(pair, config) != found.fingerprint:
+        if pair is None or fingerprint_pair(pair, config) != found.fingerprint:
             remark = ", not used: the pair has changed since"
         elif found.loss_bound is None:
             remark = ", made without a bound: calibrate again"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError, DaemonError
-from flashedge.models.folders import check_model, find_snapshot, hub_folder
+from flashedge.models.folders import check_model, find_snapshot, locate_hub
 from flashedge.models.specs import ModelSpec
 
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
@@ -24,7 +24,7 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
 
     Raises DaemonError within seconds when the hub can't be reached, CheckpointError, ConfigError.
     """
-    hub = hub_folder(config)
+    hub = locate_hub(config)
     if not _is_hub_reachable():
         kept = find_snapshot(hub, spec.source, spec.revision)  # what an earlier download left
         if kept is None:
@@ -65,7 +65,7 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
     """
     found = _find_in_folder(spec, source)
     check_model(found, spec)
-    hub = hub_folder(config)
+    hub = locate_hub(config)
     top = _locate(spec, hub)
     revision = spec.revision or "main"
     in_cache = found.parent.name == "snapshots"
@@ -96,7 +96,7 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
 
 def remove(spec: ModelSpec, config: Config) -> int | None:
     """Delete the model from FlashEdge's cache. Returns the bytes freed, None if it wasn't there."""
-    top = _locate(spec, hub_folder(config))
+    top = _locate(spec, locate_hub(config))
     if not top.is_dir():
         return None
     freed = sum(f.lstat().st_size for f in top.rglob("*") if f.is_file() and not f.is_symlink())

@@ -38,7 +38,7 @@ from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.translate import NO_PASSES
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
-from flashedge.models.folders import model_digest, resolve_model
+from flashedge.models.folders import fingerprint_model, resolve_model
 from flashedge.models.memory.engine_memory import EngineMemory, check_spread
 from flashedge.models.memory.fit import find_explicit, find_need
 from flashedge.models.specs import ModelSpec, Pair
@@ -390,7 +390,7 @@ def _describe_model(pair: Pair, config: Config, role: str) -> dict[str, Any]:
     spec = getattr(pair, role)
     return {
         "source": spec.source,
-        "digest": model_digest(spec, config),
+        "digest": fingerprint_model(spec, config),
         "dtype": spec.dtype,
         "cards": len(getattr(config.devices, role) or "1"),
     }

@@ -14,7 +14,7 @@ from functools import partial
 
 from flashedge.config import Config
 from flashedge.errors import NotFound, RequestError
-from flashedge.models.folders import last_change_s
+from flashedge.models.folders import find_last_change_s
 from flashedge.models.registry import find_pair
 from flashedge.runtime.lengths.path_counter import count_outline
 from flashedge.runtime.records.store import UNFINISHED, RunStore, StoredRun
@@ -100,7 +100,7 @@ class Predictions:
     def _learn_stored(self, name: str) -> HistoryPredictor:
         """Learn from the newest runs of the pair as it is now, the oldest of them first."""
         until = time.monotonic() + MOST_SECONDS
-        since_s = last_change_s(find_pair(name, self._config), self._config)
+        since_s = find_last_change_s(find_pair(name, self._config), self._config)
         found: list[FinishedOutputs] = []
         for stored in iter_newest(self._store, since_s):
             if len(found) == MOST_RUNS or self._is_stopping or time.monotonic() > until:

@@ -18,7 +18,7 @@ from flashedge.cli.calibrate.runs import find_right_answers, run_problems
 from flashedge.cli.connection import connect_ready
 from flashedge.config import Config, load_config
 from flashedge.files.problems import LabelledProblem, read_labelled
-from flashedge.models.folders import pair_fingerprint
+from flashedge.models.folders import fingerprint_pair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.records.recordings import Recording
 from scripts.train_pair.problems import CALIBRATION_SEEDS, make_problem, write_problems
@@ -65,7 +65,7 @@ def load_traces(
 ) -> tuple[RunTrace, ...]:
     """Load the graded traces of a problem file from the cache, or make them."""
     config = load_config({})
-    pair = pair_fingerprint(find_pair(config.pair, config), config)
+    pair = fingerprint_pair(find_pair(config.pair, config), config)
     key = repr((pair, path.read_text(), strategy, n, sorted(options.items()), limit))
     digest = hashlib.sha256(key.encode()).hexdigest()[:12]
     cache = FOLDER / f"{path.stem}-{strategy}-{n}-{digest}.jsonl"

@@ -66,7 +66,7 @@ def flashtts(
     from flashedge.daemon.files import find_holder
     from flashedge.files.journal import Journal
     from flashedge.files.problems import file_digest, read_problems
-    from flashedge.models.folders import pair_fingerprint
+    from flashedge.models.folders import fingerprint_pair
     from flashedge.models.registry import find_pair
     from scripts.lab.benchmark import ladder
     from scripts.lab.benchmark.live import (
@@ -99,7 +99,7 @@ def flashtts(
     folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
     settings = {
         "pair": measured.name,
-        "models": pair_fingerprint(measured, config),
+        "models": fingerprint_pair(measured, config),
         "problems": file_digest(problems),
         "strategy": strategy,
         "seed": seed,

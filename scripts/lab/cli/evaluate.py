@@ -15,7 +15,7 @@ from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
 from flashedge.files.problems import LabelledProblem, file_digest, read_labelled
-from flashedge.models.folders import pair_fingerprint, resolve_model
+from flashedge.models.folders import fingerprint_pair, resolve_model
 from flashedge.models.registry import find_pair
 from scripts.lab.cli import option
 
@@ -60,7 +60,7 @@ def evaluate(
     generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
     settings = Settings(
         pair=chosen.name,
-        models=pair_fingerprint(chosen, config),
+        models=fingerprint_pair(chosen, config),
         problems=file_digest(problems),
         n=sizes,
         temperature=temperature,

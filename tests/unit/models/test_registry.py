@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.models.folders import hub_folder, locate_model, resolve_model
+from flashedge.models.folders import locate_hub, locate_model, resolve_model
 from flashedge.models.memory.card_memory import build_idle_card
 from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair, load_pairs, parse_pairs
@@ -247,7 +247,7 @@ def test_a_mistake_is_named(config: Config, old: str, new: str, message: str, hi
 @pytest.mark.parametrize("place", ["own", "users"])
 def test_a_model_in_a_hub_cache_is_found(config: Config, tmp_path: Path, place: str) -> None:
     pair = find_pair("qwen-1.5b+skywork-1.5b", config)
-    spec, hub = pair.generator, hub_folder(config) if place == "own" else tmp_path / "hf" / "hub"
+    spec, hub = pair.generator, locate_hub(config) if place == "own" else tmp_path / "hf" / "hub"
     with pytest.raises(CheckpointError, match="not on this machine") as e:
         resolve_model(spec, config)
     assert e.value.hint == "flashedge models pull Qwen/Qwen2.5-1.5B-Instruct"

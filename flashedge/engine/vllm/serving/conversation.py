@@ -108,7 +108,7 @@ _MEDIA = ("image", "audio", "video")
 
 
 def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
-    """What the first part that is no text is: image, audio or video."""
+    """The kind of the first part that is not text: image, audio or video."""
     contents = (message.get("content") for message in messages)
     parts = (part for content in contents if isinstance(content, list) for part in content)
     kinds = (str(part.get("type")) for part in parts if isinstance(part, Mapping))
@@ -116,7 +116,7 @@ def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def list_parts(messages: Iterable[Any]) -> list[Any]:
-    """The messages with their parts in lists: some validators give iterators, to be read once."""
+    """The messages with their parts in lists. Some validators give iterators, to be read once."""
     return [
         {**each, "content": list(each["content"])}
         if isinstance(each, Mapping) and isinstance(each.get("content"), Iterator)

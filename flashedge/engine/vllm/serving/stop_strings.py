@@ -2,8 +2,8 @@
 
 A chain of thought repeats the words of the question, and a client's stop word ended the answer
 before it began. vLLM looks for stop strings where it decodes a request's tokens, in the daemon; a
-search's paths are decoded by the same objects. A stop string that holds the end of the thinking
-counts in it too.
+search's paths are decoded by the same objects. A stop string that contains the end of the thinking
+counts within it, too.
 
 Checked with vLLM 0.32.0.
 """

@@ -13,7 +13,7 @@ import pytest
 from flashedge.certainty.policies import Rule
 from flashedge.config import Config
 from flashedge.errors import ConfigError, Conflict
-from flashedge.models.folders import pair_fingerprint
+from flashedge.models.folders import fingerprint_pair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.request.calibrations import (
     Calibration,
@@ -118,7 +118,7 @@ def test_a_calibration_may_say_never(config: Config) -> None:
 
 async def test_a_run_tells_whose_early_exit_it_has(serve: Serve) -> None:
     rig = await serve(queue_limit=8)
-    fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
+    fits = fingerprint_pair(find_pair("bundled", rig.config), rig.config)
     save_calibration(calibration(fingerprint=fits), rig.config)
     run = rig.service.submit(SC)
     result = await run.result()
@@ -141,7 +141,7 @@ async def test_a_named_run_stays_the_same_run_when_calibrated_since(serve: Serve
     rig = await serve(queue_limit=8)
     first = rig.service.submit(SC, run_id="run-mine-0123456789")
     await first.result()
-    fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
+    fits = fingerprint_pair(find_pair("bundled", rig.config), rig.config)
     save_calibration(calibration(fingerprint=fits), rig.config)
     assert rig.service.submit(SC, run_id="run-mine-0123456789").id == first.id
     with pytest.raises(Conflict):
@@ -150,22 +150,22 @@ async def test_a_named_run_stays_the_same_run_when_calibrated_since(serve: Serve
 
 def test_a_fingerprint_is_of_the_files(config: Config, tmp_path: Path) -> None:
     pair = find_pair("bundled", config)
-    first = pair_fingerprint(pair, config)
+    first = fingerprint_pair(pair, config)
     folder = shutil.copytree(pair.generator.source, tmp_path / "elsewhere")
     moved = replace(pair, generator=replace(pair.generator, source=str(folder)))
-    assert pair_fingerprint(moved, config) == first
+    assert fingerprint_pair(moved, config) == first
     weights = next(folder.glob("*.safetensors"))
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(bytes(data))
-    retrained = pair_fingerprint(moved, config)
+    retrained = fingerprint_pair(moved, config)
     shutil.copy(Path(pair.generator.source) / weights.name, weights)
     colder = replace(moved, sampling=replace(moved.sampling, temperature=0.1))
     (folder / "config.json").write_text(json.dumps({}))
-    found = {first, retrained, pair_fingerprint(moved, config), pair_fingerprint(colder, config)}
+    found = {first, retrained, fingerprint_pair(moved, config), fingerprint_pair(colder, config)}
     assert len(found) == 4
     gone = replace(moved, generator=replace(moved.generator, source=str(tmp_path / "gone")))
-    assert pair_fingerprint(gone, config) not in found
+    assert fingerprint_pair(gone, config) not in found
 
 
 def test_the_file_is_parsed_again_only_when_it_changed(config: Config) -> None:
