@@ -45,7 +45,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTrace:
-    """One run at full compute, ready for replay."""
+    """One run at full compute, ready for replay. Raises ValueError unless stops fit checkpoints."""
 
     problem: str
     cap: int
@@ -55,6 +55,10 @@ class RunTrace:
     stops: tuple[Ending, ...]
     """(k,) How the run would have ended at each checkpoint."""
     whole: Ending
+
+    def __post_init__(self) -> None:
+        if len(self.stops) != len(self.checkpoints):
+            raise ValueError(f"{len(self.checkpoints)} checkpoints, {len(self.stops)} stops")
 
 
 def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:

@@ -17,6 +17,7 @@ Ref: arXiv 2604.00499 §3, §4, eq. (7) to (10), App. B.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol
 
 import numpy as np
@@ -46,7 +47,10 @@ class LengthDistribution(Protocol):
 @dataclass(frozen=True, slots=True)
 class LogT:
     """ln X = mu + sigma·T, where T has Student's t-distribution. It has an expectation only below a
-    limit. Ref: arXiv 2604.00499 §3.1, eq. (3) and (4)."""
+    limit. Raises ValueError for impossible parameters.
+
+    Ref: arXiv 2604.00499 §3.1, eq. (3) and (4).
+    """
 
     mu: float
     """Median of ln X."""
@@ -56,6 +60,10 @@ class LogT:
 
     nu: float = NU
     """Degrees of freedom. Fewer mean a heavier tail."""
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.mu) and 0 < self.sigma < np.inf and 0 < self.nu < np.inf):
+            raise ValueError(f"{self} must be finite, its scale and nu positive")
 
     def log_survival(self, tokens: Floats) -> Floats:
         with np.errstate(divide="ignore"):  # ln 0 at both ends

@@ -32,13 +32,20 @@ LEAST_WEIGHT, GREATEST_WEIGHT = 0.1, 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decay:
-    """How a score falls while its request waits, so that long requests are not starved."""
+    """How a score falls while its request waits, so that long requests are not starved. Raises
+    ValueError for impossible figures."""
 
     factor: float
     """γ in (0, 1]: what each interval multiplies a score by. 1 turns the decay off."""
 
     interval_s: float
     """Δ: seconds between two steps of the decay, positive."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.factor <= 1:
+            raise ValueError(f"the decay's factor is {self.factor}, but must be in (0, 1]")
+        if not self.interval_s > 0:
+            raise ValueError(f"the decay's interval is {self.interval_s} s, but must be positive")
 
 
 NO_DECAY = Decay(factor=1.0, interval_s=1.0)
@@ -51,9 +58,11 @@ latencies are within 2 % of those without decay, the one with the shortest longe
 def compute_risk_weight(waiting: int, max_batch: int) -> float:
     """λ: the longer the queue, the more a long output blocks.
 
-    waiting: requests in the queue. max_batch: requests that run at once, at least 1. Ref: arXiv
-    2604.00499 eq. (12).
+    waiting: requests in the queue. max_batch: requests that run at once, at least 1. Raises
+    ValueError if it is less. Ref: arXiv 2604.00499 eq. (12).
     """
+    if max_batch < 1:
+        raise ValueError(f"max_batch is {max_batch}, but must be at least 1")
     return min(max(waiting / max_batch, LEAST_WEIGHT), GREATEST_WEIGHT)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.answers.numbers import find_numbers, numbers_conflict
-from flashedge.answers.pairwise import are_alike, group_by_complete_links
+from flashedge.answers.pairwise import are_alike, group_by_complete_links, likeness
 from flashedge.answers.spelling import normalize
 from tests.support.paths import DATA
 
@@ -60,6 +60,18 @@ def test_numbers_conflict_when_each_has_its_own() -> None:
     assert numbers_conflict(find_numbers("3 days"), find_numbers("four days"))
     assert not numbers_conflict(find_numbers("3 days"), find_numbers("three days"))
     assert not numbers_conflict(find_numbers("91 is prime"), find_numbers("91 = 7 * 13"))
+
+
+def test_likeness_of_open_ended_text() -> None:
+    a = "Sort the list, then scan it once for equal neighbours."
+    b = "First sort the list and then scan it once for equal neighbours"
+    other = "Use a hash set and return as soon as an element is seen twice."
+    assert likeness(a, a.upper()) == 1.0
+    assert likeness(a, b) == likeness(b, a) > 0.6 > likeness(a, other)
+    assert are_alike(a, b)
+    assert not are_alike(a, other)
+    assert not are_alike("It takes 3 days to get there.", "It takes 4 days to get there.")
+    assert likeness("", "x") == 0.0
 
 
 def test_likeness_on_the_labelled_answers() -> None:

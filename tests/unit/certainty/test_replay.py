@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge import events
-from flashedge.certainty.calibration import find_stop, replay
+from flashedge.certainty.calibration import Ending, RunTrace, find_stop, replay
 from flashedge.certainty.measures import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import POLICIES, Allotment, Rule
 from flashedge.runtime.records.recordings import Recording, build_recording
@@ -159,3 +159,9 @@ def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
     assert find_stop(checkpoints, Spy(), 12) == 4
     assert seen == [[], [5], [5, 9]]
     assert find_stop(checkpoints[:4], Spy(), 12) is None
+
+
+def test_a_trace_has_a_stop_for_each_checkpoint() -> None:
+    seen = (Checkpoint(progress=1, tokens=1, answers=1, measures={}),)
+    with pytest.raises(ValueError, match="1 checkpoints, 0 stops"):
+        RunTrace(problem="p", cap=1, checkpoints=seen, stops=(), whole=Ending(right=True, tokens=1))

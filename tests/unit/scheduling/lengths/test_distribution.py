@@ -36,6 +36,12 @@ def test_log_t_agrees_with_scipy(ours: LogT) -> None:
     assert len({ours, eval(repr(ours))}) == 1
 
 
+@pytest.mark.parametrize("values", [(np.inf, 1.0), (1.0, 0.0), (1.0, np.nan), (1.0, 1.0, -1.0)])
+def test_impossible_parameters_are_refused(values: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        LogT(*values)
+
+
 def test_equal_prompts_have_one_key() -> None:
     def key(**fields: object) -> bytes:
         return LengthRequest(pair="p", max_tokens=9, **fields).prompt_key  # type: ignore[arg-type]

@@ -287,6 +287,19 @@ def test_the_risk_weight_follows_the_queue(waiting: int, weight: float) -> None:
     assert compute_risk_weight(waiting, 16) == weight
 
 
+def test_a_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        compute_risk_weight(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("factor", "interval_s"), [(0, 1), (1.1, 1), (-0.5, 1), (0.5, 0), (0.5, -1), (np.nan, 1)]
+)
+def test_an_impossible_decay_is_refused(factor: float, interval_s: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Decay(factor=factor, interval_s=interval_s)
+
+
 def test_scores_are_the_inflated_expectation_less_the_decay() -> None:
     """A clock that is behind does not raise a score."""
     expected = np.array([100.0, 200.0, 300.0, 50.0, 100.0])
