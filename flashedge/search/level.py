@@ -12,10 +12,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flashedge.search.base import Child, Command, Expand, Score
+from flashedge.search.base import Command, Score
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
-from flashedge.types import Granularity, Limits, NodeId, Problem
+from flashedge.types import Limits, NodeId, Problem
 
 Shares = tuple[tuple[NodeId, int], ...]
 """Pairs of (parent, number of children), in the order of expansion."""
@@ -52,18 +52,14 @@ class LevelSearch(VotingSearch[LevelState]):
         """Continue after a level that is generated and scored."""
 
     def expand(self, state: LevelState, shares: Shares) -> Move:
-        tree = state.tree
         commands: list[Command] = []
         level: list[NodeId] = []
         for parent, count in shares:
-            tree, nodes = tree.expand(parent, count)
-            children = tuple(Child(node=n.id, seed=n.seed) for n in nodes)
-            bound = self.granularity(state, parent)
-            commands.append(Expand(parent=parent, children=children, granularity=bound))
-            level.extend(n.id for n in nodes)
+            state, nodes, command = self.grow(state, parent, count)
+            commands.append(command)
+            level += nodes
         state = replace(
             state,
-            tree=tree,
             phase=Phase.GENERATE,
             level=tuple(level),
             outstanding=len(level),
@@ -97,9 +93,7 @@ class LevelSearch(VotingSearch[LevelState]):
         return self.expand(state, state.planned)
 
     def stop(self, state: LevelState) -> Move:
-        changes, ended = self.settle_open(state, state.level)
-        tree, complete = state.tree.mark(changes), (*state.complete, *ended)
-        return self.vote(replace(state, tree=tree, complete=complete, outstanding=0))
+        return self.vote(replace(self.settle_open(state, state.level), outstanding=0))
 
     def list_unfinished(self, state: LevelState) -> Sequence[NodeId]:
         return state.level
@@ -134,14 +128,9 @@ class Stepwise(LevelSearch):
     def step_tokens(self, depth: int) -> int:
         return self.max_step_tokens
 
-    def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        return state.bound_step(node, self.step_tokens(state.tree[node].depth), self.max_steps)
-
-    def ends_path(self, state: LevelState, node: NodeId) -> bool:
-        return state.ends_path(node, self.max_steps)
-
     def max_children(self, state: LevelState) -> int:
-        return min(self.branching, self.n - len(state.complete) - state.num_ended)
+        """A path with a high score may get all of the width."""
+        return self.remaining_width(state) - state.num_ended
 
     def decide(self, state: LevelState) -> Move:
         """Settle the level, keep some paths, prune the rest; then start a level or vote."""
@@ -166,9 +155,8 @@ class Stepwise(LevelSearch):
 
     def settle_level(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
         """Mark ended paths and duplicates. The second value: the other paths, best first."""
-        tree, unique, ended = self.settle(state, state.level, lambda n: self.family(state, n))
-        unique.sort(key=lambda node: (-self.path_score(state, node), node))
-        return replace(state, tree=tree, complete=(*state.complete, *ended)), tuple(unique)
+        state, unique = self.settle(state, state.level, lambda n: self.family(state, n))
+        return state, tuple(sorted(unique, key=lambda n: (-self.path_score(state, n), n)))
 
 
 def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:

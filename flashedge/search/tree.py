@@ -125,25 +125,19 @@ class Vector(Generic[T]):
 
     def update(self, changes: Iterable[tuple[int, T]]) -> Vector[T]:
         """Return a copy with items set. The index `len` appends. Raises IndexError."""
-        changed_chunks: dict[int, list[T]] = {}
+        changed: dict[int, list[T]] = {}
         size = self._size
         for index, item in changes:
             if not 0 <= index <= size:
                 raise IndexError(index)
             at, offset = divmod(index, _CHUNK)
-            chunk = changed_chunks.get(at)
-            if chunk is None:
-                chunk = changed_chunks[at] = (
-                    list(self._chunks[at]) if at < len(self._chunks) else []
-                )
-            if index == size:
-                chunk.append(item)
-                size += 1
-            else:
-                chunk[offset] = item
+            if at not in changed:
+                changed[at] = list(self._chunks[at]) if at < len(self._chunks) else []
+            changed[at][offset : offset + 1] = [item]
+            size = max(size, index + 1)
         chunks = list(self._chunks)
-        for at in sorted(changed_chunks):
-            chunks[at : at + 1] = [tuple(changed_chunks[at])]
+        for at in sorted(changed):
+            chunks[at : at + 1] = [tuple(changed[at])]
         made: Vector[T] = Vector()
         made._chunks, made._size = tuple(chunks), size
         return made

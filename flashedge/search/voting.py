@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar, Generic, TypeVar, assert_never
@@ -17,9 +17,11 @@ from flashedge.certainty.measures import ENTROPY, REWARD, Checkpoint, History, m
 from flashedge.certainty.policies import Policy
 from flashedge.search.aggregates import aggregate, check_scores, score_per_step
 from flashedge.search.base import (
+    Child,
     Cluster,
     Clustered,
     Command,
+    Expand,
     Finish,
     Generated,
     Lookahead,
@@ -138,21 +140,6 @@ class VotingState:
             at = self.tree[at.parent]
         return max(0, self.limits.max_path_tokens - at.path_tokens)
 
-    def bound_step(self, node: NodeId, max_step_tokens: int, max_steps: int) -> Granularity:
-        """How far the children of `node` go: one step, and the last one to the path's end."""
-        depth, room = self.tree[node].depth, self.remaining_tokens(node)
-        if depth >= max_steps or room == 0:
-            return NOTHING
-        if depth == max_steps - 1:
-            return Granularity(max_tokens=room, to_end=True)
-        return Granularity(max_tokens=min(max_step_tokens, room))
-
-    def ends_path(self, node: NodeId, max_steps: int) -> bool:
-        """Whether the model ended the path, the step is the last one, or no token fits."""
-        at = self.tree[node]
-        stopped = at.segment is not None and at.segment.finish.ends_path
-        return stopped or at.depth >= max_steps or self.remaining_tokens(node) == 0
-
 
 S = TypeVar("S", bound=VotingState)
 
@@ -175,40 +162,64 @@ class VotingSearch(ABC, Generic[S]):
 
     # ------------------------------------------------------------ what subclasses define
 
-    @abstractmethod
-    def granularity(self, state: S, node: NodeId) -> Granularity:
-        """How far the children of `node` are generated."""
+    @property
+    def max_steps(self) -> int:
+        """Depth of the last step, which runs to the path's end. 1: each step is a whole answer."""
+        return 1
 
-    @abstractmethod
-    def ends_path(self, state: S, node: NodeId) -> bool:
-        """Whether nothing can follow a generated node."""
+    def step_tokens(self, depth: int) -> int:
+        """Limit of a step that follows a node of this depth. The last step has no such limit."""
+        return 0
 
-    @abstractmethod
     def max_children(self, state: S) -> int:
-        """Children that a kept node can expect."""
+        """Children that a kept node can expect. Nothing follows a whole answer."""
+        return 0
 
     @abstractmethod
     def take_segment(self, state: S, node: NodeId) -> tuple[S, tuple[Command, ...]]:
         """Go on after the segment of a node was added."""
 
-    @abstractmethod
     def take_scores(self, state: S, node: NodeId) -> tuple[S, tuple[Command, ...]]:
         """Go on after the scores of a node were added."""
+        return state, ()
 
     @abstractmethod
     def stop(self, state: S) -> tuple[S, tuple[Command, ...]]:
         """End a search that is not yet voting with what it has."""
 
-    @abstractmethod
     def resume(self, state: S) -> tuple[S, tuple[Command, ...]]:
         """Go on, after the policy was asked if it was due."""
+        return state, ()
 
-    @abstractmethod
     def list_unfinished(self, state: S) -> Sequence[NodeId]:
         """The nodes among which the answer is sought if no path has ended."""
+        return ()
 
     def awaits_scores(self, state: S, node: NodeId) -> bool:
         return state.phase is Phase.SCORE
+
+    def granularity(self, state: S, node: NodeId) -> Granularity:
+        """How far the children of `node` go: one step, and the last one to the path's end."""
+        depth, room = state.tree[node].depth, state.remaining_tokens(node)
+        if depth >= self.max_steps or room == 0:
+            return NOTHING
+        if depth == self.max_steps - 1:
+            return Granularity(max_tokens=room, to_end=True)
+        return Granularity(max_tokens=min(self.step_tokens(depth), room))
+
+    def ends_path(self, state: S, node: NodeId) -> bool:
+        """Whether the model ended the path, the step is the last one, or no token fits."""
+        at = state.tree[node]
+        stopped = at.segment is not None and at.segment.finish.ends_path
+        return stopped or at.depth >= self.max_steps or state.remaining_tokens(node) == 0
+
+    def grow(self, state: S, parent: NodeId, count: int) -> tuple[S, tuple[NodeId, ...], Expand]:
+        """Add children to a node. Returns their ids and the command that generates them."""
+        bound = self.granularity(state, parent)
+        tree, nodes = state.tree.expand(parent, count)
+        children = tuple(Child(node=n.id, seed=n.seed) for n in nodes)
+        command = Expand(parent=parent, children=children, granularity=bound)
+        return replace(state, tree=tree), tuple(n.id for n in nodes), command
 
     def progress(self, state: S) -> int:
         return sum(state.tree[n].status is NodeStatus.COMPLETE for n in state.complete)
@@ -317,7 +328,7 @@ class VotingSearch(ABC, Generic[S]):
     def consult(self, state: S) -> tuple[S, bool]:
         """Take a checkpoint and ask the policy. The second value: whether the search continues."""
         assert self.policy is not None, "without a policy nothing is checked"
-        state = self._take_checkpoints(state)
+        state = self.take_checkpoints(state)
         allotment = self.policy.allot(state.history, self.n)
         if allotment.more <= 0:
             return replace(state, cut_by=str(allotment.reason)), False
@@ -331,7 +342,7 @@ class VotingSearch(ABC, Generic[S]):
             tokens=state.tokens,
         )
 
-    def _take_checkpoints(self, state: S) -> S:
+    def take_checkpoints(self, state: S) -> S:
         """Take a checkpoint now, after those that were only remembered, the first at each progress.
         These equal what a policy would have seen: grouping is by order, so the groups of the first
         paths do not depend on the later ones."""
@@ -360,10 +371,10 @@ class VotingSearch(ABC, Generic[S]):
 
     def settle(
         self, state: S, nodes: Sequence[NodeId], family: Callable[[NodeId], int] = lambda node: 0
-    ) -> tuple[Tree, list[NodeId], list[NodeId]]:
+    ) -> tuple[S, list[NodeId]]:
         """Mark generated nodes, given with ascending ids: COMPLETE where the path ends, else ACTIVE
-        for the first of each text within a family and DUPLICATE for the others. Returns the tree,
-        the active nodes and the complete ones."""
+        for the first of each text within a family and DUPLICATE for the others. The second value:
+        the active nodes."""
         ended = [node for node in nodes if self.ends_path(state, node)]
         unfinished = sorted(set(nodes).difference(ended))
         first: dict[tuple[int, str], NodeId] = {}
@@ -374,12 +385,11 @@ class VotingSearch(ABC, Generic[S]):
             | dict.fromkeys(first.values(), NodeStatus.ACTIVE)
             | dict.fromkeys(ended, NodeStatus.COMPLETE)
         )
-        return tree, list(first.values()), ended
+        return replace(state, tree=tree, complete=(*state.complete, *ended)), list(first.values())
 
-    def settle_open(
-        self, state: S, nodes: Iterable[NodeId]
-    ) -> tuple[Mapping[NodeId, NodeStatus], tuple[NodeId, ...]]:
-        """New statuses of open nodes when the search stops, and those that end a path."""
+    def settle_open(self, state: S, nodes: Iterable[NodeId]) -> S:
+        """The search stops: mark generating nodes as CANCELLED, and generated ones as COMPLETE
+        where their path ends, else as ACTIVE."""
         changes: dict[NodeId, NodeStatus] = {}
         for node in nodes:
             status = state.tree[node].status
@@ -388,7 +398,8 @@ class VotingSearch(ABC, Generic[S]):
             elif status is NodeStatus.GENERATED:
                 ended = self.ends_path(state, node)
                 changes[node] = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
-        return changes, tuple(n for n, s in changes.items() if s is NodeStatus.COMPLETE)
+        complete = [node for node, status in changes.items() if status is NodeStatus.COMPLETE]
+        return replace(state, tree=state.tree.mark(changes), complete=(*state.complete, *complete))
 
     def vote(self, state: S, cut_by: str | None = None) -> tuple[S, tuple[Command, ...]]:
         """End the search: group the answers of `complete`, or of the best path if none ended."""
@@ -427,7 +438,7 @@ class VotingSearch(ABC, Generic[S]):
         if state.clustered != state.complete:
             return state, (Cluster(nodes=state.complete),)
         if state.phase is Phase.CLUSTER:
-            return self.finish(self._take_checkpoints(state))
+            return self.finish(self.take_checkpoints(state))
         state, continues = self.consult(state)
         return self.resume(state) if continues else self.finish(state)
 

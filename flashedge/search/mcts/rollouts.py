@@ -189,27 +189,20 @@ def list_path(tree: Tree, node: NodeId) -> tuple[NodeId, ...]:
 # ---------------------------------------------------------------- results
 
 
-def note_segment(state: MctsState, node: NodeId) -> Move:
-    """Note that a node is generated. Once its whole expansion is, have it scored."""
+def note_result(state: MctsState, node: NodeId) -> Move:
+    """Note that a node is generated, or scored. Once its whole expansion is generated, have it
+    scored; once it is scored, its rollout is ready."""
     flight = state.find_expander(node)
-    if flight.outstanding > 1:
-        return _change(state, replace(flight, outstanding=flight.outstanding - 1)), ()
-    nodes = state.list_new_children(flight.node)
-    scoring = replace(flight, stage=Stage.SCORING, outstanding=len(nodes))
-    return _change(state, scoring), (Score(nodes=nodes),)
-
-
-def note_scores(state: MctsState, node: NodeId) -> MctsState:
-    """Note that a node is scored. A rollout whose whole expansion is scored is ready."""
-    flight = state.find_expander(node)
-    left = flight.outstanding - 1
-    stage = Stage.SCORING if left else Stage.READY
-    return _change(state, replace(flight, stage=stage, outstanding=left))
-
-
-def _change(state: MctsState, flight: Flight) -> MctsState:
-    flights = tuple(flight if f.number == flight.number else f for f in state.flights)
-    return replace(state, flights=flights)
+    commands: tuple[Command, ...] = ()
+    stage, left = flight.stage, flight.outstanding - 1
+    if not left and stage is Stage.GENERATING:
+        nodes = state.list_new_children(flight.node)
+        stage, left, commands = Stage.SCORING, len(nodes), (Score(nodes=nodes),)
+    elif not left:
+        stage = Stage.READY
+    changed = replace(flight, stage=stage, outstanding=left)
+    flights = tuple(changed if f.number == flight.number else f for f in state.flights)
+    return replace(state, flights=flights), commands
 
 
 # ---------------------------------------------------------------- cancellation

@@ -22,6 +22,10 @@ class BeamSearch(Stepwise):
         num_kept = -(-width // self.branching)
         return split_evenly(paths[:num_kept], width)
 
+    def max_children(self, state: LevelState) -> int:
+        # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
+        return min(self.branching, Stepwise.max_children(self, state))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBranching(Stepwise):
@@ -38,10 +42,6 @@ class DynamicBranching(Stepwise):
         kept = paths[: -(-width // self.branching)]
         weights = [max(0.0, self.path_score(state, node)) for node in kept]
         return tuple(zip(kept, apportion(weights, width, least=1), strict=True))
-
-    def max_children(self, state: LevelState) -> int:
-        """A path with a high score may get nearly all of the width."""
-        return self.n - len(state.complete) - state.num_ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class VaryingGranularity(BeamSearch):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dvts(Stepwise):
+class Dvts(BeamSearch):
     """n / branching subtrees of `branching` paths each (the last may have fewer).
 
     The root's children 0 … branching-1 start the first subtree, the next ones the second. Each

@@ -11,8 +11,8 @@ from flashedge.certainty.lead import measure_lead
 from flashedge.certainty.measures import LEAD
 from flashedge.search.level import LevelSearch, LevelState, Move
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting import BUDGET, MAX_PENDING, NOTHING, Moment
-from flashedge.types import Granularity, NodeId
+from flashedge.search.voting import BUDGET, MAX_PENDING, Moment
+from flashedge.types import NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,17 +24,6 @@ class BestOfN(LevelSearch):
     """
 
     name: ClassVar[str] = "best_of_n"
-
-    def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        if node != ROOT:
-            return NOTHING
-        return Granularity(max_tokens=state.remaining_tokens(node), to_end=True)
-
-    def ends_path(self, state: LevelState, node: NodeId) -> bool:
-        return True
-
-    def max_children(self, state: LevelState) -> int:
-        return 0
 
     def initial_width(self, state: LevelState) -> int:
         return min(self.n, state.ask_at)

@@ -22,10 +22,10 @@ from typing import ClassVar
 from flashedge.certainty.lead import count_wanted, measure_lead
 from flashedge.certainty.measures import ENTROPY, LEAD, measure_certainty
 from flashedge.certainty.policies import Rule, find_lead
-from flashedge.search.base import Cancel, Child, Command, Expand, Reached, Result, Score, Watch
+from flashedge.search.base import Cancel, Command, Reached, Result, Score, Watch
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting import BUDGET, NOTHING, Phase, VotingSearch, VotingState
-from flashedge.types import Granularity, Limits, NodeId, Problem
+from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
+from flashedge.types import Limits, NodeId, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,32 +96,17 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         return (state, ()) if state.phase is Phase.DONE else self.stop(state)
 
     def stop(self, state: CountedState) -> Move:
-        ended = [node for node in state.starts if state.tree[node].segment is not None]
-        complete = tuple(sorted((*state.complete, *ended)))
-        unmarked = [node for node in complete if state.tree[node].status is NodeStatus.GENERATED]
-        tree = state.tree.mark(dict.fromkeys(unmarked, NodeStatus.COMPLETE))
-        tree = tree.cancel(node for node in state.starts if node not in ended)
-        return self.vote(replace(state, tree=tree, complete=complete, starts={}, is_concluded=True))
+        nodes = sorted((*state.complete, *state.starts))
+        ended = tuple(node for node in nodes if state.tree[node].segment is not None)
+        state = self.settle_open(state, nodes)
+        return self.vote(replace(state, complete=ended, starts={}, is_concluded=True))
 
     # ------------------------------------------------------------ paths
 
-    def granularity(self, state: CountedState, node: NodeId) -> Granularity:
-        if node != ROOT:
-            return NOTHING
-        return Granularity(max_tokens=state.remaining_tokens(ROOT), to_end=True)
-
-    def ends_path(self, state: CountedState, node: NodeId) -> bool:
-        return True
-
-    def max_children(self, state: CountedState) -> int:
-        return 0
-
     def _begin(self, state: CountedState, count: int) -> Move:
-        tree, nodes = state.tree.expand(ROOT, count)
-        starts = {**state.starts, **{node.id: state.clock for node in nodes}}
-        children = tuple(Child(node=node.id, seed=node.seed) for node in nodes)
-        expand = Expand(parent=ROOT, children=children, granularity=self.granularity(state, ROOT))
-        return replace(state, tree=tree, starts=starts), (expand,)
+        state, nodes, expand = self.grow(state, ROOT, count)
+        starts = {**state.starts, **dict.fromkeys(nodes, state.clock)}
+        return replace(state, starts=starts), (expand,)
 
     def _advance(self, state: CountedState) -> Move:
         """Take the path that ended first, if it is known which one did."""

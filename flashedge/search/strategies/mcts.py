@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import ClassVar
 
 from flashedge.search.aggregates import softmax
-from flashedge.search.base import Child, Command, Expand, Finish, Result
+from flashedge.search.base import Command, Finish, Result
 from flashedge.search.mcts.exits import FUTILITY, Exits
 from flashedge.search.mcts.rollouts import (
     Allowance,
@@ -27,13 +27,12 @@ from flashedge.search.mcts.rollouts import (
     cancel_flights,
     choose_least,
     list_path,
-    note_scores,
-    note_segment,
+    note_result,
     visit,
 )
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET, Phase, VotingSearch
-from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
+from flashedge.types import Limits, NodeId, Problem, Segment
 
 LAUNCH, ARRIVAL = "launch", "arrival"
 
@@ -99,35 +98,24 @@ class Mcts(VotingSearch[MctsState]):
         return (state, ()) if new is state else self.run(new, commands)
 
     def take_segment(self, state: MctsState, node: NodeId) -> Move:
-        return note_segment(state, node)
+        return note_result(state, node)
 
     def awaits_scores(self, state: MctsState, node: NodeId) -> bool:
         return state.find_expander(node).stage is Stage.SCORING
 
     def take_scores(self, state: MctsState, node: NodeId) -> Move:
-        return note_scores(state, node), ()
+        return note_result(state, node)
 
     def stop(self, state: MctsState) -> Move:
         flying = state.list_flying_nodes(state.flights)
-        changes, ended = self.settle_open(state, flying)
-        tree = state.tree.mark(changes)
-        return self.vote(
-            replace(
-                state,
-                tree=tree,
-                complete=(*state.complete, *ended),
-                taken_tokens=tree.committed_tokens,
-                frontier=flying or state.frontier,
-            )
-        )
+        state = self.settle_open(state, flying)
+        tokens = state.tree.committed_tokens
+        return self.vote(replace(state, taken_tokens=tokens, frontier=flying or state.frontier))
 
     # ------------------------------------------------------------ what a search that votes needs
 
-    def granularity(self, state: MctsState, node: NodeId) -> Granularity:
-        return state.bound_step(node, self.max_step_tokens, self.max_steps)
-
-    def ends_path(self, state: MctsState, node: NodeId) -> bool:
-        return state.ends_path(node, self.max_steps)
+    def step_tokens(self, depth: int) -> int:
+        return self.max_step_tokens
 
     def max_children(self, state: MctsState) -> int:
         return self.branching
@@ -252,15 +240,10 @@ class Mcts(VotingSearch[MctsState]):
                 return state, leaf
 
     def _expand(self, state: MctsState, flight: Flight) -> Move:
-        parent = flight.node
-        tree, nodes = state.tree.expand(parent, self.branching)
-        statistics = state.statistics.update((node.id, NodeStatistics()) for node in nodes)
-        state = replace(state, tree=tree, statistics=statistics).fly(
-            replace(flight, stage=Stage.GENERATING, outstanding=self.branching)
-        )
-        children = tuple(Child(node=n.id, seed=n.seed) for n in nodes)
-        bound = self.granularity(state, parent)
-        return state, (Expand(parent=parent, children=children, granularity=bound),)
+        state, nodes, expand = self.grow(state, flight.node, self.branching)
+        statistics = state.statistics.update((node, NodeStatistics()) for node in nodes)
+        flight = replace(flight, stage=Stage.GENERATING, outstanding=self.branching)
+        return replace(state, statistics=statistics).fly(flight), (expand,)
 
     # ------------------------------------------------------------ the turn of an expansion
 
@@ -292,7 +275,8 @@ class Mcts(VotingSearch[MctsState]):
         the older child.
         """
         nodes = state.list_new_children(node)
-        tree, _, ended = self.settle(state, nodes)
+        state, _ = self.settle(state, nodes)
+        tree = state.tree
         children = tree.list_kept(node)
         segments = [child.segment for child in children if child.segment is not None]
         uniform = self.prior == "uniform"
@@ -304,11 +288,10 @@ class Mcts(VotingSearch[MctsState]):
         for child, share in zip(children, priors, strict=True):
             reward = self.path_score(state, child.id)
             changes[child.id] = replace(known[child.id], reward=reward, prior=share)
+        ended = (child for child in nodes if tree[child].status is NodeStatus.COMPLETE)
         state = replace(
             state,
-            tree=tree,
             statistics=known.update(changes.items()),
-            complete=(*state.complete, *ended),
             turn=state.turn + 1,
             taken_tokens=state.taken_tokens + tokens,
             frontier=nodes,

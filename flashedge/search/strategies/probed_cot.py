@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
-from typing import ClassVar, assert_never
+from typing import ClassVar
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
@@ -20,25 +21,11 @@ from flashedge.certainty.measures import (
     min_probes,
     pick_settled_answer,
 )
-from flashedge.certainty.policies import Policy, Reason
-from flashedge.search.base import (
-    Child,
-    Cluster,
-    Clustered,
-    Command,
-    Expand,
-    Finish,
-    Generated,
-    Lookahead,
-    Probe,
-    ProbeResult,
-    Reached,
-    Result,
-    Scored,
-)
+from flashedge.certainty.policies import Reason
+from flashedge.search.base import Command, Finish, Probe, ProbeResult, Result
 from flashedge.search.tree import ROOT, NodeStatus, Tree, mix64
-from flashedge.search.voting import BUDGET, NOTHING, Phase, VotingState
-from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Vote
+from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
+from flashedge.types import Granularity, Limits, NodeId, Problem, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
 _PROBE = 1 << 32  # a seed index that no child has
@@ -59,7 +46,7 @@ Move = tuple[ProbedState, tuple[Command, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedCot:
+class ProbedCot(VotingSearch[ProbedState]):
     """Chain of thought with probe-in-the-middle.
 
     The chain is child 0 of child 0 …, which keeps the root's noise, so its tokens are those of a
@@ -67,20 +54,19 @@ class ProbedCot:
     for both. Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are compared without
     mathematics (`decide_equal`); a chain that ends without a box takes the answer of its last
     probes; a chain that ends in a level does so whatever its probe says.
+
+    `policy` ends the chain by C_k. Its progress counts probes.
     """
 
     name: ClassVar[str] = "probed_cot"
-    n: ClassVar[int] = 1
-    judges: ClassVar[Judges] = "steps"
     scores_levels: ClassVar[bool] = False
+    n: int = 1
     probe_tokens: int = 64
     """T: a probe after every T tokens of the chain. 0 disables probes."""
     suffix: str = SUFFIX
     max_probe_tokens: int = 32
     window: int = 3
     """w of the consistency C_k."""
-    policy: Policy | None = None
-    """When C_k ends the chain. Its progress counts probes."""
     give_up_after: int = 0
     """Probes after which an unsettled chain ends; 0 never. See `is_unsettled`."""
     give_up_below: float = 0.3
@@ -97,61 +83,41 @@ class ProbedCot:
         return self._expand(ProbedState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at))
 
     def tell(self, state: ProbedState, result: Result) -> Move:
-        match result:
-            case Generated(node=node, segment=segment):
-                at = state.tree.nodes.get(node)
-                if at is None or at.status is not NodeStatus.GENERATING:
-                    return state, ()
-                return self._decide(replace(state, tree=state.tree.add_segment(node, segment)))
-            case ProbeResult(node=node, text=text):
-                return self._receive_probe(state, node, text)
-            case Clustered():
-                return self._receive_clusters(state, result)
-            case Scored() | Reached():
-                return state, ()
-            case _:
-                assert_never(result)
-
-    def conclude(self, state: ProbedState) -> Move:
-        if state.phase is Phase.DONE:
+        if not isinstance(result, ProbeResult):
+            # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
+            return VotingSearch.tell(self, state, result)
+        if state.probe is None or state.probe != result.node:
             return state, ()
-        if state.phase is Phase.CLUSTER:
-            return state, (Cluster(nodes=(state.leaf,)),)
-        leaf = state.tree[state.leaf]
-        if leaf.status is NodeStatus.GENERATING:
-            tree = state.tree.mark({leaf.id: NodeStatus.CANCELLED})
-            assert leaf.parent is not None, "the root is not generated"
-            state = replace(state, tree=tree, leaf=leaf.parent)
-        elif leaf.status is NodeStatus.GENERATED:
-            to = NodeStatus.COMPLETE if self._ends(state) else NodeStatus.ACTIVE
-            state = replace(state, tree=state.tree.mark({leaf.id: to}))
-        state = replace(state, probe=None)
-        if state.leaf == ROOT:
-            done = replace(state, phase=Phase.DONE)
-            return done, (Finish(choice=ROOT, answer=None, votes=()),)
-        return self._group_answer(state)
-
-    def lookahead(self, state: ProbedState, node: NodeId) -> Lookahead:
-        at = state.tree[node]
-        family = state.tree.children(node)
-        over = state.phase is not Phase.GENERATE or node != state.leaf or state.is_over_budget
-        if not family and (over or (at.segment is not None and self._ends(state))):
-            return Lookahead(granularity=NOTHING, seeds=())
-        above = replace(state, leaf=node)
-        if at.status is NodeStatus.GENERATING and at.parent is not None:
-            above = replace(state, leaf=at.parent)
-        return Lookahead(granularity=self._granularity(above), seeds=(at.seed,))
-
-    # ------------------------------------------------------------ inner
-
-    def _receive_probe(self, state: ProbedState, node: NodeId, text: str) -> Move:
-        if state.probe is None or state.probe != node:
-            return state, ()
-        answer = None if hesitates(text) else extract_answer(self.suffix + text)
+        answer = None if hesitates(result.text) else extract_answer(self.suffix + result.text)
         answers = group_by_first_match(
             (*state.answers, answer), lambda a, b: decide_equal(a, b) is True
         )
         return self._decide(replace(state, probe=None, answers=answers))
+
+    def take_segment(self, state: ProbedState, node: NodeId) -> Move:
+        return self._decide(state)
+
+    def stop(self, state: ProbedState) -> Move:
+        leaf = state.tree[state.leaf]
+        state = replace(self.settle_open(state, (leaf.id,)), probe=None)
+        if leaf.status is NodeStatus.GENERATING:
+            assert leaf.parent is not None, "the root is not generated"
+            state = replace(state, leaf=leaf.parent)
+        return self._group_answer(state)
+
+    # ------------------------------------------------------------ the chain
+
+    @property
+    def max_steps(self) -> int:
+        """A chain has no last step."""
+        return sys.maxsize
+
+    def granularity(self, state: ProbedState, node: NodeId) -> Granularity:
+        room = state.remaining_tokens(node)
+        return Granularity(max_tokens=min(self.probe_tokens or room, room), to_end=True)
+
+    def max_children(self, state: ProbedState) -> int:
+        return 1
 
     def _decide(self, state: ProbedState) -> Move:
         """Continue once the newest segment and the probe before it have both arrived."""
@@ -160,18 +126,14 @@ class ProbedCot:
             return state, ()
         if len(state.answers) > len(state.history):
             state = self._judge_probe(state)
-        generated = leaf.status is NodeStatus.GENERATED
-        ended = generated and self._ends(state)
-        if generated:
-            to = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
-            state = replace(state, tree=state.tree.mark({leaf.id: to}))
-        if ended:
+        state = self.settle_open(state, (leaf.id,))
+        if state.complete:
             return self._group_answer(replace(state, cut_by=None))
         if state.is_over_budget and state.cut_by is None:
             state = replace(state, cut_by=BUDGET)
         if state.cut_by is not None:
             return self._group_answer(state)
-        if not generated:  # the chain waited for the probe
+        if leaf.status is not NodeStatus.GENERATED:  # the chain waited for the probe
             return self._expand(state)
         return self._probe(state)
 
@@ -190,24 +152,21 @@ class ProbedCot:
         return state, (probe, *commands)
 
     def _expand(self, state: ProbedState) -> Move:
-        bound = self._granularity(state)
-        tree, (node,) = state.tree.expand(state.leaf, 1)
-        child = Child(node=node.id, seed=node.seed)
-        command = Expand(parent=state.leaf, children=(child,), granularity=bound)
-        return replace(state, tree=tree, leaf=node.id), (command,)
+        state, (node,), expand = self.grow(state, state.leaf, 1)
+        return replace(state, leaf=node), (expand,)
 
     def _group_answer(self, state: ProbedState) -> Move:
-        return replace(state, phase=Phase.CLUSTER), (Cluster(nodes=(state.leaf,)),)
+        shown = () if state.leaf == ROOT else (state.leaf,)
+        return self.vote(replace(state, complete=shown), cut_by=state.cut_by)
 
-    def _receive_clusters(self, state: ProbedState, result: Clustered) -> Move:
-        if state.phase is not Phase.CLUSTER or result.answers.keys() != {state.leaf}:
-            return state, ()
-        own, probed = result.answers[state.leaf], pick_settled_answer(state.answers, self.window)
+    def finish(self, state: ProbedState) -> Move:
+        own = state.tree[state.leaf].answer
+        probed = pick_settled_answer(state.answers, self.window)
         stopped = state.cut_by in (Reason.CERTAINTY, Reason.NON_CONVERGENCE)
-        answer = (probed or own) if stopped or result.is_unboxed else (own or probed)
+        answer = (probed or own) if stopped or state.is_unboxed else (own or probed)
         tree = state.tree.set_answers({state.leaf: answer})
         votes = () if answer is None else (Vote(answer=answer, weight=1.0, count=1),)
-        unboxed = result.is_unboxed and probed is None
+        unboxed = state.is_unboxed and probed is None
         finish = Finish(
             choice=state.leaf, answer=answer, votes=votes, cut_by=state.cut_by, unboxed=unboxed
         )
@@ -215,15 +174,9 @@ class ProbedCot:
 
     # ------------------------------------------------------------ measures
 
-    def _granularity(self, state: ProbedState) -> Granularity:
-        room = state.remaining_tokens(state.leaf)
-        tokens = min(self.probe_tokens, room) if self.probe_tokens else room
-        return Granularity(max_tokens=tokens, to_end=True)
-
-    def _ends(self, state: ProbedState) -> bool:
-        segment = state.tree[state.leaf].segment
-        stopped = segment is not None and segment.finish.ends_path
-        return stopped or state.remaining_tokens(state.leaf) == 0
+    def take_checkpoints(self, state: ProbedState) -> ProbedState:
+        """Take none at the end: each probe has had its own."""
+        return state
 
     def cap(self, limits: Limits) -> int:
         """Most probes that a chain can have."""
@@ -266,7 +219,7 @@ class ProbedCot:
         """The answer if the chain ended here. A chain that has ended prefers its own answer."""
         leaf = state.tree[state.leaf]
         probed = pick_settled_answer(state.answers, self.window)
-        ended = leaf.status is NodeStatus.GENERATED and self._ends(state)
+        ended = leaf.status is NodeStatus.GENERATED and self.ends_path(state, leaf.id)
         if probed is not None and not ended:  # else the whole chain is read again at each probe
             return probed
         return extract_answer(state.tree.path_text(state.leaf)) or probed

@@ -67,9 +67,6 @@ class ProgramSearch(Stepwise):
             )
         return tuple((node, chosen[node]) for node in paths if node in chosen)
 
-    def max_children(self, state: LevelState) -> int:
-        return self.n - len(state.complete) - state.num_ended
-
     def remember_checkpoint(self, state: LevelState) -> LevelState:
         """Remember nothing: asked later, the program would see the whole tree."""
         return state

@@ -37,9 +37,6 @@ class Rebase(Stepwise):
         shares = zip(paths, apportion(weights, width), strict=True)
         return tuple((node, count) for node, count in shares if count)
 
-    def max_children(self, state: LevelState) -> int:
-        return self.remaining_width(state) - state.num_ended
-
     def remaining_width(self, state: LevelState) -> int:
         """Paths that the current tree has yet to complete."""
         done, width = len(state.complete), self.initial_width(state)
