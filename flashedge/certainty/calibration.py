@@ -17,7 +17,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TypeVar
 
-from flashedge.certainty.lead import log_choose
+from scipy.special import betaincinv
+
 from flashedge.certainty.measures import History
 from flashedge.certainty.policies import Policy, Rule
 
@@ -172,16 +173,7 @@ def bound_loss(lost: int, gained: int, problems: int) -> float:
 
 def _exact_bound(lost: int, problems: int) -> float:
     """The share at which `lost` losses or fewer have a probability of 5 %."""
-    low, high = lost / problems, 1.0
-    for _ in range(_HALVINGS if lost < problems else 0):
-        share = (low + high) / 2
-        odds = math.log(share) - math.log1p(-share)
-        none = problems * math.log1p(-share)
-        at_most = math.fsum(
-            math.exp(log_choose(problems, k) + k * odds + none) for k in range(lost + 1)
-        )
-        low, high = (share, high) if at_most > ALPHA else (low, share)
-    return high
+    return float(betaincinv(lost + 1, problems - lost, 1 - ALPHA)) if lost < problems else 1.0
 
 
 def _score_bound(lost: int, gained: int, problems: int) -> float:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
 TV = "tv"  # 1 when the rule of `has_settled` holds, else 0
-LEAD = "lead"  # see `certainty.lead`
+LEAD = "lead"  # see `measure_lead`
 PROGRAM = "program"  # the certainty that a user's own program reports
 MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, LEAD, PROGRAM)
 
@@ -39,6 +41,8 @@ class Checkpoint:
 
 
 History = tuple[Checkpoint, ...]
+Answers = Sequence[str | None]
+"""The cluster of each path that has ended, or of each probe. None: no answer, and no vote."""
 
 
 # ---------------------------------------------------------------- answers
@@ -77,7 +81,7 @@ def hesitates(text: str) -> bool:
     return _HESITATES.search(text) is not None
 
 
-def consistency(answers: Sequence[str | None], window: int) -> float | None:
+def consistency(answers: Answers, window: int) -> float | None:
     """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1].
 
     answers: (k,) clusters of the probed answers. None stands for a probe without a confident answer
@@ -92,7 +96,7 @@ def consistency(answers: Sequence[str | None], window: int) -> float | None:
     return sum(a is not None and a == newest for a in answers[-window:]) / window
 
 
-def is_unsettled(answers: Sequence[str | None], *, after: int, below: float) -> bool:
+def is_unsettled(answers: Answers, *, after: int, below: float) -> bool:
     """Whether less than the share `below` of the last `after` probes agree on one answer.
 
     Ref: arXiv 2412.20993 §2.1 ("fail to converge after significant effort"); the formula is ours.
@@ -104,7 +108,7 @@ def is_unsettled(answers: Sequence[str | None], *, after: int, below: float) -> 
     return most < below * after
 
 
-def pick_settled_answer(answers: Sequence[str | None], window: int) -> str | None:
+def pick_settled_answer(answers: Answers, window: int) -> str | None:
     """The most frequent answer of the last `window` probes, the newest in a tie; of all probes if
     none of these has one."""
     for seen in (answers[-window:], answers):
@@ -113,6 +117,80 @@ def pick_settled_answer(answers: Sequence[str | None], window: int) -> str | Non
             most = max(counted.values())
             return next(a for a in reversed(seen) if a is not None and counted[a] == most)
     return None
+
+
+# ---------------------------------------------------------------- the lead of a vote
+
+# How sure the lead is, and how many paths are worth drawing at once until it is sure enough. It
+# needs no calibration, since it looks at the counts alone. If `first` paths gave the most frequent
+# answer and `second` the next one, and all shares between the two were equally likely before, the
+# next path gives the first with the chance (first + 1) / (first + second + 2), which is Laplace's
+# rule. Other answers are left out, so the chance is a little too high where a third one is as
+# frequent as the second.
+#
+# Ref: arXiv 2305.11860 §3 (adaptive consistency), which asks whether the first answer is the
+# likelier one. This asks whether it wins the vote of all paths, which the run would say if it did
+# not stop. To draw as many paths at once as the count still needs is ours.
+
+
+def measure_lead(answers: Answers, cap: int) -> float | None:
+    """The chance in [0, 1] that the most frequent answer is that of all `cap` paths, too. None when
+    no path has an answer."""
+    first, second = _count_two(answers)
+    return _find_chance(first, second, max(0, cap - len(answers))) if first else None
+
+
+def count_wanted(answers: Answers, cap: int, least: float) -> int:
+    """How many paths should be open at once after these, at most those left of `cap`.
+
+    If all that end from now on gave the most frequent answer, some number of them would raise the
+    chance to `least`. Only a share of them will, by Laplace's rule, so as many more are wanted. 0
+    where the chance is high enough.
+    """
+    return _count_wanted(*_count_two(answers), max(0, cap - len(answers)), least)
+
+
+@cache
+def find_most_wanted(cap: int, least: float) -> int:
+    """About the most paths that a vote of `cap` wants at once: where two answers have equal
+    counts."""
+    counts = range(0, cap // 2 + 1, 1 + cap // 64)
+    return max(_count_wanted(each, each, cap - 2 * each, least) for each in counts)
+
+
+def _count_wanted(first: int, second: int, left: int, least: float) -> int:
+    def is_sure(more: int) -> bool:
+        known = first + more > 0
+        return known and _find_chance(first + more, second, left - more) >= least
+
+    needed = bisect_left(range(left), True, key=is_sure)
+    return min(left, -(-needed * (first + second + 2) // (first + 1)))
+
+
+def _find_chance(first: int, second: int, left: int) -> float:
+    """The chance that `left` more paths leave the first answer in front, or level.
+
+    The number of them that give the second answer has a Beta-binomial distribution.
+    """
+    if second + left <= first:
+        return 1.0
+    whole = log_choose(first + second + left + 1, left)
+    logs = (
+        log_choose(second + x, x) + log_choose(first + left - x, first) - whole
+        for x in range(min(left, (first + left - second) // 2) + 1)
+    )
+    return min(1.0, math.fsum(map(math.exp, logs)))
+
+
+def log_choose(n: int, k: int) -> float:
+    """The logarithm of a binomial coefficient."""
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+
+
+def _count_two(answers: Answers) -> tuple[int, int]:
+    counts = [count for _, count in Counter(a for a in answers if a is not None).most_common(2)]
+    first, second = (*counts, 0, 0)[:2]
+    return first, second
 
 
 # ---------------------------------------------------------------- the rule with a proof
@@ -143,15 +221,13 @@ def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
     # The bound rises up to k = 2/e'^2 and falls after it. Search the falling side.
     low = max(2, math.ceil(2 / (epsilon / 3) ** 2))
     high = low
-    while failure_bound(high, epsilon=epsilon, num_groups=num_groups) > delta:
-        low, high = high, 2 * high
-    while low < high:
-        middle = (low + high) // 2
-        if failure_bound(middle, epsilon=epsilon, num_groups=num_groups) > delta:
-            low = middle + 1
-        else:
-            high = middle
-    return high
+
+    def meets(k: int) -> bool:
+        return failure_bound(k, epsilon=epsilon, num_groups=num_groups) <= delta
+
+    while not meets(high):
+        high *= 2
+    return bisect_left(range(high), True, low, key=meets)
 
 
 def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
@@ -160,7 +236,7 @@ def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
     return 0.5 * math.fsum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
 
 
-def has_settled(answers: Sequence[str | None], k: int, *, epsilon: float) -> bool:
+def has_settled(answers: Answers, k: int, *, epsilon: float) -> bool:
     """Whether the last 2k probes meet the rule.
 
     A window of k probes, moved by up to k probes, must differ from the first window by at most

@@ -14,8 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Protocol
 
-from flashedge.certainty.lead import find_most_wanted
-from flashedge.certainty.measures import LEAD, History
+from flashedge.certainty.measures import LEAD, History, find_most_wanted
 
 _EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
 """Progress between two decisions after the first one. 0: there is no other."""
@@ -46,7 +45,7 @@ class Rule:
     """Stop once the thresholds are met, as plain values that requests and calibrations hold.
 
     static, every_5 and every_step check at the detection step, and then never, every 5 steps or at
-    every step. LEAD checks the lead of a vote after every path (see `certainty.lead`). Ref: App.
+    every step. LEAD checks the lead of a vote after every path (see `measure_lead`). Ref: App.
     B.1, G.4; Table 3. Departure: a value equal to its threshold meets it, so that a threshold of 1
     can be met.
     """

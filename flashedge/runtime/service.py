@@ -54,7 +54,7 @@ from flashedge.runtime.served_pair import PairState, ServedPair, ServiceHealth
 from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions
 from flashedge.scheduling.programs.estimates import Scheduling
 from flashedge.scheduling.programs.program import ANONYMOUS, Caller
-from flashedge.search.base import Search
+from flashedge.search.voting import Search
 from flashedge.types import Timing, TokenIds, Usage
 
 log = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
-"""The contract between a search algorithm and its driver (ask/tell).
+"""The contract between a search and its driver (ask/tell): commands, results and lookahead.
 
-A search object holds only configuration. `start` and `tell` return a new state and commands. The
+A `voting.Search` holds only configuration. `start` and `tell` return a new state and commands. The
 driver executes the commands and tells the search their results, in any order within a level. A
 result that is told twice changes nothing. A state is never mutated.
 
@@ -14,11 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
-from flashedge.certainty.measures import History
-from flashedge.search.tree import Tree
-from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
+from flashedge.types import Granularity, NodeId, Segment, Vote
 
 # ---------------------------------------------------------------- commands
 
@@ -139,7 +136,7 @@ class Reached:
 
 Result = Generated | Scored | Clustered | ProbeResult | Reached
 
-# ---------------------------------------------------------------- the contract
+# ---------------------------------------------------------------- lookahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,50 +147,3 @@ class Lookahead:
     seeds: tuple[int, ...]
     """Seeds of the next children in order, as many as the node can get at most. Empty if the path
     ends with the node."""
-
-
-class SearchState(Protocol):
-    @property
-    def tree(self) -> Tree: ...
-
-    @property
-    def history(self) -> History: ...
-
-
-S = TypeVar("S")
-
-
-class Search(Protocol[S]):
-    """A tree search over reasoning steps. Ref: arXiv 2509.00195 §3.1 (the common pattern)."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def n(self) -> int: ...
-
-    @property
-    def scores_levels(self) -> bool:
-        """Whether every level is scored once all of it is generated."""
-        ...
-
-    @property
-    def judges(self) -> Judges:
-        """What one score is about: a step, or the whole answer that a node holds."""
-        ...
-
-    def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[S, tuple[Command, ...]]:
-        """Create the root and return the first commands."""
-        ...
-
-    def tell(self, state: S, result: Result) -> tuple[S, tuple[Command, ...]]:
-        """Add one result. One that is repeated, or that no command asked for, changes nothing."""
-        ...
-
-    def conclude(self, state: S) -> tuple[S, tuple[Command, ...]]:
-        """Stop now, at a deadline for example, and answer from the finished paths."""
-        ...
-
-    def lookahead(self, state: S, node: NodeId) -> Lookahead:
-        """Predict what follows if `node` is kept. Raises KeyError for an unknown node."""
-        ...

@@ -9,11 +9,10 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypedDict, TypeVar, Unpack, cast
+from typing import Any, TypeVar, cast
 
 from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
-from flashedge.search.base import Search
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, VaryingGranularity
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
@@ -22,9 +21,10 @@ from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
 from flashedge.search.strategies.rebase import Rebase
+from flashedge.search.voting import Search
 from flashedge.types import STRATEGIES, Judges
 
-_STRATEGIES: Mapping[str, Any] = {
+_STRATEGIES: Mapping[str, type[Search[Any]]] = {
     "beam": BeamSearch,
     "best_of_n": BestOfN,
     "self_consistency": SelfConsistency,
@@ -55,17 +55,6 @@ def parse_strategy(text: str, programs: Collection[str] = ()) -> tuple[str, int 
     return _check_name(name.replace("-", "_"), text, programs), n
 
 
-class Common(TypedDict, total=False):
-    """Fields of a request that become those of a search, where it has them."""
-
-    n: int
-    branching: int
-    max_step_tokens: int
-    max_steps: int
-    aggregate: str
-    selection: str
-
-
 def make_search(
     strategy: str,
     *,
@@ -73,13 +62,14 @@ def make_search(
     policy: Policy | None = None,
     programs: Programs = MappingProxyType({}),
     judges: Judges = "steps",
-    **common: Unpack[Common],
+    **common: int | str,
 ) -> Search[Any]:
     """Create the search of that name.
 
     options: see `_OPTIONS`; programs: the user's own strategies by name, which can't replace a
-    built-in one; judges: what one score of the verifier is about; common: for the searches that
-    have them. Raises NotFound, RequestError.
+    built-in one; judges: what one score of the verifier is about; common: n, branching,
+    max_step_tokens, max_steps, aggregate, selection, for the searches that have them. Raises
+    NotFound, RequestError.
     """
     name = _check_name(strategy, strategy, programs)
     check_judges(name, judges)
@@ -90,12 +80,12 @@ def make_search(
             hint=f"use {' or '.join(_COUNTED)}, or another policy",
             param="early_exit",
         )
-    given = {**common, "policy": policy, "judges": judges}
+    given: dict[str, Any] = {**common, "policy": policy, "judges": judges}
     if name in STRATEGIES:
         given |= _check_options(name, options)
         if name == "mcts":
             given["exits"] = _build(Exits, given)
-        return cast(Search[Any], _build(_COUNTED[name] if counts else _STRATEGIES[name], given))
+        return _build(_COUNTED[name] if counts else _STRATEGIES[name], given)
     try:
         program = programs[name](**options)
     except (TypeError, ValueError) as error:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from flashedge.search.base import Command, Score
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
+from flashedge.search.voting import BUDGET, Phase, Search, SearchState
 from flashedge.types import Limits, NodeId, Problem
 
 Shares = tuple[tuple[NodeId, int], ...]
@@ -22,7 +22,7 @@ Shares = tuple[tuple[NodeId, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelState(VotingState):
+class LevelState(SearchState):
     level: tuple[NodeId, ...] = ()
     outstanding: int = 0
     """Results of this phase that have not arrived."""
@@ -37,7 +37,7 @@ Move = tuple[LevelState, tuple[Command, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelSearch(VotingSearch[LevelState]):
+class LevelSearch(Search[LevelState]):
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         ask_at = self.find_first_ask()
         state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)

@@ -31,7 +31,7 @@ from flashedge.search.base import (
     Scored,
 )
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree, child_seed
-from flashedge.types import Granularity, Judges, Limits, NodeId, Vote
+from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Vote
 
 NOTHING = Granularity(max_tokens=0)
 """The granularity of a node whose path can't be continued."""
@@ -105,7 +105,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VotingState:
+class SearchState:
     tree: Tree
     limits: Limits
     phase: Phase = Phase.GENERATE
@@ -141,16 +141,20 @@ class VotingState:
         return max(0, self.limits.max_path_tokens - at.path_tokens)
 
 
-S = TypeVar("S", bound=VotingState)
+S = TypeVar("S", bound=SearchState)
+Move = tuple[S, tuple[Command, ...]]
+"""A new state and the commands that follow from it."""
 
 # ---------------------------------------------------------------- the search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VotingSearch(ABC, Generic[S]):
-    """A search that ends with a vote. Subclasses decide what is generated."""
+class Search(ABC, Generic[S]):
+    """A tree search over reasoning steps, which ends with a vote. Subclasses decide what is
+    generated. Ref: arXiv 2509.00195 §3.1 (the common pattern)."""
 
     scores_levels: ClassVar[bool] = True
+    """Whether every level is scored once all of it is generated."""
 
     n: int
     aggregate: str = "last"
@@ -159,8 +163,17 @@ class VotingSearch(ABC, Generic[S]):
     """weighted, majority or best: see `choose_answer`."""
     policy: Policy | None = None
     judges: Judges = "steps"
+    """What one score is about: a step, or the whole answer that a node holds."""
 
     # ------------------------------------------------------------ what subclasses define
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def start(self, problem: Problem, seed: int, limits: Limits) -> Move[S]:
+        """Create the root and return the first commands."""
 
     @property
     def max_steps(self) -> int:
@@ -176,18 +189,18 @@ class VotingSearch(ABC, Generic[S]):
         return 0
 
     @abstractmethod
-    def take_segment(self, state: S, node: NodeId) -> tuple[S, tuple[Command, ...]]:
+    def take_segment(self, state: S, node: NodeId) -> Move[S]:
         """Go on after the segment of a node was added."""
 
-    def take_scores(self, state: S, node: NodeId) -> tuple[S, tuple[Command, ...]]:
+    def take_scores(self, state: S, node: NodeId) -> Move[S]:
         """Go on after the scores of a node were added."""
         return state, ()
 
     @abstractmethod
-    def stop(self, state: S) -> tuple[S, tuple[Command, ...]]:
+    def stop(self, state: S) -> Move[S]:
         """End a search that is not yet voting with what it has."""
 
-    def resume(self, state: S) -> tuple[S, tuple[Command, ...]]:
+    def resume(self, state: S) -> Move[S]:
         """Go on, after the policy was asked if it was due."""
         return state, ()
 
@@ -246,8 +259,9 @@ class VotingSearch(ABC, Generic[S]):
 
     # ------------------------------------------------------------ ask and tell
 
-    def tell(self, state: S, result: Result) -> tuple[S, tuple[Command, ...]]:
-        """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
+    def tell(self, state: S, result: Result) -> Move[S]:
+        """Add one result. One that is repeated, or that no command asked for, changes nothing.
+        Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
         match result:
             case Generated(node=node, segment=segment):
                 at = state.tree.nodes.get(node)
@@ -271,8 +285,9 @@ class VotingSearch(ABC, Generic[S]):
             case _:
                 assert_never(result)
 
-    def conclude(self, state: S) -> tuple[S, tuple[Command, ...]]:
-        """Vote among the paths that ended. If none did, answer with the best unfinished path."""
+    def conclude(self, state: S) -> Move[S]:
+        """Stop now, at a deadline for example, and vote among the paths that ended. If none did,
+        answer with the best unfinished path."""
         if state.phase is Phase.DONE:
             return state, ()
         if state.phase is Phase.CLUSTER:
@@ -280,9 +295,12 @@ class VotingSearch(ABC, Generic[S]):
         return self.stop(state)
 
     def lookahead(self, state: S, node: NodeId) -> Lookahead:
-        """See the contract. While `node` generates, its own tokens are not yet subtracted. The
-        seeds are those of an even share: a kept node gets a prefix of them, or more when duplicates
-        leave fewer paths than the search wants to keep."""
+        """Predict what follows if `node` is kept. Raises KeyError for an unknown node.
+
+        While it generates, its own tokens are not yet subtracted. The seeds are those of an even
+        share: a kept node gets a prefix of them, or more when duplicates leave fewer paths than the
+        search wants to keep.
+        """
         at = state.tree[node]
         if children := state.tree.list_kept(node):
             seeds = tuple(child.seed for child in children)
@@ -313,7 +331,7 @@ class VotingSearch(ABC, Generic[S]):
         due = self.policy is not None and self.progress(state) >= state.ask_at
         return due and bool(state.complete)
 
-    def check(self, state: S) -> tuple[S, tuple[Command, ...]]:
+    def check(self, state: S) -> Move[S]:
         """Ask the policy, which is due, as soon as answers are grouped."""
         return self._use_clusters(replace(state, phase=Phase.CHECK))
 
@@ -401,7 +419,7 @@ class VotingSearch(ABC, Generic[S]):
         complete = [node for node, status in changes.items() if status is NodeStatus.COMPLETE]
         return replace(state, tree=state.tree.mark(changes), complete=(*state.complete, *complete))
 
-    def vote(self, state: S, cut_by: str | None = None) -> tuple[S, tuple[Command, ...]]:
+    def vote(self, state: S, cut_by: str | None = None) -> Move[S]:
         """End the search: group the answers of `complete`, or of the best path if none ended."""
         state = replace(state, cut_by=cut_by)
         nodes = state.complete or self._choose_unfinished(state)
@@ -425,7 +443,7 @@ class VotingSearch(ABC, Generic[S]):
         key = {n: (-self.path_score(state, n), -tree[n].depth, n) for n in live}
         return (min(live, key=key.__getitem__),) if live else ()
 
-    def _receive_clusters(self, state: S, result: Clustered) -> tuple[S, tuple[Command, ...]]:
+    def _receive_clusters(self, state: S, result: Clustered) -> Move[S]:
         expected = state.phase in (Phase.CHECK, Phase.CLUSTER)
         if not expected or result.answers.keys() != set(state.complete):
             return state, ()
@@ -433,7 +451,7 @@ class VotingSearch(ABC, Generic[S]):
         state = replace(state, tree=tree, clustered=state.complete)
         return self._use_clusters(replace(state, is_unboxed=result.is_unboxed))
 
-    def _use_clusters(self, state: S) -> tuple[S, tuple[Command, ...]]:
+    def _use_clusters(self, state: S) -> Move[S]:
         """Check or finish, once the answers of `complete` are grouped."""
         if state.clustered != state.complete:
             return state, (Cluster(nodes=state.complete),)
@@ -442,7 +460,7 @@ class VotingSearch(ABC, Generic[S]):
         state, continues = self.consult(state)
         return self.resume(state) if continues else self.finish(state)
 
-    def finish(self, state: S) -> tuple[S, tuple[Command, ...]]:
+    def finish(self, state: S) -> Move[S]:
         return replace(state, phase=Phase.DONE), (self.choose(state),)
 
     def choose(self, state: S) -> Finish:

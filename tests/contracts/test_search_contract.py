@@ -20,7 +20,6 @@ from flashedge.search.base import (
     ProbeResult,
     Score,
     Scored,
-    Search,
     Watch,
 )
 from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, VaryingGranularity
@@ -31,6 +30,7 @@ from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
+from flashedge.search.voting import Search
 from flashedge.types import STRATEGIES, FinishReason, Limits, NodeId
 from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive, make_segment
 

@@ -38,8 +38,8 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import aggregate
-from flashedge.search.base import Search
 from flashedge.search.tree import ROOT, Tree
+from flashedge.search.voting import Search
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.lab.sim.engine_loop import SimEngine
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow

@@ -26,10 +26,10 @@ from flashedge.search.base import (
     Result,
     Score,
     Scored,
-    Search,
     Watch,
 )
 from flashedge.search.tree import Tree, mix64
+from flashedge.search.voting import Search
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment, TokenIds
 
 PROBLEM = Problem.from_text("How many?")

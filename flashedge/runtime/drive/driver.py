@@ -50,13 +50,12 @@ from flashedge.search.base import (
     Result,
     Score,
     Scored,
-    Search,
-    SearchState,
     Watch,
 )
 from flashedge.search.mcts.rollouts import Allowance, MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import Tree
+from flashedge.search.voting import Search, SearchState
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1

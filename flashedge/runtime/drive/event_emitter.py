@@ -30,10 +30,10 @@ from flashedge.search.base import (
     Reached,
     Result,
     Scored,
-    SearchState,
 )
 from flashedge.search.mcts.rollouts import Allowance, MctsState
 from flashedge.search.tree import NodeStatus, Tree
+from flashedge.search.voting import SearchState
 from flashedge.types import NodeId
 
 SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}

@@ -24,8 +24,9 @@ from flashedge.runtime.drive.tasks import Stopwatch
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.thinking import Thinking
 from flashedge.search.aggregates import aggregate
-from flashedge.search.base import Scored, Search
+from flashedge.search.base import Scored
 from flashedge.search.tree import Tree
+from flashedge.search.voting import Search
 from flashedge.types import NodeId, Segment
 
 log = logging.getLogger(__name__)

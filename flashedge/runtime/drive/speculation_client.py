@@ -22,9 +22,10 @@ from flashedge.runtime.drive.segments import StepTexts
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.scheduling.speculation.drafts import Continuation
-from flashedge.search.base import Cancel, Command, Expand, Search, SearchState
+from flashedge.search.base import Cancel, Command, Expand
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.tree import NodeStatus, Tree
+from flashedge.search.voting import Search, SearchState
 from flashedge.types import ENTROPY, NodeId, Speculation, TokenIds
 
 Drop = tuple[tuple[int, ...], frozenset[int]]

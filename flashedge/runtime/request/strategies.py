@@ -16,9 +16,9 @@ from flashedge.runtime.request.early_exit import (
     build_exit_rule,
 )
 from flashedge.runtime.request.validation import Request
-from flashedge.search.base import Search
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram
+from flashedge.search.voting import Search
 from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, STRATEGIES, Judges
 
 GROUP = "flashedge.strategies"

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from flashedge.search.base import Cancel, Command, Score
 from flashedge.search.tree import ROOT, NodeStatus, Tree, Vector
-from flashedge.search.voting import Phase, VotingState
+from flashedge.search.voting import Phase, SearchState
 from flashedge.types import NodeId
 
 # ---------------------------------------------------------------- rollouts in flight
@@ -100,7 +100,7 @@ def visit(known: Statistics, path: Iterable[NodeId], reward: float) -> Statistic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MctsState(VotingState):
+class MctsState(SearchState):
     statistics: Statistics = field(
         default_factory=lambda: Vector((NodeStatistics(reward=1.0, prior=1.0),))
     )

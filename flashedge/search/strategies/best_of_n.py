@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar
 
-from flashedge.certainty.lead import measure_lead
-from flashedge.certainty.measures import LEAD
+from flashedge.certainty.measures import LEAD, measure_lead
 from flashedge.search.level import LevelSearch, LevelState, Move
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.search.voting import BUDGET, MAX_PENDING, Moment

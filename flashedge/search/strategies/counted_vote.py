@@ -19,17 +19,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from flashedge.certainty.lead import count_wanted, measure_lead
-from flashedge.certainty.measures import ENTROPY, LEAD, measure_certainty
+from flashedge.certainty.measures import (
+    ENTROPY,
+    LEAD,
+    count_wanted,
+    measure_certainty,
+    measure_lead,
+)
 from flashedge.certainty.policies import Rule, find_lead
 from flashedge.search.base import Cancel, Command, Reached, Result, Score, Watch
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
+from flashedge.search.voting import BUDGET, Phase, Search, SearchState
 from flashedge.types import Limits, NodeId, Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedState(VotingState):
+class CountedState(SearchState):
     clock: int = 0
     starts: Mapping[NodeId, int] = field(default_factory=dict)
     """The clock when each open path began."""
@@ -60,7 +65,7 @@ Move = tuple[CountedState, tuple[Command, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountedSelfConsistency(VotingSearch[CountedState]):
+class CountedSelfConsistency(Search[CountedState]):
     """Self-consistency that stops by its counts. `policy` has a rule by the lead."""
 
     name: ClassVar[str] = "self_consistency"
@@ -82,7 +87,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
     def tell(self, state: CountedState, result: Result) -> Move:
         if not isinstance(result, Reached):
             # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-            return VotingSearch.tell(self, state, result)
+            return Search.tell(self, state, result)
         node, tokens = result.node, result.tokens
         if node not in state.starts or tokens <= state.reached.get(node, 0):
             return state, ()
@@ -167,7 +172,7 @@ class CountedSelfConsistency(VotingSearch[CountedState]):
         if self.scores_levels and not state.is_concluded and self._list_unscored(state):
             scoring = replace(state, phase=Phase.SCORE)
             return scoring, (*commands, Score(nodes=state.complete))
-        state, choice = VotingSearch.finish(self, state)
+        state, choice = Search.finish(self, state)
         return state, (*commands, *choice)
 
     def take_scores(self, state: CountedState, node: NodeId) -> Move:

@@ -31,14 +31,14 @@ from flashedge.search.mcts.rollouts import (
     visit,
 )
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.voting import BUDGET, Phase, VotingSearch
+from flashedge.search.voting import BUDGET, Phase, Search
 from flashedge.types import Limits, NodeId, Problem, Segment
 
 LAUNCH, ARRIVAL = "launch", "arrival"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mcts(VotingSearch[MctsState]):
+class Mcts(Search[MctsState]):
     """A rollout descends from the root to a leaf by WU-PUCT. It gives the leaf `branching` children
     and continues with the child of highest reward until a path ends. The path's reward, its
     aggregate (prod in the paper), counts at all of its nodes.
@@ -94,7 +94,7 @@ class Mcts(VotingSearch[MctsState]):
             new, commands = self._change_allowance(state, result.rollouts)
         else:
             # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-            new, commands = VotingSearch.tell(self, state, result)
+            new, commands = Search.tell(self, state, result)
         return (state, ()) if new is state else self.run(new, commands)
 
     def take_segment(self, state: MctsState, node: NodeId) -> Move:
@@ -141,17 +141,17 @@ class Mcts(VotingSearch[MctsState]):
         flying = state.list_flying_nodes(state.flights)
         state = replace(state, frontier=(*state.frontier, *flying))
         state, cancels = cancel_flights(state, state.flights)
-        state, commands = VotingSearch.vote(self, state, cut_by)
+        state, commands = Search.vote(self, state, cut_by)
         return state, (*cancels, *commands)
 
     def finish(self, state: MctsState) -> Move:
         """Choose the answer, and cancel what is still in flight."""
         state, cancels = cancel_flights(state, state.flights)
-        state, commands = VotingSearch.finish(self, state)
+        state, commands = Search.finish(self, state)
         return state, (*cancels, *commands)
 
     def choose(self, state: MctsState) -> Finish:
-        return replace(VotingSearch.choose(self, state), unlikely=state.gave_up)
+        return replace(Search.choose(self, state), unlikely=state.gave_up)
 
     # ------------------------------------------------------------ between two results
 

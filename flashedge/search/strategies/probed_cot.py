@@ -24,7 +24,7 @@ from flashedge.certainty.measures import (
 from flashedge.certainty.policies import Reason
 from flashedge.search.base import Command, Finish, Probe, ProbeResult, Result
 from flashedge.search.tree import ROOT, NodeStatus, Tree, mix64
-from flashedge.search.voting import BUDGET, Phase, VotingSearch, VotingState
+from flashedge.search.voting import BUDGET, Phase, Search, SearchState
 from flashedge.types import Granularity, Limits, NodeId, Problem, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
@@ -32,7 +32,7 @@ _PROBE = 1 << 32  # a seed index that no child has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedState(VotingState):
+class ProbedState(SearchState):
     leaf: NodeId = ROOT
     probe: NodeId | None = None
     """The node whose probe is running."""
@@ -46,7 +46,7 @@ Move = tuple[ProbedState, tuple[Command, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedCot(VotingSearch[ProbedState]):
+class ProbedCot(Search[ProbedState]):
     """Chain of thought with probe-in-the-middle.
 
     The chain is child 0 of child 0 …, which keeps the root's noise, so its tokens are those of a
@@ -85,7 +85,7 @@ class ProbedCot(VotingSearch[ProbedState]):
     def tell(self, state: ProbedState, result: Result) -> Move:
         if not isinstance(result, ProbeResult):
             # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-            return VotingSearch.tell(self, state, result)
+            return Search.tell(self, state, result)
         if state.probe is None or state.probe != result.node:
             return state, ()
         answer = None if hesitates(result.text) else extract_answer(self.suffix + result.text)

@@ -12,7 +12,7 @@ the run's `options` as keyword arguments. The methods must be pure: all state is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from flashedge.certainty.measures import PROGRAM
@@ -51,7 +51,7 @@ class ProgramSearch(Stepwise):
     """Drives a program step by step. `branching` is not used."""
 
     program: ReasoningProgram
-    name: str
+    name: str = field()
     """The name under which the program is registered."""
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:

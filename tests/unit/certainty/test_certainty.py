@@ -10,14 +10,16 @@ import pytest
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.pairwise import group_by_first_match
-from flashedge.certainty.lead import count_wanted, find_most_wanted, measure_lead
 from flashedge.certainty.measures import (
     consistency,
+    count_wanted,
     failure_bound,
+    find_most_wanted,
     has_settled,
     hesitates,
     is_unsettled,
     measure_certainty,
+    measure_lead,
     min_probes,
     pick_settled_answer,
     total_variation,

@@ -9,10 +9,10 @@ import pytest
 from flashedge.errors import RequestError
 from flashedge.runtime.request import values
 from flashedge.search.aggregates import AGGREGATES, aggregate, score_per_step
-from flashedge.search.base import Finish, Scored, Search
+from flashedge.search.base import Finish, Scored
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, check_judges, make_search
 from flashedge.search.tree import ROOT, Tree
-from flashedge.search.voting import choose_answer
+from flashedge.search.voting import Search, choose_answer
 from flashedge.types import STRATEGIES, Judges, NodeId
 from tests.support.search_rig import World, drive
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.certainty.lead import count_wanted
+from flashedge.certainty.measures import count_wanted
 from flashedge.certainty.policies import GiveUp, Rule
 from flashedge.errors import RequestError
 from flashedge.search.base import Cancel, Cluster, Finish, Score

@@ -16,10 +16,10 @@ from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.runtime.request.validation import Request
-from flashedge.search.base import Search
 from flashedge.search.mcts.rollouts import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
+from flashedge.search.voting import Search
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
