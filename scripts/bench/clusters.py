@@ -244,8 +244,8 @@ async def time_worker(folder: Path, threshold: float) -> dict[str, object]:
                     times.append(time.perf_counter() - since)
             found[f"{n}_texts_ms"] = round(1000 * statistics.median(fresh))
             found[f"{n}_known_texts_ms"] = round(1000 * statistics.median(again))
-        assert groups.pid is not None
-        found["rss_mb"] = round(psutil.Process(groups.pid).memory_info().rss / 2**20)
+        assert groups.worker.pid is not None
+        found["rss_mb"] = round(psutil.Process(groups.worker.pid).memory_info().rss / 2**20)
     finally:
         await groups.close()
     return found

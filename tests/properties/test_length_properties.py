@@ -16,7 +16,7 @@ from flashedge.scheduling.lengths.distribution import (
     LogT,
     compute_figures,
 )
-from flashedge.scheduling.programs.policies import Decay, compute_risk_weight, compute_scores
+from flashedge.scheduling.programs.policies import Decay, LeastWork, Queued, compute_risk_weight
 from scripts.lab.distributions import Point
 from tests.support.length_rig import LogNormal
 
@@ -113,16 +113,17 @@ def test_scores_rise_with_length_and_risk_and_fall_with_time(
     figures: list[tuple[float, float]], waiting: int, batch: int, factor: float, waited_s: float
 ) -> None:
     expected, risk = np.array(figures).T
-    decay, weight = Decay(factor=factor, interval_s=7.0), compute_risk_weight(waiting, batch)
+    policy = LeastWork(tail_weight=None, decay=Decay(factor=factor, interval_s=7.0))
     waits = np.full(expected.shape, waited_s)
 
     def score(e: np.ndarray, r: np.ndarray, w: np.ndarray) -> np.ndarray:
-        return compute_scores(e, r, w, weight=weight, decay=decay)
+        now = Queued(expected=e, tail=r, waited_s=w, waiting=waiting, max_batch=batch)
+        return policy.score(now)
 
     scores = score(expected, risk, waits)
     assert (scores >= 0).all()
     assert (score(expected + 1, risk, waits) >= scores).all()
     assert (score(expected, risk + 1, waits) >= scores).all()
     assert (score(expected, risk, waits + 7) <= scores).all()
-    more = compute_risk_weight(waiting + 1, batch)
+    weight, more = (compute_risk_weight(count, batch) for count in (waiting, waiting + 1))
     assert 0.1 <= weight <= more <= 0.5

@@ -55,14 +55,10 @@ class EmbeddingGroups:
         module = "flashedge.answers.workers.embedding_groups"
         own = (sys.executable, "-P", "-m", module, str(folder), str(threshold))
         environ = {"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
-        self._worker = LineWorker("embedding", command or own, fallback=FALLBACK, environ=environ)
+        self.worker = LineWorker("embedding", command or own, fallback=FALLBACK, environ=environ)
         self._lock = asyncio.Lock()
         self.timed_out = 0
         """See `answers.grouping.TextGroups`."""
-
-    @property
-    def pid(self) -> int | None:
-        return self._worker.pid
 
     async def group(self, answers: Sequence[str | None]) -> tuple[str | None, ...]:
         texts = sorted({a for a in answers if a is not None})
@@ -78,15 +74,15 @@ class EmbeddingGroups:
 
     async def close(self) -> None:
         async with self._lock:
-            await self._worker.stop()
+            await self.worker.stop()
 
     async def _ask(self, texts: list[str]) -> list[int] | None:
         """The worker's groups. None if it can't start or keeps failing."""
         for _ in range(TRIES):
             async with self._lock:
-                if not await self._worker.start():
+                if not await self.worker.start():
                     return None
-                reply = await self._worker.ask(
+                reply = await self.worker.ask(
                     {"texts": texts}, LIMIT_S + LIMIT_PER_TEXT_S * len(texts)
                 )
             if reply is not None:

@@ -37,7 +37,7 @@ class MathGrader:
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
         """command: starts the worker; None runs this module."""
         self._limit_s = limit_s
-        self._worker = LineWorker(
+        self.worker = LineWorker(
             "grading",
             command or (sys.executable, "-P", "-m", "flashedge.answers.workers.mathematics"),
             fallback="answers are compared by spelling",
@@ -49,10 +49,6 @@ class MathGrader:
         self._starting: asyncio.Task[None] | None = None
         self.timed_out = 0
         """Comparisons whose outcome came from a time limit, so that it could be another one."""
-
-    @property
-    def pid(self) -> int | None:
-        return self._worker.pid
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
         """Map each node to the answer of its cluster's lowest node.
@@ -92,7 +88,7 @@ class MathGrader:
 
     async def _start(self) -> None:
         async with self._lock:
-            await self._worker.start()
+            await self.worker.start()
 
     async def equal(self, a: str, b: str) -> bool:
         """Whether two answers are equal. Raises nothing but cancellation."""
@@ -103,7 +99,7 @@ class MathGrader:
         if self._starting is not None:
             self._starting.cancel()
         async with self._lock:
-            await self._worker.stop()
+            await self.worker.stop()
 
     # ------------------------------------------------------------ worker
 
@@ -118,11 +114,11 @@ class MathGrader:
             if any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair):
                 self.timed_out += 1
                 return False
-            if not await self._worker.start():
+            if not await self.worker.start():
                 self.timed_out += 1
                 return False
             question = {"pair": pair, "limit_s": self._limit_s}
-            reply = await self._worker.ask(question, self._limit_s + GRACE_S)
+            reply = await self.worker.ask(question, self._limit_s + GRACE_S)
             if reply is None:
                 log.warning("the grading worker hung or died while comparing %r and %r", *pair)
             if reply is None or reply.get("late"):

@@ -157,7 +157,7 @@ class PairScheduler:
                 self._speed.add_tokens(len(token_ids), now_s)
                 self.note_tokens(run_id, len(token_ids))
             case Progress():
-                self.programs.note_service(run_id, now_s)
+                self.programs.note_tokens(run_id, 0, now_s)
             case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
                 self._change(run_id, progress=certainty)
             case RunFinished():

@@ -89,14 +89,14 @@ class ActivePrograms:
             is_resumed = self._left_s.pop(key, None) is not None
             program = Program(key=key, client=client, arrived_s=now_s, is_resumed=is_resumed)
             self._programs[key] = program
-        program.add(member, doing)
+        program.members[member] = doing
         self._program_of[member] = program
 
     def leave(self, member: str, now_s: float) -> None:
         program = self._program_of.pop(member, None)
         if program is None:
             return
-        program.remove(member)
+        del program.members[member]
         if program.members:
             return
         del self._programs[program.key]
@@ -111,18 +111,13 @@ class ActivePrograms:
             doing.change(**changes)
 
     def note_tokens(self, member: str, tokens: int, now_s: float) -> None:
+        """The engines go on with a member. tokens: 0 where they are counted later."""
         program = self._program_of.get(member)
         if program is not None:
             doing = program.members[member]
             doing.change(drawn_tokens=doing.drawn_tokens + tokens)
             program.served_s = now_s
             self._served_tokens[program.client] += tokens
-
-    def note_service(self, member: str, now_s: float) -> None:
-        """The engines go on with a member; its tokens are counted later."""
-        program = self._program_of.get(member)
-        if program is not None:
-            program.served_s = now_s
 
     def note_start(self, key: str, now_s: float) -> float | None:
         """A member runs. Returns how long its program waited if it is the first."""
@@ -143,11 +138,10 @@ class ActivePrograms:
                 # with one token a minute it would starve all the same, so it stays escalated
                 program.is_escalated |= now_s - program.waits_since_s >= limit
         works = {program.key: program.work for program in programs}
-        waited_s = now_s - np.array([program.arrived_s for program in programs])
         queued = Queued(
             expected=np.array([work.expected for work in works.values()]),
             tail=np.array([work.tail for work in works.values()]),
-            waited_s=np.maximum(waited_s, 0.0),
+            waited_s=now_s - np.array([program.arrived_s for program in programs]),
             waiting=sum(program.started_s is None for program in programs),
             max_batch=max_batch,
         )

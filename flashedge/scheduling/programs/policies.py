@@ -66,27 +66,9 @@ def compute_risk_weight(waiting: int, max_batch: int) -> float:
     return min(max(waiting / max_batch, LEAST_WEIGHT), GREATEST_WEIGHT)
 
 
-def compute_scores(
-    expected: Floats,
-    conditional_value_at_risk: Floats,
-    waited_s: Floats,
-    *,
-    weight: float,
-    decay: Decay,
-) -> Floats:
-    """(E + λ·CVaR)·γ^⌊waited / Δ⌋ for each request: its expected length, inflated by its tail, less
-    what it waited.
-
-    All arrays: (num_requests,). A request whose clock is behind has waited 0 s. Ref: arXiv
-    2604.00499 eq. (11).
-    """
-    steps = np.floor(np.maximum(waited_s, 0) / decay.interval_s)
-    return (expected + weight * conditional_value_at_risk) * decay.factor**steps
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Queued:
-    """What policies know of the programs, as arrays of one shape, and how crowded it is."""
+    """What policies know of the programs, as arrays (num_programs,), and how crowded it is."""
 
     expected: Floats
     """Tokens that are left."""
@@ -119,7 +101,9 @@ class FirstCome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastWork:
-    """Orders by the expected work that is left, inflated by its tail."""
+    """Orders by the expected work that is left, inflated by its tail, less what it waited:
+    (E + λ·CVaR)·γ^⌊waited / Δ⌋. Where a clock is behind, 0 s were waited. Ref: arXiv 2604.00499
+    eq. (11)."""
 
     tail_weight: float | None = 0.0
     """λ. None adapts it to the pressure on the queue, as TIE does."""
@@ -130,7 +114,8 @@ class LeastWork:
         weight = self.tail_weight
         if weight is None:
             weight = compute_risk_weight(now.waiting, now.max_batch)
-        return compute_scores(now.expected, now.tail, now.waited_s, weight=weight, decay=self.decay)
+        steps = np.floor(np.maximum(now.waited_s, 0) / self.decay.interval_s)
+        return (now.expected + weight * now.tail) * self.decay.factor**steps
 
 
 POLICIES: Mapping[str, Policy] = MappingProxyType(

@@ -121,9 +121,6 @@ class Program:
     """Its engine requests carry it."""
 
     client: str = ""
-    kind: Kind = Kind.SEARCH
-    """That of its most urgent member."""
-
     arrived_s: float
     members: dict[str, Member] = field(default_factory=dict)
     """By id, in the order of their arrival. Never empty."""
@@ -140,17 +137,10 @@ class Program:
     is_escalated: bool = False
     """Whether it once got nothing for too long."""
 
-    def add(self, name: str, member: Member) -> None:
-        self.members[name] = member
-        self._find_kind()
-
-    def remove(self, name: str) -> None:
-        del self.members[name]
-        if self.members:
-            self._find_kind()
-
-    def _find_kind(self) -> None:
-        self.kind = min((m.kind for m in self.members.values()), key=KIND_RANKS.__getitem__)
+    @property
+    def kind(self) -> Kind:
+        """The kind of its most urgent member."""
+        return min((m.kind for m in self.members.values()), key=KIND_RANKS.__getitem__)
 
     @property
     def work(self) -> Work:

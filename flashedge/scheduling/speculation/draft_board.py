@@ -68,7 +68,7 @@ class DraftBoard:
     # ------------------------------------------------------------ beams
 
     def add_beam(self, continuation: Continuation, sampling: Sampling) -> Beam:
-        level = self._levels.setdefault((continuation.run, continuation.level), _BoardLevel())
+        level = self._levels.setdefault(continuation.key, _BoardLevel())
         level.generating += 1
         level.max_drafts += continuation.max_drafts
         self._is_exhausted = False
@@ -76,7 +76,7 @@ class DraftBoard:
 
     def cancel_beam(self, beam: Beam) -> None:
         """Does nothing to a finished beam."""
-        level = self._find_level(beam.continuation)
+        level = self._levels.get(beam.continuation.key)
         if beam.path is None and level is not None:
             level.generating -= 1
             level.max_drafts -= beam.continuation.max_drafts
@@ -84,7 +84,7 @@ class DraftBoard:
     def finish_beam(self, beam: Beam, path: TokenIds, *, ends_path: bool) -> Draft | None:
         """The step has ended and leaves its slot. Returns the paused, empty draft of child 0,
         which may go on from the beam's KV; None where nothing can be drafted."""
-        level = self._find_level(beam.continuation)
+        level = self._levels.get(beam.continuation.key)
         if level is None or beam.path is not None:
             return None
         beam.path, beam.order = path, self._finished
@@ -119,7 +119,7 @@ class DraftBoard:
             beams=(finished + sum(level.generating for level in levels)) / max(1, len(levels)),
             max_drafts=sum(level.max_drafts for level in levels),
         )
-        stay = [draft for draft in self._running if _find_key(draft.continuation) in waiting]
+        stay = [draft for draft in self._running if draft.continuation.key in waiting]
         if len(stay) > slots:
             stay = nsmallest(slots, stay, key=lambda draft: draft.rank)
         staying = set(stay)
@@ -198,9 +198,6 @@ class DraftBoard:
 
     # ------------------------------------------------------------ inner
 
-    def _find_level(self, continuation: Continuation) -> _BoardLevel | None:
-        return self._levels.get(_find_key(continuation))
-
     def _list_levels(self, run: str) -> list[_BoardLevel]:
         return [level for (owner, _), level in self._levels.items() if owner == run]
 
@@ -250,7 +247,3 @@ class DraftBoard:
     def _close(self, draft: Draft, state: DraftState) -> None:
         self._running.pop(draft, None)
         draft.move(state)
-
-
-def _find_key(continuation: Continuation) -> tuple[str, int]:
-    return continuation.run, continuation.level

@@ -54,6 +54,10 @@ class Continuation:
     deterministic: bool = False
 
     @property
+    def key(self) -> tuple[str, int]:
+        return self.run, self.level
+
+    @property
     def boundary(self) -> str | None:
         return None if self.granularity.to_end else self.step_rule
 

@@ -121,7 +121,7 @@ async def test_one_text_needs_no_worker(folder: Path) -> None:
     made = EmbeddingGroups(folder, 0.9)
     assert await made.group(["a", None, "a"]) == ("a", None, "a")
     assert await made.group([]) == ()
-    assert made.pid is None
+    assert made.worker.pid is None
 
 
 # ---------------------------------------------------------------- the worker
@@ -130,8 +130,8 @@ async def test_one_text_needs_no_worker(folder: Path) -> None:
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_killed_worker_is_replaced(worker: EmbeddingGroups) -> None:
     before = await worker.group(TEXTS)
-    assert worker.pid is not None
-    os.kill(worker.pid, signal.SIGKILL)
+    assert worker.worker.pid is not None
+    os.kill(worker.worker.pid, signal.SIGKILL)
     assert await worker.group(TEXTS) == before
 
 
@@ -145,7 +145,7 @@ print('{{"groups": [0, 0]}}', flush=True)"""
     asyncio.get_running_loop().call_later(0.05, sign.touch)
     assert await made.group(["x", "y"]) == ("x", "x")
     await made.close()
-    assert made.pid is None
+    assert made.worker.pid is None
 
 
 @pytest.mark.parametrize(

@@ -125,8 +125,8 @@ async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(grader: MathG
 @pytest.mark.asyncio(loop_scope="module")
 async def test_a_killed_worker_is_replaced(grader: MathGrader) -> None:
     assert await grader.equal(r"\sqrt{9}", "3")
-    assert grader.pid is not None
-    os.kill(grader.pid, signal.SIGKILL)
+    assert grader.worker.pid is not None
+    os.kill(grader.worker.pid, signal.SIGKILL)
     await grader.equal(r"\sqrt{16}", "4")  # may count as different: the worker died over it
     assert await grader.equal(r"\sqrt{25}", "5")
 
@@ -142,7 +142,7 @@ async def test_spelling_needs_no_worker() -> None:
     assert await grader.cluster(nodes("5", "5.0", "Monday", "6")) == nodes("5", "5", "Monday", "6")
     options = nodes("B", r"\text{(B)}", "B: 5", "(B) 5", "B)", "B+5", "5")
     assert list((await grader.cluster(options)).values()) == [*["B"] * 5, "B+5", "5"]
-    assert grader.pid is None
+    assert grader.worker.pid is None
 
 
 async def test_the_worker_starts_before_its_first_question() -> None:
@@ -150,17 +150,17 @@ async def test_the_worker_starts_before_its_first_question() -> None:
     for answer in ("12", "\\frac{1}{2}", "-0.5", "Paris"):
         grader.expect(answer)
     await asyncio.sleep(0.05)
-    assert grader.pid is None
+    assert grader.worker.pid is None
     for _ in range(2):
         grader.expect("x+1")
     async with asyncio.timeout(60):
-        while grader.pid is None:  # noqa: ASYNC110
+        while grader.worker.pid is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    pid = grader.pid
+    pid = grader.worker.pid
     assert await grader.equal("x+1", "1+x")
-    assert grader.pid == pid
+    assert grader.worker.pid == pid
     await grader.close()
-    assert grader.pid is None
+    assert grader.worker.pid is None
 
 
 async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
@@ -168,7 +168,7 @@ async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
         grader = MathGrader(command=command)
         answers = nodes(*(f"x+{i}" for i in range(5)), "x + 1")
         assert await grader.cluster(answers) == answers | {NodeId(6): "x+1"}
-        assert grader.pid is None
+        assert grader.worker.pid is None
 
 
 async def test_a_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ async def test_a_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) ->
     hang = (sys.executable, "-c", READY + "import time; time.sleep(60)")
     grader = MathGrader(limit_s=0.1, command=hang)
     assert not await grader.equal("x", "y")
-    assert grader.pid is None
+    assert grader.worker.pid is None
     for other in "abcdef":  # after three strikes the answer is not asked about again
         assert not await grader.equal("x", other)
     assert len(grader._results) == grading.MAX_STRIKES
@@ -186,7 +186,7 @@ async def test_a_worker_that_dies_counts_as_different() -> None:
     die = (sys.executable, "-c", READY + "sys.stdin.readline()")
     grader = MathGrader(command=die)
     assert await grader.cluster(nodes("x", "y")) == nodes("x", "y")
-    assert grader.pid is None
+    assert grader.worker.pid is None
 
 
 async def test_a_cancelled_question_does_not_answer_the_next() -> None:
@@ -198,7 +198,7 @@ for _ in sys.stdin: time.sleep(0.4); print('{"equal": true}', flush=True)"""
             await grader.equal("x", "y")
     assert await grader.equal("a", "b")
     await grader.close()
-    assert grader.pid is None
+    assert grader.worker.pid is None
 
 
 async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

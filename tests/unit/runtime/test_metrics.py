@@ -132,9 +132,11 @@ def test_counts_of_engines_are_kept_across_their_restarts() -> None:
 
 def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     metrics = Metrics()
-    programs = [Program(key="a", arrived_s=0.0, started_s=at_s) for at_s in (None, None, 1.0)]
-    for program in programs:
-        program.add("a", Member(kind=Kind.BATCH, max_tokens=9))
+    members = {"a": Member(kind=Kind.BATCH, max_tokens=9)}
+    programs = [
+        Program(key="a", arrived_s=0.0, started_s=at_s, members=members)
+        for at_s in (None, None, 1.0)
+    ]
     estimates = tuple(estimate_programs("p", programs, 2.0, {}))
     now = Scheduling(policy="fcfs", programs=estimates, boost_running_s=3.0, boost_open_s=0.5)
     metrics.observe_scheduling(["p"], now)

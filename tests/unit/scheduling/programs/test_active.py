@@ -21,8 +21,8 @@ from flashedge.scheduling.programs.policies import (
     Decay,
     FirstCome,
     LeastWork,
+    Queued,
     compute_risk_weight,
-    compute_scores,
 )
 from flashedge.scheduling.programs.program import Kind, Member
 from flashedge.types import POLICY_NAMES
@@ -143,7 +143,6 @@ def test_the_news_of_a_member_that_is_over_change_nothing() -> None:
     active = Active(PLAIN)
     active.leave("gone", 0.0)
     active.note_tokens("gone", 3, 0.0)
-    active.note_service("gone", 0.0)
     active.change("gone", progress=1.0)
     assert active.note_start("gone", 0.0) is None
     assert (active.place(), len(active)) == ("", 0)
@@ -254,12 +253,12 @@ def test_work_that_goes_on_is_not_what_waits() -> None:
     too long: then it keeps its place until it is over."""
     active = Active(Rules(policy=POLICIES["shortest"], escalate_after_s=30.0))
     active.put(make("work ", kind=Kind.BATCH, started=True))
-    active.note_service("work ", 99.0)
+    active.note_tokens("work ", 0, 99.0)
     active.put(make("chat ", kind=Kind.CHAT, arrived_s=100.0))
     assert active.place(100.0) == "chat work "
-    active.note_service("chat ", 128.0)
+    active.note_tokens("chat ", 0, 128.0)
     assert active.place(129.0) == "work chat "
-    active.note_service("work ", 129.0)
+    active.note_tokens("work ", 0, 129.0)
     assert active.place(130.0) == "work chat "
     active.leave("work ", 130.0)
     active.put(make("work ", kind=Kind.BATCH, arrived_s=131.0))
@@ -305,7 +304,8 @@ def test_scores_are_the_inflated_expectation_less_the_decay() -> None:
     expected = np.array([100.0, 200.0, 300.0, 50.0, 100.0])
     risk = np.array([400.0, 300.0, 310.0, 60.0, 100.0])
     waited_s = np.array([0.0, 9.99, 10.0, 25.0, -70.0])
-    scores = compute_scores(expected, risk, waited_s, weight=0.2, decay=DECAY)
+    now = Queued(expected=expected, tail=risk, waited_s=waited_s, waiting=0, max_batch=1)
+    scores = LeastWork(tail_weight=0.2, decay=DECAY).score(now)
     assert scores.tolist() == pytest.approx([180.0, 260.0, 362.0 / 2, 62.0 / 4, 120.0])
 
 
@@ -313,6 +313,7 @@ def test_every_request_goes_first_in_the_end() -> None:
     long, short = np.array([4096.0 * 1.5]), np.array([1.0])
     waits = np.arange(0, 2000, MEASURED_DECAY.interval_s)
     expected = np.repeat(long, waits.size)
-    scores = compute_scores(expected, long, waits, weight=0.5, decay=MEASURED_DECAY)
+    now = Queued(expected=expected, tail=long, waited_s=waits, waiting=0, max_batch=1)
+    scores = LeastWork(tail_weight=0.5, decay=MEASURED_DECAY).score(now)
     assert (np.diff(scores) < 0).all()
     assert scores[-1] < short[0]

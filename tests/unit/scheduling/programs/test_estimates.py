@@ -89,9 +89,9 @@ UPPER_TENTH = 1.2816  # of the standard normal distribution
 
 
 def make(key: str, started_s: float | None = None, **fields: object) -> Program:
-    program = Program(key=key, client="me", arrived_s=10.0, started_s=started_s)
-    program.add(key, Member(**{"outputs": 4, "max_tokens": 10_000, **fields}))  # type: ignore[arg-type]
-    return program
+    member = Member(**{"outputs": 4, "max_tokens": 10_000, **fields})  # type: ignore[arg-type]
+    times = {"arrived_s": 10.0, "started_s": started_s}
+    return Program(key=key, client="me", **times, members={key: member})
 
 
 def estimate(program: Program, queued: dict[str, float | None] | None = None) -> ProgramEstimate:
