@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv.split import ROUNDING, HostLink, choose_split
+from flashedge.scheduling.kv.split import ROUNDING, HostLink, KvMemory
 from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from tests.support.split_rig import Whole
 
@@ -86,9 +86,8 @@ def test_no_division_is_faster(
         alternating_s += sweep(verifier, load, kv_bytes, False, link)
         alternating_s = (1 + link.margin) * (alternating_s + 2 * link.switch_s)
     try:
-        split = choose_split(
-            load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
-        )
+        memory = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link)
+        split = memory.choose_split(load)
     except ConfigError:
         assert min(shared_s, alternating_s) == inf
         return
@@ -119,14 +118,13 @@ def test_more_memory_is_never_slower(
     more: int,
     link: HostLink | None,
 ) -> None:
-    costs = {"generator": generator, "verifier": verifier}
+    memory = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link)
     try:
-        few = choose_split(load, **costs, kv_bytes=kv_bytes, link=link)
+        few = memory.choose_split(load)
     except ConfigError:
         assume(False)
-    assert choose_split(load, **costs, kv_bytes=kv_bytes + more, link=link).seconds <= (
-        few.seconds + 1e-9
-    )
+    larger = replace(memory, kv_bytes=kv_bytes + more)
+    assert larger.choose_split(load).seconds <= few.seconds + 1e-9
 
 
 @settings(max_examples=100, deadline=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, BatchTime, RooflineCurve
-from flashedge.scheduling.kv.split import KvSplit, choose_split
+from flashedge.scheduling.kv.split import KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.lab.sim.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
 
@@ -51,4 +51,5 @@ def split_of(
     generator: EngineCost = SMALL,
     verifier: EngineCost = VERIFIER_7B,
 ) -> KvSplit:
-    return choose_split(load, generator=generator, verifier=verifier, kv_bytes=kv_bytes)
+    memory = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes)
+    return memory.choose_split(load)

@@ -20,7 +20,7 @@ from flashedge.models.specs import ModelSpec, Pair
 from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.scheduling.costs import CostCurve
-from flashedge.scheduling.kv.split import HostLink, choose_split
+from flashedge.scheduling.kv.split import HostLink, KvMemory
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 
 log = logging.getLogger(__name__)
@@ -50,12 +50,12 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
         return plan
     try:
         curves = load_curves(pair, config)
-        split = choose_split(
-            WIDE,
+        memory = KvMemory(
             generator=build_start_cost(curves.generator, pair.generator, config),
             verifier=build_start_cost(curves.verifier, pair.verifier, config),
             kv_bytes=sum(plan),
         )
+        split = memory.choose_split(WIDE)
     except FlashEdgeError as error:
         log.warning("the KV memory is divided as planned: %s", error.line)
         return plan

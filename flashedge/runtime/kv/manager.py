@@ -43,7 +43,7 @@ from flashedge.engine.http_requests import Follow, PlainAsk
 from flashedge.errors import FlashEdgeError
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.kv.curves import Curves
-from flashedge.scheduling.kv.split import EngineRole, HostLink, KvSplit, decide_split, split_evenly
+from flashedge.scheduling.kv.split import EngineRole, HostLink, KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Workload, combine_loads, estimate_load
 from flashedge.search.base import Command, Expand
 from flashedge.search.tree import Tree
@@ -136,8 +136,8 @@ class KvManager:
         link: HostLink | None,
     ) -> None:
         """kv_bytes: the memory of both engines. Without `link` nothing is offloaded."""
-        self._curves, self._kv_bytes, self._link = curves, kv_bytes, link
-        self._costs: dict[str, Any] = {"generator": costs[0], "verifier": costs[1]}
+        self._curves = curves
+        self._memory = KvMemory(generator=costs[0], verifier=costs[1], kv_bytes=kv_bytes, link=link)
         block_bytes = [cost.kv_bytes_per_token * cost.block_tokens for cost in costs]
         self.mover = KvMover(
             {EngineRole.GENERATOR: generator, EngineRole.VERIFIER: verifier},
@@ -147,7 +147,7 @@ class KvManager:
         self._runs: dict[RunMemory, None] = {}
         self._open: Counter[EngineRole] = Counter()
         self._owner = EngineRole.GENERATOR
-        self._split = split_evenly(kv_bytes, **self._costs)
+        self._split = self._memory.split_evenly()
         self._load: Workload | None = NOMINAL
         self._plain_requests = 0  # open requests outside any run
         self._is_stale = False
@@ -257,18 +257,13 @@ class KvManager:
         if self._load is None:
             return self._split
         if any(run.baseline for run in self._runs):
-            return split_evenly(self._kv_bytes, **self._costs)
+            return self._memory.split_evenly()
         return self.choose_split(self._load)
 
     def choose_split(self, load: Workload) -> KvSplit:
-        return decide_split(
-            load,
-            self._split,
-            kv_bytes=self._kv_bytes,
-            link=None if self._plain_requests else self.mover.measure_link(self._link),
-            move_s=self.mover.division_s,
-            **self._costs,
-        )
+        link = None if self._plain_requests else self.mover.measure_link(self._memory.link)
+        memory = replace(self._memory, link=link)
+        return memory.decide_split(load, self._split, self.mover.division_s)
 
     async def _hand_over(self) -> None:
         """Restore the engine that should own the memory; offload the other if they alternate."""

@@ -80,92 +80,86 @@ class KvSplit:
         )
 
 
-def choose_split(
-    load: Workload,
-    *,
-    generator: EngineCost,
-    verifier: EngineCost,
-    kv_bytes: int,
-    link: HostLink | None = None,
-) -> KvSplit:
-    """The fastest way to spend `kv_bytes` on a level: among equals, that of the largest decode
-    batch.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvMemory:
+    """The memory that two engines divide. Without a link nothing is offloaded."""
 
-    Raises ConfigError if the memory does not hold one path.
-    """
-    decode = _Side(Stage(generator, load, decodes=True), kv_bytes)
-    prefill = _Side(Stage(verifier, load, decodes=False), kv_bytes)
-    if not (decode.choices and prefill.choices):
-        raise _build_error(decode, prefill, load, kv_bytes, link)
-    splits = [] if link is None else [_alternate(decode, prefill, kv_bytes, link)]
-    if (split := _divide(decode, prefill, kv_bytes)) is not None:
-        splits.insert(0, split)  # of two equally fast ways `min` takes the first
-    if not splits:
-        raise _build_error(decode, prefill, load, kv_bytes, link)
-    return min(splits, key=lambda split: split.seconds)
+    generator: EngineCost
+    verifier: EngineCost
+    kv_bytes: int
+    link: HostLink | None = None
 
-
-def split_evenly(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvSplit:
-    """Give each engine half, or more if it needs more for one request of full length."""
-    share = min(max(kv_bytes // 2, verifier.least_bytes), kv_bytes - generator.least_bytes)
-    return KvSplit(
-        generator_bytes=kv_bytes - share,
-        verifier_bytes=share,
-        decode_batch=generator.max_batch,
-        prefill_batch=verifier.max_batch,
-        generate_s=0.0,
-        verify_s=0.0,
-    )
-
-
-def decide_split(
-    load: Workload,
-    current: KvSplit,
-    *,
-    generator: EngineCost,
-    verifier: EngineCost,
-    kv_bytes: int,
-    link: HostLink | None = None,
-    move_s: float = 0.0,
-) -> KvSplit:
-    """Keep the bytes of `current` unless a level gains `LEAST_GAIN`, and the seconds of the move.
-
-    If the memory does not hold one path of each engine, it is divided evenly.
-    """
-    try:
-        new = choose_split(
-            load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
+    def split_evenly(self) -> KvSplit:
+        """Give each engine half, or more if it needs more for one request of full length."""
+        most = self.kv_bytes - self.generator.least_bytes
+        share = min(max(self.kv_bytes // 2, self.verifier.least_bytes), most)
+        return KvSplit(
+            generator_bytes=self.kv_bytes - share,
+            verifier_bytes=share,
+            decode_batch=self.generator.max_batch,
+            prefill_batch=self.verifier.max_batch,
+            generate_s=0.0,
+            verify_s=0.0,
         )
-    except ConfigError:
-        return split_evenly(kv_bytes, generator=generator, verifier=verifier)
-    kept = refit_split(current, load, generator=generator, verifier=verifier, link=link)
-    if kept is None or kept.seconds - new.seconds >= max(LEAST_GAIN * new.seconds, move_s):
-        return new
-    return kept
 
+    def choose_split(self, load: Workload) -> KvSplit:
+        """The fastest way to spend the memory on a level: among equals, that of the largest decode
+        batch. Raises ConfigError if the memory does not hold one path."""
+        decode, prefill = self._plan_stages(load, self.kv_bytes, self.kv_bytes)
+        splits: list[KvSplit] = []
+        if decode.choices and prefill.choices:
+            if (split := _divide(decode, prefill, self.kv_bytes)) is not None:
+                splits.append(split)  # of two equally fast ways `min` takes the first
+            if self.link is not None:
+                splits.append(_alternate(decode, prefill, self.kv_bytes, self.link))
+        if not splits:
+            raise self._build_error(decode, prefill, load)
+        return min(splits, key=lambda split: split.seconds)
 
-def refit_split(
-    split: KvSplit,
-    load: Workload,
-    *,
-    generator: EngineCost,
-    verifier: EngineCost,
-    link: HostLink | None = None,
-) -> KvSplit | None:
-    """None if a path does not fit, or if the split offloads but `link` is None."""
-    decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
-    prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
-    if not (decode.choices and prefill.choices):
-        return None
-    if split.offload:
-        return None if link is None else _alternate(decode, prefill, split.generator_bytes, link)
-    return replace(
-        split,
-        decode_batch=decode.stage.find_largest_batch(split.generator_bytes),
-        prefill_batch=prefill.choices[-1].batch,
-        generate_s=decode.estimate_seconds(split.generator_bytes),
-        verify_s=prefill.estimate_seconds(split.verifier_bytes),
-    )
+    def decide_split(self, load: Workload, current: KvSplit, move_s: float = 0.0) -> KvSplit:
+        """Keep the bytes of `current` unless a level gains `LEAST_GAIN`, and the seconds of the
+        move. If the memory does not hold one path of each engine, it is divided evenly."""
+        try:
+            new = self.choose_split(load)
+        except ConfigError:
+            return self.split_evenly()
+        kept = self.refit_split(current, load)
+        if kept is None or kept.seconds - new.seconds >= max(LEAST_GAIN * new.seconds, move_s):
+            return new
+        return kept
+
+    def refit_split(self, split: KvSplit, load: Workload) -> KvSplit | None:
+        """The same division with the batches and seconds of another load. None if a path does not
+        fit, or if the split offloads without a link."""
+        decode, prefill = self._plan_stages(load, split.generator_bytes, split.verifier_bytes)
+        if not (decode.choices and prefill.choices) or (split.offload and self.link is None):
+            return None
+        if split.offload and self.link is not None:
+            return _alternate(decode, prefill, split.generator_bytes, self.link)
+        return replace(
+            split,
+            decode_batch=decode.stage.find_largest_batch(split.generator_bytes),
+            prefill_batch=prefill.choices[-1].batch,
+            generate_s=decode.estimate_seconds(split.generator_bytes),
+            verify_s=prefill.estimate_seconds(split.verifier_bytes),
+        )
+
+    def _plan_stages(
+        self, load: Workload, decode_bytes: int, prefill_bytes: int
+    ) -> tuple[_Side, _Side]:
+        decode = _Side(Stage(self.generator, load, decodes=True), decode_bytes)
+        return decode, _Side(Stage(self.verifier, load, decodes=False), prefill_bytes)
+
+    def _build_error(self, decode: _Side, prefill: _Side, load: Workload) -> ConfigError:
+        one = decode.stage.count_bytes(1), prefill.stage.count_bytes(1)
+        least = max(one) if self.link else sum(one)
+        return ConfigError(
+            f"{self.kv_bytes} bytes of KV memory do not hold one path of "
+            f"{load.context_tokens + load.step_tokens} tokens: {one[0]} bytes for the generator, "
+            f"{one[1]} for the verifier",
+            hint=f"give at least {least} bytes, fewer tokens or a smaller pair",
+            param="kv_bytes",
+        )
 
 
 class _Side:
@@ -241,18 +235,4 @@ def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> 
         offload=True,
         generator_saved=saved[0],
         verifier_saved=saved[1],
-    )
-
-
-def _build_error(
-    decode: _Side, prefill: _Side, load: Workload, kv_bytes: int, link: HostLink | None
-) -> ConfigError:
-    one = decode.stage.count_bytes(1), prefill.stage.count_bytes(1)
-    least = max(one) if link else sum(one)
-    return ConfigError(
-        f"{kv_bytes} bytes of KV memory do not hold one path of "
-        f"{load.context_tokens + load.step_tokens} tokens: {one[0]} bytes for the generator, "
-        f"{one[1]} for the verifier",
-        hint=f"give at least {least} bytes, fewer tokens or a smaller pair",
-        param="kv_bytes",
     )

@@ -18,7 +18,7 @@ from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
 from flashedge.plots import draw_plot
 from flashedge.scheduling.costs import Device, RooflineCurve
-from flashedge.scheduling.kv.split import KvSplit, choose_split
+from flashedge.scheduling.kv.split import KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
@@ -71,13 +71,13 @@ def choose_pair_split(pair: str, kv_bytes: float) -> KvSplit | None:
         for shape in (setup.generator, setup.verifier)
     ]
     try:
-        return choose_split(
-            LEVEL,
+        memory = KvMemory(
             generator=costs[0],
             verifier=costs[1],
             kv_bytes=int(kv_bytes),
             link=find_card("rtx4090")[1].link,
         )
+        return memory.choose_split(LEVEL)
     except ConfigError:
         return None
 

@@ -17,7 +17,7 @@ from itertools import product
 
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, CostCurve, RooflineCurve, interpolate_measurements
-from flashedge.scheduling.kv.split import HostLink, choose_split
+from flashedge.scheduling.kv.split import HostLink, KvMemory
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
 from scripts.lab.sim.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
@@ -63,13 +63,10 @@ def time_searches(kind: str, paths: int) -> Iterator[float]:
         engines = build_engine(generator, make(generator)), build_engine(verifier, make(verifier))
         for _ in range(REPEATS):
             began = time.perf_counter()
-            choose_split(
-                build_load(paths),
-                generator=engines[0],
-                verifier=engines[1],
-                kv_bytes=gib << 30,
-                link=LINK,
+            memory = KvMemory(
+                generator=engines[0], verifier=engines[1], kv_bytes=gib << 30, link=LINK
             )
+            memory.choose_split(build_load(paths))
             yield time.perf_counter() - began
 
 

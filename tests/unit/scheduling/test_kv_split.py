@@ -8,24 +8,20 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv.split import (
-    HostLink,
-    KvSplit,
-    choose_split,
-    decide_split,
-    refit_split,
-    split_evenly,
-)
+from flashedge.scheduling.kv.split import HostLink, KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
 FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
-COSTS: Any = {"generator": SMALL, "verifier": VERIFIER_7B}
+
+
+def memory(kv_bytes: int, link: HostLink | None = None) -> KvMemory:
+    return KvMemory(generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=link)
 
 
 def refit(split: KvSplit, load: Workload = LEVEL, link: HostLink | None = None) -> Any:
-    return refit_split(split, load, **COSTS, link=link)
+    return memory(0, link).refit_split(split, load)
 
 
 def test_a_kept_split_is_refitted_to_another_load() -> None:
@@ -44,10 +40,11 @@ def test_a_kept_split_is_refitted_to_another_load() -> None:
 def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: int) -> None:
     generator = replace(FLAT, least_bytes=10)
     verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
-    split = split_evenly(kv_bytes, generator=generator, verifier=verifier)
+    both = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes)
+    split = both.split_evenly()
     assert split.generator_bytes == generator_bytes
     assert split.verifier_bytes == kv_bytes - generator_bytes
-    mirrored = split_evenly(kv_bytes, generator=verifier, verifier=generator)
+    mirrored = replace(both, generator=verifier, verifier=generator).split_evenly()
     assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
 
 
@@ -102,20 +99,20 @@ def test_a_fixed_half_and_the_split_of_eq_1_are_slower() -> None:
 
 def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     kv_bytes = 600 * MIB  # half of the verifier's tree fits alone, less beside the generator
-    split = choose_split(LEVEL, **COSTS, kv_bytes=kv_bytes, link=LINK)
+    split = memory(kv_bytes, LINK).choose_split(LEVEL)
     assert split.offload
     assert split.generator_bytes == split.verifier_bytes == kv_bytes
     assert split.seconds < split_of(kv_bytes).seconds
     moved = Stage(SMALL, LEVEL, decodes=True).whole + kv_bytes  # all that there is to move
     assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
-    ample = choose_split(LEVEL, **COSTS, kv_bytes=9000 * MIB, link=LINK)
+    ample = memory(9000 * MIB, LINK).choose_split(LEVEL)
     assert ample == split_of(9000 * MIB), "there is enough memory"
 
 
 @pytest.mark.parametrize("link", [None, LINK])
 def test_the_error_for_too_little_memory_names_the_bytes(link: HostLink | None) -> None:
     def choose(kv_bytes: int) -> KvSplit:
-        return choose_split(LEVEL, **COSTS, link=link, kv_bytes=kv_bytes)
+        return memory(kv_bytes, link).choose_split(LEVEL)
 
     one = LEVEL.context_tokens + LEVEL.step_tokens
     with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
@@ -147,7 +144,7 @@ def test_a_split_is_kept_until_a_move_pays() -> None:
     best = split_of(kv_bytes)
 
     def decide(current: KvSplit, move_s: float = 0.0) -> KvSplit:
-        return decide_split(LEVEL, current, kv_bytes=kv_bytes, move_s=move_s, **COSTS)
+        return memory(kv_bytes).decide_split(LEVEL, current, move_s)
 
     for percent in (5, 10, 15, 20):  # more for the generator: 0.8, 1.7, 2.5, 3.3 % slower
         generator_bytes = best.generator_bytes * (100 + percent) // 100
@@ -160,16 +157,16 @@ def test_a_split_is_kept_until_a_move_pays() -> None:
         assert decide(worse, move_s=0.99 * gain_s) == decide(worse)
     no_longer_fits = replace(best, generator_bytes=MIB)
     assert decide(no_longer_fits) == best
-    evenly = split_evenly(1000, **COSTS)
-    assert decide_split(LEVEL, best, kv_bytes=1000, **COSTS) == evenly, "less than one path"
+    little = memory(1000)
+    assert little.decide_split(LEVEL, best) == little.split_evenly(), "less than one path"
 
 
 def test_a_chosen_split_is_predicted_to_take_as_long_as_when_it_was_chosen() -> None:
     for kv_bytes in (300 * MIB, 1500 * MIB, 9000 * MIB):
         for link in (None, LINK):
-            split = choose_split(LEVEL, **COSTS, kv_bytes=kv_bytes, link=link)
+            split = memory(kv_bytes, link).choose_split(LEVEL)
             assert refit(split, link=link).seconds == pytest.approx(split.seconds)
     longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
     assert refit(split_of(300 * MIB), longer) is None
-    offloading = choose_split(LEVEL, **COSTS, kv_bytes=600 * MIB, link=LINK)
+    offloading = memory(600 * MIB, LINK).choose_split(LEVEL)
     assert refit(offloading) is None

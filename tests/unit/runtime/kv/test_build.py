@@ -17,7 +17,7 @@ from flashedge.runtime.build import build
 from flashedge.runtime.kv import build as module
 from flashedge.runtime.kv.build import WIDE, choose_start_split
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.scheduling.kv.split import refit_split, split_evenly
+from flashedge.scheduling.kv.split import KvMemory
 from tests.support.fake_nvml import fake_cards
 
 MIB = 1 << 20
@@ -38,13 +38,14 @@ def test_a_wide_level_is_faster_than_with_half_for_each_engine() -> None:
     sizes = choose_start_split(pair, config)
     assert sum(sizes) == 80 * MIB
     curves = load_curves(pair, config)
-    costs = {
-        "generator": module.build_start_cost(curves.generator, pair.generator, config),
-        "verifier": module.build_start_cost(curves.verifier, pair.verifier, config),
-    }
-    half = split_evenly(80 * MIB, **costs)
+    memory = KvMemory(
+        generator=module.build_start_cost(curves.generator, pair.generator, config),
+        verifier=module.build_start_cost(curves.verifier, pair.verifier, config),
+        kv_bytes=80 * MIB,
+    )
+    half = memory.split_evenly()
     split = replace(half, generator_bytes=sizes[0], verifier_bytes=sizes[1])
-    half_fit, split_fit = (refit_split(each, WIDE, **costs) for each in (half, split))
+    half_fit, split_fit = (memory.refit_split(each, WIDE) for each in (half, split))
     assert split_fit.seconds < half_fit.seconds
 
 
