@@ -39,7 +39,6 @@ class SequenceClassification(LogitScore):
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = PrmTokenizer(path)
         self._system: str | None = options.get("system_prompt")
-        self._tokenizer.require_chat_template()
         config = AutoConfig.from_pretrained(path, local_files_only=True)
         if config.num_labels != 1:
             raise CheckpointError(
@@ -52,7 +51,7 @@ class SequenceClassification(LogitScore):
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
         turns = [*list_turns(problem, self._system), build_turn("assistant", answer)]
-        ids = self._tokenizer.encode_rendered(self._tokenizer.render_chat(turns))
+        ids = self._tokenizer.encode_rendered(self._tokenizer.render_turns(turns))
         last = len(ids)
         while last > 1 and ids[last - 1] == self._padding:
             last -= 1
@@ -112,17 +111,15 @@ class YesNoVerifier(LogitScore):
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._tokenizer = PrmTokenizer(path)
-        self._system: str | None = options.get("system_prompt")
         self._variant = choose_variant(VARIANTS, options, "question", "yes_no")
+        self._tokenizer = PrmTokenizer(path, needs_template=self._variant.is_chat)
+        self._system: str | None = options.get("system_prompt")
         self._prompt: str = options.get("prompt", self._variant.prompt)
         if {m[1] for m in _FIELD.finditer(self._prompt)} != {"problem", "answer"}:
             raise ConfigError(
                 "the prompt of a yes_no verifier must hold {problem} and {answer}", param="prompt"
             )
         self._prompt = self._tokenizer.spell(self._prompt)
-        if self._variant.is_chat:
-            self._tokenizer.require_chat_template()
         self.engine_extra = build_two_label_extra(
             path,
             self._tokenizer,
@@ -140,7 +137,7 @@ class YesNoVerifier(LogitScore):
         if not self._variant.is_chat:
             return prompt
         turns = list_turns(Problem.from_text(prompt), self._system)
-        return self._tokenizer.render_chat(turns, reply=self._variant.reply)
+        return self._tokenizer.render_turns(turns, reply=self._variant.reply)
 
     def _encode(self, text: str) -> TokenIds:
         if self._variant.is_chat:

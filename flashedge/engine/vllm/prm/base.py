@@ -63,31 +63,27 @@ FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]
 """Builds a format from a checkpoint folder and the options of its models.toml entry."""
 
 
-class PrmTokenizer:
+class PrmTokenizer(PromptEncoder):
     """A verifier's own tokenizer. Raises CheckpointError when it can't be loaded.
 
-    In the texts that it encodes only what `spell` and `render_chat` gave can be a control token.
+    In the texts that it encodes only what `spell` and `render_turns` gave can be a control token. A
+    SentencePiece tokenizer puts a space before a text.
     """
 
-    def __init__(self, path: Path, own: Iterable[str] = ()) -> None:
-        """own: see `prompts.encoder.PromptEncoder`."""
+    def __init__(self, path: Path, own: Iterable[str] = (), *, needs_template: bool = True) -> None:
+        """own: see `PromptEncoder`. needs_template: see `load_tokenizer`."""
+        hf = load_tokenizer(path, needs_template=needs_template)
+        super().__init__(hf, own=own, words=THINKING_TAGS)
         self._path = path
-        self.hf = load_tokenizer(path)
-        self._prompts = PromptEncoder(self.hf, own=own, words=THINKING_TAGS)
-        self._letter = self.encode_plain(_LETTER)
+        self._letter = self.encode(_LETTER)
 
     def spell(self, text: str) -> str:
         """A text of ours, whose control tokens act."""
-        return self._prompts.spelling.spell(text)
-
-    def encode_plain(self, text: str) -> TokenIds:
-        """Encode a text without BOS or EOS. A SentencePiece tokenizer puts a space before the
-        text."""
-        return self._prompts.encode(text)
+        return self.spelling.spell(text)
 
     def encode_beginning(self, text: str) -> TokenIds:
         """Encode the beginning of a prompt: with BOS if the tokenizer adds one, without EOS."""
-        ids = self._prompts.encode(text, begins=True)
+        ids = self.encode(text, begins=True)
         return ids[:-1] if ids and ids[-1] == self.hf.eos_token_id else ids
 
     def encode_continuation(self, text: str) -> TokenIds:
@@ -96,7 +92,7 @@ class PrmTokenizer:
         The text must begin with white space. Raises CheckpointError if joining its ids with those
         before does not give the ids of the whole text.
         """
-        ids = self.encode_plain(_LETTER + text)
+        ids = self.encode(_LETTER + text)
         if ids[: len(self._letter)] != self._letter:
             raise CheckpointError(
                 f"{self._path}: the tokenizer merges white space with the word before it",
@@ -104,34 +100,21 @@ class PrmTokenizer:
             )
         return ids[len(self._letter) :]
 
-    def require_chat_template(self) -> None:
-        """Raises CheckpointError when the tokenizer has none."""
-        if self.hf.chat_template is None:
-            raise CheckpointError(
-                f"{self._path}: the tokenizer has no chat template",
-                hint="pull the model again; its template may stand in chat_template.jinja",
-            )
-
-    def render_chat(self, turns: Sequence[Turn], reply: str | None = None) -> str:
+    def render_turns(self, turns: Sequence[Turn], reply: str | None = None) -> str:
         """Render a conversation by the checkpoint's own template.
 
         reply: how the assistant's turn, which is opened for it, begins; a template that knows
         thinking is told that there is none. None opens no turn.
         """
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
-        return self._prompts.render_chat(turns, refuses=False, **opening) + (reply or "")
-
-    def encode_chat(self, turns: Sequence[Turn]) -> TokenIds:
-        """Encode a conversation by the checkpoint's template, the assistant's turn opened. Raises
-        RequestError as `PromptEncoder.encode_chat`."""
-        return self._prompts.encode_chat(turns, add_generation_prompt=True)
+        return self.render_chat(turns, refuses=False, **opening) + (reply or "")
 
     def encode_rendered(self, text: str) -> TokenIds:
-        """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once;
-        an end token of the template stays, since a reward model may be read there."""
+        """Encode a text of `render_turns`. A BOS that template and tokenizer both write counts
+        once; an end token of the template stays, since a reward model may be read there."""
         if self.hf.bos_token is not None:
             text = text.removeprefix(self.spell(self.hf.bos_token))
-        return self._prompts.encode(text, begins=True)
+        return self.encode(text, begins=True)
 
     def require_single_id(self, ids: TokenIds, token: str) -> int:
         """The only id of a token. Raises CheckpointError for several."""

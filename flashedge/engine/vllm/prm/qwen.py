@@ -32,17 +32,17 @@ class QwenPrm:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         token = options.get("step_token", "<extra_0>")
         self._tokenizer = tokenizer = PrmTokenizer(path, own=(token,))
-        tokenizer.require_chat_template()
         self._system: str | None = options.get("system_prompt")
-        ids = tokenizer.encode_plain(tokenizer.spell(token))
+        ids = tokenizer.encode(tokenizer.spell(token))
         self._separator = tokenizer.require_single_id(ids, token)
         self.engine_extra = build_engine_extra(use_activation=None)
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode_chat(list_turns(problem, self._system))
+        turns = list_turns(problem, self._system)
+        return self._tokenizer.encode_chat(turns, add_generation_prompt=True)
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        ids = (*self._tokenizer.encode_plain(text.strip()), self._separator)
+        ids = (*self._tokenizer.encode(text.strip()), self._separator)
         return ids, len(ids)
 
     def read_score(self, row: torch.Tensor) -> float:
@@ -76,19 +76,19 @@ class SkyworkPrm(LogitScore):
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
 
-        self._tokenizer = tokenizer = PrmTokenizer(path)
+        self._tokenizer = tokenizer = PrmTokenizer(path, needs_template=False)
         # Qwen's tokenizers name no BOS token. Skywork's does: this one.
         bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
         self._bos = tokenizer.spell(bos)
-        tokenizer.require_single_id(tokenizer.encode_plain(self._bos), bos)
-        self._newline = tokenizer.require_single_id(tokenizer.encode_plain("\n"), "\n")
+        tokenizer.require_single_id(tokenizer.encode(self._bos), bos)
+        self._newline = tokenizer.require_single_id(tokenizer.encode("\n"), "\n")
         self.engine_extra = build_engine_extra(hf_overrides={"architectures": [SKYWORK]})
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode_plain(f"{self._bos}{render_plain_text(problem)}\n")
+        return self._tokenizer.encode(f"{self._bos}{render_plain_text(problem)}\n")
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         lines = [line for line in text.strip().split("\n") if line.strip()] or [""]
-        parts = ((*self._tokenizer.encode_plain(line), self._newline) for line in lines)
+        parts = ((*self._tokenizer.encode(line), self._newline) for line in lines)
         ids = tuple(chain.from_iterable(parts))
         return ids, len(ids)

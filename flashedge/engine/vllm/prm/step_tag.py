@@ -80,7 +80,8 @@ class StepTagPrm(LogitScore):
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._tokenizer = PrmTokenizer(path, own=(options.get("step_token", "").strip(),))
+        own = (options.get("step_token", "").strip(),)
+        self._tokenizer = PrmTokenizer(path, own, needs_template=False)
         self._variant = variant = choose_variant(VARIANTS, options, "math_shepherd", "step_tag")
         self._reads_tag = options.get("score_at", _AT_TAG) == _AT_TAG
         self._tag = self._find_token(options.get("step_token"), variant.tag)
@@ -157,28 +158,27 @@ class RlhflowPrm(LogitScore):
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer = PrmTokenizer(path)
-        tokenizer.require_chat_template()
         good, bad = options.get("good_token", "+"), options.get("bad_token", "-")
         self.engine_extra = build_two_label_extra(
             path,
             tokenizer,
-            good=tokenizer.require_single_id(tokenizer.encode_plain(good), good),
-            bad=tokenizer.require_single_id(tokenizer.encode_plain(bad), bad),
+            good=tokenizer.require_single_id(tokenizer.encode(good), good),
+            bad=tokenizer.require_single_id(tokenizer.encode(bad), bad),
         )
         system = options.get("system_prompt")
         self._head, ask, between = map(
             tokenizer.spell, _read_template(path, tokenizer.hf, good, system)
         )
-        self._ask = tokenizer.encode_plain(ask)
-        self._between = tokenizer.encode_plain(between)
+        self._ask = tokenizer.encode(ask)
+        self._between = tokenizer.encode(between)
 
     def encode_problem(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.encode_plain(self._head + render_plain_text(problem))
+        return self._tokenizer.encode(self._head + render_plain_text(problem))
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         step = text.strip()
         if index:
-            ids = (*self._between, *self._tokenizer.encode_plain(step), *self._ask)
+            ids = (*self._between, *self._tokenizer.encode(step), *self._ask)
         else:
             ids = (*self._tokenizer.encode_continuation(f" {step}"), *self._ask)
         return ids, len(ids)

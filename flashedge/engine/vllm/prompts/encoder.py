@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +26,19 @@ MOST_TEMPLATES = 16
 log = logging.getLogger(__name__)
 
 
-def load_tokenizer(path: Path) -> Any:
-    """The tokenizer of a checkpoint. Raises CheckpointError when it can't be loaded."""
+def load_tokenizer(path: Path, *, needs_template: bool = True) -> Any:
+    """The tokenizer of a checkpoint. Raises CheckpointError when it can't be loaded, or has no chat
+    template that is needed."""
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardedTemplate:
-    """A chat template, rewritten if that gives the checkpoint's own prompts."""
-
-    source: str
-    """The checkpoint's own, or with its tokens spelled privately if it is exact."""
-    is_exact: bool
+    if needs_template and tokenizer.chat_template is None:
+        raise CheckpointError(
+            f"{path}: the tokenizer has no chat template",
+            hint="pull the model again; its template may stand in chat_template.jinja",
+        )
+    return tokenizer
 
 
 class PromptEncoder:
@@ -50,7 +47,7 @@ class PromptEncoder:
     ) -> None:
         """tokenizer: of transformers. own: further added tokens that only we write. words: tokens
         that anyone may write."""
-        self._hf = tokenizer
+        self.hf = tokenizer
         anyones = frozenset(words)
         added = [t for t in tokenizer.added_tokens_decoder.values() if t.content not in anyones]
         named = [token for token in tokenizer.all_special_tokens if token not in anyones]
@@ -66,8 +63,10 @@ class PromptEncoder:
         roles = tokenizer.special_tokens_map.items()
         self.variables = {n: self.spelling.spell(t) for n, t in roles if isinstance(t, str)}
         """The named tokens, such as bos_token, as the template has to write them."""
-        self.guard = functools.lru_cache(MOST_TEMPLATES)(self._build_template)
-        """Rewrites a template. A tokenizer has one or two; a system prompt makes another."""
+        self.guard = functools.lru_cache(MOST_TEMPLATES)(self._rewrite)
+        """Returns a chat template with its tokens spelled privately, None where that does not give
+        the checkpoint's own prompts. A tokenizer has one or two templates; a system prompt makes
+        another."""
 
     def encode(self, text: str, *, begins: bool = False) -> TokenIds:
         """Encode a text in which only privately spelled tokens are tokens.
@@ -79,10 +78,10 @@ class PromptEncoder:
         ids: list[int] = []
         for piece, is_token in self.spelling.split(text):
             if is_token:
-                ids.append(self._hf.convert_tokens_to_ids(piece))
+                ids.append(self.hf.convert_tokens_to_ids(piece))
             else:
-                ids += self._hf.encode(piece, add_special_tokens=False, split_special_tokens=True)
-        return tuple(self._hf.build_inputs_with_special_tokens(ids) if begins else ids)
+                ids += self.hf.encode(piece, add_special_tokens=False, split_special_tokens=True)
+        return tuple(self.hf.build_inputs_with_special_tokens(ids) if begins else ids)
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> TokenIds:
         """Encode a conversation by the checkpoint's own template, with its variables. Raises
@@ -98,8 +97,9 @@ class PromptEncoder:
         refuses: whether a control token in the texts raises RequestError where the template can't
         be told from them. Otherwise such a token is broken by a space.
         """
-        template = self.guard(self._hf.get_chat_template(None, tools=variables.get("tools")))
-        if template.is_exact:
+        source = self.hf.get_chat_template(None, tools=variables.get("tools"))
+        guarded = self.guard(source)
+        if guarded is not None:
             variables = {**self.variables, **variables}
         elif refuses:
             refuse_tokens(self.spelling, {"messages": messages, **variables})
@@ -109,47 +109,45 @@ class PromptEncoder:
                 {name: fix(v) if isinstance(v, str) else v for name, v in m.items()}
                 for m in messages
             ]
-        text = self._hf.apply_chat_template(
-            messages, tokenize=False, chat_template=template.source, **variables
+        text = self.hf.apply_chat_template(
+            messages, tokenize=False, chat_template=guarded or source, **variables
         )
-        return self.spell_rendered(text, template)
+        return self.spell_rendered(text, is_guarded=guarded is not None)
 
-    def spell_rendered(self, text: str, template: GuardedTemplate) -> str:
+    def spell_rendered(self, text: str, *, is_guarded: bool) -> str:
         """A text that a template gave, with each of its tokens spelled privately."""
-        if template.is_exact:
-            return join_roles(text, self.spelling)
-        return self.spelling.spell(text)
+        return join_roles(text, self.spelling) if is_guarded else self.spelling.spell(text)
 
-    def _build_template(self, source: str) -> GuardedTemplate:
+    def _rewrite(self, source: str) -> str | None:
         try:
             rewritten = rewrite(source, self.spelling)
         except jinja2.TemplateError:
-            return GuardedTemplate(source=source, is_exact=False)
+            return None
         found = {self._agrees(source, rewritten, probe, tools) for probe, tools in _PROBES}
-        exact = True in found and False not in found
-        if not exact:
-            log.warning(
-                "a chat template of %s mixes its tokens with the texts it is given; conversations"
-                " that hold a control token are refused",
-                self._hf.name_or_path,
-            )
-        return GuardedTemplate(source=rewritten if exact else source, is_exact=exact)
+        if True in found and False not in found:
+            return rewritten
+        log.warning(
+            "a chat template of %s mixes its tokens with the texts it is given; conversations"
+            " that hold a control token are refused",
+            self.hf.name_or_path,
+        )
+        return None
 
     def _agrees(self, source: str, rewritten: str, probe: Any, tools: Any) -> bool | None:
         """Whether both forms of a template give the ids of an ordinary conversation. None for one
         that the template does not know."""
         options = {"tools": tools, "tokenize": False, "add_generation_prompt": True}
         try:
-            text = self._hf.apply_chat_template(probe, chat_template=source, **options)
+            text = self.hf.apply_chat_template(probe, chat_template=source, **options)
         except Exception:  # a template may raise anything for a conversation it does not know
             return None
         try:
-            ours = self._hf.apply_chat_template(
+            ours = self.hf.apply_chat_template(
                 probe, chat_template=rewritten, **options, **self.variables
             )
         except Exception:
             return False
-        expected = tuple(self._hf.encode(text, add_special_tokens=False))
+        expected = tuple(self.hf.encode(text, add_special_tokens=False))
         return self.encode(join_roles(ours, self.spelling)) == expected
 
 

@@ -21,7 +21,7 @@ from vllm.exceptions import VLLMValidationError
 from vllm.renderers.hf import HfRenderer, resolve_chat_template
 from vllm.utils.mistral import is_mistral_tokenizer
 
-from flashedge.engine.vllm.prompts.encoder import GuardedTemplate, PromptEncoder, refuse_tokens
+from flashedge.engine.vllm.prompts.encoder import PromptEncoder, refuse_tokens
 from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 from flashedge.errors import RequestError
 from flashedge.types import TokenIds
@@ -68,8 +68,8 @@ def _replace_template(renderer: Any) -> PromptEncoder:
     render = renderer._apply_chat_template_async
     most = renderer.model_config.max_model_len * tokenizer.max_chars_per_token
 
-    def encode(text: str, template: GuardedTemplate) -> TokenIds:
-        return prompts.encode(prompts.spell_rendered(text, template))
+    def encode(text: str, is_guarded: bool) -> TokenIds:
+        return prompts.encode(prompts.spell_rendered(text, is_guarded=is_guarded))
 
     async def apply(
         config: Any,
@@ -85,14 +85,14 @@ def _replace_template(renderer: Any) -> PromptEncoder:
             return await render(
                 config, given, conversation, tools=tools, chat_template=chat_template, **options
             )
-        template = await asyncio.to_thread(prompts.guard, source)
-        if template.is_exact:
+        guarded = await asyncio.to_thread(prompts.guard, source)
+        if guarded is not None:
             options = {**prompts.variables, **options}
         else:
             refuse(prompts.spelling, {"messages": conversation, "tools": tools, **options})
         options["tokenize"] = False
         text = await render(
-            config, given, conversation, tools=tools, chat_template=template.source, **options
+            config, given, conversation, tools=tools, chat_template=guarded or source, **options
         )
         if len(text) > most:
             raise VLLMValidationError(
@@ -101,7 +101,7 @@ def _replace_template(renderer: Any) -> PromptEncoder:
                 f" most. However, the conversation has {len(text)}. Shorten it.",
                 parameter="messages",
             )
-        return list(await asyncio.to_thread(encode, text, template))
+        return list(await asyncio.to_thread(encode, text, guarded is not None))
 
     renderer._apply_chat_template_async = apply
     vars(renderer)["prompts"] = prompts
