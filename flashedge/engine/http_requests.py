@@ -23,9 +23,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from flashedge.engine.base import Chunk
 from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 from flashedge.events import PromptRead
-from flashedge.types import FinishReason, Problem, Sampling, TokenIds
+from flashedge.types import Problem, Sampling, TokenIds
 
 MAX_CHOICES = 256
 """Most choices that a pair generates or scores at once: the largest batch of an engine. More are
@@ -137,19 +138,10 @@ class SearchPrompt:
     """What every path must match. See `ExtendRequest.guidance`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPath:
-    """One path of a finished search, from the end of the prompt on."""
-
-    token_ids: TokenIds
-    logprobs: tuple[float, ...]
-    """(len(token_ids),)"""
-    finish: FinishReason
-
-
-SearchItem = PromptRead | str | tuple[FoundPath, ...]
+SearchItem = PromptRead | str | tuple[Chunk, ...]
 """What a search says of itself: first of its prompt, then notes for people who watch it, and last
-its answer's path, followed by further ones that the client wants to see."""
+its answer's path, followed by further ones that the client wants to see. Each path is one chunk,
+from the end of the prompt on."""
 
 
 class Searcher(Protocol):

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from flashedge.api.sse import ClientGone, run_while_connected
+from flashedge.engine.base import Chunk
 from flashedge.engine.http_requests import (
-    FoundPath,
     PlainAsk,
     PlainRequests,
     RequestTags,
@@ -149,5 +149,5 @@ class FakeProtocols:
         return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
 
 
-def _read(path: FoundPath) -> str:
+def _read(path: Chunk) -> str:
     return "".join(map(chr, path.token_ids))

@@ -19,7 +19,8 @@ from flashedge.api.protocols.client_habits import LIMITS, read_int, refuse_field
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED, begins_stream, drop_length
-from flashedge.engine.http_requests import FoundPath, RequestTags, SearchItem, SearchPrompt
+from flashedge.engine.base import Chunk
+from flashedge.engine.http_requests import RequestTags, SearchItem, SearchPrompt
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.events import (
     NodeScored,
@@ -254,13 +255,13 @@ def rank_paths(result: Mapping[str, Any]) -> list[NodeId]:
 
 def _join_path(
     node: NodeId, parents: Mapping[NodeId, NodeId], steps: Mapping[NodeId, StepCompleted]
-) -> FoundPath:
+) -> Chunk:
     path = []
     while node in steps:
         path.append(steps[node])
         node = parents[node]
     path.reverse()
-    return FoundPath(
+    return Chunk(
         token_ids=tuple(token for step in path for token in step.token_ids),
         logprobs=tuple(p for step in path for p in step.logprobs),
         finish=FinishReason(path[-1].finish) if path else FinishReason.LENGTH,

@@ -22,8 +22,8 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
+from flashedge.engine.base import Chunk
 from flashedge.engine.http_requests import (
-    FoundPath,
     SearchItem,
     SearchPrompt,
     end_with_request,
@@ -127,7 +127,7 @@ class PathOutputs:
         logprobs: Any = [] if self._params.logprobs is not None else None
         return self._build(CompletionOutput(0, NoteText(text), [], None, logprobs))
 
-    def build_answer(self, paths: tuple[FoundPath, ...]) -> Iterator[RequestOutput]:
+    def build_answer(self, paths: tuple[Chunk, ...]) -> Iterator[RequestOutput]:
         """Each choice token by token, or all of them at once, as the handler asks for."""
         outputs = (
             self._build(part, index == len(paths) - 1 and part.finished())
@@ -147,7 +147,7 @@ class PathOutputs:
         name, cached = self._request.request_id, self.cached_tokens
         return RequestOutput(name, None, ids, None, [part], finished, num_cached_tokens=cached)
 
-    def _replay(self, index: int, path: FoundPath) -> Iterator[CompletionOutput]:
+    def _replay(self, index: int, path: Chunk) -> Iterator[CompletionOutput]:
         """Outputs of one token each. The last one has the finish reason."""
         detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, self._request)
         ended = path.finish is FinishReason.STOP
