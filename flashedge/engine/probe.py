@@ -12,14 +12,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
+from flashedge.models.memory.engine_memory import MAX_STEP_TOKENS
 from flashedge.models.shape import ModelShape
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.roofline import Sample
 from flashedge.scheduling.costs import count_flops
 from flashedge.types import Problem, Sampling
 
-Open = Callable[[ExtendRequest], AsyncGenerator[Chunk]]
-MAX_STEP_TOKENS = 4096  # EngineOptions.max_batched_tokens
 WORDS = (8, 48)  # lengths of the two texts that show how many tokens a word takes
 
 
@@ -65,7 +64,7 @@ class GeneratorProbe(_EngineProbe):
         *,
         max_sequences: int,
         kv_bytes: int,
-        open_stream: Open | None = None,
+        open_stream: Callable[[ExtendRequest], AsyncGenerator[Chunk]] | None = None,
     ) -> None:
         """open_stream: replaces `Generator.extend`, to continue past the end of an answer: random
         prompts are soon answered."""

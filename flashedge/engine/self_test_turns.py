@@ -17,7 +17,6 @@ LONGEST_S = 2.0
 begun."""
 POLL_S = 0.05
 """Between two looks whether the engines are free: little against a turn."""
-
 UNTESTED: Mapping[str, Any] = {
     "batch_invariant": None,
     "invariant_tokens": 0,

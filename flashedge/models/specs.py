@@ -145,8 +145,8 @@ class VerifierSpec(ModelSpec):
     def options(self) -> Mapping[str, Any]:
         """The options of the family that are set."""
         tokens = ("step_token", "score_at", "good_token", "bad_token")
-        found = {n: getattr(self, n) for n in ("variant", *tokens, "system_prompt", "prompt")}
-        return {name: value for name, value in found.items() if value is not None}
+        names = ("variant", *tokens, "system_prompt", "prompt")
+        return {n: value for n in names if (value := getattr(self, n)) is not None}
 
     @property
     def tokens(self) -> tuple[str, ...]:

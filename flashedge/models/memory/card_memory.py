@@ -10,7 +10,6 @@ from flashedge.errors import NotFound
 DRIVER_SHARE = 0.018
 """The driver's share of an idle card's memory. A 4090 reports 24,564 MiB and gives a program at
 most some 23.6 GiB."""
-
 RESERVES = {True: 1 << 30, False: 1 << 28, None: 1 << 29}
 """Bytes kept free for the display to grow, by whether one is active on the card. None: unknown.
 

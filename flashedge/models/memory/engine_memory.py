@@ -19,10 +19,9 @@ from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
 
 MAX_STEP_TOKENS = 4096
-
+"""Most tokens of one step of an engine: vLLM's `max_num_batched_tokens`."""
 CPU_SEQUENCES = 256
 """Most sequences of a step on a CPU, where logits are a small part of the memory."""
-
 CARD_SEQUENCES = (128, 64, 32, 16)
 """Most sequences in one step of an engine on a card: the first at which a pair fits.
 
@@ -30,14 +29,12 @@ Each sequence costs a row of logits in two types, one of log-probabilities and o
 with a vocabulary of 151,936 tokens. What 256 would take more than 128 is KV for thousands of
 tokens, which a card of 24 GB lacks first.
 """
-
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Batch sizes for which CUDA graphs are captured. vLLM rounds a batch up to the next one.
 
 vLLM would capture every multiple of 8 up to twice the batch limit. Each size costs memory and
 start-up time, and a decode step of 33 sequences takes about as long as one of 48.
 """
-
 PASS_SIZES = (32, 64, 128, 192, 256, 384, 512, 768, 1024)
 """Tokens of a verifier's pass for which graphs are captured where `verifier_graphs` is set. On an
 H100 a pass of a 1.5B model takes 23 to 28 ms without them, of 64 tokens or of 4,096 alike."""
@@ -100,30 +97,23 @@ def count_weights_bytes(shape: ModelShape, cards: int) -> int:
 
 CONTEXT_BYTES = 512 << 20
 """Assumed size of CUDA's context, the loaded kernels and cuBLAS's workspaces."""
-
 LINK_BYTES = 256 << 20
 """Assumed size of the buffers for results between cards (NCCL, and vLLM's own sum)."""
-
 PROCESS_BYTES = 600 << 20
 """An engine's process on a CPU: torch, vLLM and their libraries. Measured with the bundled pair:
 525 to 600 MiB, part of it shared between both engines."""
-
 GRAPH_LAYER_BYTES = 3 << 18
 """Assumed size of the graphs of one batch size, for each layer.
 
 vLLM captures a whole graph for decode steps, and one for each part between two attention layers for
 mixed steps. Its logs on 3090 cards tell of 22 to 25 MiB for each size of the second kind.
 """
-
 SORT_BYTES = 40
 """Counted bytes that noise and truncation take for each logit of a part of the batch."""
-
 PART_LOGITS = 1 << 23
 """Logits that are sampled at once (`inside.sampling.naive.ELEMENTS`)."""
-
 MARGIN = 0.1
 """Share added to an estimate: the error up to which the method was checked."""
-
 LARGE_HIDDEN, LARGE_INTERMEDIATE, LARGE_VOCAB = 5120, 27_648, 152_064
 """Widths of a 32B model, for an entry of models.toml that gives none."""
 

@@ -37,7 +37,11 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self._make = lambda kind: kind(*args, **options)
-            self._marks = _find_marks(self.reasoning_parser)
+            self._marks: dict[int, str] = {}
+            """The marks of the thinking by their tokens."""
+            if (parser := self.reasoning_parser) is not None:
+                marks = (parser.reasoning_start_str, parser.reasoning_end_str)
+                self._marks = {parser.vocab[mark]: mark for mark in marks if mark in parser.vocab}
             self._prompt_ids: list[int] = []
             self._texts: list[str] = []
             self._ids: list[int] = []
@@ -131,14 +135,6 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
             return last is None or self._marks[last] == self.reasoning_parser.reasoning_end_str
 
     return TwinParser
-
-
-def _find_marks(reasoning_parser: Any) -> dict[int, str]:
-    if reasoning_parser is None:
-        return {}
-    marks = (reasoning_parser.reasoning_start_str, reasoning_parser.reasoning_end_str)
-    ids = reasoning_parser.vocab
-    return {ids[mark]: mark for mark in marks if mark in ids}
 
 
 def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
