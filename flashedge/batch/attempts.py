@@ -4,7 +4,7 @@ batch names its runs (key, problem, attempt), so that it finds them again after 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -59,15 +59,6 @@ class Stopping(Exception):
     """The batch ends, and this problem's run had not started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRun:
-    """A run that was not over when the batch last looked."""
-
-    is_running: bool = False
-    tokens: int = 0
-    """Committed tokens of its tree so far."""
-
-
 class Attempts:
     def __init__(
         self,
@@ -89,15 +80,16 @@ class Attempts:
         self._losses = 0
         self._is_stopping = False
         self._dropped: set[str] = set()
-        self._open: dict[str, OpenRun] = {}
+        self._open: dict[str, int | None] = {}
+        """The runs that are not over: the tokens of a running one, None for one that waits."""
         self._turn = asyncio.Lock()
         """Held while a run is submitted, so that runs arrive at the daemon in order."""
         self._submissions: set[asyncio.Task[dict[str, Any]]] = set()
 
     @property
-    def open(self) -> Collection[OpenRun]:
-        """The runs that are not over."""
-        return self._open.values()
+    def running(self) -> list[int]:
+        """The committed tokens so far of each run that was running when the batch last looked."""
+        return [tokens for tokens in self._open.values() if tokens is not None]
 
     async def run(
         self, index: int, text: str, budget: int | None = None, earlier: Attempt | None = None
@@ -187,7 +179,7 @@ class Attempts:
             body["token_budget"] = budget
         if earlier is not None:
             body["continues"] = earlier.run
-        self._open[name] = OpenRun()
+        self._open[name] = None
         try:
             await self._retry(lambda: self._send(body))
         except RequestError as error:
@@ -212,7 +204,7 @@ class Attempts:
     async def _await_end(self, name: str) -> dict[str, Any]:
         """The run's object once it is over, without its events, which are most of a run's traffic.
         A run that was dropped leaves no trace. Raises Stopping for it."""
-        self._open.setdefault(name, OpenRun())
+        self._open.setdefault(name, None)
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -220,7 +212,7 @@ class Attempts:
             if run["status"] not in OPEN_STATUSES:
                 break
             is_running = run["status"] == "running"
-            self._open[name] = OpenRun(is_running=is_running, tokens=run.get("tree_tokens") or 0)
+            self._open[name] = (run.get("tree_tokens") or 0) if is_running else None
             self.notify()
             await asyncio.sleep(LOOK_S - (loop.time() - began))  # where the daemon did not wait
         self._open.pop(name)

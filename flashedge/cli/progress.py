@@ -13,25 +13,20 @@ def show_bar(
     what: str, total: int, *, done: int = 0, unit: str = ""
 ) -> Iterator[Callable[[int], None]]:
     """A bar that starts at `done` of `total`. Call the value with the number of further ones."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
     columns = (
         output.build_text_column("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
         output.build_text_column("{task.fields[unit]},"),
-        TimeElapsedColumn(),
+        progress.TimeElapsedColumn(),
         output.build_text_column("elapsed,"),
-        TimeRemainingColumn(),
+        progress.TimeRemainingColumn(),
         output.build_text_column("left"),
     )
     console = output.stderr()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total, completed=done, unit=unit)
-        yield lambda count: progress.advance(task, count)
+    bars = progress.Progress(*columns, console=console, disable=not console.is_terminal)
+    with bars:
+        task = bars.add_task(what, total=total, completed=done, unit=unit)
+        yield lambda count: bars.advance(task, count)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -70,30 +70,24 @@ def build_score_ask(body: ScoreBody, pair: Pair, *, deterministic: bool) -> Scor
 def _read_solutions(body: ScoreBody) -> tuple[Solution, ...]:
     if (body.solution is None) == (body.steps is None):
         raise RequestError("give either solution or steps", param="solution")
-    if body.steps is not None:
-        _check_texts("steps", {f"steps[{i}]": step for i, step in enumerate(body.steps)})
-        return (Solution(name="steps", steps=tuple(body.steps)),)
-    given = body.solution
+    name, given = ("solution", body.solution) if body.steps is None else ("steps", body.steps)
     texts = (
-        {"solution": given}
+        [(name, given)]
         if isinstance(given, str)
-        else {f"solution[{i}]": text for i, text in enumerate(given)}
+        else [(f"{name}[{i}]", text) for i, text in enumerate(given)]
     )
-    _check_texts("solution", texts)
+    for param, text in texts or [(name, "")]:
+        if not text.strip():
+            raise RequestError(f"{param} is empty", hint="give some text", param=param)
+    if body.steps is not None:
+        return (Solution(name="steps", steps=tuple(body.steps)),)
     if len(texts) > MAX_CHOICES:
         raise RequestError(
             f"solution has {len(texts)} texts; at most {MAX_CHOICES} are scored at once",
             hint="send the others in further requests",
             param="solution",
         )
-    return tuple(Solution(name=name, text=text) for name, text in texts.items())
-
-
-def _check_texts(field: str, texts: Mapping[str, str]) -> None:
-    empty = next((name for name, text in texts.items() if not text.strip()), None)
-    if empty is not None or not texts:
-        name = empty or field
-        raise RequestError(f"{name} is empty", hint="give some text", param=name)
+    return tuple(Solution(name=param, text=text) for param, text in texts)
 
 
 def describe_scores(ask: ScoreAsk, found: Sequence[SolutionScores]) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def _stop_on_interrupt(batch: Batch, attempts: Attempts) -> Iterator[None]:
         if stops:
             task.cancel()
             return
-        running = sum(run.is_running for run in attempts.open)
+        running = len(attempts.running)
         counted = "1 search" if running == 1 else f"{running} searches"
         output.note(f"stopping after {counted} that run; Ctrl-C again cancels them")
         stops.append(loop.create_task(batch.stop()))
@@ -193,10 +193,10 @@ def show_progress(
 
         def refresh(batch: Batch, attempts: Attempts) -> None:
             totals = Tally(journal.records.values())
-            tokens = batch.tokens + sum(run.tokens for run in attempts.open)
-            running = sum(run.is_running for run in attempts.open)
+            running = attempts.running
+            tokens = batch.tokens + sum(running)
             per_s = speed.note(tokens, time.monotonic())
-            parts = [f"{running} running", f"{tokens:,} tokens", f"{per_s:,.0f}/s"]
+            parts = [f"{len(running)} running", f"{tokens:,} tokens", f"{per_s:,.0f}/s"]
             if totals.accuracy is not None:
                 parts.insert(0, f"{totals.accuracy:.1%} right")
             if totals.failed:
