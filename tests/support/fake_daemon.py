@@ -204,6 +204,40 @@ class BatchDaemon(FakeDaemon):
         }
 
 
+class ScoreDaemon(FakeDaemon):
+    """Scores a step by its length in hundredths. A text with "long" is too long; the first `full`
+    requests are refused, and all where `is_down`."""
+
+    is_down = False
+
+    def answer_other(self, key: str) -> Any:
+        if key != "POST /v1/score":
+            return super().answer_other(key)
+        if self.is_down:
+            raise httpx.ConnectError("gone")
+        if self.full > 0:
+            self.full -= 1
+            return refuse(503, "queue_full", **{"Retry-After": "0"})
+        body = json.loads(self.requests[-1].content)
+        if body.get("aggregate") == "max":
+            error = {"message": "no max", "param": "aggregate", "code": "invalid_request"}
+            return httpx.Response(400, json={"error": error})
+        given = body.get("solution", body.get("steps"))
+        texts = [given] if isinstance(given, str) else given
+        if any("long" in text for text in texts):
+            code = "context_length_exceeded"
+            error = {"message": "600 tokens", "param": "solution", "code": code}
+            return httpx.Response(400, json={"error": error})
+        data = []
+        for index, text in enumerate(texts):
+            steps = text.split("\n\n")
+            scores = [len(step) / 100 for step in steps]
+            one = {"score": scores[-1], "steps": steps, "step_scores": scores, "tokens": 9}
+            data.append({"index": index, "object": "score", **one})
+        aggregate = body.get("aggregate", "last")
+        return httpx.Response(200, json={"aggregate": aggregate, "data": data})
+
+
 class EvalDaemon(FakeDaemon):
     """Ends every run of an evaluation with a result that is known beforehand."""
 

@@ -1,4 +1,5 @@
-"""`solve --input` against a daemon in a transport: records, resuming, refusals, exit codes."""
+"""`solve --input` and `score --input` against a daemon in a transport: records, resuming, refusals,
+exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
 from flashedge.errors import NotFound
 from tests.support.cli_rig import Cli, Done, cli_for, with_daemon
-from tests.support.fake_daemon import BatchDaemon
+from tests.support.fake_daemon import BatchDaemon, ScoreDaemon
 
 THREE = (
     {"id": "a", "problem": "right 19", "answer": "19"},
@@ -44,20 +45,24 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> BatchDaemon:
 
 
 class Folder:
-    def __init__(self, path: Path, cli: Cli) -> None:
-        self.source, self.target, self._cli = path / "p.jsonl", path / "r.jsonl", cli
-        self.give(*THREE)
+    """in.jsonl, out.jsonl and a command over them."""
 
-    def give(self, *problems: dict[str, Any]) -> None:
-        self.source.write_text("".join(json.dumps(p) + "\n" for p in problems))
+    def __init__(self, path: Path, cli: Cli, command: str, *lines: object) -> None:
+        self.source, self.target = path / "in.jsonl", path / "out.jsonl"
+        self._cli, self._command = cli, command
+        self.give(*lines)
+
+    def give(self, *lines: object) -> None:
+        self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def solve(self, *options: str) -> Done:
         files = ("--input", str(self.source), "--output", str(self.target))
-        return self._cli("solve", *files, *options)
+        return self._cli(self._command, *files, *options)
 
-    def refuses(self, said: str, *options: str) -> None:
+    def ends(self, code: int, said: str, *options: str) -> Done:
         done = self.solve(*options)
-        assert (done.code, said in done.err) == (2, True), done.err
+        assert (done.code, said in done.err) == (code, True), done
+        return done
 
     def records(self) -> dict[Any, Any]:
         found = [json.loads(line) for line in self.target.read_text().splitlines()]
@@ -68,15 +73,14 @@ class Folder:
 
 @pytest.fixture
 def folder(tmp_path: Path, cli: Cli, daemon: BatchDaemon) -> Folder:
-    return Folder(tmp_path, cli)
+    return Folder(tmp_path, cli, "solve", *THREE)
 
 
 # ---------------------------------------------------------------- results
 
 
 def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon) -> None:
-    done = folder.solve("-n", "8", "--budget-tokens", "500", "--seed", "3")
-    assert done.code == 0, done.err
+    done = folder.ends(0, "", "-n", "8", "--budget-tokens", "500", "--seed", "3")
     assert done.out == f"3 of 3 solved, 50.0% right (1 of 2), 30 tokens: {folder.target}\n"
     found = folder.records()
     assert set(found) == {"a", 2, 5}
@@ -86,41 +90,38 @@ def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon)
     assert (found[2]["correct"], "correct" in found[5]) == (False, False)
     asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3, "priority": 1}
     assert daemon.submitted[run] == {**asked, "token_budget": 500}
-
-
-def test_the_summary_as_json(folder: Folder) -> None:
+    folder.target.unlink()
     told = json.loads(folder.solve("--json").out)
     assert (told["problems"], told["correct"], told["graded"], told["tokens"]) == (3, 1, 2, 30)
 
 
 def test_a_batch_may_be_urgent_and_part_of_a_program(folder: Folder, daemon: BatchDaemon) -> None:
-    assert folder.solve("--priority", "0", "--program", "homework").code == 0
+    folder.ends(0, "", "--priority", "0", "--program", "homework")
     assert {body["priority"] for body in daemon.submitted.values()} == {0}
     asked = [r for r in daemon.requests if r.method == "POST" and r.url.path == "/v1/runs"]
     assert {r.headers["x-flashedge-client"] for r in asked} == {"batch"}
     assert {r.headers["x-flashedge-program"] for r in asked} == {"homework"}
-    again = folder.solve("--priority", "3")
-    assert (again.code, len(asked)) == (0, 3), "the order changes no result, so the batch goes on"
+    folder.ends(0, "", "--priority", "3")
+    assert len(asked) == 3, "the order changes no result, so the batch goes on"
 
 
 def test_a_full_queue_and_a_lost_daemon_are_waited_for(folder: Folder, daemon: BatchDaemon) -> None:
     daemon.full, daemon.lost = 5, 2
-    assert folder.solve("--jobs", "1").code == 0
+    folder.ends(0, "", "--jobs", "1")
     assert len(daemon.runs) == len(folder.records()) == 3
 
 
 def test_failures_are_kept_and_the_batch_goes_on(folder: Folder, daemon: BatchDaemon) -> None:
     folder.give({"problem": "fail 1", "answer": "1"}, {"problem": "long"}, *THREE[::2])
     for _ in range(2):  # a second time changes nothing
-        done = folder.solve()
-        assert (done.code, len(daemon.runs)) == (1, 3)
-        assert "2 of 4 solved" in done.out
+        assert "2 of 4 solved" in folder.ends(1, "").out
+        assert len(daemon.runs) == 3
     found = folder.records()
     assert found[1]["error"] == {"code": "engine_dead", "message": "died"}
     assert found[2]["error"]["code"] == "context_length_exceeded"
     assert (found[1]["answer"], found[1]["tokens"], "correct" in found[1]) == (None, None, False)
-    done = folder.solve("--retry-failed")
-    assert (done.code, len(daemon.runs)) == (1, 4)
+    folder.ends(1, "", "--retry-failed")
+    assert len(daemon.runs) == 4
     assert folder.records()[1]["correct"] is True
     assert folder.records()[1]["run"].endswith("-0-1")
 
@@ -130,11 +131,10 @@ def test_failures_are_kept_and_the_batch_goes_on(folder: Folder, daemon: BatchDa
 
 @pytest.mark.parametrize("kept", range(0, 400, 13))
 def test_a_killed_batch_goes_on_where_torn(folder: Folder, daemon: BatchDaemon, kept: int) -> None:
-    assert folder.solve().code == 0
+    folder.ends(0, "")
     whole = folder.records()
     folder.target.write_bytes(folder.target.read_bytes()[:kept])
-    done = folder.solve()
-    assert (done.code, done.err) == (0, "")
+    assert folder.ends(0, "").err == ""
     assert folder.records() == whole
     assert len(daemon.submitted) == 3
 
@@ -149,7 +149,7 @@ def test_runs_that_ended_meanwhile_are_adopted(folder: Folder, daemon: BatchDaem
     for name, status in zip(names[1:], ("failed", "cancelled", "interrupted"), strict=True):
         daemon.runs[name] = {"id": name, "status": status}
     daemon.runs[names[1]]["error"] = {"code": "engine_error", "message": "no"}
-    assert folder.solve().code == 1
+    folder.ends(1, "")
     found = folder.records()
     assert (found[1]["answer"], found[2]["error"]["code"]) == ("adopted", "engine_error")
     assert [found[i]["run"][-1] for i in (3, 4)] == ["1", "1"]
@@ -159,7 +159,7 @@ def test_runs_that_ended_meanwhile_are_adopted(folder: Folder, daemon: BatchDaem
 def test_a_removed_output_begins_anew(folder: Folder, daemon: BatchDaemon) -> None:
     folder.solve()
     folder.target.unlink()
-    assert folder.solve().code == 0
+    folder.ends(0, "")
     assert len(daemon.runs) == 6
 
 
@@ -181,16 +181,15 @@ def test_ctrl_c_lets_runs_end_and_removes_those_that_wait(
 ) -> None:
     folder.give(*({"problem": p} for p in ("soon 1", "waits 2", "right 3", "right 4")))
     press_ctrl_c(daemon, monkeypatch, 4)
-    done = folder.solve("--jobs", "2")
-    assert done.code == 130
-    assert "stopping after 1 search that run; Ctrl-C again cancels them" in done.err
+    said = "stopping after 1 search that run; Ctrl-C again cancels them"
+    done = folder.ends(130, said, "--jobs", "2")
     assert "1 of 4 done; the same command resumes" in done.err
     assert list(folder.records()) == [1], "what ran is not lost"
     waited = [name[-3:] for name in daemon.cancelled]
     assert waited == [name[-3:] for name in daemon.deleted] == ["1-0"], "nothing is left of it"
     monkeypatch.setattr(daemon, "handler", daemon.answer)
     daemon.waits = False
-    assert folder.solve().code == 0
+    folder.ends(0, "")
     assert set(folder.records()) == {1, 2, 3, 4}
 
 
@@ -199,13 +198,9 @@ def test_a_second_ctrl_c_cancels_open_runs_and_keeps_results(
 ) -> None:
     folder.give({"problem": "right 1"}, {"problem": "slow 2"}, {"problem": "right 3"})
     press_ctrl_c(daemon, monkeypatch, 8, 12)
-    done = folder.solve("--jobs", "2")
-    assert done.code == 130
-    assert "cancelled 1 run" in done.err
-    assert "the same command resumes" in done.err
+    assert "the same command resumes" in folder.ends(130, "cancelled 1 run", "--jobs", "2").err
     assert [name[-3:] for name in daemon.cancelled] == ["1-0"]
-    assert 1 in folder.records()
-    assert 2 not in folder.records()
+    assert (1 in folder.records(), 2 in folder.records()) == (True, False)
 
 
 def test_few_problems_are_in_flight_before_the_first_result(
@@ -213,13 +208,13 @@ def test_few_problems_are_in_flight_before_the_first_result(
 ) -> None:
     folder.give({"problem": "right 1"}, *({"problem": f"slow {number}"} for number in range(9)))
     press_ctrl_c(daemon, monkeypatch, 40, 50)
-    assert folder.solve("--jobs", "8").code == 130
+    folder.ends(130, "", "--jobs", "8")
     assert len(daemon.submitted) == FIRST_JOBS + 2, "the one result has let one more in"
 
 
 def test_problems_are_submitted_in_the_files_order(folder: Folder, daemon: BatchDaemon) -> None:
     folder.give(*({"problem": f"right {number}"} for number in range(9)))
-    assert folder.solve("--jobs", "6").code == 0
+    folder.ends(0, "", "--jobs", "6")
     assert [int(name.split("-")[2]) for name in daemon.submitted] == list(range(9))
 
 
@@ -238,58 +233,56 @@ def test_the_progress_bar_tells_what_runs_and_how_fast() -> None:
 def test_another_input_or_other_settings_are_refused(folder: Folder, daemon: BatchDaemon) -> None:
     folder.solve("-n", "8")
     before = folder.target.read_bytes()
-    folder.refuses("was made with n 8, not n 9", "-n", "9")
-    folder.refuses("was made with n 8, not no n")
+    folder.ends(2, "was made with n 8, not n 9", "-n", "9")
+    folder.ends(2, "was made with n 8, not no n")
     folder.give(*THREE[:2])
-    folder.refuses("made from another input", "-n", "8")
+    folder.ends(2, "made from another input", "-n", "8")
     assert (folder.target.read_bytes(), len(daemon.runs)) == (before, 3)
 
 
 def test_a_file_that_is_no_batchs_is_left_alone(folder: Folder, daemon: BatchDaemon) -> None:
     folder.target.write_text("precious\n")
-    folder.refuses("is no batch's output")
+    folder.ends(2, "is no batch's output")
     assert folder.target.read_text() == "precious\n"
-    assert sorted(p.name for p in folder.target.parent.glob("*.json*")) == ["p.jsonl", "r.jsonl"]
+    assert sorted(p.name for p in folder.target.parent.glob("*.json*")) == ["in.jsonl", "out.jsonl"]
 
 
 def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
     folder.solve()
     lines = folder.target.read_text().splitlines(keepends=True)
     folder.target.write_text(lines[0] + "broken\n" + lines[2])
-    folder.refuses("line 2 is damaged")
+    folder.ends(2, "line 2 is damaged")
     folder.target.write_text(lines[0] + lines[0])
-    folder.refuses("line 2 is damaged or repeats a record")
-    with (folder.target.parent / "r.jsonl.batch.json").open() as sheet:
+    folder.ends(2, "line 2 is damaged or repeats a record")
+    with (folder.target.parent / "out.jsonl.batch.json").open() as sheet:
         fcntl.flock(sheet, fcntl.LOCK_EX)
-        folder.refuses("another process writes")
+        folder.ends(2, "another process writes")
 
 
 def test_settings_that_are_refused_end_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
-    folder.refuses("refused: not_found", "--set", "branching=1000")
+    folder.ends(2, "refused: not_found", "--set", "branching=1000")
     assert (folder.records(), daemon.runs) == ({}, {})
 
 
 def test_a_daemon_that_is_gone_ends_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
     daemon.lost = 10**6
-    done = folder.solve()
-    assert (done.code, "the same command resumes" in done.err) == (4, True)
+    folder.ends(4, "the same command resumes")
     assert folder.records() == {}
     daemon.lost = 0
-    assert folder.solve().code == 0
+    folder.ends(0, "")
 
 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("nonsense", "line 2: not JSON"),
-        ('{"problem": " "}', "line 2: problem is missing"),
         ('{"problem": "p", "answer": ["1"]}', "line 2: answer is neither"),
         ('{"problem": "p", "id": "a"}', "two problems have the id 'a'"),
     ],
 )
 def test_a_bad_line_is_named(folder: Folder, daemon: BatchDaemon, line: str, said: str) -> None:
     folder.source.write_text('{"problem": "p", "id": "a"}\n' + line + "\n")
-    folder.refuses(said)
+    folder.ends(2, said)
     assert (daemon.requests, folder.target.exists()) == ([], False)
 
 
@@ -310,8 +303,7 @@ def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
     ):
         done = cli("solve", *arguments)
         assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
-    missing = cli("solve", "--input", "/nowhere", "--output", target)
-    assert (missing.code, "can't read /nowhere" in missing.err) == (5, True)
+    cli.ends(5, "can't read /nowhere", "solve", "--input", "/nowhere", "--output", target)
 
 
 # ---------------------------------------------------------------- one budget for all
@@ -321,8 +313,7 @@ def test_what_sure_problems_leave_goes_to_the_unsure(folder: Folder, daemon: Bat
     """4 x 250 tokens; the easy two leave 480: 288 for the unsure one, 192 for the surer."""
     hard = ({"problem": "hard 530 0.25", "answer": "530"}, {"problem": "hard 900 0.5"})
     folder.give(*hard, {"problem": "right 1"}, {"problem": "right 2"})
-    done = folder.solve("--budget-tokens-total", "1000", "--jobs", "3")
-    assert done.code == 0
+    done = folder.ends(0, "", "--budget-tokens-total", "1000", "--jobs", "3")
     budgets = {name[-3:]: body["token_budget"] for name, body in daemon.submitted.items()}
     first = dict.fromkeys(("0-0", "1-0", "2-0", "3-0"), 250)
     assert budgets == {**first, "0-1": 250 + 288, "1-1": 250 + 192}
@@ -342,7 +333,7 @@ def test_a_budget_goes_on_after_a_kill(folder: Folder, daemon: BatchDaemon) -> N
     lines = folder.target.read_text().splitlines(keepends=True)
     for kept in range(len(lines)):
         folder.target.write_text("".join(lines[:kept]))
-        assert folder.solve(*options).code == 0
+        folder.ends(0, "", *options)
         assert folder.records() == whole
     assert daemon.submitted == asked
 
@@ -398,3 +389,81 @@ async def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists() -> No
     assert await attempts.cancel_open() == 1
     await asyncio.gather(*daemon.arrivals)
     assert daemon.running == set()
+
+
+# ---------------------------------------------------------------- files of solutions
+
+PROBLEM, RIGHT, WRONG = "What is 12 + 7?", "12 + 7.\n\nSo 19.", "It is\t18."
+
+
+@pytest.fixture
+def scorer(monkeypatch: pytest.MonkeyPatch) -> ScoreDaemon:
+    return with_daemon(monkeypatch, ScoreDaemon())
+
+
+@pytest.fixture
+def scores(tmp_path: Path, cli: Cli, scorer: ScoreDaemon) -> Folder:
+    first = {"problem": PROBLEM, "solution": [RIGHT, WRONG], "label": 1}
+    second = {"id": "b", "problem": PROBLEM, "steps": ["So 19."]}
+    return Folder(tmp_path, cli, "score", first, second)
+
+
+def test_each_line_comes_back_with_its_scores(scores: Folder, scorer: ScoreDaemon) -> None:
+    scorer.full = 2
+    done = scores.ends(0, "", "--aggregate", "min", "--jobs", "2")
+    assert done.out == f"2 of 2 scored: {scores.target}\n"
+    records = scores.records()
+    first = records[1]
+    assert (first["problem"], first["solution"], first["label"]) == (PROBLEM, [RIGHT, WRONG], 1)
+    assert first["scores"] == [
+        {"score": 0.06, "steps": ["12 + 7.", "So 19."], "step_scores": [0.07, 0.06], "tokens": 9},
+        {"score": 0.09, "steps": [WRONG], "step_scores": [0.09], "tokens": 9},
+    ]
+    assert records["b"]["scores"][0]["step_scores"] == [0.06]
+    asked = [body for body in scorer.bodies("/v1/score") if "steps" in body][-1]
+    settings = {"model": "bundled", "aggregate": "min", "priority": 1}
+    assert asked == {"problem": PROBLEM, "steps": ["So 19."], **settings}
+
+
+def test_the_same_command_resumes(scores: Folder, scorer: ScoreDaemon) -> None:
+    scorer.is_down = True
+    scores.ends(4, "0 of 2 done; the same command resumes")
+    scorer.is_down = False
+    scores.ends(0, "")
+    asked, written = len(scorer.bodies("/v1/score")), scores.target.read_bytes()
+    scores.ends(0, "")
+    assert len(scorer.bodies("/v1/score")) == asked
+    assert scores.target.read_bytes() == written
+    scores.ends(2, "aggregate", "--aggregate", "min")
+
+
+def test_a_line_that_is_refused_has_an_error(scores: Folder, scorer: ScoreDaemon) -> None:
+    scores.give(
+        {"id": 1, "problem": PROBLEM, "solution": "a long text"},
+        {"id": 2, "problem": PROBLEM, "solution": RIGHT},
+    )
+    told = {"output": str(scores.target), "lines": 2, "failed": 1}
+    assert json.loads(scores.ends(1, "", "--json").out) == told
+    error = {"code": "context_length_exceeded", "message": "600 tokens"}
+    assert scores.records()[1]["error"] == error
+    asked = len(scorer.bodies("/v1/score"))
+    scores.ends(1, "", "--retry-failed")
+    assert len(scorer.bodies("/v1/score")) == asked + 1
+    scores.target.unlink()
+    scores.ends(2, "no max", "--aggregate", "max")  # wrong settings end the command
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"solution": "x"}, "problem is missing"),
+        ({"problem": "p"}, "either solution or steps"),
+        ({"problem": "p", "solution": "x", "steps": ["x"]}, "either solution or steps"),
+        ({"id": 1.5, "problem": "p", "solution": "x"}, "id is neither"),
+        ({"id": "first", "problem": "p", "solution": "x"}, "another line has the id 'first'"),
+        (["p", "x"], "not an object"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(scores: Folder, line: object, message: str) -> None:
+    scores.give({"id": "first", "problem": "p", "solution": "x"}, line)
+    assert "in.jsonl, line 2" in scores.ends(2, message).err.replace("\n", "")
