@@ -15,14 +15,11 @@ import re
 import sys
 from pathlib import Path
 
+from tests.clients.asked import collect
+
 CLIENTS = (
-    "openai_agents",
-    "langchain",
-    "litellm",
-    "pydantic_ai",
-    "smolagents",
-    "llamaindex",
-    "instructor",
+    *("openai_agents", "langchain", "litellm", "pydantic_ai"),
+    *("smolagents", "llamaindex", "instructor"),
 )
 WORKS = "works"
 PAGES = Path(__file__).parents[2] / "docs" / "guide" / "frameworks"
@@ -34,10 +31,9 @@ def main() -> None:
     url, *models = sys.argv[1:]
     table: dict[str, dict[str, dict[str, str]]] = {}
     for client in CLIENTS:
-        checks = {
-            **importlib.import_module(f"tests.clients.with_{client}").CHECKS,
-            "page": functools.partial(run_page, client),
-        }
+        module = vars(importlib.import_module(f"tests.clients.with_{client}"))
+        checks = dict(module.get("CHECKS") or collect(module))
+        checks["page"] = functools.partial(run_page, client)
         for feature, check in checks.items():
             row = table.setdefault(client, {}).setdefault(feature, {})
             for model in models:

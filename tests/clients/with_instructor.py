@@ -7,7 +7,7 @@ from typing import Any
 import instructor
 from openai import OpenAI
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
 
 def _ask(url: str, model: str, mode: instructor.Mode, **options: Any) -> Any:
@@ -36,6 +36,3 @@ def check_stream(url: str, model: str) -> None:
     partial = instructor.Partial[Sum]
     found = list(_ask(url, model, instructor.Mode.TOOLS, response_model=partial, stream=True))
     assert found[-1].a is not None
-
-
-CHECKS = collect(globals())

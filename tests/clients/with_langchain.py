@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
 
 def _model(url: str, model: str, **options: Any) -> ChatOpenAI:
@@ -64,6 +64,3 @@ def check_responses(url: str, model: str) -> None:
     llm = _model(url, model, use_responses_api=True)
     assert llm.invoke(QUESTION).text
     assert "".join(chunk.text for chunk in llm.stream(QUESTION))
-
-
-CHECKS = collect(globals())

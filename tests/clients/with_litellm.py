@@ -7,7 +7,7 @@ from typing import Any
 
 import litellm
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": Sum.model_json_schema()}}
 
@@ -57,6 +57,3 @@ def check_overflow(url: str, model: str) -> None:
     except litellm.ContextWindowExceededError:
         return
     raise AssertionError("an overflow is not recognised")
-
-
-CHECKS = collect(globals())

@@ -7,7 +7,7 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add, collect
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add
 
 SAY = [ChatMessage(role="user", content=QUESTION)]
 
@@ -49,6 +49,3 @@ def check_history(url: str, model: str) -> None:
     llm = _model(url, model)
     first = llm.chat(SAY).message
     assert llm.chat([*SAY, first, ChatMessage(role="user", content="Sure?")]).message.content
-
-
-CHECKS = collect(globals())

@@ -12,7 +12,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, collect
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
 
 def _agent(model: Any, **options: Any) -> Agent[Any, Any]:
@@ -61,6 +61,3 @@ def check_history(url: str, model: str) -> None:
 def check_messages(url: str, model: str) -> None:
     assert _anthropic(url, model).run_sync(QUESTION).output
     assert isinstance(_anthropic(url, model, output_type=Sum).run_sync(QUESTION).output, Sum)
-
-
-CHECKS = collect(globals())

@@ -7,7 +7,7 @@ from typing import Any
 
 from smolagents import OpenAIServerModel, tool
 
-from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add, collect
+from tests.clients.asked import MAX_TOKENS, QUESTION, Sum, add
 
 
 def _model(url: str, model: str) -> OpenAIServerModel:
@@ -45,6 +45,3 @@ def check_history(url: str, model: str) -> None:
     first = _model(url, model).generate(SAY)
     again = [*SAY, first, {"role": "user", "content": [{"type": "text", "text": "Sure?"}]}]
     assert _model(url, model).generate(again).content
-
-
-CHECKS = collect(globals())

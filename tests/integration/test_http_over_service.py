@@ -12,7 +12,7 @@ import pytest
 
 from flashedge.api.app import create_app
 from flashedge.config import load_config
-from tests.support import api_rig, openai_suite
+from tests.support import api_rig
 from tests.support.sim_daemon import build_service
 
 
@@ -24,11 +24,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[api_rig.Live]:
     with api_rig.serving(create_app(service, config), service) as server:
         api_rig.wait_until(lambda: httpx.get(f"{server.base_url}/health").status_code == 200)
         yield server
-
-
-@pytest.mark.parametrize("check", openai_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
-def test_openai_package(live: api_rig.Live, check: openai_suite.Check) -> None:
-    check(openai_suite.Clients(live.base_url), "bundled")
 
 
 def test_a_run_is_the_same_live_stored_and_replayed(live: api_rig.Live) -> None:

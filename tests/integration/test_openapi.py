@@ -7,7 +7,6 @@ engine sees them.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -45,61 +44,35 @@ def url(shared_config: Config, shared_daemon: subprocess.Popen[bytes]) -> str:
     return url_of(shared_config)
 
 
-def run_schemathesis(
-    url: str, folder: Path, phases: str, examples: int, *options: str
-) -> subprocess.CompletedProcess[str]:
-    """One worker: with two, its generators meet in a cache and end in an error of their own."""
-    command = [str(SCHEMATHESIS), "run", f"{url}/openapi.json", "--phases", phases]
-    command += ["-n", str(examples), "--workers", "1", "--seed", "1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=folder)
-    print(done.stdout)  # with `pytest -s`: the numbers of operations, cases and findings
-    return done
-
-
 def name_paths(flag: str, paths: Sequence[str]) -> list[str]:
     return [word for path in paths for word in (flag, path)]
 
 
-def list_operations(url: str) -> set[str]:
-    document = httpx.get(f"{url}/openapi.json").json()
-    return set(document["paths"])
-
-
 def test_what_is_left_out_exists(url: str) -> None:
-    assert {*SLOW, *WITH_RULES} <= list_operations(url)
+    assert {*SLOW, *WITH_RULES} <= set(httpx.get(f"{url}/openapi.json").json()["paths"])
 
 
-def test_random_requests_are_answered_as_documented(url: str, tmp_path: Path) -> None:
-    left_out = name_paths("--exclude-path", (*SLOW, *WITH_RULES))
-    done = run_schemathesis(url, tmp_path, "fuzzing", FEW, *left_out)
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert_alive(url)
+USUAL = name_paths("--exclude-path", (*SLOW, *WITH_RULES))
+RULED = [*name_paths("--include-path", WITH_RULES), "--exclude-checks", "positive_data_acceptance"]
 
 
-@pytest.mark.long  # a minute
-def test_every_request_is_answered_as_documented(url: str, tmp_path: Path) -> None:
-    left_out = name_paths("--exclude-path", (*SLOW, *WITH_RULES))
-    done = run_schemathesis(url, tmp_path, "coverage,fuzzing", MORE, *left_out)
-    assert done.returncode == 0, done.stdout[-6000:]
-    assert_alive(url)
-
-
-@pytest.mark.long  # a minute
-def test_bodies_with_rules_between_fields_are_answered_as_documented(
-    url: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("phases", "examples", "options"),
+    [
+        pytest.param("fuzzing", FEW, USUAL, id="random"),
+        pytest.param("coverage,fuzzing", MORE, USUAL, id="every", marks=pytest.mark.long),
+        pytest.param("coverage,fuzzing", MORE, RULED, id="with rules", marks=pytest.mark.long),
+    ],
+)
+def test_requests_are_answered_as_documented(
+    url: str, tmp_path: Path, phases: str, examples: int, options: list[str]
 ) -> None:
-    done = run_schemathesis(
-        url,
-        tmp_path,
-        "coverage,fuzzing",
-        MORE,
-        *name_paths("--include-path", WITH_RULES),
-        *("--exclude-checks", "positive_data_acceptance"),
-    )
+    """The long ones take a minute each. One worker: with two, schemathesis's generators meet in a
+    cache and end in an error of their own."""
+    command = [str(SCHEMATHESIS), "run", f"{url}/openapi.json", "--phases", phases]
+    command += ["-n", str(examples), "--workers", "1", "--seed", "1", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
+    print(done.stdout)  # with `pytest -s`: the numbers of operations, cases and findings
     assert done.returncode == 0, done.stdout[-6000:]
-    assert_alive(url)
-
-
-def assert_alive(url: str) -> None:
-    health = json.loads(httpx.get(f"{url}/health").text)
+    health = httpx.get(f"{url}/health").json()
     assert health["status"] == "ready", health

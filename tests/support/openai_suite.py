@@ -1,8 +1,4 @@
-"""What the `openai` package must find behind a base URL.
-
-`CHECKS` holds all checks, `SEARCH_CHECKS` those that need no handlers of vLLM. They make no
-assumption about what the model says.
-"""
+"""What the `openai` package must find behind a base URL, whatever the model says."""
 
 from __future__ import annotations
 
@@ -21,8 +17,8 @@ QUESTION: list[Any] = [{"role": "user", "content": "Tom has 3 apples and buys 4.
 class Clients:
     """The unmodified packages, as clients of one server."""
 
-    def __init__(self, url: str) -> None:
-        options: Any = {"api_key": "none", "max_retries": 0, "timeout": 120}
+    def __init__(self, url: str, key: str = "none") -> None:
+        options: Any = {"api_key": key, "max_retries": 0, "timeout": 120}
         self.openai: Any = OpenAI(base_url=f"{url}/v1", **options)
         self.anthropic: Any = Anthropic(base_url=url, **options)
         self.options = {"base_url": f"{url}/v1", **options}
@@ -201,17 +197,6 @@ def check_async(clients: Clients, model: str) -> None:
     asyncio.run(run())
 
 
-SEARCH_CHECKS: tuple[Check, ...] = (check_models, check_streamed_search)
-CHECKS: tuple[Check, ...] = (
-    *SEARCH_CHECKS,
-    check_search,
-    check_whole,
-    check_stream_says_the_same,
-    check_choices,
-    check_max_tokens,
-    check_stop,
-    check_conversation,
-    check_errors,
-    check_leaving_a_stream,
-    check_async,
+CHECKS: tuple[Check, ...] = tuple(
+    check for name, check in list(globals().items()) if name.startswith("check_")
 )

@@ -1,13 +1,19 @@
-"""Bad input: one clear OpenAI-shaped error each, nothing is started."""
+"""Bad input: one clear OpenAI-shaped error each, nothing is started. Of bodies that arrive slowly,
+the deadline grows with what has arrived, not with each piece."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
 from httpx import AsyncClient
 
+from flashedge.api import guard
+from flashedge.api.guard import Guard
+from flashedge.config import load_config
 from flashedge.engine.base import Health
 from flashedge.errors import (
     ConfigError,
@@ -19,7 +25,7 @@ from flashedge.errors import (
     StoreError,
 )
 from flashedge.types import MAX_SEED
-from tests.support.api_rig import ask, client_of, make_app
+from tests.support.api_rig import ask, client_of, keep_in, make_app
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeHealth, FakeService
 
@@ -242,23 +248,6 @@ async def test_a_wrong_path_or_query_is_refused(
     check(await client.request(*request_line.split()), status)
 
 
-async def test_a_long_body_is_refused(service: FakeService) -> None:
-    async with client_of(service, max_request_bytes=2000) as client:
-        small = {"problem": "x" * 1900}
-        assert (await client.post("/v1/solve", json=small)).status_code == 200
-        large = json.dumps({"problem": "x" * 2000}).encode()
-        check(await client.post("/v1/solve", content=large), 413, "request_too_large")
-
-        async def pieces():  # type: ignore[no-untyped-def]
-            for i in range(0, len(large), 100):
-                yield large[i : i + 100]
-
-        response = await client.post("/v1/solve", content=pieces())
-        assert "content-length" not in response.request.headers
-        check(response, 413, "request_too_large")
-    assert len(service.handles) == 1
-
-
 LOCAL_HOSTS = ["localhost", "LOCALHOST:8642", "localhost.", "127.0.0.1:8642", "127.9.9.9"]
 OTHER_HOSTS = ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "192.168.1.5"]
 LOCAL_ORIGINS = ["http://localhost:3000", "http://127.0.0.1", "vscode-webview://abc"]
@@ -364,21 +353,20 @@ async def test_an_allowed_page_can_not_rebind_the_daemons_name() -> None:
 async def test_every_path_but_health_needs_the_key() -> None:
     async with client_of(FakeService(), api_key="geheim", host="0.0.0.0") as client:
         wrong = ("", "Bearer", "Bearer wrong", "Basic geheim", "geheim", "Bearer geheim-ß")
-        for value in (None, *wrong):
-            headers = {} if value is None else {"authorization": value.encode()}
+        for headers in ({}, *({"authorization": value.encode()} for value in wrong)):
             for path in ("/v1/models", "/metrics", "/v1/nothing"):
                 response = await client.get(path, headers=headers)
                 check(response, 401, "invalid_api_key")
                 assert response.headers["www-authenticate"] == "Bearer"
         good = {"authorization": "bearer geheim"}
-        assert (await client.get("/v1/models", headers=good)).status_code == 200
-        for key, status in (("geheim", 200), ("wrong", 401)):
-            response = await client.get("/v1/models", headers={"x-api-key": key})
-            assert response.status_code == status
+        for sent, status in (
+            (good, 200),
+            ({"x-api-key": "geheim"}, 200),
+            ({"x-api-key": "wrong"}, 401),
+            ({**good, "host": "gpu-box:8642"}, 200),  # on other addresses any name may be its own
+        ):
+            assert (await client.get("/v1/models", headers=sent)).status_code == status
         assert (await client.get("/health")).status_code == 200
-        # on other addresses any name may belong to the daemon
-        named = await client.get("/v1/models", headers={**good, "host": "gpu-box:8642"})
-        assert named.status_code == 200
 
 
 def test_a_host_that_others_can_reach_needs_a_key() -> None:
@@ -403,16 +391,11 @@ async def test_an_error_of_the_runtime_becomes_a_response(
     failure: Exception, status: int, code: str, how: str
 ) -> None:
     service = FakeService(failure=failure, protocols=FakeProtocols(failure=failure))
-    async with client_of(service) as client:
-        streaming = {"stream": True} if how.endswith("stream") else {}
-        if how.startswith("solve"):
-            response = await client.post("/v1/solve", json={**ASK, **streaming})
-        else:
-            model = "bundled:beam-4" if how == "search" else "bundled"
-            body = {**CHAT, **streaming, "model": model}
-            response = await client.post("/v1/chat/completions", json=body)
-    message = check(response, status, code)
-    assert "secret" not in message
+    kind, _, stream = how.partition("+")
+    body = ASK if kind == "solve" else {**CHAT, "model": f"bundled{':beam-4' * (kind == 'search')}"}
+    path = "/v1/solve" if kind == "solve" else "/v1/chat/completions"
+    _, response = await ask(path, {**body, "stream": bool(stream)}, service)
+    assert "secret" not in check(response, status, code)
     assert ("retry-after" in response.headers) == (status == 503)
     if code == "queue_full":
         assert response.headers["retry-after"] == "5"
@@ -467,3 +450,73 @@ async def test_openapi_describes_fields_and_errors_and_requires_a_problem(
     assert "deadline_s" in schema["properties"]
     chat = paths["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]
     assert "search" in chat["schema"]["properties"]
+
+
+# ---------------------------------------------------------------- slow bodies
+
+TIMEOUT_S = 0.3
+
+
+@pytest.fixture
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_TIMEOUT_S", TIMEOUT_S)
+
+
+class Exchange:
+    """One request to a Guard, whose body comes in pieces so many seconds apart."""
+
+    def __init__(self, pieces: int, size: int, pause_s: float) -> None:
+        self.left, self.size, self.pause_s = pieces, size, pause_s
+        self.sent: list[Any] = []
+        self.body: bytes | None = None
+
+    async def receive(self) -> Any:
+        await asyncio.sleep(self.pause_s)
+        self.left -= 1
+        body = b"x" * self.size
+        return {"type": "http.request", "body": body, "more_body": self.left > 0}
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        self.body = (await receive())["body"]
+
+    async def run(self) -> float:
+        """Seconds that it took."""
+        app = Guard(self.answer, load_config({"max_request_bytes": 32 << 20}, {}))
+        headers = [(b"host", b"localhost")]
+        scope = {"type": "http", "method": "POST", "path": "/v1/solve", "headers": headers}
+        began = time.monotonic()
+        await app(scope, self.receive, keep_in(self.sent))
+        return time.monotonic() - began
+
+
+@pytest.mark.usefixtures("short_timeout")
+@pytest.mark.parametrize("pause_s", [0.02, 60])
+async def test_a_byte_now_and_then_or_none_does_not_keep_a_connection_open(pause_s: float) -> None:
+    exchange = Exchange(pieces=10**9, size=1, pause_s=pause_s)
+    assert TIMEOUT_S <= await exchange.run() < TIMEOUT_S + 1
+    assert exchange.sent[0]["status"] == 408
+    assert (b"connection", b"close") in exchange.sent[0]["headers"]
+    assert exchange.body is None
+
+
+@pytest.mark.usefixtures("short_timeout")
+async def test_a_long_body_may_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_BYTES_PER_S", 1000)
+    exchange = Exchange(pieces=20, size=100, pause_s=0.03)  # 3,333 bytes a second
+    assert await exchange.run() > TIMEOUT_S
+    assert exchange.body == b"x" * 2000
+    assert exchange.sent == []
+
+
+async def measure_piece(pieces: int) -> float:
+    """Processor time of each piece of a body."""
+    exchange = Exchange(pieces, size=1000, pause_s=0)
+    began = time.process_time()
+    await exchange.run()
+    assert exchange.body == b"x" * 1000 * pieces
+    return (time.process_time() - began) / pieces
+
+
+async def test_a_piece_costs_the_same_however_many_came_before() -> None:
+    early = min([await measure_piece(500) for _ in range(3)])
+    assert await measure_piece(20_000) < 5 * early

@@ -191,6 +191,8 @@ CHUNK = b"400\r\n" + b"x" * 1024 + b"\r\n"
     ids=["without end", "announced"],
 )
 def test_a_long_body_is_refused(live: Live, header: bytes, parts: list[bytes]) -> None:
+    allowed = {"problem": "x" * 4000}
+    assert httpx.post(f"{live.base_url}/v1/runs", json=allowed).status_code == 202
     head = b"POST /v1/solve HTTP/1.1\r\nHost: localhost\r\n" + header + b"\r\n\r\n"
     answer = _exchange(live, head, *parts)
     assert b" 413 " in answer.split(b"\r\n")[0]
@@ -287,7 +289,7 @@ def test_head_of_a_stream_ends_at_once(live: Live) -> None:
 KEY = "sesame"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def locked() -> Iterator[Live]:
     service = FakeService()
     with serving(make_app(service, api_key=KEY), service) as server:
@@ -300,39 +302,21 @@ def test_a_wrong_key_raises_an_authentication_error(locked: Live) -> None:
 
 
 def test_an_error_of_the_runtime_raises_its_openai_error(locked: Live) -> None:
-    client = openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=KEY, max_retries=0)
-    try:
-        for failure in (QueueFull("16 wait", retry_after_s=1), EngineDead("it is gone")):
-            locked.service.protocols.failure = failure
-            for stream in (False, True):
-                with pytest.raises(openai.InternalServerError) as caught:
-                    client.chat.completions.create(
-                        model="bundled", messages=openai_suite.QUESTION, stream=stream
-                    )
-                assert caught.value.status_code == 503
-                assert caught.value.code == failure.code
-                assert caught.value.response.headers["retry-after"]
-    finally:
-        locked.service.protocols.failure = None
-        client.close()
+    clients = openai_suite.Clients(locked.base_url, KEY)
+    for failure in (QueueFull("16 wait", retry_after_s=1), EngineDead("it is gone")):
+        locked.service.protocols = FakeProtocols(failure=failure)
+        for stream in (False, True):
+            with pytest.raises(openai.InternalServerError) as caught:
+                clients.chat("bundled", stream=stream)
+            assert (caught.value.status_code, caught.value.code) == (503, failure.code)
+            assert caught.value.response.headers["retry-after"]
 
 
 def test_a_search_that_fails_within_the_stream_raises(locked: Live) -> None:
     locked.service.autoplay = False
-    client = openai.OpenAI(base_url=f"{locked.base_url}/v1", api_key=KEY, max_retries=0)
-    try:
-        stream = client.chat.completions.create(
-            model="bundled:beam-4", messages=openai_suite.QUESTION, stream=True
-        )
-        next(iter(stream))
-        locked.call(
-            lambda: locked.service.last.emit(
-                RunStarted(config={}, queue_s=0.0),
-                RunFailed(error="the generator died twice", code="engine_dead"),
-            )
-        )
-        with pytest.raises(openai.APIError, match="died twice"):
-            list(stream)
-    finally:
-        locked.service.autoplay = True
-        client.close()
+    stream = openai_suite.Clients(locked.base_url, KEY).chat("bundled:beam-4", stream=True)
+    next(iter(stream))
+    failed = RunFailed(error="the generator died twice", code="engine_dead")
+    locked.call(lambda: locked.service.last.emit(RunStarted(config={}, queue_s=0.0), failed))
+    with pytest.raises(openai.APIError, match="died twice"):
+        list(stream)

@@ -59,6 +59,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
         ("[]", "line 2: not an object"),
         ({"answer": "1"}, "line 2: problem"),
         ({"problem": 0, "answer": "1"}, "line 2: problem"),
+        ({"problem": " ", "answer": "1"}, "line 2: problem"),
         ({"problem": "x"}, "line 2: answer"),
         ({"problem": "x", "answer": True}, "line 2: answer"),
         ({"problem": "x", "answer": " "}, "line 2: answer is empty"),

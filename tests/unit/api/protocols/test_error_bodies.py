@@ -80,14 +80,6 @@ async def test_a_failure_has_the_form_of_its_protocol(
             check(answer, status, kind)
 
 
-async def test_answers_and_streams_stay(client: AsyncClient) -> None:
-    whole = await client.post(MESSAGES, json=ASK)
-    assert whole.status_code == 200
-    assert "choices" in whole.json()  # what the stand-in for vLLM's handlers says
-    streamed = await client.post(MESSAGES, json={**ASK, "stream": True})
-    assert streamed.text.endswith("data: [DONE]\n\n")
-
-
 async def test_an_error_without_a_body_stays_without() -> None:
     """As the answer to HEAD."""
     sent: list[Any] = []
@@ -182,33 +174,34 @@ STREAM = {"type": "http.response.start", "status": 200, "headers": HEADERS}
 STOPPING = DaemonStopping("the daemon is stopping")
 
 
-class Answer:
-    def __init__(self, path: str, failure: FlashEdgeError | None = None) -> None:
-        request = TaggedRequest(RequestTags(client="me", seed=1), None)
-        request.failure = failure
-        self.sent: list[Any] = []
-        self.failures = StreamFailures(request, path, keep_in(self.sent))
+async def pass_on(
+    path: str, failure: FlashEdgeError | None, *bodies: bytes, more: bool = True
+) -> tuple[StreamFailures, list[Any]]:
+    """What passes a stream with these bodies on, and what it sent. failure: of the request."""
+    request = TaggedRequest(RequestTags(client="me", seed=1), None)
+    request.failure = failure
+    sent: list[Any] = []
+    failures = StreamFailures(request, path, keep_in(sent))
+    await failures.send(STREAM)
+    for body in bodies:
+        part = {"type": "http.response.body", "body": body, "more_body": more}
+        await failures.send(part)
+    return failures, sent
 
-    async def send(self, *bodies: bytes, more: bool = True) -> None:
-        await self.failures.send(STREAM)
-        for body in bodies:
-            part = {"type": "http.response.body", "body": body, "more_body": more}
-            await self.failures.send(part)
 
-    @property
-    def last(self) -> Any:
-        event, data = self.sent[-1]["body"].decode().strip().split("\n")
-        assert event == "event: error"
-        return json.loads(data.removeprefix("data: "))
+def read_error(sent: list[Any]) -> Any:
+    event, data = sent[-1]["body"].decode().strip().split("\n")
+    assert event == "event: error"
+    return json.loads(data.removeprefix("data: "))
 
 
 async def test_a_stream_of_responses_that_breaks_off_gets_its_reason() -> None:
-    answer = Answer(RESPONSES, STOPPING)
-    await answer.send(b"event: response.created\ndata: {}\n\n", b"event: x\ndata: {}\n\n")
-    assert await answer.failures.end()
+    said = (b"event: response.created\ndata: {}\n\n", b"event: x\ndata: {}\n\n")
+    failures, sent = await pass_on(RESPONSES, STOPPING, *said)
+    assert await failures.end()
     error = {"code": "stopping", "message": "the daemon is stopping", "param": None}
-    assert answer.last == {"type": "error", **error, "sequence_number": 2}
-    assert answer.sent[-1]["more_body"] is False
+    assert read_error(sent) == {"type": "error", **error, "sequence_number": 2}
+    assert sent[-1]["more_body"] is False
 
 
 @pytest.mark.parametrize(
@@ -217,11 +210,11 @@ async def test_a_stream_of_responses_that_breaks_off_gets_its_reason() -> None:
 )
 async def test_a_stream_of_messages_says_the_real_error(failure: Any, kind: str) -> None:
     body = b'event: error\ndata: {"error":"2 validation errors"}\n\n'
-    answer, unexplained = Answer(MESSAGES, failure), Answer(MESSAGES)
-    await answer.send(body)
-    assert answer.last == {"type": "error", "error": {"type": kind, "message": str(failure)}}
-    await unexplained.send(body)
-    assert unexplained.sent[-1]["body"] == body
+    _, sent = await pass_on(MESSAGES, failure, body)
+    told = {"type": kind, "message": str(failure)}
+    assert read_error(sent) == {"type": "error", "error": told}
+    _, unexplained = await pass_on(MESSAGES, None, body)
+    assert unexplained[-1]["body"] == body
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
@@ -232,9 +225,8 @@ async def test_an_error_within_a_stream_has_the_form_of_others(
     path: str, failure: Any, code: str
 ) -> None:
     told = {"message": "no", "type": "ServiceUnavailableError", "param": None, "code": 503}
-    answer = Answer(path, failure)
-    await answer.send(b"data: " + dump_json({"error": told}) + b"\n\n")
-    data = json.loads(answer.sent[-1]["body"].decode().strip().removeprefix("data: "))
+    _, sent = await pass_on(path, failure, b"data: " + dump_json({"error": told}) + b"\n\n")
+    data = json.loads(sent[-1]["body"].decode().strip().removeprefix("data: "))
     told = {"message": "no", "type": "server_error", "param": None, "code": code}
     assert data == {"error": told}
 
@@ -248,6 +240,5 @@ async def test_an_error_within_a_stream_has_the_form_of_others(
     ],
 )
 async def test_other_streams_are_not_ended(path: str, failure: Any, more: bool) -> None:
-    answer = Answer(path, failure)
-    await answer.send(b"event: x\ndata: {}\n\n", more=more)
-    assert not await answer.failures.end()
+    failures, _ = await pass_on(path, failure, b"event: x\ndata: {}\n\n", more=more)
+    assert not await failures.end()

@@ -1,22 +1,41 @@
-"""What the switch does with a request before vLLM's handlers see it, and with their answers."""
+"""What the switch does with a request before vLLM's handlers see it, and with their answers; which
+search it asks for, and what a search adds to the answer. The rest of the answer is vLLM's: see
+tests/engine/test_daemon.py."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from httpx import AsyncClient
 
-from flashedge.api.paths import PROTOCOL_ROUTES
+from flashedge.api.app import create_app
+from flashedge.api.paths import MESSAGES, PROTOCOL_ROUTES, RESPONSES
+from flashedge.api.protocols.search import ProtocolSearch, add_result, apply_effort, rank_paths
 from flashedge.api.protocols.switch import read_tags
-from flashedge.errors import QueueFull
-from flashedge.types import MAX_SEED
-from tests.support.api_rig import ask, frames
+from flashedge.api.specs import ModelName
+from flashedge.api.sse import PING, keep_alive
+from flashedge.config import load_config
+from flashedge.engine.http_requests import RequestTags, SearchPrompt
+from flashedge.errors import QueueFull, RequestError
+from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
+from flashedge.models.registry import load_pairs, parse_pairs
+from flashedge.types import MAX_SEED, NodeId, Sampling
+from tests.support.api_rig import ask, client_of, frames, keep_in
 from tests.support.fake_protocols import FakeProtocols
-from tests.support.fake_service import FakeService
+from tests.support.fake_service import FakeService, fake_pair, script
+from tests.support.made_run import build_result, build_step
 
 CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
 URL = "/v1/chat/completions"
+PLAIN = ModelName(pair="bundled", search=None)
+TAGS = RequestTags(client="", seed=1)
 
 
 @pytest.mark.parametrize("path", sorted(PROTOCOL_ROUTES))
@@ -143,3 +162,361 @@ def test_only_the_last_message_begins_an_answer() -> None:
     for turns in ([], [said, *CHAT["messages"]], [said, {"role": "system", "content": "x"}], "x"):
         assert not read_tags(scope, {"messages": turns}).continues
     assert read_tags(scope, {"messages": [said]}).continues
+
+
+# ---------------------------------------------------------------- searches
+
+
+@pytest.mark.parametrize(
+    ("change", "strategy", "n"),
+    [
+        ({"model": "bundled:beam-4"}, "beam", 4),
+        ({"model": "bundled:best-of-n-8"}, "best_of_n", 8),
+        ({"model": "bundled:best_of_n"}, "best_of_n", 16),
+        ({"search": {}}, "beam", 16),
+        ({"search": {"strategy": "best_of_n", "n": 2}}, "best_of_n", 2),
+    ],
+)
+async def test_model_name_and_search_object_choose_a_search(
+    change: dict[str, Any], strategy: str, n: int
+) -> None:
+    service, response = await ask(URL, {**CHAT, **change, "seed": 3, "max_tokens": 99})
+    assert response.status_code == 200, response.text
+    spec = service.last.request
+    assert (spec.strategy, spec.n, spec.seed, spec.max_path_tokens) == (strategy, n, 3, 99)
+    assert spec.max_step_tokens == 96
+    assert spec.prompt_ids == (1, 2, 3)
+    assert spec.problem.text == "hi"
+
+
+async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
+    service = FakeService()
+    answers = [(await ask(URL, {**CHAT, "search": {}}, service))[1] for _ in range(2)]
+    seeds = [answer.json()["flashedge"]["seed"] for answer in answers]
+    assert seeds == [h.request.seed for h in service.handles.values()]
+    assert seeds[0] != seeds[1]
+    assert service.last.request.max_path_tokens == 512, "the pair's: the client sets no limit"
+
+
+async def test_the_run_is_named_and_summed_up_beside_the_answer() -> None:
+    service, response = await ask(URL, {**CHAT, "model": "bundled:beam-4"})
+    body = response.json()
+    assert response.headers["x-flashedge-run"] == service.last.id
+    assert body["choices"][0]["message"]["content"] == "1 + 1 = 2.\n\n"
+    about = body["flashedge"]
+    assert (about["run_id"], about["answer"]) == (service.last.id, "2")
+    assert about["votes"] == [{"answer": "2", "weight": 0.9, "count": 4}]
+    assert about["usage"]["tree_tokens"] == 80
+
+
+async def test_a_stream_has_the_summary_in_its_last_chunk() -> None:
+    _, response = await ask(URL, {**CHAT, "model": "bundled:beam-4", "stream": True})
+    sent = frames(response.text)
+    assert sent[-1]["data"] == "[DONE]"
+    chunks = [f["data"] for f in sent[:-1]]
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    steps = ["[1] 1 + 1 = 3.\n", "[2] 1 + 1 = 2.\n", "[1] score 0.125\n", "[2] score 0.875\n"]
+    assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == steps
+    assert deltas[-2] == {"content": "1 + 1 = 2.\n\n"}
+    assert [("flashedge" in c) for c in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1]["flashedge"]["run_id"] == response.headers["x-flashedge-run"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "message"),
+    [
+        (RunFailed(error="engine died", code="engine_dead", hint="try again"), "engine died"),
+        (RunCancelled(reason="by hand"), "by hand"),
+    ],
+)
+async def test_a_search_that_fails_within_the_stream_sends_an_error(
+    service: FakeService, client: httpx.AsyncClient, ending: Any, message: str
+) -> None:
+    service.autoplay = False
+    body = {**CHAT, "search": {}, "stream": True}
+    asked = asyncio.create_task(client.post(URL, json=body))
+    await asyncio.sleep(0.05)
+    service.last.emit(RunStarted(config={}, queue_s=0.0), build_step(1, "1 + 1 = 2.\n\n"), ending)
+    sent = frames((await asked).text)
+    (fault,) = [f["data"]["error"] for f in sent if "error" in f["data"]]
+    assert message in fault["message"]
+    assert not any("flashedge" in f["data"] for f in sent)
+
+
+async def test_numbers_that_json_does_not_have_become_null() -> None:
+    service = FakeService(autoplay=False)
+    asked = asyncio.create_task(ask("/v1/solve", {"problem": "x", "stream": True}, service))
+    await asyncio.sleep(0.02)
+    started, *_, finished = script(service.last.request, "run-1")
+    odd = NodeScored(node=NodeId(1), scores=(float("nan"), 0.5), score=float("inf"))
+    service.last.emit(started, odd, finished)
+    sent = frames((await asked)[1].text)
+    scored = next(f["data"] for f in sent if f["event"] == "NodeScored")
+    assert (scored["scores"], scored["score"]) == ([None, 0.5], None)
+
+
+async def test_a_conversation_that_nobody_has_read_is_refused() -> None:
+    service = FakeService()
+    body = {**CHAT, "search": {}}
+    search = ProtocolSearch(service, fake_pair(), body, name=PLAIN, tags=TAGS)
+    prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5)
+    with pytest.raises(RequestError, match="can't follow this model's conversations"):
+        search.start(prompt)
+    assert not service.handles
+
+
+# ---------------------------------------------------------------- choices and effort
+
+
+def test_choices_are_the_answers_path_and_then_the_best() -> None:
+    scores = {3: 0.2, 4: 0.9, 5: None, 6: 0.9}
+    completions = [{"node": node, "score": score} for node, score in scores.items()]
+    assert rank_paths(build_result(choice=3, completions=completions)) == [3, 4, 6, 5]
+    assert rank_paths(build_result(choice=0, completions=[])) == [0]
+
+
+@pytest.mark.parametrize(("choices", "ends_early"), [(1, True), (3, False)])
+@pytest.mark.parametrize("effort", [None, "medium"])
+async def test_a_vote_of_several_choices_completes_all_paths(
+    choices: int, ends_early: bool, effort: str | None
+) -> None:
+    model = {"model": "bundled:self_consistency-8"}
+    service, _ = await ask(URL, {**CHAT, **model, "reasoning_effort": effort, "n": choices})
+    assert (service.last.request.early_exit is not None) == ends_early
+
+
+@pytest.mark.parametrize(
+    ("search", "body", "expected"),
+    [
+        ({}, {}, {}),
+        ({}, {"reasoning_effort": "minimal"}, {"n": 2, "early_exit": True}),
+        ({}, {"reasoning_effort": "low"}, {"n": 4, "early_exit": True}),
+        ({}, {"reasoning_effort": "medium"}, {"n": 16, "early_exit": True}),
+        ({}, {"reasoning_effort": "high"}, {"n": 16, "early_exit": False}),
+        ({}, {"reasoning_effort": "xhigh"}, {"n": 64, "early_exit": False}),
+        ({"n": 8}, {"reasoning_effort": "low"}, {"n": 8, "early_exit": True}),
+        ({"early_exit": True}, {"reasoning_effort": "high"}, {"n": 16, "early_exit": True}),
+        ({}, {"reasoning": {"effort": "low"}}, {"n": 4, "early_exit": True}),
+        ({}, {"output_config": {"effort": "max"}}, {"n": 64, "early_exit": False}),
+        ({}, {"reasoning": None, "reasoning_effort": None}, {}),
+        ({}, {"reasoning_effort": "odd"}, {}),
+        ({"strategy": "probed_cot"}, {"reasoning_effort": "high"}, {"strategy": "probed_cot"}),
+    ],
+)
+def test_effort_chooses_what_the_search_leaves_open(
+    search: dict[str, Any], body: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert apply_effort(search, body, fake_pair()) == expected
+
+
+@pytest.mark.parametrize("setting", [True, False])
+async def test_the_search_or_else_the_flag_or_else_the_setting_makes_it_deterministic(
+    setting: bool,
+) -> None:
+    service = FakeService()
+    flag, other = {"deterministic": not setting}, {"deterministic": setting}
+    async with client_of(service, deterministic_searches=setting) as client:
+        for path, body, expected in (
+            ("/v1/solve", {"problem": "?"}, setting),
+            ("/v1/solve", {"problem": "?", **flag}, not setting),
+            (URL, {**CHAT, "search": {}}, setting),
+            (URL, {**CHAT, "search": {}, **flag}, not setting),
+            (URL, {**CHAT, "search": {}, "deterministic": None}, setting),
+            (URL, {**CHAT, "search": other, **flag}, setting),
+        ):
+            assert (await client.post(path, json=body)).status_code == 200
+            assert service.last.request.deterministic is expected
+
+
+async def test_no_request_parses_the_registry(tmp_path: Path) -> None:
+    """It takes some 40 ms, in which no stream of any run goes on."""
+    config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
+    load_pairs(config)
+    before = parse_pairs.cache_info().misses
+    transport = httpx.ASGITransport(create_app(FakeService(), config))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        found = (await client.get("/v1/models")).json()["data"]
+        assert (await client.get("/v1/models/bundled")).status_code == 200
+        assert (await client.get("/v1/models/unknown")).status_code == 404
+        await client.post(URL, json=CHAT)
+        await client.post("/v1/runs", json={"problem": "1 + 1?"})
+    assert "bundled" in {model["id"] for model in found}
+    assert parse_pairs.cache_info().misses == before
+
+
+async def test_clients_find_the_models_and_the_size_of_their_context() -> None:
+    settings = {"n_ctx": 1024}
+    props = {"default_generation_settings": settings, "total_slots": 3, "model_path": "bundled"}
+    async with client_of(FakeService(), max_running=3) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        names = [model["id"] for model in listed]
+        assert names[0] == "bundled"
+        assert {"bundled:beam", "bundled:mcts", "bundled:self_consistency"} <= set(names)
+        assert (await client.get("/models")).json()["data"] == listed
+        for name in (*names, "bundled:beam-16", "bundled:best-of-n-4"):
+            model = (await client.get(f"/v1/models/{name}")).json()
+            assert (model["id"], model["meta"]) == (name, settings)
+            assert model["max_model_len"] == model["context_length"] == 1024
+            assert model in listed or name not in names
+            assert (await client.get("/props", params={"model": name})).json() == props
+        assert (await client.get("/props")).json() == props
+        assert (await client.get("/props", params={"model": "unknown"})).status_code == 404
+
+
+ENABLED = "enabled"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"thinking_token_budget": 16}, "thinking_token_budget"),
+        ({"thinking_token_budget": 0}, "thinking_token_budget"),
+        ({"thinking_token_budget": 700, "max_tokens": 900}, "thinking_token_budget"),
+        ({"thinking": {"type": ENABLED, "budget_tokens": 1024}, "max_tokens": 2048}, "thinking"),
+        ({"thinking_token_budget": 511}, None),
+        ({"thinking_token_budget": -1}, None),
+        ({"thinking": {"type": ENABLED, "budget_tokens": 1999}, "max_tokens": 2000}, None),
+        ({"thinking": {"type": "adaptive"}, "max_tokens": 2000}, None),
+    ],
+)
+def test_a_search_obeys_a_budget_of_thinking_or_refuses_it(
+    fields: dict[str, Any], param: str | None
+) -> None:
+    """The pair's paths have at most 512 tokens. Agents send a budget of all tokens but one."""
+    with nullcontext() if param is None else pytest.raises(RequestError) as caught:
+        ProtocolSearch(FakeService(), fake_pair(), {**CHAT, **fields}, name=PLAIN, tags=TAGS)
+    if caught is not None:
+        assert caught.value.param == param
+
+
+# ---------------------------------------------------------------- where the result stands
+
+TRAP = 'data: {x} "finish_reason":"stop" data: {'
+
+
+async def send_all(path: str, kind: bytes, *bodies: bytes, status: int = 200) -> list[Any]:
+    sent: list[Any] = []
+    search: Any = SimpleNamespace(run_id="run-1", result=build_result())
+    send = add_result(search, path, keep_in(sent))
+    headers = [(b"content-type", kind), (b"content-length", b"9")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for body in bodies:
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+    return sent
+
+
+def encode_frame(data: Any, event: str = "") -> bytes:
+    return f"{event}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        (URL, {"choices": [{"delta": {"content": TRAP}, "finish_reason": "stop"}]}),
+        (
+            RESPONSES,
+            {"response": {"output": TRAP, "instructions": TRAP}, "type": "response.completed"},
+        ),
+        (MESSAGES, {"type": "message_delta", "delta": {"text": TRAP}}),
+    ],
+)
+async def test_the_result_stands_in_the_event_itself_whatever_texts_say(
+    path: str, last: Any
+) -> None:
+    event = "" if path == URL else "event: x\n"
+    first = encode_frame({"choices": [{"delta": {"content": TRAP}, "finish_reason": None}]}, event)
+    head, before, body, after = await send_all(
+        path, b"text/event-stream", first, encode_frame(last, event), encode_frame(last, event)
+    )
+    assert before["body"] == first
+    found = json.loads(body["body"].decode().split("data: ", 1)[1])
+    assert found.pop("flashedge")["run_id"] == "run-1"
+    assert found == last
+    assert after["body"] == encode_frame(last, event), "once"
+    assert (b"x-flashedge-run", b"run-1") in head["headers"]
+    assert not any(name == b"content-length" for name, _ in head["headers"])
+
+
+async def test_a_whole_answer_has_it_and_an_error_does_not() -> None:
+    body = json.dumps({"text": TRAP}).encode()
+    _, sent = await send_all(URL, b"application/json", body)
+    assert json.loads(sent["body"])["flashedge"]["answer"] == "2"
+    head, sent = await send_all(URL, b"application/json", body, status=400)
+    assert sent["body"] == body
+    assert (b"content-length", b"9") in head["headers"]
+
+
+# ---------------------------------------------------------------- pings
+
+START = {"type": "http.response.start", "status": 200}
+STREAM = {**START, "headers": [(b"content-type", b"text/event-stream")]}
+WHOLE = {**START, "headers": [(b"content-type", b"application/json")]}
+
+
+def part(body: bytes, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+class Client:
+    def __init__(self, send_s: float = 0.0) -> None:
+        self.got: list[bytes] = []
+        self._send_s = send_s
+        self._sends = False
+
+    async def send(self, message: Any) -> None:
+        assert not self._sends, "two at once"
+        self._sends = True
+        await asyncio.sleep(self._send_s)
+        self._sends = False
+        if "body" in message:
+            self.got.append(message["body"])
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.api.sse.PING_S", 0.05)
+
+
+async def test_a_silent_stream_gets_comments_and_a_busy_one_does_not(often: None) -> None:
+    client = Client()
+    async with keep_alive(client.send) as send:
+        await send(STREAM)
+        await asyncio.sleep(0.18)
+        assert set(client.got) == {PING}
+        client.got.clear()
+        for _ in range(20):
+            await send(part(b"x"))
+            await asyncio.sleep(0.005)
+        assert client.got == [b"x"] * 20
+        await send(part(b"", more=False))
+        await asyncio.sleep(0.12)
+    assert client.got[20:] == [b""], "nothing after the end"
+
+
+async def test_a_whole_answer_gets_none(often: None) -> None:
+    client = Client()
+    async with keep_alive(client.send) as send:
+        await send(WHOLE)
+        await asyncio.sleep(0.12)
+        await send(part(b"{}", more=False))
+    assert client.got == [b"{}"]
+
+
+async def test_a_slow_client_gets_one_thing_at_a_time(often: None) -> None:
+    client = Client(send_s=0.03)
+    async with keep_alive(client.send) as send:
+        await send(STREAM)
+        for _ in range(5):
+            await asyncio.sleep(0.04)
+            await send(part(b"x"))
+    assert client.got.count(b"x") == 5
+
+
+async def test_a_client_that_left_ends_the_comments(often: None) -> None:
+    async def send(message: Any) -> None:
+        if message.get("body") == PING:
+            raise OSError("gone")
+
+    async with keep_alive(send) as sending:
+        await sending(STREAM)
+        await asyncio.sleep(0.12)
