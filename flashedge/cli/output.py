@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +20,7 @@ from typer import Option
 
 from flashedge.cli import exit_codes
 from flashedge.console import LiteralConsole
-from flashedge.errors import FlashEdgeError, StoreError
+from flashedge.errors import FlashEdgeError
 from flashedge.literal import format_json, join_surrogates, show_in_line, show_literally
 
 if TYPE_CHECKING:
@@ -103,14 +102,6 @@ def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
         return Text(str(_render_cell(cell)), no_wrap=True, overflow="ellipsis")
 
     print_table(columns, ([render(cell) for cell in row] for row in rows), empty)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a report to a file. Raises StoreError."""
-    try:
-        path.write_text(format_json(value, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}") from error
 
 
 # ---------------------------------------------------------------- stderr

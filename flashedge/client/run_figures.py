@@ -11,13 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from flashedge.client.run_view import ROOT, NodeView, RunView
-from flashedge.client.words import (
-    describe_distrust,
-    describe_unboxed,
-    describe_unlikely,
-    explain_no_answer,
-    format_count,
-)
+from flashedge.client.words import explain_no_answer, format_count, list_doubts
 from flashedge.types import NodeId, Vote
 
 MIN_ROLLOUTS = 3
@@ -101,13 +95,8 @@ def list_warnings(view: RunView) -> tuple[str, ...]:
         return (f"{view.state}: {view.note}" if view.note else view.state,)
     if find_answer(view) is None:
         return (explain_no_answer(view.result)[0],)
-    warnings = []
-    if view.is_unlikely:
-        warnings.append(describe_unlikely())
-    elif view.is_distrusted:
-        best = view.nodes[view.best] if view.best is not None else None
-        warnings.append(describe_distrust(None if best is None else best.score))
-    warnings += [describe_unboxed()] if view.result.get("unboxed") else []
+    best = None if view.best is None else view.nodes[view.best].score
+    warnings = list_doubts(view.result, best)
     if cut := view.paths_cut:
         of = format_count(view.paths_done, "path")
         warnings.append(f"{cut} of {of} reached a token limit before an answer.")

@@ -80,3 +80,11 @@ def describe_unlikely() -> str:
         "The search gave up: no path that it could still find is good enough by the verifier."
         " The answer is the best so far, and unlikely to be right."
     )
+
+
+def list_doubts(result: Mapping[str, Any], score: float | None = None) -> list[str]:
+    """What speaks against a result's answer. score: of the chosen path, where known."""
+    doubts = [describe_unlikely()] if result.get("unlikely") else []
+    if not doubts and result.get("trusted") is False:
+        doubts = [describe_distrust(score)]
+    return [*doubts, describe_unboxed()] if result.get("unboxed") else doubts

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -137,8 +136,3 @@ def _find_first(fields: Mapping[str, Any], names: tuple[str, ...]) -> Any:
 def _is_plain(value: Any, *kinds: type) -> bool:
     """Whether `value` is of one of `kinds` and not a boolean."""
     return isinstance(value, kinds) and not isinstance(value, bool)
-
-
-def file_digest(path: Path) -> str:
-    """The first 16 hex digits of the file's SHA-256."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

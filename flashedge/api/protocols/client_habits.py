@@ -57,16 +57,10 @@ _RESEND = "send the whole conversation as input"
 _REFUSED: Mapping[str, Refusals] = {
     CHAT: {
         **_list_services("web_search_options", "audio"),
-        "functions": (
-            _NO_CALL,
-            "functions is the old form of tools, which is not read",
-            "send tools",
-        ),
-        "function_call": (
-            _NO_CALL,
-            "function_call is the old form of tool_choice, which is not read",
-            "send tool_choice",
-        ),
+        **{
+            old: (_NO_CALL, f"{old} is the old form of {new}, which is not read", f"send {new}")
+            for old, new in (("functions", "tools"), ("function_call", "tool_choice"))
+        },
     },
     RESPONSES: {
         "previous_response_id": ((), f"previous_response_id {_STORED}", _RESEND),
@@ -87,7 +81,7 @@ _HEADER = re.compile(
 )
 """Instructions may follow its last pair on the same line."""
 _COUNTDOWN = re.compile(r"\n?<total_tokens>[^<\n]{1,40} tokens left</total_tokens>")
-_TELLS = ("system", "developer")
+_ROLES = ("system", "developer")
 """Roles of instructions. A tuple: a role may be anything that JSON is."""
 
 
@@ -319,18 +313,18 @@ def steady_prompt(body: dict[str, Any]) -> None:
             del body[name]
     for name in ("messages", "input"):
         if isinstance(turns := body.get(name), list):
-            body[name] = [turn for turn in turns if not (_tells(turn) and not turn["content"])]
+            body[name] = [turn for turn in turns if not (_instructs(turn) and not turn["content"])]
 
 
 def _list_places(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     yield from ((body, name) for name in ("system", "instructions") if name in body)
     for name in ("messages", "input"):
         if isinstance(turns := body.get(name), list):
-            yield from ((turn, "content") for turn in turns if _tells(turn))
+            yield from ((turn, "content") for turn in turns if _instructs(turn))
 
 
-def _tells(turn: Any) -> bool:
-    if not isinstance(turn, dict) or turn.get("role") not in _TELLS:
+def _instructs(turn: Any) -> bool:
+    if not isinstance(turn, dict) or turn.get("role") not in _ROLES:
         return False
     return isinstance(turn.get("content"), str | list)
 

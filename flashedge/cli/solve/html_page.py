@@ -6,12 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flashedge.client.run_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView, RunView
-from flashedge.client.words import (
-    describe_distrust,
-    describe_unboxed,
-    describe_unlikely,
-    format_count,
-)
+from flashedge.client.words import format_count, list_doubts
 from flashedge.literal import escape_page
 from flashedge.types import NodeId
 
@@ -46,7 +41,7 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
         f"<title>{title}</title><style>{_CSS}</style></head><body>",
         f"<h1>{title}</h1>",
         f'<pre class="box">{escape_page(problem)}</pre>',
-        *_warning(found),
+        *(f'<p class="warning">{escape_page(doubt)}</p>' for doubt in list_doubts(found)),
         *_figures(view, found),
         *_votes(found),
         *_best_path(view),
@@ -56,17 +51,6 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
         "</body></html>\n",
     )
     return "\n".join(parts)
-
-
-def _warning(found: Mapping[str, Any]) -> Iterator[str]:
-    warnings = []
-    if found.get("unlikely"):
-        warnings.append(describe_unlikely())
-    elif found.get("trusted") is False:
-        warnings.append(describe_distrust())
-    if found.get("unboxed"):
-        warnings.append(describe_unboxed())
-    yield from (f'<p class="warning">{escape_page(text)}</p>' for text in warnings)
 
 
 def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:

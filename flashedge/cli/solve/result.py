@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any
 from flashedge.cli import output
 from flashedge.client.words import (
     count_cut,
-    describe_distrust,
-    describe_unboxed,
-    describe_unlikely,
     describe_wait,
     explain_no_answer,
     format_count,
+    list_doubts,
 )
 from flashedge.errors import FlashEdgeError, RequestError
 
@@ -43,14 +41,12 @@ def warn_about(result: Mapping[str, Any]) -> None:
     """Say on stderr why there is no answer, that the answer is probably wrong, or that a baseline
     can't be compared with its run."""
     if result.get("answer") is None:
-        output.warn(" ".join(filter(None, explain_no_answer(result))))
-    elif result.get("unlikely"):
-        output.warn(describe_unlikely())
-    elif result.get("trusted") is False:
+        warnings = [" ".join(filter(None, explain_no_answer(result)))]
+    else:
         scores = {path.get("node"): path.get("score") for path in result.get("completions") or []}
-        output.warn(describe_distrust(scores.get(result.get("choice"))))
-    if result.get("unboxed"):
-        output.warn(describe_unboxed())
+        warnings = list_doubts(result, scores.get(result.get("choice")))
+    for warning in warnings:
+        output.warn(warning)
     if result.get("baseline") and result.get("deterministic") is False:
         output.warn(
             "The kernels of this device are not batch-invariant, so the same search without"

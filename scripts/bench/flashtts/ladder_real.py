@@ -29,7 +29,7 @@ from typing import Any
 
 from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import Journal
-from flashedge.files.problems import FileProblem, file_digest, read_problems
+from flashedge.files.problems import FileProblem, read_problems
 from flashedge.runtime.drive.engines import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.validation import Request
@@ -40,6 +40,7 @@ from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.turns import rotate
 from scripts.lab.benchmark.ladder import ALL, Rung, compute_goodput
 from scripts.lab.benchmark.live import LiveRun, RunKey, compare_runs, grade_answers, parse_budget
+from scripts.lab.cli import file_digest
 
 BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"

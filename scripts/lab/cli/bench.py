@@ -16,7 +16,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.errors import DaemonError
-from scripts.lab.cli import load, option
+from scripts.lab.cli import file_digest, load, option, write_report
 from scripts.lab.cli.evaluate import parse_widths
 
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -65,7 +65,7 @@ def flashtts(
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""
     from flashedge.daemon.files import find_holder
     from flashedge.files.journal import Journal
-    from flashedge.files.problems import file_digest, read_problems
+    from flashedge.files.problems import read_problems
     from flashedge.models.folders import fingerprint_pair
     from flashedge.models.registry import find_pair
     from scripts.lab.benchmark import ladder
@@ -128,7 +128,7 @@ def flashtts(
         "rounds": rounds,
         "stock_engine": ladder.STOCK_ENGINE,
     }
-    output.write_json(folder / REPORT, {**about, "rungs": rows})
+    write_report(folder / REPORT, {**about, "rungs": rows})
     if as_json:
         cases = [{**row, "case": f"KV {row['kv']}"} for row in rows]
         output.print_json({**about, "rungs": cases})

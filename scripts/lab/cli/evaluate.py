@@ -14,10 +14,10 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
-from flashedge.files.problems import LabelledProblem, file_digest, read_labelled
+from flashedge.files.problems import LabelledProblem, read_labelled
 from flashedge.models.folders import fingerprint_pair, resolve_model
 from flashedge.models.registry import find_pair
-from scripts.lab.cli import option
+from scripts.lab.cli import file_digest, option, write_report
 
 if TYPE_CHECKING:
     from scripts.lab.evaluation.measure import ProblemRecord, Settings
@@ -158,7 +158,7 @@ def _write(folder: Path, report: Mapping[str, Any]) -> None:
     """Raises StoreError or ConfigError."""
     from flashedge.plots import draw_plot
 
-    output.write_json(folder / REPORT, report)
+    write_report(folder / REPORT, report)
     points = [(row["said"], row["true"]) for row in report["reliability"]]
     draw_plot(
         folder / PLOT,

@@ -17,9 +17,9 @@ from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
-from flashedge.files.problems import FileProblem, file_digest, read_problems
+from flashedge.files.problems import FileProblem, read_problems
 from flashedge.types import POLICY_NAMES
-from scripts.lab.cli import option
+from scripts.lab.cli import file_digest, option, write_report
 from scripts.lab.cli.simulate import GPU, PAIR
 
 if TYPE_CHECKING:
@@ -310,7 +310,7 @@ def _report(
     known = {p.id: p.answer for p in problems if p.answer is not None}
     grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
     report = {"load": about, **build_report(records, slo, grades)}
-    output.write_json(folder / REPORT, report)
+    write_report(folder / REPORT, report)
     if as_json:
         output.print_json(report)
     else:
