@@ -48,11 +48,6 @@ def full_config(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]
     control.stop(made, timeout_s=10)
 
 
-def start(config: Config) -> str:
-    start_simulated(config)
-    return url_of(config)
-
-
 def fill(disk: Path) -> Path:
     """Leave no byte of room."""
     filler = disk / "filler"
@@ -66,8 +61,8 @@ def fill(disk: Path) -> Path:
 
 
 def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
-    url = start(full_config)
-    with httpx.Client(base_url=url, timeout=60) as client:
+    start_simulated(full_config)
+    with httpx.Client(base_url=url_of(full_config), timeout=60) as client:
         first = client.post("/v1/solve", json=ASK).json()
         filler = fill(disk)
         answers = [client.post("/v1/solve", json={**ASK, "seed": seed}) for seed in range(1, 4)]
@@ -90,7 +85,8 @@ def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
             assert (told["tree"], told["stored"]) == (run["tree"], True)
 
     control.stop(full_config, timeout_s=10)
-    with httpx.Client(base_url=start(full_config), timeout=60) as client:
+    start_simulated(full_config)
+    with httpx.Client(base_url=url_of(full_config), timeout=60) as client:
         for run in runs:
             assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
         listed = client.get("/v1/runs?limit=100").json()["data"]
@@ -100,13 +96,13 @@ def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
 def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(
     disk: Path, full_config: Config
 ) -> None:
-    start(full_config)
+    start_simulated(full_config)
     control.stop(full_config, timeout_s=10)
     filler = fill(disk)
     with pytest.raises(ConfigError, match=f"the disk of the state folder {disk}.* is full"):
-        start(full_config)
+        start_simulated(full_config)
     filler.unlink()
-    start(full_config)
+    start_simulated(full_config)
     assert "Traceback" not in log_path(full_config).read_text()
 
 
@@ -119,23 +115,16 @@ def test_the_commands_work_on_it(config: Config, tmp_path: Path) -> None:
     (config.state_dir / "runs.sqlite").write_bytes(old)
     start_simulated(config)
     runs = list_runs()
-    assert sorted(run["status"] for run in runs) == [
-        "cancelled",
-        "failed",
-        *["finished"] * 6,
-        "interrupted",
-    ]
+    kinds = ["cancelled", "failed", *["finished"] * 6, "interrupted"]
+    assert sorted(run["status"] for run in runs) == kinds
     assert len(cli("runs", "ls").stdout.splitlines()) > len(runs)
     for run in runs:
-        shown = cli("runs", "show", run["id"])
-        assert shown.returncode == 0, shown.stderr
-        assert (
-            json.loads(cli("runs", "show", run["id"], "--json").stdout)["status"] == run["status"]
-        )
+        assert cli("runs", "show", run["id"]).returncode == 0
+        shown = json.loads(cli("runs", "show", run["id"], "--json").stdout)
+        assert shown["status"] == run["status"]
         head, *events = cli("runs", "export", run["id"]).stdout.splitlines()
         assert json.loads(head)["run"]["status"] == run["status"]
-        numbered = [json.loads(line) for line in events]
-        items = [(row["seq"], from_json(row["event"])) for row in numbered]
+        items = [(row["seq"], from_json(row["event"])) for row in map(json.loads, events)]
         assert build_replay(run["id"], items).advance(1e9).due == len(items)
         page = tmp_path / f"{run['id']}.html"
         assert cli("runs", "export", run["id"], "-o", str(page)).returncode == 0

@@ -1,14 +1,23 @@
-"""The wheel, installed into an environment of its own and used from an empty folder."""
+"""The wheel, built from this checkout, installed into an environment of its own and used from an
+empty folder."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.wheel import Installed, install_wheel
 
 pytestmark = pytest.mark.xdist_group("wheel")  # one process builds it
 
@@ -33,6 +42,78 @@ max_path_tokens = 768
 """
 
 
+SOURCES = ("pyproject.toml", "README.md", "models.toml", "flashedge", "tui", "profiler")
+
+
+class Installed(NamedTuple):
+    """A wheel and the environment that it is installed in."""
+
+    wheel: Path
+    home: Path
+    """FLASHEDGE_HOME of the commands."""
+    folder: Path
+    """An empty folder that they run in."""
+    python: Path
+    site_packages: Path
+
+    def run(self, *command: str, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run a `flashedge` command in the empty folder."""
+        left_out = ("PYTHON", "FLASHEDGE_")
+        env = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
+        env |= {"FLASHEDGE_HOME": str(self.home), "FLASHEDGE_PORT": "0"}
+        return _run([self.python.with_name("flashedge"), *command], self.folder, env, timeout_s)
+
+
+def install_wheel(folder: Path) -> Installed:
+    """Build the wheel and install it into a new environment, without a package index.
+
+    It is built from a copy, because setuptools leaves a folder `build` that it later takes stale
+    files from. Dependencies are those of this Python, whose own FlashEdge is not among them.
+    """
+    copy = folder / "source"
+    copy.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            ignore = shutil.ignore_patterns("*.pyc")
+            shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy(ROOT / name, copy / name)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-index"]
+    _check([*pip, "wheel", *offline, "--no-build-isolation", "-w", folder / "wheel", "."], copy)
+    (wheel,) = (folder / "wheel").iterdir()
+    place = folder / "venv"
+    venv.create(place, with_pip=False, symlinks=True)
+    python = place / "bin" / "python"
+    _check([*pip, "--python", python, "install", *offline, wheel], folder)
+    (site_packages,) = place.glob("lib/python3.*/site-packages")
+    _share_dependencies(Path(sysconfig.get_path("purelib")), site_packages)
+    for name in ("home", "empty"):
+        (folder / name).mkdir()
+    return Installed(wheel, folder / "home", folder / "empty", python, site_packages)
+
+
+def _share_dependencies(source: Path, target: Path) -> None:
+    """Link everything that is installed in `source` but FlashEdge, which is there in place."""
+    for entry in source.iterdir():
+        link = target / entry.name
+        if "flashedge" not in entry.name and not link.exists() and entry.name != "__pycache__":
+            link.symlink_to(entry)
+
+
+def _check(command: Sequence[str | Path], folder: Path) -> None:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = _run(command, folder, env, 300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _run(
+    command: Sequence[str | Path], folder: Path, env: dict[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    options: Any = {"cwd": folder, "env": env, "timeout": timeout_s, "stdin": subprocess.DEVNULL}
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, **options)
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return install_wheel(tmp_path_factory.mktemp("wheel"))
@@ -54,7 +135,7 @@ def own_files(installed: Installed) -> None:
 
 
 def test_the_wheel_holds_the_package_alone(installed: Installed) -> None:
-    files = [file.split("/") for file in installed.list_files()]
+    files = [file.split("/") for file in zipfile.ZipFile(installed.wheel).namelist()]
     assert {top for top, *_ in files if not top.endswith(".dist-info")} == {"flashedge"}
     left_out = {"lab", "benchmark", "evaluation", "bench", "sim", "scripts", "tests"}
     assert not [file for file in files if left_out & {*file}]
