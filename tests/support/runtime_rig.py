@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
 from flashedge.events import (
     CertaintyUpdated,
     EarlyExit,
@@ -98,6 +99,23 @@ def driver_of(
     prompt = prompt_of(engines, spec)
     search = watch(build_search(spec), len(prompt))
     return Driver(search, spec, prompt, engines, emit, earlier, **options)
+
+
+class RecordingVerifier(EngineProxy[Any]):
+    """Records what it is asked, and raises what `refuse` returns."""
+
+    def __init__(
+        self, engine: Any, refuse: Callable[[ScoreRequest], Exception | None] = lambda request: None
+    ) -> None:
+        super().__init__(engine)
+        self.asked: list[ScoreRequest] = []
+        self._refuse = refuse
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        self.asked.append(request)
+        if (error := self._refuse(request)) is not None:
+            raise error
+        return cast(StepScores, await self._engine.score(request))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ import pytest
 
 from flashedge import errors
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.http_requests import PlainAsk
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound, QueueFull
 from flashedge.events import RunCancelled, RunFinished, RunStarted
@@ -25,7 +24,7 @@ from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.types import Problem
 from scripts.lab.sim.pair import Faults
-from tests.support.runtime_rig import BEAM, BEST, CONFIG, prompt_of, sim_engines
+from tests.support.runtime_rig import BEAM, BEST, CONFIG, RecordingVerifier, prompt_of, sim_engines
 from tests.support.service_rig import SLOW, Rig, Serve, SimPair, ended, log_of
 from tests.unit.runtime.test_run import FailingStore
 
@@ -103,14 +102,7 @@ async def test_a_long_problem_is_encoded_beside_the_event_loop(
 
 async def test_an_outcome_model_scores_each_whole_answer_once(serve: Serve) -> None:
     rig = await serve(family="sequence_classification")
-    asked: list[ScoreRequest] = []
-    score = rig.pair.verifier.score
-
-    async def note(request: ScoreRequest) -> StepScores:
-        asked.append(request)
-        return cast(StepScores, await score(request))
-
-    rig.pair.verifier.score = note
+    rig.pair.verifier = verifier = RecordingVerifier(rig.pair.verifier)
     with pytest.raises(errors.RequestError, match="whole answers") as caught:
         rig.service.submit(BEAM)
     assert "best_of_n" in str(caught.value.hint)
@@ -118,8 +110,8 @@ async def test_an_outcome_model_scores_each_whole_answer_once(serve: Serve) -> N
     spec = replace(BEST, answers="whole", selection="best", aggregate="prod")
     result = await rig.service.submit(spec).result()
     completions = result["completions"]
-    assert sorted(r.steps for r in asked) == sorted((c["text"],) for c in completions)
-    assert len(asked) == BEST.n
+    assert sorted(r.steps for r in verifier.asked) == sorted((c["text"],) for c in completions)
+    assert len(verifier.asked) == BEST.n
     best = max(completions, key=lambda c: c["score"])
     assert result["choice"] == best["node"]
     assert result["answer"] == best["text"].strip()

@@ -1,10 +1,17 @@
-"""The service's health, its start, its KV memory, and the protocols that it lets in."""
+"""The service's health, its start, its KV memory, its idle time, and a system clock that jumps."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from math import exp, log
 from pathlib import Path
+from random import Random
+from statistics import mean, median, pstdev
 from typing import Any
 
 import pytest
@@ -12,8 +19,14 @@ import pytest
 from flashedge.engine.base import Health
 from flashedge.errors import EngineDead, EngineError
 from flashedge.events import KvSplitChanged
+from flashedge.runtime.programs.scheduler import KEPT_S
+from flashedge.runtime.records.retention import DAY_S
+from flashedge.runtime.service import Service
+from flashedge.scheduling.programs import estimates
+from flashedge.scheduling.programs.estimates import RunEstimate
 from scripts.lab.sim.pair import Faults, SimulatedGenerator
-from tests.support.runtime_rig import BEAM, ROOM, both
+from tests.support.length_rig import LogNormal
+from tests.support.runtime_rig import BEAM, BEST, ROOM, both
 from tests.support.service_rig import SELF_TEST, Rig, Serve, ended, log_of
 
 # ---------------------------------------------------------------- health
@@ -189,3 +202,139 @@ async def test_without_a_split_the_budgets_stay(
     assert changes == []
     after = await rig.served.views()
     assert [v.quota_blocks for v in after.values()] == [v.quota_blocks for v in before.values()]
+
+
+# ---------------------------------------------------------------- a clock that jumps
+
+
+JUMPS = (DAY_S, -DAY_S, 400 * DAY_S)
+
+
+@dataclass
+class Clock:
+    ahead_s: float = 0.0
+    _real: Callable[[], float] = time.time
+
+    def __call__(self) -> float:
+        return self._real() + self.ahead_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(time, "time", made)
+    return made
+
+
+@pytest.mark.parametrize("jump_s", JUMPS)
+async def test_runs_go_on(
+    serve: Serve, clock: Clock, jump_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    rig = await serve(keep_alive_s=100, keep_runs_days=0.5, queue_limit=10)
+    service = rig.service
+    before = service.submit(BEAM)
+    assert await ended(before) == "finished"
+    running, waiting = service.submit(BEAM), service.submit(BEAM)
+    async for _ in running.events():
+        break  # it has started
+    clock.ahead_s = jump_s
+    cancelled = service.submit(BEAM)
+    cancelled.cancel("the test cancels it")
+    assert await ended(cancelled) == "cancelled"
+    for run in (running, waiting):
+        assert await ended(run) == "finished"
+        timing = (await run.result())["timing"]
+        assert all(0 <= seconds < 60 for seconds in timing.values()), timing
+        assert len(await log_of(run)) > 3
+    told = [float(s) for s in re.findall(r"(?:waited|finished:|after) (-?[\d.]+) s", caplog.text)]
+    assert len(told) >= 6
+    assert all(0 <= seconds < 60 for seconds in told), caplog.text
+
+    assert 0 <= service.idle.idle_s < 60
+    assert not service.should_unload, "nobody has been idle for a day"
+
+    newest_first = [cancelled.id, waiting.id, running.id, before.id]
+    assert [run["id"] for run in await service.runs()] == newest_first
+    assert [run["id"] for run in await service.runs(before=waiting.id)] == newest_first[2:]
+    service._retention.remove_old()
+    assert [run["id"] for run in await service.runs()] == newest_first, "none is half a day old"
+    await rig.assert_idle()
+
+
+async def test_a_daemon_that_starts_later_trusts_the_clock(tmp_path: Path, clock: Clock) -> None:
+    rig = Rig(tmp_path, keep_runs_days=2)
+    await rig.service.start()
+    run = rig.service.submit(BEAM)
+    assert await ended(run) == "finished"
+    await rig.service.stop()
+    clock.ahead_s = 7 * DAY_S
+    later = Rig(tmp_path, keep_runs_days=2).service
+    later._retention.remove_old()
+    assert await later.runs() == []
+    await later.stop()
+
+
+# ---------------------------------------------------------------- when runs are expected to start
+
+
+@pytest.fixture
+def quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated searches take a tenth of a second each."""
+    monkeypatch.setattr(estimates, "LEAST_S", 0.05)
+
+
+async def measure_lengths(service: Service) -> LogNormal:
+    run = service.submit(replace(BEST, n=32, seed=99))
+    result = await run.result()
+    await asyncio.sleep(0.01)
+    logs = [log(len(path["token_ids"])) for path in result["completions"]]
+    return LogNormal(mu=mean(logs), sigma=pstdev(logs))
+
+
+@pytest.mark.usefixtures("quick_searches")
+@pytest.mark.parametrize("max_running", [1, 4])
+async def test_runs_start_about_when_they_are_expected_to(serve: Serve, max_running: int) -> None:
+    """Half of the estimates are within a quarter of the time that is left."""
+    rig = await serve(max_running=max_running, queue_limit=100)
+    clock = asyncio.get_running_loop().time
+    rig.service.scheduler("bundled")._clock = clock  # virtual, like the searches
+    lengths = await measure_lengths(rig.service)
+    draw = Random(3)
+    specs = [
+        replace(draw.choice([BEAM, BEST]), n=draw.choice([4, 8, 16, 32]), seed=seed)
+        for seed in range(24)
+    ]
+    runs = [rig.service.submit(spec) for spec in specs]
+    for run in runs:
+        rig.service.scheduler("bundled").predict(run.id, lengths)
+    expected: list[tuple[str, float, float]] = []
+    started: dict[str, float] = {}
+    while len(started) < len(runs):
+        for run in runs:
+            if run.status != "queued":
+                started.setdefault(run.id, clock())
+            elif (start_s := run.estimate.starts_in_s) is not None:
+                expected.append((run.id, clock(), start_s))
+        await asyncio.sleep(0.01)
+    left = [(start_s, started[run] - at_s) for run, at_s, start_s in expected]
+    errors = [abs(start_s - real_s) / real_s for start_s, real_s in left if real_s > 0.05]
+    assert len(errors) > 100
+    assert median(errors) < 0.25
+
+
+@pytest.mark.usefixtures("quick_searches")
+async def test_an_estimate_is_at_most_a_moment_old(serve: Serve) -> None:
+    rig = await serve(queue_limit=9)
+    lengths = await measure_lengths(rig.service)
+    first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
+    assert [run.estimate.position for run in (first, second, third)] == [None, 0, 1]
+    assert second.estimate.median_tokens is None
+    rig.service.scheduler("bundled").predict(second.id, lengths)
+    await asyncio.sleep(KEPT_S)
+    assert second.estimate.median_tokens == pytest.approx(exp(lengths.mu), abs=1)
+    second.cancel("enough")
+    await asyncio.sleep(0)
+    assert third.estimate.position == 0, "a change of the queue shows at once"
+    await ended(first)
+    assert first.estimate == RunEstimate()

@@ -50,17 +50,24 @@ async def outcome(engine: Any, *errors: Exception) -> tuple[int, list[float]]:
     return done, [round(seconds, 9) for seconds in waited]
 
 
-async def test_restarts_are_waited_out() -> None:
-    assert await outcome(Engine()) == (1, [])
-    assert await outcome(Engine(2.5), DEAD) == (2, [2.55])
-    assert await outcome(Engine(), DEAD, DEAD, DEAD) == (4, [1.05, 1.5, 3.0])
-
-
-async def test_failures_are_repeated() -> None:
-    engine = Engine()
-    assert await outcome(engine, FAILED, FAILED) == (3, [])
-    assert await outcome(engine, FAILED, DEAD) == (3, [1.5])
-    assert engine.waits == 1
+@pytest.mark.parametrize(
+    ("away_s", "errors", "waited"),
+    [
+        (1.0, (), []),
+        (2.5, (DEAD,), [2.55]),
+        (1.0, (DEAD,) * 3, [1.05, 1.5, 3.0]),
+        (1.0, (FAILED, FAILED), []),
+        (1.0, (FAILED, DEAD), [1.5]),
+        (1.0, (INNOCENT,) * 100, [1.05, 1.5] + [3.0] * 98),  # it was in none of the steps
+        (1.0, (DEAD, INNOCENT, DEAD, INNOCENT, DEAD), [1.05, 1.5, 3.0, 3.0, 3.0]),
+    ],
+)
+async def test_work_is_done_again_after_restarts_and_failures(
+    away_s: float, errors: tuple[Exception, ...], waited: list[float]
+) -> None:
+    engine = Engine(away_s)
+    assert await outcome(engine, *errors) == (len(errors) + 1, waited)
+    assert engine.waits == len(waited)
 
 
 async def test_a_dead_engine_that_still_looks_ready_is_waited_for() -> None:
@@ -79,16 +86,6 @@ async def test_a_dead_engine_that_still_looks_ready_is_waited_for() -> None:
 
     engine.wait_ready = wait_ready  # type: ignore[method-assign]
     assert await retry_after_restart(engine, work, lambda waited_s: None) == pytest.approx(1.05)  # type: ignore[arg-type]
-
-
-async def test_work_that_was_not_in_the_step_is_done_again_however_often_the_engine_dies() -> None:
-    done, waited = await outcome(Engine(), *[INNOCENT] * 100)
-    assert done == 101
-    assert waited == [1.05, 1.5] + [3.0] * 98
-
-
-async def test_deaths_of_others_take_no_attempt() -> None:
-    assert (await outcome(Engine(), DEAD, INNOCENT, DEAD, INNOCENT, DEAD))[0] == 6
 
 
 @pytest.mark.parametrize(
@@ -110,13 +107,10 @@ async def test_what_is_not_repeated_is_raised(
     with pytest.raises(type(raised)) as caught:
         await outcome(engine, *errors)
     assert (caught.value, engine.waits) == (raised, waits)
-
-
-async def test_an_engine_that_was_given_up_is_an_error_at_once() -> None:
-    engine = Engine(given_up=True)
+    given_up = Engine(given_up=True)
     with pytest.raises(EngineDead, match="given up"):
-        await outcome(engine, DEAD)
-    assert engine.waits == 1
+        await outcome(given_up, DEAD)
+    assert given_up.waits == 1
 
 
 class SharedEngine(Engine):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
 
-from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores, Verifier
+from flashedge.engine.base import ScoreRequest
 from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
 from flashedge.events import EngineRestarted, Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
@@ -23,6 +22,7 @@ from tests.support.runtime_rig import (
     PROBLEM,
     TIGHT,
     TRACE,
+    RecordingVerifier,
     assert_nothing_left,
     both,
     drive,
@@ -40,19 +40,9 @@ def spec_of(strategy: str) -> Request:
     return replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
 
 
-class Counting(EngineProxy[Verifier]):
-    def __init__(self, verifier: Verifier) -> None:
-        super().__init__(verifier)
-        self.asked: list[ScoreRequest] = []
-
-    async def score(self, request: ScoreRequest) -> StepScores:
-        self.asked.append(request)
-        return await self._engine.score(request)
-
-
 async def test_equal_paths_make_one_request_at_once_and_later() -> None:
     verifier = SimulatedVerifier(CONFIG)
-    counting = Counting(verifier)
+    counting = RecordingVerifier(verifier)
     once = ScoreOnce(counting)
     first, *rest = await asyncio.gather(*(once.score(r) for r in [REQUEST, OTHER, REQUEST]))
     rest.append(await once.score(REQUEST))
@@ -62,7 +52,7 @@ async def test_equal_paths_make_one_request_at_once_and_later() -> None:
 
 
 async def test_the_same_words_behind_others_are_another_path() -> None:
-    counting = Counting(SimulatedVerifier(CONFIG))
+    counting = RecordingVerifier(SimulatedVerifier(CONFIG))
     once = ScoreOnce(counting)
     paths = [
         replace(REQUEST, steps=(*REQUEST.steps, "Next w9"), num_scored=1),
@@ -87,7 +77,9 @@ async def test_a_cancelled_request_takes_nothing_from_an_equal_one(cut: int) -> 
 
 
 async def test_a_failure_reaches_only_the_request_that_failed() -> None:
-    counting = Counting(SimulatedVerifier(CONFIG, faults=Faults(fail_requests=frozenset({0}))))
+    counting = RecordingVerifier(
+        SimulatedVerifier(CONFIG, faults=Faults(fail_requests=frozenset({0})))
+    )
     once = ScoreOnce(counting)
     failed, scored = await asyncio.gather(
         once.score(REQUEST), once.score(REQUEST), return_exceptions=True
@@ -112,7 +104,7 @@ async def test_duplicates_cost_the_verifier_nothing() -> None:
     asked, expected = [], await drive(sim_engines(model=TWINS), BEAM)
     for on in (False, True):
         engines = sim_engines(model=TWINS)
-        counting = Counting(engines.verifier)
+        counting = RecordingVerifier(engines.verifier)
         engines = replace(engines, verifier=counting).switch(score_once=on)
         assert (await drive(engines, BEAM)).outcome == expected.outcome
         asked.append(len(counting.asked))
@@ -122,21 +114,12 @@ async def test_duplicates_cost_the_verifier_nothing() -> None:
     assert len(paths) < 0.8 * len(nodes)
 
 
-class ShortVerifier(EngineProxy[Any]):
-    steps = 2
-
-    def __init__(self, engine: Any, error: type[ContextOverflow]) -> None:
-        super().__init__(engine)
-        self._error = error
-
-    async def score(self, request: ScoreRequest) -> StepScores:
-        if len(request.steps) > self.steps:
-            raise self._error("the path is too long")
-        return cast(StepScores, await self._engine.score(request))
+FITTING_STEPS = 2
 
 
 def shorten(engines: Engines, error: type[ContextOverflow] = PathOverflow) -> Engines:
-    return replace(engines, verifier=ShortVerifier(engines.verifier, error))  # type: ignore[arg-type]
+    too_long = lambda r: error("it is too long") if len(r.steps) > FITTING_STEPS else None  # noqa: E731
+    return replace(engines, verifier=RecordingVerifier(engines.verifier, too_long))
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -146,7 +129,7 @@ async def test_the_search_goes_on(strategy: str) -> None:
     if strategy in ("self_consistency", "probed_cot"):
         return  # they need no verifier
     judged = [node for node in tree.nodes.values() if node.scores]
-    deep = [node for node in judged if len(tree.path_steps(node.id)) > ShortVerifier.steps]
+    deep = [node for node in judged if len(tree.path_steps(node.id)) > FITTING_STEPS]
     assert deep
     assert all(set(node.scores or ()) == {0.0} for node in deep)
     if strategy != "best_of_n":  # whole answers are all deep

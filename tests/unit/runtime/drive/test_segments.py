@@ -1,17 +1,42 @@
-"""Generated ids become text and steps: whole characters, by each rule."""
+"""Generated ids become text and steps, and the thinking is told from the answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.errors import RequestError
+from flashedge.events import Event
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
+from flashedge.runtime.drive.event_emitter import EventEmitter
+from flashedge.runtime.drive.scoring import Scoring
 from flashedge.runtime.drive.segments import IncrementalText, StepTexts
-from flashedge.search.step_rules import build_rules
-from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS, TokenIds
+from flashedge.runtime.drive.speculation_client import SpeculationClient
+from flashedge.runtime.request.strategies import build_search, find_usual_strategy
+from flashedge.runtime.thinking import NO_THINKING, Thinking
+from flashedge.search.base import Generated
+from flashedge.search.step_rules import build_rules, split_steps
+from flashedge.search.tree import ROOT, Tree
+from flashedge.types import (
+    BLANK_LINE,
+    MARKERS,
+    STEP_RULES,
+    TOKENS,
+    FinishReason,
+    Judges,
+    NodeId,
+    Segment,
+    TokenIds,
+)
 from tests.support.byte_codec import EOS, ByteCodec, Words
+from tests.support.runtime_rig import BEST, sim_engines
 
 PIECES = ["So 1.", "\n\n", " Wait", ", 2", "\n", " Hmm", "."]
 
@@ -81,3 +106,131 @@ def test_half_a_character_at_the_end() -> None:
     assert decoder.feed(tuple("é".encode()[:1])) == ""
     assert decoder.feed(()) == ""
     assert decoder.flush() == "\N{REPLACEMENT CHARACTER}"
+
+
+# ---------------------------------------------------------------- thinking
+
+
+class ThinkingCodec(ByteCodec):
+    thinks = True
+
+
+def after(prompt: str) -> Thinking:
+    return Thinking.of_prompt(ThinkingCodec(), tuple(prompt.encode()))
+
+
+CLOSED = after("assistant: ")  # the model opens the tag itself
+OPENED = after("assistant: <think>\n")
+OFF = after("assistant: <think>\n\n</think>\n\n")
+PATH = "<think>\nIs it 2?\n\nNo.\n</think>\n\nSo 1 + 2 = 3.\n\nIt is 3."
+
+
+class Recorder:
+    """A verifier that gives the steps 0.9, 0.4, 0.4, …"""
+
+    def __init__(self) -> None:
+        self.requests: list[ScoreRequest] = []
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        self.requests.append(request)
+        scores = (0.9, *[0.4] * (len(request.steps) - 1))
+        return StepScores(scores=scores, tokens=5, cached_tokens=0)
+
+
+def grow(text: str) -> tuple[Tree, NodeId, Segment]:
+    """A tree of one path with this text."""
+    tree, (node,) = Tree.from_seed(1).expand(ROOT, 1)
+    texts: dict[str, Any] = {"text": text, "steps": split_steps(text)}
+    segment = Segment(token_ids=(1,), logprobs=(0.0,), finish=FinishReason.STOP, **texts)
+    return tree.add_segment(node.id, segment), node.id, segment
+
+
+async def score(
+    text: str, *, judges: Judges = "steps", **fields: Any
+) -> tuple[tuple[float, ...], list[tuple[str, ...]]]:
+    """Returns the scores of a path with this text, and the steps that the verifier saw."""
+    spec, verifier = replace(BEST, **fields), Recorder()
+    engines = replace(sim_engines(), verifier=verifier, judges=judges)  # type: ignore[arg-type]
+    search = build_search(spec, judges)
+    texts = StepTexts(codec=engines.generator.codec, max_step_tokens=8)
+    client = SpeculationClient(search, spec, engines, texts)
+    ignore = lambda waited_s: None  # noqa: E731
+    scoring = Scoring(search, spec, engines, client, NO_EARLIER_RUN, ignore, CLOSED)
+    tree, node, _ = grow(text)
+    scored = await scoring.score(SimpleNamespace(tree=tree), node)
+    return scored.scores, [request.steps for request in verifier.requests]
+
+
+ANSWER_STEPS = ("So 1 + 2 = 3.\n\n", "It is 3.")
+
+
+async def test_a_verifier_judges_the_answer_or_by_default_all_that_it_can() -> None:
+    """One of steps sees the answer's steps, and gives one score. One of answers sees the answer."""
+    steps, answer, whole = [ANSWER_STEPS], [("".join(ANSWER_STEPS),)], [split_steps(PATH)]
+    assert await score(PATH, judge="answer", aggregate="min") == ((0.4,), steps)
+    assert await score(PATH, judge="answer", aggregate="mean") == ((0.65,), steps)
+    assert await score(PATH, judges="answers", judge="answer") == ((0.9,), answer)
+    assert (await score(PATH))[1] == whole, "the thinking too"
+    assert (await score(PATH, judges="answers"))[1] == answer
+
+
+async def test_without_an_end_of_the_thinking_there_is_nothing_to_judge() -> None:
+    assert await score("<think>\nIs it 2?", judge="answer") == ((0.0,), [])
+    whole = await score("It is 3.", judge="answer")
+    assert whole == ((0.9,), [("It is 3.",)]), "a model that did not think"
+
+
+def test_searches_that_prune_need_scores_of_steps() -> None:
+    with pytest.raises(RequestError, match="judge is 'answer'") as caught:
+        build_search(replace(BEST, strategy="beam", judge="answer"))
+    assert "best_of_n" in str(caught.value.hint)
+    assert find_usual_strategy("steps", "answer") == "best_of_n"
+    assert find_usual_strategy("steps") == "beam"
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>\nIs it \\boxed{1}?\n</think>\n\nIt is \\boxed{3}.", "3"),
+        ("<think>\nIs it \\boxed{1}?\n</think>\n\nI can't say.", None),
+    ],
+)
+def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> None:
+    emitted: list[Event] = []
+    tree, node, segment = grow(text)
+    now: Any = SimpleNamespace(tree=tree, history=())
+    emitter = EventEmitter(emitted.append, "last", CLOSED.take_answer)
+    emitter.emit_turn(Generated(node=node, segment=segment), now, now)
+    (event,) = emitted
+    assert event.answer == answer
+
+
+# ---------------------------------------------------------------- text
+
+
+@pytest.mark.parametrize(
+    ("thinking", "text", "parts"),
+    [
+        (CLOSED, "<think>\nSo 2.\n\nWait.\n</think>\n\n4", ("So 2.\n\nWait.", "4")),
+        (CLOSED, "\n<think></think>4 < 5", (None, "4 < 5")),
+        (CLOSED, "<think>\nSo 2", ("So 2", "")),
+        (CLOSED, "<thin air", (None, "<thin air")),
+        (CLOSED, " 4", (None, " 4")),
+        (CLOSED, "", (None, "")),
+        (CLOSED, "<th", (None, "<th")),
+        (OPENED, "So 2. </think> 4\n", ("So 2.", "4\n")),
+        (OPENED, "So </th", ("So </th", "")),
+        (OPENED, "So 2.", ("So 2.", "")),
+        (OFF, "The answer is 4.", (None, "The answer is 4.")),
+        (NO_THINKING, "<think>a</think>b", (None, "<think>a</think>b")),
+    ],
+)
+def test_split(thinking: Thinking, text: str, parts: tuple[str | None, str]) -> None:
+    assert thinking.split(text) == parts
+
+
+def test_the_steps_of_the_answer() -> None:
+    steps = ("<think>\nA 1.\n\n", "B.\n</think>\n\n", "So 2.\n\n", "It is 3.")
+    assert CLOSED.take_answer(steps) == ("So 2.\n\n", "It is 3.")
+    assert CLOSED.take_answer(steps[:1]) == steps[:1]
+    assert NO_THINKING.take_answer(steps) == steps

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from flashedge.config import Config
-from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
+from flashedge.engine.base import ScoreRequest
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ContextOverflow
 from flashedge.models.registry import find_pair
@@ -29,7 +29,7 @@ from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Speculation
 from scripts.lab.sim.clock import run_virtual
 from tests.support.fake_probe import sample
-from tests.support.runtime_rig import assert_nothing_left
+from tests.support.runtime_rig import RecordingVerifier, assert_nothing_left
 from tests.support.service_rig import Serve, ended
 from tests.support.speculation_rig import (
     AMPLE,
@@ -40,7 +40,7 @@ from tests.support.speculation_rig import (
     get_generator,
     spec_for,
 )
-from tests.unit.runtime.kv.test_curves import profile
+from tests.unit.runtime.kv.test_build import profile
 
 PROBLEMS = range(len(TRACE.rows))
 WIDE = {"n": 16}
@@ -132,50 +132,39 @@ async def test_every_drafted_token_is_kept_or_wasted() -> None:
 # ---------------------------------------------------------------- lookahead
 
 
-class CountingVerifier(EngineProxy[Any]):
-    calls = steps = 0
-
-    async def score(self, request: ScoreRequest) -> StepScores:
-        self.calls += 1
-        self.steps += len(request.steps) - request.num_scored
-        return cast(StepScores, await self._engine.score(request))
+def count_new_steps(request: ScoreRequest) -> int:
+    return len(request.steps) - request.num_scored
 
 
 async def test_steps_scored_ahead_need_no_call_of_their_own() -> None:
     calls, ahead = {}, 0
     for on in (False, True):
         engines = engines_with(lookahead=on)
-        verifier: Any = CountingVerifier(engines.verifier)
+        verifier = RecordingVerifier(engines.verifier)
         engines = replace(engines, verifier=verifier).switch(score_once=False)
         trees = []
         for problem in PROBLEMS:
             run = await drive_run(engines, spec_for(problem, **WIDE))
             trees.append(run.outcome)
             ahead += run.speculation.scored_steps
-        calls[on] = (verifier.calls, verifier.steps, trees)
+        calls[on] = len(verifier.asked), sum(map(count_new_steps, verifier.asked)), trees
     assert calls[True][2] == calls[False][2]
     assert calls[False][0] - calls[True][0] == ahead > 0
     assert calls[True][1] > calls[False][1], "steps of paths that were pruned are scored in vain"
 
 
-class ShortVerifier(CountingVerifier):
-    async def score(self, request: ScoreRequest) -> StepScores:
-        if len(request.steps) - request.num_scored > 1:
-            self.calls += 1
-            raise ContextOverflow("the path to score is too long")
-        return cast(StepScores, await self._engine.score(request))
-
-
 async def test_a_drafted_step_that_does_not_fit_the_verifier_is_left_out() -> None:
     refused = 0
+    too_long = ContextOverflow("the path to score is too long")
     for problem in PROBLEMS:
-        spec = spec_for(problem, **WIDE)
-        engines = engines_with()
-        verifier: Any = ShortVerifier(engines.verifier)
+        spec, engines = spec_for(problem, **WIDE), engines_with()
+        verifier = RecordingVerifier(
+            engines.verifier, lambda request: too_long if count_new_steps(request) > 1 else None
+        )
         found = await drive_run(replace(engines, verifier=verifier), spec)
         assert found.outcome == (await drive_run(engines_with(lookahead=False), spec)).outcome
         assert found.speculation.scored_steps == 0
-        refused += verifier.calls
+        refused += sum(count_new_steps(request) > 1 for request in verifier.asked)
     assert refused > 0
 
 

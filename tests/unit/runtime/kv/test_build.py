@@ -1,24 +1,32 @@
-"""The KV memory that each engine starts with."""
+"""The KV memory that each engine starts with, and the cost curves that divide it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from flashedge.config import load_config
+from flashedge.config import Config, load_config
 from flashedge.engine.layout import EngineCards, Layout
 from flashedge.engine.memory_plan import resolve_memory
+from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
+from flashedge.errors import ConfigError
 from flashedge.models.registry import find_pair
+from flashedge.models.shape import ModelShape
 from flashedge.models.specs import KvSizes, Pair
 from flashedge.profiler.gpu import read_cards
+from flashedge.profiler.measure import DECODE, PREFILL, fit_model
+from flashedge.profiler.profile import Profile, save_profile
 from flashedge.runtime.build import build
 from flashedge.runtime.kv import build as module
 from flashedge.runtime.kv.build import WIDE, choose_start_split
-from flashedge.runtime.kv.curves import load_curves
+from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
 from flashedge.scheduling.kv.split import KvMemory
 from tests.support.fake_nvml import fake_cards
+from tests.support.fake_probe import sample
+from tests.unit.profiler.test_profiler import FIGURES
 
 MIB = 1 << 20
 
@@ -91,3 +99,79 @@ def test_the_daemon_starts_its_engines_with_this_split(monkeypatch: pytest.Monke
     resolved = resolve_memory(pair, config)
     assert (resolved.kv_bytes.generator, resolved.max_num_seqs) == (256 * MIB, 256)
     assert given == [(pair, resolved, choose_start_split(pair, config), False)]
+
+
+# ---------------------------------------------------------------- curves
+
+
+SHAPE = ModelShape(  # of fake_probe
+    name="fake", params=10**8, layers=25, heads=10, kv_heads=10, head_dim=100
+)
+
+
+def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None) -> Profile:
+    """The profile of a generator and a verifier whose step times are a formula. skipped: a decode
+    point without a measurement."""
+    prefills = [sample(PREFILL, b, 0, new) for b in (1, 4) for new in (16, 64, 256)]
+    points = [point for point in product((1, 8, 64), (32, 256, 768)) if point != skipped]
+    decodes = [sample(DECODE, *point, 1) for point in points]
+    return Profile(
+        made_at="2026-11-21T10:00:00+00:00",
+        quick=True,
+        wall_s=1.0,
+        load=0.0,
+        fingerprint=fingerprint or {},
+        kind="cpu",
+        device=FIGURES,
+        models=(fit_model("generator", prefills + decodes), fit_model("verifier", prefills)),
+        warnings=(),
+    )
+
+
+def test_a_curve_passes_through_the_measured_points_and_the_fit_gives_missing_ones() -> None:
+    curves = build_curves(profile(), (SHAPE, SHAPE))
+    lacking = build_curves(profile(skipped=(64, 768)), (SHAPE, SHAPE))
+    for batch, context in ((1, 32), (8, 256), (64, 768)):
+        expected = sample(DECODE, batch, context, 1).seconds
+        assert curves.generator.decode_at(context)(batch) == pytest.approx(expected)
+    from_fit = lacking.generator.decode_at(768)(64)
+    assert from_fit == pytest.approx(sample(DECODE, 64, 768, 1).seconds, rel=0.1)
+    once = sample(PREFILL, 1, 0, 256).seconds
+    assert curves.verifier.prefill_at(0, 256)(1) == pytest.approx(once, rel=0.02)
+    assert curves.source == "profile of 2026-11-21T10:00:00+00:00 (quick)"
+    assert curves.link_bytes_per_s == 1e10  # no unpinned transfer in it: half of the largest copy
+
+
+def test_the_slowest_unpinned_transfer_is_the_link_speed() -> None:
+    rows = [
+        {"direction": way, "pinned": pinned, "bytes_per_s": rate}
+        for way, pinned, rate in (("a", True, 2e10), ("a", False, 6e9), ("b", False, 5e9))
+    ]
+    found = replace(profile(), device={**FIGURES, "transfers": rows})
+    assert build_curves(found, (SHAPE, SHAPE)).link_bytes_per_s == 5e9
+
+
+def test_a_profile_of_one_model_is_refused() -> None:
+    whole = profile()
+    with pytest.raises(ConfigError, match="both models"):
+        build_curves(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
+
+
+def test_a_profile_is_used_if_it_was_made_on_this_device(config: Config) -> None:
+    pair = find_pair("bundled", config)
+    fallback = load_curves(pair, config)
+    assert "roofline" in fallback.source
+    assert "there is none yet" in fallback.source
+    assert fallback.link_bytes_per_s == LINK_BYTES_PER_S
+
+    path = locate_profile(pair, config)
+    fingerprint = compute_profile_fingerprint(pair, config)
+    save_profile(profile(fingerprint), path)
+    assert load_curves(pair, config).source.startswith("profile of 2026-11-21")
+
+    save_profile(profile({**fingerprint, "threads": "9"}), path)
+    stale = load_curves(pair, config)
+    assert "roofline" in stale.source
+    assert "threads was 9" in stale.source
+    decode = stale.generator.decode_at(256)
+    assert 0 < decode(1) <= decode(64)

@@ -15,7 +15,7 @@ from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.thinking import Thinking
 from flashedge.types import Timing, Usage
 from tests.support.runtime_rig import BEAM, drive, sim_engines
-from tests.unit.runtime.drive.test_thinking import ThinkingCodec
+from tests.unit.runtime.drive.test_segments import ThinkingCodec
 
 
 async def solve(**fields: Any) -> dict[str, Any]:

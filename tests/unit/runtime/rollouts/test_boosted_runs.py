@@ -12,10 +12,11 @@ import pytest_asyncio
 from flashedge.answers import grouping
 from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.errors import Conflict
+from flashedge.errors import Conflict, NotFound, RequestError
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive import event_emitter
 from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.rollouts.boosting import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, find_difference, replay
@@ -23,8 +24,18 @@ from flashedge.search.tree import Tree
 from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import EXITS, SPEC, run_boosted
 from tests.support.rollout_rig import make_cost
-from tests.support.runtime_rig import CONFIG, prompt_of, sim_engines
+from tests.support.runtime_rig import (
+    BEAM,
+    CONFIG,
+    drive,
+    driver_of,
+    folded,
+    nodes_of,
+    prompt_of,
+    sim_engines,
+)
 from tests.support.service_rig import Rig, Serve, log_of
+from tests.unit.runtime.drive.test_strategies import BY_VOTE, every_strategy, spec_of
 
 
 def log_of_boosted(spec: Request, seed: int) -> RunLog:
@@ -114,7 +125,7 @@ LONG = replace(SPEC, n=40, max_step_tokens=4)
 
 
 @pytest_asyncio.fixture
-async def rig(serve: Serve) -> Rig:
+async def boosted(serve: Serve) -> Rig:
     made = await serve(max_running=2)
     made.served.rollout_cost = make_cost(0.0)
     # The engines' time is virtual. The daemon's own, which is not, would decide beside it.
@@ -122,53 +133,144 @@ async def rig(serve: Serve) -> Rig:
     return made
 
 
-async def count_boosts(rig: Rig, spec: Request) -> int:
-    run = rig.service.submit(spec)
+async def count_boosts(boosted: Rig, spec: Request) -> int:
+    run = boosted.service.submit(spec)
     await run.result()
-    events = [event for _, event in await log_of(rig.service.run(run.id))]
+    events = [event for _, event in await log_of(boosted.service.run(run.id))]
     return sum(isinstance(e, RolloutsAllowed) and e.rollouts > 1 for e in events)
 
 
-async def test_a_run_alone_is_boosted_and_its_stored_log_replays(rig: Rig) -> None:
-    run = rig.service.submit(LONG)
+async def test_a_run_alone_is_boosted_and_its_stored_log_replays(boosted: Rig) -> None:
+    run = boosted.service.submit(LONG)
     result = await run.result()
     assert result["deterministic"] is False
     await asyncio.sleep(1.0)
-    log = RunLog.from_events(run.id, [e for _, e in await log_of(rig.service.run(run.id))])
+    log = RunLog.from_events(run.id, [e for _, e in await log_of(boosted.service.run(run.id))])
     assert max(rollouts for _, rollouts in log.script) > 1
     assert await replay_log(log) is None
-    assert rig.service.scheduling.boosts == ()
-    await rig.assert_idle()
+    assert boosted.service.scheduling.boosts == ()
+    await boosted.assert_idle()
 
 
-async def test_who_does_not_ask_is_not_boosted(rig: Rig) -> None:
-    assert await count_boosts(rig, replace(LONG, options={})) == 0
-    assert await count_boosts(rig, LONG) > 0
+async def test_who_does_not_ask_is_not_boosted(boosted: Rig) -> None:
+    assert await count_boosts(boosted, replace(LONG, options={})) == 0
+    assert await count_boosts(boosted, LONG) > 0
 
 
-async def test_runs_are_boosted_though_another_waits_for_their_end(rig: Rig) -> None:
+async def test_runs_are_boosted_though_another_waits_for_their_end(boosted: Rig) -> None:
     """Steps take the same time whatever the batch, so it comes in sooner."""
-    runs = [rig.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
+    runs = [boosted.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
     await asyncio.sleep(0.5)
     assert runs[2].estimate.position is not None
-    [state] = rig.service.scheduling.boosts
+    [state] = boosted.service.scheduling.boosts
     assert max(state.runs.values()) > 1
     await asyncio.gather(*(run.result() for run in runs))
 
 
-async def test_a_cancelled_run_leaves_the_board(rig: Rig) -> None:
-    run, other = rig.service.submit(LONG), rig.service.submit(replace(LONG, seed=1))
+async def test_a_cancelled_run_leaves_the_board(boosted: Rig) -> None:
+    run, other = boosted.service.submit(LONG), boosted.service.submit(replace(LONG, seed=1))
     await asyncio.sleep(0.2)
     run.cancel("enough")
     await other.result()
     await asyncio.sleep(1.0)
-    assert rig.service.scheduling.boosts == ()
-    await rig.assert_idle()
+    assert boosted.service.scheduling.boosts == ()
+    await boosted.assert_idle()
 
 
-async def test_a_boosted_run_is_not_continued(rig: Rig) -> None:
-    run = rig.service.submit(LONG)
+async def test_a_boosted_run_is_not_continued(boosted: Rig) -> None:
+    run = boosted.service.submit(LONG)
     await run.result()
     await asyncio.sleep(1.0)
     with pytest.raises(Conflict, match="was boosted"):
-        rig.service.submit(replace(LONG, token_budget=10_000), continues=run.id)
+        boosted.service.submit(replace(LONG, token_budget=10_000), continues=run.id)
+
+
+# ---------------------------------------------------------------- runs that continue others
+
+
+NAME = "run-" + "ab-0" * 4
+
+
+def counted(engines: Any) -> dict[str, int]:
+    """Requests that the engines were asked, by kind, from now on."""
+    asked = {"extend": 0, "score": 0}
+    for engine, name in ((engines.generator, "extend"), (engines.verifier, "score")):
+        method = getattr(engine, name)
+
+        def count(request: Any, name: str = name, method: Any = method) -> Any:
+            asked[name] += 1
+            return method(request)
+
+        setattr(engine, name, count)
+    return asked
+
+
+@every_strategy
+async def test_a_continued_run_builds_the_tree_of_one_and_repeats_no_work(strategy: str) -> None:
+    spec, engines = spec_of(strategy), sim_engines()
+    asked = counted(engines)
+    whole = await drive(engines, spec)
+    needed = dict(asked)
+    for part in (1, whole.outcome.tree.committed_tokens // 2):
+        engines = sim_engines()
+        asked = counted(engines)
+        short = await drive(engines, replace(spec, token_budget=part))
+        assert folded(short.events) == nodes_of(short.outcome.tree, spec)
+        first = dict(asked)
+        told: list[Any] = []
+        driver = driver_of(engines, spec, told.append, EarlierRun.from_events(short.events))
+        outcome = await driver.run()
+        assert outcome == whole.outcome
+        assert driver.probe_tokens == sum(p.tokens for p in told if type(p).__name__ == "Probed")
+        assert {k: asked[k] - needed[k] for k in asked} == {"extend": 0, "score": 0}
+        assert first["extend"] < needed["extend"] or short.outcome.cut_by is None
+
+
+@pytest.mark.parametrize("budget", [60, None])
+@pytest.mark.parametrize("spec", [BY_VOTE, spec_of("mcts", n=8, options={"parallel": 4})])
+async def test_a_run_that_drops_work_goes_on_alike(spec: Request, budget: int | None) -> None:
+    whole = await drive(sim_engines(), spec)
+    short = await drive(sim_engines(), replace(spec, token_budget=budget))
+    if budget and spec.strategy == "mcts":
+        assert short.outcome.cut_by == "budget"
+    earlier = EarlierRun.from_events(short.events)
+    driver = driver_of(sim_engines(), spec, lambda event: None, earlier)
+    assert await driver.run() == whole.outcome
+
+
+async def test_a_named_run_is_created_once(rig: Rig) -> None:
+    first = rig.service.submit(BEAM, run_id=NAME)
+    assert first.id == NAME
+    assert rig.service.submit(BEAM, run_id=NAME) is first
+    with pytest.raises(Conflict, match="another request"):
+        rig.service.submit(replace(BEAM, seed=5), run_id=NAME)
+    result = await first.result()
+    assert await rig.service.submit(BEAM, run_id=NAME).result() == result
+    assert [run.id for run in rig.store.list()] == [NAME]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "mine", "run-1", "run-" + "A" * 12, "run-" + "a" * 11, "run-" + "a/" * 8]
+)
+async def test_a_malformed_name_is_refused(rig: Rig, name: str) -> None:
+    with pytest.raises(RequestError, match="it must be run-"):
+        rig.service.submit(BEAM, run_id=name)
+    assert rig.store.list() == []
+
+
+async def test_the_service_continues_a_finished_run(rig: Rig) -> None:
+    whole = await rig.service.submit(BEAM).result()
+    cut = await rig.service.submit(replace(BEAM, token_budget=60)).result()
+    assert cut["cut_by"] == "budget"
+    longer = rig.service.submit(replace(BEAM, token_budget=10_000), continues=cut["id"])
+    with pytest.raises(Conflict, match="not finished"):
+        rig.service.submit(BEAM, continues=longer.id)
+    result = await longer.result()
+    for same in ("answer", "text", "votes", "tree", "completions", "cut_by", "certainty"):
+        assert result[same] == whole[same]
+    assert result["usage"]["tree_tokens"] == whole["usage"]["tree_tokens"]
+    assert result["usage"]["verifier_tokens"] < whole["usage"]["verifier_tokens"]
+    with pytest.raises(Conflict, match="another request"):
+        rig.service.submit(replace(BEAM, n=9), continues=cut["id"])
+    with pytest.raises(NotFound):
+        rig.service.submit(BEAM, continues="run-none")
