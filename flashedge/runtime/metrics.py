@@ -46,6 +46,8 @@ _OF_USAGE = ("prompt_tokens", "speculated_tokens", "verifier_tokens", "verifier_
 RECENT = 1000
 """Requests of each kind whose percentiles are shown."""
 PERCENTILES = (50, 90, 99)
+_KINDS = ("chat", "run")
+_Recent = deque[float]
 
 M = TypeVar("M")
 _PAIR, _ENGINE = ("pair",), ("pair", "engine")
@@ -135,7 +137,8 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
-        self._latency = {"chat": RecentLatency(), "run": RecentLatency()}
+        self._latency = {kind: (_Recent(maxlen=RECENT), _Recent(maxlen=RECENT)) for kind in _KINDS}
+        """By kind: seconds to the first token, and for each token after it."""
         self._last: dict[tuple[Counter, tuple[str, ...]], float] = {}
         """The last value of each counter that is kept elsewhere, by its labels."""
         self.registry = CollectorRegistry()
@@ -267,8 +270,16 @@ class Metrics:
         self._add(solutions_scored=1, verifier_tokens=tokens, verifier_cached_tokens=cached_tokens)
 
     def describe_latency(self) -> dict[str, Mapping[str, Any]]:
-        """The percentiles of the last chats and runs that finished: see `RecentLatency`."""
-        return {kind: recent.describe() for kind, recent in self._latency.items()}
+        """By kind ("chat", "run"): `requests`, how many of the last that finished are counted, and
+        `first_token_s` and `token_s`, each {p50, p90, p99} or None."""
+        return {
+            kind: {
+                "requests": len(first),
+                "first_token_s": _find_percentiles(first),
+                "token_s": _find_percentiles(each),
+            }
+            for kind, (first, each) in self._latency.items()
+        }
 
     def render(self) -> str:
         """The exposition text. Its media type is `content_type`."""
@@ -282,9 +293,10 @@ class Metrics:
 
     def _observe_speed(self, kind: str, first_token_s: float, rest_s: float, tokens: float) -> None:
         """rest_s: from the first token to the end."""
-        token_s = rest_s / (tokens - 1) if tokens > 1 else None
-        self._latency[kind].note(first_token_s, token_s)
-        if token_s is not None:
+        first, each = self._latency[kind]
+        first.append(first_token_s)
+        if tokens > 1:
+            each.append(token_s := rest_s / (tokens - 1))
             self._seconds["time_per_output_token_seconds"].labels(kind).observe(token_s)
 
     def _advance(self, metric: Counter, labels: tuple[str, ...], count: float) -> None:
@@ -292,28 +304,6 @@ class Metrics:
         before = self._last.get((metric, labels), 0)
         metric.labels(*labels).inc(count - before if count >= before else count)
         self._last[metric, labels] = count
-
-
-class RecentLatency:
-    """Two times of the last requests: until the first token, and for each token after it."""
-
-    def __init__(self) -> None:
-        self._first: deque[float] = deque(maxlen=RECENT)
-        self._each: deque[float] = deque(maxlen=RECENT)
-
-    def note(self, first_token_s: float, token_s: float | None) -> None:
-        """token_s: None of a request with one token."""
-        self._first.append(first_token_s)
-        if token_s is not None:
-            self._each.append(token_s)
-
-    def describe(self) -> Mapping[str, Any]:
-        """`requests`, and `first_token_s` and `token_s`, each {p50, p90, p99} or None."""
-        return {
-            "requests": len(self._first),
-            "first_token_s": _find_percentiles(self._first),
-            "token_s": _find_percentiles(self._each),
-        }
 
 
 def _find_percentiles(seconds: deque[float]) -> dict[str, float] | None:

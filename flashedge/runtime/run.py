@@ -10,7 +10,6 @@ import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from enum import StrEnum
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -122,7 +121,10 @@ class Run:
         self._over = asyncio.Event()
         self._ended_at: float | None = None
         self._cancel_reason: str | None = None
-        self._write(partial(store.create, *self._list_columns()))
+        self._is_created = False
+        self._num_stored = 0
+        """Events of the log that the store has."""
+        self._write()
 
     # ------------------------------------------------------------ for clients
 
@@ -172,32 +174,34 @@ class Run:
         if isinstance(event, StepCompleted):
             self._tree_tokens += len(event.token_ids)
         self._observe(event)
-        self._log_state(event)
 
     def _write_events(self) -> None:
         events, self._unwritten = self._unwritten, []
-        kept = [event for event in events if not isinstance(event, Progress)]
-        if kept:
-            self._write(partial(self._store.append, self.id, self._log.last + 1, *kept))
+        self._write(*(event for event in events if not isinstance(event, Progress)))
         for event in events:
             self._log.append(event)
 
     def mark_started(self) -> float:
         """Leave the queue. Returns the seconds spent in it."""
-        waited = time.monotonic() - self._queued_at
+        waited = self._age_s
         self._move(RunStatus.RUNNING)
         self.emit(RunStarted(config=self.plan.to_json(), queue_s=waited))
+        search = f"{self.request.strategy}, n={self.request.n}"
+        log.info("run %s started: %s (waited %.1f s)", self.id, search, waited)
         return waited
 
     def mark_finished(self, result: dict[str, Any]) -> None:
         self._move(RunStatus.FINISHED)
         self._result = result
         self._end(RunFinished(result=result))
+        tokens, total_s = result["usage"]["tree_tokens"], result["timing"]["total_s"]
+        log.info("run %s finished: %.1f s, %d tokens", self.id, total_s, tokens)
 
     def mark_failed(self, error: FlashEdgeError) -> None:
         self._move(RunStatus.FAILED)
         self.error = error
         self._end(RunFailed(error=str(error), code=error.code, hint=error.hint))
+        log.warning("run %s failed after %.1f s: %s", self.id, self._age_s, error)
 
     def mark_cancelled(self) -> None:
         self._move(RunStatus.CANCELLED)
@@ -205,29 +209,50 @@ class Run:
         kind = DaemonStopping if reason == STOPPED else Cancelled
         self.error = kind(f"the run was cancelled: {reason}")
         self._end(RunCancelled(reason=reason))
+        log.info("run %s was cancelled after %.1f s: %s", self.id, self._age_s, reason)
+
+    @property
+    def _age_s(self) -> float:
+        return time.monotonic() - self._queued_at
 
     def _end(self, event: Event) -> None:
         try:
             self.emit(event)
             self._ended_at = time.time()
-            self._write(self._store_end)
+            self._write()
         finally:
             self._over.set()
 
-    def _list_columns(self) -> tuple[str, dict[str, Any], float, dict[str, Any]]:
-        return self.id, self.request.to_json(), self.created_at, self.plan.list_decisions()
+    def _write(self, *new: Event) -> None:
+        """Store the events that follow those of the log, unless the store has failed."""
+        if not self.stored:
+            return
+        try:
+            self._store_missing(*new)
+        except StoreError as error:
+            self.stored = False
+            log.error("run %s is not stored for now: %s", self.id, error.line)
 
-    def _store_end(self) -> None:
-        error = self._error_object()
-        self._store.finish(self.id, str(self.status), self._result, error, self._ended_at)
+    def _store_missing(self, *new: Event) -> None:
+        """Store what the store lacks: the run, events, the end. Raises StoreError."""
+        if not self._is_created:
+            spec, decisions = self.request.to_json(), self.plan.list_decisions()
+            self._store.create(self.id, spec, self.created_at, decisions)
+            self._is_created = True
+        missing = [*(event for _, event in self._log.read(self._num_stored)), *new]
+        if missing:
+            self._store.append(self.id, self._num_stored + 1, *missing)
+            self._num_stored += len(missing)
+        if self._ended_at is not None:
+            error = self._error_object()
+            self._store.finish(self.id, str(self.status), self._result, error, self._ended_at)
 
     def save(self) -> None:
         """Store a run that is over and that the store has missed, if it works again."""
         if self.stored or not self._over.is_set():
             return
         try:
-            self._store.complete(*self._list_columns(), self._log.read())
-            self._store_end()
+            self._store_missing()
         except StoreError:
             return  # its first failure was logged
         self.stored = True
@@ -242,31 +267,6 @@ class Run:
         if to not in _NEXT.get(self.status, ()):
             raise ValueError(f"run {self.id} can't go from {self.status} to {to}")
         self.status = to
-
-    def _log_state(self, event: Event) -> None:
-        age_s = time.monotonic() - self._queued_at
-        match event:
-            case RunStarted(queue_s=queue_s):
-                search = f"{self.request.strategy}, n={self.request.n}"
-                log.info("run %s started: %s (waited %.1f s)", self.id, search, queue_s)
-            case RunFinished(result=result):
-                tokens, total_s = result["usage"]["tree_tokens"], result["timing"]["total_s"]
-                log.info("run %s finished: %.1f s, %d tokens", self.id, total_s, tokens)
-            case RunFailed(error=error):
-                log.warning("run %s failed after %.1f s: %s", self.id, age_s, error)
-            case RunCancelled(reason=reason):
-                log.info("run %s was cancelled after %.1f s: %s", self.id, age_s, reason)
-            case _:
-                pass
-
-    def _write(self, write: Callable[[], None]) -> None:
-        if not self.stored:
-            return
-        try:
-            write()
-        except StoreError as error:
-            self.stored = False
-            log.error("run %s is not stored for now: %s", self.id, error.line)
 
 
 # ---------------------------------------------------------------- runs that are over

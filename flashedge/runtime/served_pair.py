@@ -183,11 +183,8 @@ class ServedPair:
             self._protocols = await self._engines.serve_protocols(plain)
             self._testing = asyncio.create_task(self._run_self_test(), name="self-test")
         except Exception as error:
-            self._failure = (
-                error.line
-                if isinstance(error, FlashEdgeError)
-                else f"{type(error).__name__}: {error}"
-            )
+            name = type(error).__name__
+            self._failure = error.line if isinstance(error, FlashEdgeError) else f"{name}: {error}"
             raise
 
     async def _run_self_test(self) -> None:

@@ -106,7 +106,7 @@ class Driver:
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result | Allowance] = asyncio.Queue()
         self._tasks: dict[asyncio.Task[Any], NodeId | None] = {}
-        """The open work, and the node that it is for, if it is one node's."""
+        """The open work. None for work that is not for a single node."""
         self._cancelled: set[NodeId] = set()
         """Nodes for which no work may begin."""
         self._growth = Growth(generator.codec.decode)
@@ -118,7 +118,7 @@ class Driver:
         self._speculation_client = SpeculationClient(search, asked, engines, self._texts)
         self._on_restart = note_restarts(generator, "generator", emit)
         self._reads_prompt: NodeId | None = None
-        """The node whose request is the run's first. The others find the prompt's KV."""
+        """The node whose request is the run's first. Later requests find the prompt's KV."""
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,
@@ -131,11 +131,11 @@ class Driver:
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
-        """Tokens generated for cancelled nodes, without those that the engine had not sent yet."""
+        """Tokens that were received for nodes before they were cancelled."""
 
     async def run(self) -> Outcome:
-        """Run the search to its end or to its deadline. Raises what the engines raise after their
-        retries."""
+        """Run the search to its end or to its deadline. Raises the errors of engine requests that
+        still fail after their retries."""
         search, asked, late = self._search, self._asked, False
         loop = asyncio.get_running_loop()
         cut_at = None if asked.deadline_s is None else loop.time() + asked.deadline_s

@@ -53,12 +53,15 @@ def load_curves(pair: Pair, config: Config) -> Curves:
     found = find_profile(pair, config)
     if found.profile is not None:
         return build_curves(found.profile, shapes)
-    devices, name = _find_devices(config)
+    devices = [(ASSUMED_CPU, "an assumed CPU core")] * 2
+    if detect_device_kind() != "cpu":
+        devices = [_find_device(cards) for cards in find_layout(config).each]
+    names = " and ".join(dict.fromkeys(name for _, name in devices))
     return Curves(
-        generator=RooflineCurve(device=devices[0], shape=shapes[0]),
-        verifier=RooflineCurve(device=devices[1], shape=shapes[1]),
+        generator=RooflineCurve(device=devices[0][0], shape=shapes[0]),
+        verifier=RooflineCurve(device=devices[1][0], shape=shapes[1]),
         link_bytes_per_s=LINK_BYTES_PER_S,
-        source=f"roofline of {name} (profile: {found.why})",
+        source=f"roofline of {names} (profile: {found.why})",
     )
 
 
@@ -108,16 +111,9 @@ def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, conte
     return fit.seconds(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)
 
 
-def _find_devices(config: Config) -> tuple[list[Device], str]:
-    if detect_device_kind() == "cpu":
-        return [ASSUMED_CPU, ASSUMED_CPU], "an assumed CPU core"
-    found = [_find_device(cards) for cards in find_layout(config).each]
-    names = dict.fromkeys(name for _, name in found)
-    return [device for device, _ in found], " and ".join(names)
-
-
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
-    """The sum of the cards' peaks. The time of their all-reduce is not counted."""
+    """One device with the sum of the cards' peaks, and its name in words. The time of their
+    all-reduce is not counted."""
     card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:

@@ -1,11 +1,12 @@
 """Counts how long a run's paths became, from its events.
 
-Each node tells how far one path went on from its parent: it ended there, or it is only known to go
-on. So the counts hold for every strategy: sampling, beam search, MCTS. Pruned paths, those that a
-limit cut, and those that were cancelled are lower bounds.
+Each node tells how far one path went on from its parent, and whether it ended there. So the counts
+hold for every strategy: sampling, beam search, MCTS. Paths that were pruned, cut by a limit or
+cancelled count as lower bounds.
 
 A path that was cancelled within a node is known by its progress, which live runs report and stored
-runs lack. There the node and its siblings are left out, since those that ended are the quick ones.
+runs lack. In stored runs the node and its siblings are left out: the siblings that ended are the
+short ones.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class PathCounter:
         self._ends[node] = tokens, finish == FinishReason.STOP
 
     def count(self) -> OutputLengths | None:
-        """Count all paths up to where they are known. None where nothing is."""
+        """Count all paths, each up to its last known token. None where no path is known."""
         path_tokens: dict[NodeId, int] = {ROOT: 0}
         ended: Counter[int] = Counter()
         cut: Counter[int] = Counter()
@@ -80,7 +81,7 @@ class PathCounter:
         return OutputLengths(tokens=tokens_, is_censored=is_censored_, weights=weights)
 
     def measure_kv_share(self, width: int) -> float | None:
-        """What part of the tokens of `width` whole paths the widest level has, in (0, 1].
+        """The tokens that the largest level holds, over those of `width` whole paths, in (0, 1].
 
         A token that paths of a level share counts once. None where no path ended by itself.
         """

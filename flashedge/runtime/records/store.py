@@ -182,21 +182,6 @@ class RunStore:
         if not changed:
             raise _no_such_run(run_id)
 
-    def complete(
-        self,
-        run_id: str,
-        spec: Mapping[str, Any],
-        created_at: float,
-        plan: Mapping[str, Any],
-        events: StoredEvents,
-    ) -> None:
-        """Create a run that may be there already, and append those of its events that are not."""
-        if self.get(run_id) is None:
-            self.create(run_id, spec, created_at, plan)
-        missed = events[len(self.events(run_id)) :]
-        if missed:
-            self.append(run_id, missed[0][0], *(event for _, event in missed))
-
     def interrupt_unfinished(self) -> RunIds:
         """End the runs that a crash left open, by their stored terminal event or else as
         "interrupted". Returns their ids."""

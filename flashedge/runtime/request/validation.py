@@ -8,14 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashedge.errors import RequestError
+from flashedge.models.specs import find_fault
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.values import (
-    CHOICES,
-    ROLES,
-    check_choice,
-    check_field,
-    check_template_variables,
-)
+from flashedge.runtime.request.values import CHOICES, ROLES, check_choice, check_field
 from flashedge.search.step_rules import EntropyRule
 from flashedge.search.strategies.mcts import ARRIVAL
 from flashedge.types import (
@@ -128,7 +123,8 @@ class Request:
                 hint="choose fewer than max_step_tokens",
                 param="min_step_tokens",
             )
-        check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
+        if fault := find_fault(self.chat_template_kwargs):
+            raise RequestError(f"chat_template_kwargs {fault}", param="chat_template_kwargs")
         if self.deterministic:
             _check_deterministic(self)
 

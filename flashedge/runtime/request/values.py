@@ -1,6 +1,6 @@
-"""The values that the fields of a request may have, for the API's document too, and their checks.
+"""The values that fields of a request may have. The API's document shows them too.
 
-All checks raise RequestError that names the field.
+All checks raise a RequestError that names the field.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import Any
 
 from flashedge.answers.equality import ANSWER_KINDS
 from flashedge.errors import RequestError
-from flashedge.models.specs import find_fault
 from flashedge.types import JUDGED, MAX_SEED, MAX_STEP_ENTROPY, STEP_RULES
 
 AGGREGATES = ("last", "min", "prod", "mean")
@@ -42,7 +41,7 @@ NUMBERS: Mapping[str, tuple[float, float]] = {
 """Least and largest value."""
 
 ABOVE = frozenset({"top_p"})
-"""Numbers whose least value is itself too small."""
+"""Numbers that must lie above their least value."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "aggregate": AGGREGATES,
@@ -89,8 +88,3 @@ def check_float(
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise RequestError(f"{name} is {value!r}; it must be one of {', '.join(known)}", param=name)
-
-
-def check_template_variables(name: str, given: object) -> None:
-    if fault := find_fault(given):
-        raise RequestError(f"{name} {fault}", param=name)

@@ -17,7 +17,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.http_requests import MAX_CHOICES, PlainAsk, PlainRequests
 from flashedge.errors import QueueFull, RequestError
 from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.metrics import RECENT, Metrics, RecentLatency
+from flashedge.runtime.metrics import RECENT, Metrics
 from flashedge.runtime.plain_requests import watch_request
 from flashedge.runtime.programs.scheduler import PairScheduler
 from flashedge.runtime.run_state import RunState
@@ -197,16 +197,23 @@ def test_each_pair_has_its_own_figures_while_it_is_loaded() -> None:
 
 
 def test_percentiles_are_times_of_requests() -> None:
-    recent = RecentLatency()
-    assert recent.describe() == {"requests": 0, "first_token_s": None, "token_s": None}
+    metrics = Metrics()
+
+    def note(first_token_s: float, token_s: float | None) -> None:
+        tokens, total_s = (1, first_token_s) if token_s is None else (2, first_token_s + token_s)
+        times = {"first_token_s": first_token_s, "total_s": total_s}
+        metrics.observe_chat(prompt_tokens=1, completion_tokens=tokens, finish="stop", **times)
+
+    none = {"requests": 0, "first_token_s": None, "token_s": None}
+    assert metrics.describe_latency() == {"chat": none, "run": none}
     for number in range(100, 0, -1):
-        recent.note(float(number), None if number == 1 else number / 1000)
-    found = recent.describe()
+        note(float(number), None if number == 1 else number / 1000)
+    found = metrics.describe_latency()["chat"]
     assert found["first_token_s"] == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
-    assert found["token_s"] == {"p50": 0.051, "p90": 0.091, "p99": 0.1}
+    assert found["token_s"] == pytest.approx({"p50": 0.051, "p90": 0.091, "p99": 0.1})
     for _ in range(RECENT):
-        recent.note(1.0, None)
-    found = recent.describe()
+        note(1.0, None)
+    found = metrics.describe_latency()["chat"]
     assert (found["requests"], found["first_token_s"]["p99"]) == (RECENT, 1.0)
 
 
