@@ -267,7 +267,8 @@ class DashboardApp(App[None]):
     async def _watch_devices(self) -> None:
         """Sample the engines' cards forever. Reading may block, so it happens in a thread."""
         while True:
-            devices = await asyncio.to_thread(self._devices, self.state.cards)
+            cards = self.state.daemon.cards if self.state.daemon is not None else ()
+            devices = await asyncio.to_thread(self._devices, cards)
             self.state = replace(self.state, devices=devices)
             await asyncio.sleep(DEVICE_POLL_S)
 
@@ -384,14 +385,11 @@ class DashboardApp(App[None]):
     def action_log(self) -> None:
         self.screen.toggle_class("show-log")
 
-    def action_copy(self) -> None:
-        self._copy("step", self._step.text)
-
-    def action_copy_answer(self) -> None:
+    def action_copy(self, what: str) -> None:
+        """what: step or answer."""
         run = self.state.shown
-        self._copy("answer", "" if run is None else show_literally(find_answer(run) or ""))
-
-    def _copy(self, what: str, text: str) -> None:
+        answer = show_literally(find_answer(run) or "") if run is not None else ""
+        text = answer if what == "answer" else self._step.text
         if not text:
             self.notify(f"There is no {what} to copy", severity="warning")
             return

@@ -80,15 +80,15 @@ def to_svg(run: RunView) -> str:
     best = frozenset(run.path(run.best))
     steps = list(_best_path_text(run))
     answer = (run.result or {}).get("answer")
-    titles = [f"run {run.id} · {run.state} · {run.tokens:,} tokens"]
-    titles[0] += f" · answer {answer}" if answer is not None else ""
+    title = f"run {run.id} · {run.state} · {run.tokens:,} tokens"
+    titles = [title if answer is None else f"{title} · answer {answer}"]
     titles += [describe_distrust()] if run.is_distrusted else []
     above = [*titles, *_LEGEND]
     top = _MARGIN + _LINE * (len(above) + 1)
-    bottom = int(top + max((y for _, y in places.values()), default=0)) + _ROW + _LINE
-    widest = max(map(len, (*above, *steps)))
-    tree_width = _COLUMN * run.depth + _BOX_W
-    width = _MARGIN * 2 + max(tree_width, int(widest * _CHARACTER))
+    right, low = (max(ends) for ends in zip(*places.values(), strict=True))
+    bottom = int(top + low) + _ROW + _LINE
+    widest = int(max(map(len, (*above, *steps))) * _CHARACTER)
+    width = _MARGIN + max(int(right) + _BOX_W, _MARGIN + widest)
     height = bottom + _LINE * (len(steps) + 1) + _MARGIN
     head = [
         _text_line(_MARGIN, _MARGIN + 4 + _LINE * i, line, bold=i < len(titles))

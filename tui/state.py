@@ -133,10 +133,6 @@ class Dashboard:
         return kept is not None and kept > len(self.runs) + len(self.older)
 
     @property
-    def cards(self) -> tuple[str, ...]:
-        return self.daemon.cards if self.daemon is not None else ()
-
-    @property
     def chosen_row(self) -> RunRow | None:
         return next((r for r in self.listed if r.id == self.chosen), None)
 

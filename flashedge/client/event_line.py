@@ -52,7 +52,7 @@ class EventLine:
     """Only for a score: its sum with the scores right before it at its level."""
 
 
-def category_of(event: Event) -> str:
+def find_category(event: Event) -> str:
     return next((name for name, kinds in _CATEGORIES.items() if isinstance(event, kinds)), "run")
 
 

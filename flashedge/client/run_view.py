@@ -17,7 +17,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, assert_never
 
 from flashedge import events
-from flashedge.client.event_line import FEW_SCORES, EventLine, category_of, describe, tally_score
+from flashedge.client.event_line import FEW_SCORES, EventLine, describe, find_category, tally_score
 from flashedge.events import Event, Progress
 from flashedge.types import NodeId
 
@@ -177,10 +177,6 @@ class RunView:
         return bool((self.result or {}).get("unlikely"))
 
     @property
-    def depth(self) -> int:
-        return max(n.depth for n in self.nodes.values())
-
-    @property
     def best(self) -> NodeId | None:
         """The chosen path's end; while the run goes on, the kept leaf with the best score."""
         choice = (self.result or {}).get("choice")
@@ -336,7 +332,7 @@ class _ViewDraft:
 
     def _note(self, seq: int, event: Event, text: str) -> None:
         """Add a line to the log. It takes the place of those before it when it sums them up."""
-        now, category, counts = self._now, category_of(event), self._write("event_counts")
+        now, category, counts = self._now, find_category(event), self._write("event_counts")
         counts[category] = counts.get(category, 0) + 1
         if not self._lines:
             for is_step in (True, False):

@@ -8,7 +8,7 @@ from flashedge.client.run_figures import find_answer, list_warnings, vote_shares
 from flashedge.client.run_view import RunView
 from flashedge.client.words import format_count
 from flashedge.literal import show_in_line
-from flashedge.tui.colours import DIM, SCALE, draw_track, score_colour
+from flashedge.tui.colours import DIM, SCALE, WARNING, draw_track, score_colour
 from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import (
     COMPACT,
@@ -17,7 +17,6 @@ from flashedge.tui.widgets.panel import (
     label_line,
     shorten,
     stack_lines,
-    warn_lines,
     wrap_parts,
 )
 from flashedge.types import Vote
@@ -39,7 +38,8 @@ class AnswerPanel(Panel):
         run = state.shown
         if run is None:
             return dim_line(LABEL, "none yet")
-        warnings = warn_lines([show_in_line(text) for text in list_warnings(run)], width)
+        warned = (Text(f"! {show_in_line(w)}", f"bold {WARNING}") for w in list_warnings(run))
+        warnings = [line for text in warned for line in wrap_parts([text], width)]
         label = LABEL if run.over else INTERIM
         answer = find_answer(run)
         if answer is None:

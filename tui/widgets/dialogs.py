@@ -98,7 +98,10 @@ such paths have more than 420 tokens, and one in ten more than 532.
 """
 
 
-class Box(LiteralTitles, Vertical): ...
+class Box(LiteralTitles, Vertical):
+    def __init__(self, title: str, subtitle: str) -> None:
+        super().__init__(classes="dialog")
+        self.retitle(title, subtitle)
 
 
 class ScrolledBox(LiteralTitles, VerticalScroll): ...
@@ -111,8 +114,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with ScrolledBox(classes="dialog tall") as box:
-            box.border_title = "Help"
-            box.border_subtitle = "esc closes"
+            box.retitle("Help", "esc closes")
             yield Static(HELP, markup=False)
 
 
@@ -136,9 +138,7 @@ class Submit(ModalScreen[Draft | None]):
 
     def compose(self) -> ComposeResult:
         draft = self._draft
-        with Box(classes="dialog") as box:
-            box.border_title = "Submit a problem"
-            box.border_subtitle = "ctrl+s or F2 submits · tab next field · esc closes"
+        with Box("Submit a problem", "ctrl+s or F2 submits · tab next field · esc closes"):
             yield Static("Problem", classes="field-name", markup=False)
             yield TextArea(show_literally(draft.problem), id="problem-field", tab_behavior="focus")
             yield from _field("Search", "search", draft.search, f"{DEFAULT_SEARCH}: with 16 paths")
@@ -206,9 +206,7 @@ class AskLine(ModalScreen[str | None]):
         self._title, self._value, self._hint = title, value, hint
 
     def compose(self) -> ComposeResult:
-        with Box(classes="dialog") as box:
-            box.border_title = self._title
-            box.border_subtitle = "enter writes · esc closes"
+        with Box(self._title, "enter writes · esc closes"):
             yield Input(value=show_in_line(self._value), id="value", select_on_focus=False)
             yield Static(show_literally(self._hint), markup=False)
 
@@ -231,6 +229,5 @@ class Confirm(ModalScreen[bool]):
         self.run = run
 
     def compose(self) -> ComposeResult:
-        with Box(classes="dialog") as box:
-            box.border_subtitle = "y yes · n no"
+        with Box("", "y yes · n no"):
             yield Static(show_literally(self._question), markup=False)

@@ -161,8 +161,8 @@ class EventLogPanel(LineList):
         self._filter(to_end=True)
 
     def _filter(self, *, to_end: bool) -> None:
-        shown = (*CATEGORIES, "run") if self.category == FILTERS[0] else (self.category,)
-        self.items = tuple(line for line in self._view.log if line.category in shown)
+        shown, log = self.category, self._view.log
+        self.items = log if shown == FILTERS[0] else tuple(e for e in log if e.category == shown)
         self._show_title()
         self.update_lines()
         if to_end:

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from flashedge.console import LiteralConsole, show_text
 from flashedge.literal import ACTING, HALVES, show_in_line
-from flashedge.tui.colours import DIM, WARNING
+from flashedge.tui.colours import DIM
 from flashedge.tui.state import Dashboard
 
 COMPACT = "-narrow"
@@ -161,8 +161,3 @@ def wrap_parts(parts: Sequence[Text], width: int, gap: str = "  ") -> list[Text]
         else:
             lines += part.wrap(_CONSOLE, max(width, 1))
     return lines
-
-
-def warn_lines(warnings: Sequence[str], width: int) -> list[Text]:
-    texts = [Text(f"! {warning}", f"bold {WARNING}") for warning in warnings]
-    return [line for text in texts for line in text.wrap(_CONSOLE, max(width, 1))]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple
 
 from rich.text import Text
 from textual.message import Message
@@ -33,6 +33,7 @@ STATUS = {
 LEAST_PROBLEM = 28
 """Cells that the problem has at least: figures are left off for it, the least telling first."""
 
+_COLUMNS = ("search", "progress", "tokens", "rate", "elapsed")
 _SPARE = ("rate", "search", "tokens")
 """Columns in the order in which they are left off."""
 
@@ -41,23 +42,12 @@ _KEPT_BEGIN = 12
 """Cells of a problem's beginning that stay when its middle is left out."""
 
 
-class RunCells(NamedTuple):
-    """The figures of a row. A column that is empty in all rows takes no room."""
-
-    search: str = ""
-    progress: str = ""
-    tokens: str = ""
-    rate: str = ""
-    elapsed: str = ""
-
-
 class RunList(LineList):
     """It marks the run that the other panels show, unless a filter hides that one."""
 
+    @dataclass
     class Chosen(Message):
-        def __init__(self, run: str) -> None:
-            self.run = run
-            super().__init__()
+        run: str
 
     class EndReached(Message): ...
 
@@ -68,7 +58,7 @@ class RunList(LineList):
         self._state = Dashboard()
         self.items: tuple[RunRow, ...] = ()
         self._shown: str | None = None
-        self._cells: tuple[RunCells, ...] = ()
+        self._cells: tuple[Mapping[str, str], ...] = ()
         self._sizes: dict[str, int] = {}
         self._word_width = self._wait_width = 0
         self._shared: Mapping[str, int] = {}
@@ -114,8 +104,8 @@ class RunList(LineList):
         self._shown = self._state.chosen
         self._cells = tuple(map(self._list_cells, self.items))
         self._sizes = {
-            name: max((len(cells[i]) for cells in self._cells), default=0)
-            for i, name in enumerate(RunCells._fields)
+            name: max((len(cells.get(name, "")) for cells in self._cells), default=0)
+            for name in _COLUMNS
         }
         self._wait_width = max((len(_describe_start(r)) for r in self.items), default=0)
         self._shared = _measure_shared(frozenset(r.problem for r in self.items))
@@ -146,14 +136,14 @@ class RunList(LineList):
             figures.append(_describe_start(run), DIM)
         else:
             for name, size in shown.items():
-                text = getattr(cells, name)
+                text = cells.get(name, "")
                 padded = f"{text:<{size}}" if name == "progress" else f"{text:>{size}}"
                 style = DIM if name != "progress" else "" if run.live else "bold"
                 figures.append(" " * _GAP if figures else "").append(padded, style)
         taken = max(_measure(shown), self._wait_width)
         room -= taken + (search and search + _GAP) + _GAP
         line.append_text(self._draw_problem(run, max(room, 8)))
-        line.append(f"{'':{_GAP}}{cells.search:<{search}}" if search else "")
+        line.append(f"{'':{_GAP}}{cells['search']:<{search}}" if search else "")
         line.append(" " * (_GAP + taken - figures.cell_len)).append_text(figures)
         line.truncate(width, overflow="ellipsis")
         return line
@@ -180,20 +170,21 @@ class RunList(LineList):
             shown.pop(name, None)
         return search, shown
 
-    def _list_cells(self, run: RunRow) -> RunCells:
+    def _list_cells(self, run: RunRow) -> Mapping[str, str]:
+        """The figures of a row, by column. One without a figure in any row takes no room."""
+        search = {"search": f"{shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"}
         if run.position is not None:
-            return RunCells(search=_shorten_search(run))
-        tree = self._state.trees.get(run.id)
-        elapsed_s = self._state.elapsed_s(run)
-        seconds = "" if elapsed_s is None else duration_text(elapsed_s)
+            return search
+        tree, elapsed_s = self._state.trees.get(run.id), self._state.elapsed_s(run)
+        cells = {**search, "elapsed": "" if elapsed_s is None else duration_text(elapsed_s)}
         if not run.live:
             answer = "" if run.answer is None else f"= {shorten(run.answer, 18)}"
-            return RunCells(_shorten_search(run), answer, _count(run.tokens), "", seconds)
+            return {**cells, "progress": answer, "tokens": _count(run.tokens)}
         tokens = tree.all_tokens if tree is not None else run.tokens
         rate = self._state.run_rate(run.id) if tree is not None else None
-        per_s = "" if not rate else f"{rate:,.0f}/s"
+        per_s = f"{rate:,.0f}/s" if rate else ""
         paths = _draw_paths(run, tree)
-        return RunCells(_shorten_search(run), paths, _count(tokens), per_s, seconds)
+        return {**cells, "progress": paths, "tokens": _count(tokens), "rate": per_s}
 
 
 def _name_status(run: RunRow) -> str:
@@ -236,11 +227,6 @@ def _draw_paths(run: RunRow, tree: RunView | None) -> str:
         return f"{paths} P{len(tree.flights)}"
     last = tree.certainty[-1].certainty if tree.certainty else None
     return paths if last is None else f"{paths} C{last:.2f}".replace("C0.", "C.")
-
-
-def _shorten_search(run: RunRow) -> str:
-    """`self_con…-16`: the name is cut, its n is not."""
-    return f"{shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"
 
 
 def _count(tokens: int | None) -> str:

@@ -56,26 +56,17 @@ class ProblemPanel(TextPanel):
         is_line = compact and self.screen.has_class(SHORT) and not self.has_focus
         if not self.has_changed(self._problem, compact, is_line, self.size.width):
             return
-        label = Text("Problem    ", style="bold") if compact else Text()
-        if not self._problem:
-            text = Text("no run is chosen", style=DIM)
-        elif is_line:
-            text = Text(show_in_line(self._problem))
-        else:
-            text = Text(show_literally(self._problem.strip()))
-        whole = Text.assemble(label, text)
+        problem = show_in_line(self._problem) if is_line else show_literally(self._problem.strip())
+        text = Text("Problem    " if compact else "", style="bold")
+        text.append(problem or "no run is chosen", "not bold" if problem else f"not bold {DIM}")
         if is_line:
-            whole.truncate(self.size.width, overflow="ellipsis")
-        self._words.update(whole)
+            text.truncate(self.size.width, overflow="ellipsis")
+        self._words.update(text)
 
-    def on_focus(self) -> None:
-        self._draw()
+    on_focus = on_resize = _draw
 
     def on_blur(self) -> None:
         self.scroll_home(animate=False)
-        self._draw()
-
-    def on_resize(self) -> None:
         self._draw()
 
 

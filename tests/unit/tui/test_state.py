@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -18,7 +19,6 @@ from flashedge.client.run_figures import (
     describe_rest,
     duration_text,
     find_thresholds,
-    level_scores,
     rollout_values,
     vote_shares,
 )
@@ -162,15 +162,6 @@ def test_an_interrupted_run_cuts_what_was_growing_and_a_restart_is_noted() -> No
 # ---------------------------------------------------------------- figures of a run
 
 
-def test_scores_by_level_are_known_from_the_first_level() -> None:
-    scored = (score(1, 0.2), score(2, 0.9))
-    (level,) = level_scores(grown(step(1, 5), step(2, 5), *scored))
-    assert (level.depth, level.scored, level.best) == (1, 2, 0.9)
-    assert level.mean == pytest.approx(0.55)
-    assert [s.depth for s in level_scores(whole())] == list(range(1, 8))
-    assert level_scores(RunView()) == ()
-
-
 def test_votes_before_and_after_the_result() -> None:
     run = fold(RunView(id="r"), stored_items()[:-1])
     assert run.result is None
@@ -237,11 +228,13 @@ def test_the_log_keeps_rare_events() -> None:
 # ---------------------------------------------------------------- the dashboard
 
 
+READY = parse_status(
+    {"state": "ready", "engines": {"generator": engine(1, 3), "verifier": engine(1, 1)}}
+)
+
+
 def listing(*runs: tuple[str, str]) -> Dashboard:
-    status = parse_status(
-        {"state": "ready", "engines": {"generator": engine(1, 3), "verifier": engine(1, 1)}}
-    )
-    return state.update_daemon(Dashboard(), status, [parse_run(summary(r, s)) for r, s in runs])
+    return state.update_daemon(Dashboard(), READY, [parse_run(summary(r, s)) for r, s in runs])
 
 
 def test_live_runs_come_first_and_one_is_chosen() -> None:
@@ -257,18 +250,17 @@ def test_live_runs_come_first_and_one_is_chosen() -> None:
 
 def test_runs_that_wait_stand_in_their_order_and_are_not_followed() -> None:
     now = listing(("go", "running"))
-    assert now.daemon is not None
     first, second = (
         parse_run(summary(f"wait{place}", "queued", created_at=120.0 - place, position=place))
         for place in (0, 1)
     )
-    now = state.update_daemon(now, now.daemon, [second, first, *now.runs])
+    now = state.update_daemon(now, READY, [second, first, *now.runs])
     assert [r.id for r in now.runs] == ["go", "wait0", "wait1"]
     assert now.chosen == "go"
     started = parse_run(summary("wait1", "running", created_at=119.0))
-    now = state.update_daemon(now, now.daemon, [first, started, now.runs[0]])
+    now = state.update_daemon(now, READY, [first, started, now.runs[0]])
     assert now.chosen == "wait1"
-    alone = state.update_daemon(listing(("old", "finished")), now.daemon, [first])
+    alone = state.update_daemon(listing(("old", "finished")), READY, [first])
     assert alone.chosen == "wait0", "nothing runs"
 
 
@@ -293,8 +285,7 @@ def test_what_is_known_of_a_run_that_waits() -> None:
 
 def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
     now = state.choose(listing(("old", "finished")), "new")
-    assert now.daemon is not None
-    now = state.update_daemon(now, now.daemon, now.runs)
+    now = state.update_daemon(now, READY, now.runs)
     assert now.chosen == "new"
     assert state.find_runs_to_follow(now) == ("new",)
 
@@ -381,8 +372,7 @@ def test_the_last_tokens_of_a_run_count() -> None:
     now = state.fold_events(listing(("go", "running")), "go", live_items()[:160])
     now = state.take_sample(now, 1.0)
     now = state.fold_events(now, "go", stored_items())
-    assert now.daemon is not None
-    now = state.update_daemon(now, now.daemon, [parse_run(summary("go", "finished"))])
+    now = state.update_daemon(now, READY, [parse_run(summary("go", "finished"))])
     now = state.take_sample(now, 2.0)
     assert now.rates[-1].tokens_per_s == 988
     late = state.fold_events(state.choose(now, "old"), "old", stored_items())
@@ -479,36 +469,35 @@ def test_a_filter_keeps_what_leads_to_a_match() -> None:
     assert tree_lines(run, wanted="no such text") == ()
 
 
+def export_twice(run: RunView) -> tuple[dict[str, Any], ElementTree.Element, list[str]]:
+    """The run as JSON, as a picture, and the lines of text in that."""
+    picture = ElementTree.fromstring(to_svg(run))
+    return json.loads(to_json(run)), picture, [t.text or "" for t in picture.iter(f"{SVG}text")]
+
+
 def test_exports() -> None:
     run = whole()
-    exported = json.loads(to_json(run))
+    exported, picture, words = export_twice(run)
     assert (exported["answer"], len(exported["nodes"])) == ("46", len(run.nodes))
     assert [n["id"] for n in exported["nodes"] if n["best"]] == sorted(run.path(run.best))
     assert [n["text"] for n in exported["nodes"]] == [n.text for n in run.nodes.values()]
     assert exported["legend"]["marks"]["pruned"] == "✗"
-    assert exported["trusted"] is None
-    assert not any(n["cut"] for n in exported["nodes"])
-    picture = ElementTree.fromstring(to_svg(run))
+    assert (exported["trusted"], any(n["cut"] for n in exported["nodes"])) == (None, False)
     assert len(picture.findall(f"{SVG}g/{SVG}g")) == len(run.nodes)
-    words = " ".join(text.text or "" for text in picture.iter(f"{SVG}text"))
-    assert "✗ pruned" in words, "the legend"
-    assert all(run.nodes[n].text.strip() in words for n in run.path(run.best))
-    assert ElementTree.fromstring(to_svg(RunView(id="<&>"))) is not None
+    assert "✗ pruned" in " ".join(words), "the legend"
+    assert all(run.nodes[n].text.strip() in " ".join(words) for n in run.path(run.best))
+    assert export_twice(RunView(id="<&>"))[0]["run"] == "<&>"
 
 
 def test_exports_show_distrust_and_paths_that_a_limit_cut() -> None:
     run = replace(whole(), result={"answer": "46", "trusted": False})
     end = next(n for n in run.nodes.values() if n.status == "complete")
     cut = replace(end, finish="length", answer=None)
-    run = replace(run, nodes={**run.nodes, end.id: cut})
-    exported = json.loads(to_json(run))
+    exported, picture, words = export_twice(replace(run, nodes={**run.nodes, end.id: cut}))
     assert exported["trusted"] is False
     assert [n["id"] for n in exported["nodes"] if n["cut"]] == [end.id]
-    picture = ElementTree.fromstring(to_svg(run))
-    words = [text.text or "" for text in picture.iter(f"{SVG}text")]
     assert describe_distrust() in words
-    dashed = [box for box in picture.iter(f"{SVG}rect") if box.get("stroke-dasharray")]
-    assert len(dashed) == 1
+    assert sum("stroke-dasharray" in box.attrib for box in picture.iter(f"{SVG}rect")) == 1
     assert any("≈ cut, box dashed" in line for line in words), "the legend"
 
 
@@ -601,46 +590,32 @@ def test_a_run_is_over_in_the_list_as_soon_as_its_tree_is() -> None:
 
 # ---------------------------------------------------------------- votes: a line, or a table
 
-
-VOTES = (9, 3, 2, 1, 1)
-
-
-SHARES = tuple(
-    (Vote(answer=f"{10 + i}", weight=n / 16, count=n), n / 16) for i, n in enumerate(VOTES)
-)
+VOTES = {"10": 9, "11": 3, "12": 2, "13": 1, "14": 1}
+SHARES = tuple((Vote(answer=a, weight=n / 16, count=n), n / 16) for a, n in VOTES.items())
 
 
-def draw_votes_line(width: int) -> str:
-    return draw_line("Votes", SHARES, "10", width).plain
+def test_a_line_of_votes_counts_those_that_it_has_no_room_for() -> None:
+    def draw(width: int) -> str:
+        return draw_line("Votes", SHARES, "10", width).plain
 
-
-def test_a_line_has_as_many_votes_as_it_has_room_for_and_counts_the_rest() -> None:
-    assert draw_votes_line(100).count("×") == len(VOTES)
-    assert "more" not in draw_votes_line(100)
-    line = draw_votes_line(50)
-    assert len(line) <= 50
-    assert line.endswith(f"{len(VOTES) - line.count('×')} more")
-    assert draw_votes_line(12).count("×") == 1, "one always stands"
+    assert draw(100).count("×") == len(VOTES)
+    assert "more" not in draw(100)
+    assert len(draw(50)) <= 50
+    assert draw(50).endswith(f"{len(VOTES) - draw(50).count('×')} more")
+    assert draw(12).count("×") == 1, "one always stands"
 
 
 def test_the_chosen_answer_stands_first_and_is_marked() -> None:
     line = draw_line("Answer", SHARES, "12", 60).plain
     assert line.startswith(f"Answer     {CHOSEN} 12 ×2 12% · 10 ×9 56%")
     assert line.count(CHOSEN) == 1
+    assert draw_line("Answer", (), "12", 60).plain == f"Answer     {CHOSEN} 12", "no vote has it"
 
 
-def test_an_answer_that_no_vote_has_is_shown() -> None:
-    assert draw_line("Answer", (), "12", 60).plain == f"Answer     {CHOSEN} 12"
-
-
-def test_the_table_has_a_header_and_marks_the_chosen_answer() -> None:
+def test_the_table_marks_the_chosen_answer_and_counts_what_it_has_no_line_for() -> None:
     rows = [line.plain for line in draw_table(SHARES, "11", 42, 8)]
     assert rows[0].split() == ["answer", "paths", "share"]
     assert [row[:4].strip() for row in rows[1:]] == ["10", f"{CHOSEN} 11", "12", "13", "14"]
     assert {len(row) for row in rows} == {42}
-
-
-def test_the_table_counts_what_it_has_no_line_for() -> None:
-    rows = [line.plain for line in draw_table(SHARES, "10", 42, 4)]
-    assert len(rows) == 4
-    assert rows[-1].strip() == "3 more answers from 4 paths"
+    few = draw_table(SHARES, "10", 42, 4)
+    assert (len(few), few[-1].plain.strip()) == (4, "3 more answers from 4 paths")
