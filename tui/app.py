@@ -232,7 +232,8 @@ class DashboardApp(App[None]):
         if self._theme_file is None or theme.name == colours.load_choice(self._theme_file):
             return
         try:
-            colours.save_choice(self._theme_file, theme.name)
+            self._theme_file.parent.mkdir(parents=True, exist_ok=True)
+            self._theme_file.write_text(f"{theme.name}\n", encoding="utf-8")
         except OSError as error:
             self.notify(f"Can't remember the theme: {error.strerror}", severity="warning")
 

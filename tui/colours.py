@@ -52,12 +52,6 @@ def load_choice(file: Path | None) -> str:
         return OURS.name
 
 
-def save_choice(file: Path, name: str) -> None:
-    """Raises OSError."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{name}\n", encoding="utf-8")
-
-
 class LightFilter(LineFilter):
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [

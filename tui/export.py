@@ -132,20 +132,15 @@ def _best_path_text(run: RunView) -> Iterator[str]:
 
 def _place_nodes(run: RunView) -> Places:
     """Each leaf has a row of its own; a parent is in the middle of its children."""
-    rows: dict[NodeId, float] = {}
-    free = 0.0
-    stack: list[tuple[NodeId, bool]] = [(ROOT, False)]
+    order, stack = list[NodeId](), [ROOT]
     while stack:
-        node, placed_below = stack.pop()
-        below = run.children.get(node, ())
-        if not below:
-            rows[node] = free
-            free += 1
-        elif placed_below:
+        order.append(stack.pop())
+        stack.extend(reversed(run.children.get(order[-1], ())))
+    leaves = (node for node in order if not run.children.get(node))
+    rows = {node: float(row) for row, node in enumerate(leaves)}
+    for node in reversed(order):
+        if below := run.children.get(node):
             rows[node] = (rows[below[0]] + rows[below[-1]]) / 2
-        else:
-            stack.append((node, True))
-            stack.extend((c, False) for c in reversed(below))
     return {n: (_MARGIN + run.nodes[n].depth * _COLUMN, row * _ROW) for n, row in rows.items()}
 
 

@@ -15,35 +15,13 @@ from flashedge.errors import DaemonError
 from flashedge.events import Event
 from flashedge.types import Message
 
-MAX_STREAMS = 64
-
 
 class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
-    """Use as an async context manager, or call `close`. max_streams: most requests at once; further
-    ones wait for a free connection. name, program: see `protocol.build_headers`, which raises
-    RequestError."""
+    """Use as an async context manager, or call `close`."""
 
     call_timeout_s = 10.0
-
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None = None,
-        name: str | None = None,
-        program: str | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
-        max_streams: int = MAX_STREAMS,
-    ) -> None:
-        self.base_url = base_url
-        self._http = httpx.AsyncClient(
-            base_url=base_url,
-            headers=protocol.build_headers(api_key=api_key, name=name, program=program),
-            transport=transport,
-            trust_env=False,  # no proxy between this client and its daemon
-            timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
-            limits=httpx.Limits(max_connections=max_streams, max_keepalive_connections=8),
-        )
+    _connect = httpx.AsyncClient
+    _http: httpx.AsyncClient
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -4,7 +4,7 @@ calls that the synchronous and the asynchronous client share."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -26,6 +26,7 @@ CUT_REPLY = "the daemon went away in the middle of its reply"
 DONE = "[DONE]"
 """The data of the last frame of a chat's stream."""
 
+MAX_STREAMS = 64
 READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
 _LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
 
@@ -230,10 +231,33 @@ class Calls(Generic[Reply]):
     """Each call gives the JSON object that the daemon answers, or an awaitable of it.
 
     It raises the FlashEdgeError that the answer names, or DaemonError when the daemon can't be
-    reached.
+    reached. name, program: see `build_headers`, which raises RequestError. max_streams: most
+    requests at once; further ones wait for a free connection.
     """
 
     call_timeout_s: ClassVar[float]
+    _connect: ClassVar[Callable[..., Any]]
+    """The client of httpx to make."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        name: str | None = None,
+        program: str | None = None,
+        transport: httpx.BaseTransport | httpx.AsyncBaseTransport | None = None,
+        max_streams: int = MAX_STREAMS,
+    ) -> None:
+        self.base_url = base_url
+        self._http = self._connect(
+            base_url=base_url,
+            headers=build_headers(api_key=api_key, name=name, program=program),
+            transport=transport,
+            trust_env=False,  # no proxy between this client and its daemon
+            timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
+            limits=httpx.Limits(max_connections=max_streams, max_keepalive_connections=8),
+        )
 
     def _json(self, method: str, path: str, **kwargs: Any) -> Reply:
         raise NotImplementedError

@@ -26,28 +26,11 @@ class Queued:
 
 
 class Client(Calls[dict[str, Any]]):
-    """Use as a context manager, or call `close`. Raises RequestError: see
-    `protocol.build_headers`."""
+    """Use as a context manager, or call `close`."""
 
     call_timeout_s = READ_TIMEOUT_S
-
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        api_key: str | None = None,
-        name: str | None = None,
-        program: str | None = None,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        self.base_url = base_url
-        self._http = httpx.Client(
-            base_url=base_url,
-            headers=protocol.build_headers(api_key=api_key, name=name, program=program),
-            transport=transport,
-            trust_env=False,  # no proxy between this client and its daemon
-            timeout=httpx.Timeout(self.call_timeout_s, connect=5.0),
-        )
+    _connect = httpx.Client
+    _http: httpx.Client
 
     def close(self) -> None:
         self._http.close()

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flashedge.client.async_client import MAX_STREAMS, AsyncClient
-from flashedge.client.protocol import parse_error
+from flashedge.client.async_client import AsyncClient
+from flashedge.client.protocol import MAX_STREAMS, parse_error
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
 from flashedge.daemon.files import (

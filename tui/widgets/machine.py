@@ -59,17 +59,15 @@ def draw_rates(state: Dashboard, width: int, height: int) -> Text:
 
 def draw_latency(state: Dashboard, width: int, height: int) -> Text:
     """How fast the last requests were, and the prefix cache's hits; nothing without requests."""
-    daemon = state.daemon
-    if daemon is None:
-        return Text()
-    names = {"run": "search"}
-    first = [(names.get(one.kind, one.kind), one.first_token_s) for one in daemon.latency]
-    each = [(names.get(one.kind, one.kind), one.token_s) for one in daemon.latency if one.token_s]
+    latency = state.daemon.latency if state.daemon is not None else ()
+    named = [("search" if one.kind == "run" else one.kind, one) for one in latency]
+    first = [(name, one.first_token_s) for name, one in named]
+    each = [(name, one.token_s) for name, one in named if one.token_s]
     lines = [_draw_times("1st token", first, 1, "s", width)] if first else []
     lines += [_draw_times("Next token", each, 1000, "ms", width)] if each else []
     hits = [
         f"{name[:3]} {engine.cache_hits:.0%}"
-        for name, engine in _list_engines(daemon)
+        for name, engine in _list_engines(state.daemon)
         if engine.cache_hits is not None
     ]
     lines += [label_line("Cache hits", "  ".join(hits))] if hits else []

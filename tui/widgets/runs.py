@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
+from os.path import commonprefix
 
 from rich.text import Text
 from textual.message import Message
@@ -207,8 +208,7 @@ def _measure_shared(problems: frozenset[str]) -> Mapping[str, int]:
     """How many characters each problem has in common with the one that is most like it."""
     shared: dict[str, int] = {}
     for text, other in pairwise(sorted(problems)):
-        pairs = enumerate(zip(text, other, strict=False))
-        same = next((i for i, (a, b) in pairs if a != b), min(len(text), len(other)))
+        same = len(commonprefix((text, other)))  # noqa: RUF071 (of characters)
         shared[text] = max(same, shared.get(text, 0))
         shared[other] = same
     return shared
