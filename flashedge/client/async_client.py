@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -11,9 +11,7 @@ import httpx
 from flashedge import events
 from flashedge.client import protocol
 from flashedge.client.protocol import READ_TIMEOUT_S, Calls
-from flashedge.errors import DaemonError
 from flashedge.events import Event
-from flashedge.types import Message
 
 
 class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
@@ -41,7 +39,7 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
         last = after
         path, headers = f"/v1/runs/{run}/events", {"Last-Event-ID": str(after)}
         timeout = self._patient(READ_TIMEOUT_S)
-        async with aclosing(self._stream("GET", path, headers=headers, timeout=timeout)) as pieces:
+        async with aclosing(self.stream("GET", path, headers=headers, timeout=timeout)) as pieces:
             async for frames in pieces:
                 items: list[tuple[int, Event]] = []
                 for frame in frames:
@@ -53,37 +51,16 @@ class AsyncClient(Calls[Coroutine[Any, Any, dict[str, Any]]]):
                         return
         raise protocol.explain_missing_end(run, (await self.run(run)).get("status"))
 
-    async def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        model: str,
-        headers: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> AsyncGenerator[protocol.ChatPiece]:
-        """Stream one reply, however long it waits in the engine. `options` are fields of
-        /v1/chat/completions."""
-        body, timeout = protocol.build_chat_body(messages, model, options), self._patient(None)
-        stream = self._stream("POST", protocol.CHAT, json=body, headers=headers, timeout=timeout)
-        async with aclosing(stream) as pieces:
-            async for frames in pieces:
-                for frame in frames:
-                    if frame.data == protocol.DONE:
-                        return
-                    for piece in protocol.parse_chat_frame(frame):
-                        yield piece
-        raise DaemonError(protocol.CUT_REPLY)
-
     async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
         try:
             return protocol.parse_json_object(await self._http.request(method, path, **kwargs))
         except httpx.HTTPError as error:
             raise protocol.translate_error(error, self.base_url) from error
 
-    async def _stream(
+    async def stream(
         self, method: str, path: str, **kwargs: Any
     ) -> AsyncGenerator[list[protocol.Frame]]:
-        """The complete frames of a stream, in pieces as they arrive."""
+        """The complete frames of a stream, as they arrive. kwargs: of httpx's `stream`."""
         try:
             async with self._http.stream(method, path, **kwargs) as response:
                 if response.is_error:

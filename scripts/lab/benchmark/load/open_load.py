@@ -7,15 +7,17 @@ pair in virtual time (`virtual_load`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
+
 from flashedge import events
 from flashedge.answers.extraction import extract_answer
+from flashedge.client import protocol
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.protocol import build_headers
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RunInterrupted
 from flashedge.events import Event
 from flashedge.files.problems import FileProblem, ProblemId
@@ -108,6 +110,22 @@ BATCH_PRIORITY = 1
 """A priority above 0 means batch work."""
 
 
+async def stream_chat(
+    client: AsyncClient, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> AsyncGenerator[protocol.ChatPiece]:
+    """Stream a reply, however long it waits in the engine. Raises DaemonError when it is cut."""
+    timeout = httpx.Timeout(client.call_timeout_s, read=None)
+    stream = client.stream("POST", protocol.CHAT, json=body, headers=headers, timeout=timeout)
+    async with aclosing(stream) as batches:
+        async for frames in batches:
+            for frame in frames:
+                if frame.data == protocol.DONE:
+                    return
+                for piece in protocol.parse_chat_frame(frame):
+                    yield piece
+    raise DaemonError(protocol.CUT_REPLY)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonServer:
     """Serves programs over HTTP."""
@@ -123,7 +141,7 @@ class DaemonServer:
 
     async def serve(self, program: PlannedProgram) -> Served:
         text = self.problems[program.problem].text
-        headers = build_headers(api_key=None, name=program.client, program=None)
+        headers = protocol.build_headers(api_key=None, name=program.client, program=None)
         serve = self._serve_chat if program.kind is Kind.CHAT else self._serve_search
         return await serve(program, text, headers)
 
@@ -132,9 +150,9 @@ class DaemonServer:
     ) -> Served:
         """Stream a reply. It counts as started with its first token."""
         reply, first_s, tokens = "", None, 0
-        asked = {"model": self.model, "headers": headers, "seed": program.seed, **self.chat}
-        pieces = self.client.chat([Message(role="user", content=text)], **asked)
-        async with aclosing(pieces):
+        asked = {"seed": program.seed, **self.chat}
+        body = protocol.build_chat_body([Message(role="user", content=text)], self.model, asked)
+        async with aclosing(stream_chat(self.client, body, headers)) as pieces:
             async for piece in pieces:
                 if first_s is None and (piece.text or piece.reasoning or piece.finish):
                     first_s = asyncio.get_running_loop().time()

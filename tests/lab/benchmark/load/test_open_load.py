@@ -11,7 +11,7 @@ from flashedge.client.async_client import AsyncClient
 from flashedge.errors import DaemonError, EngineDead, QueueFull
 from flashedge.files.problems import FileProblem
 from flashedge.scheduling.programs.program import Kind
-from scripts.lab.benchmark.load.open_load import DaemonServer, Served, run_load
+from scripts.lab.benchmark.load.open_load import DaemonServer, Served, run_load, stream_chat
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.timings import End, ProgramRecord
 from scripts.lab.sim.clock import run_virtual
@@ -180,4 +180,4 @@ async def test_a_reply_that_breaks_off_is_an_error() -> None:
 
     async with AsyncClient("http://daemon", transport=httpx.MockTransport(cut)) as client:
         with pytest.raises(DaemonError, match="middle of its reply"):
-            [piece async for piece in client.chat([], model="m")]
+            [piece async for piece in stream_chat(client, {}, {})]
