@@ -66,8 +66,9 @@ OLDER_RUNS = 200
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
 
-WIDE_COLUMNS, HUGE_COLUMNS = 100, 170
-TALL_LINES = 32
+WIDE_COLUMNS, HUGE_COLUMNS, TALL_LINES = 100, 170, 32
+"""Where panels get columns, two and three, and where those in a small terminal get more lines."""
+
 _NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
 _Shown = Panel | RunList | BeamTree | EventLogPanel | ProblemPanel | SolutionPanel
 

@@ -26,6 +26,9 @@ KEPT_S = 120.0
 WINDOW_S = 3.0
 """A rate is the mean over this long, since tokens are reported in bursts."""
 
+_RECENT = 8
+"""Samples that the newest rate needs: WINDOW_S has six."""
+
 SPEEDS = (1, 4, 16)
 """Of a replay: times the run's own speed."""
 
@@ -51,7 +54,7 @@ class Rate:
     at_s: float
     tokens_per_s: float
     goodput_per_s: float
-    """What the searches keep of it. It moves when a level is decided."""
+    """What the searches keep of it. It changes only when a level is decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +69,7 @@ class Replay:
     offsets_s: tuple[float, ...]
     """When each item is due, from the start."""
     view: RunView
-    """The fold of the items that were due by now."""
+    """The fold of the items that are due by `at_s`, in seconds from the start."""
     speed: int = SPEEDS[0]
     at_s: float = 0.0
 
@@ -106,6 +109,7 @@ class Dashboard:
     follow_newest: bool = True
     """Whether the user wants a run that begins to become the chosen one."""
     wall_s: float = 0.0
+    """Unix time of the newest sample."""
     samples: tuple[TokenSample, ...] = ()
     devices: tuple[DeviceSample, ...] = ()
     """Samples of the engines' cards, else of the processor."""
@@ -156,15 +160,15 @@ class Dashboard:
     @property
     def current_rate(self) -> Rate | None:
         """The rate at the newest sample; None while that one measures nothing."""
-        rates = compute_rates(self.samples[-8:])
+        rates = compute_rates(self.samples[-_RECENT:])
         return rates[-1] if rates and rates[-1].at_s == self.samples[-1].at_s else None
 
     def run_rate(self, run: str) -> float | None:
-        rates = compute_rates(self.samples[-8:], run)
+        rates = compute_rates(self.samples[-_RECENT:], run)
         return rates[-1].tokens_per_s if rates else None
 
     def elapsed_s(self, row: RunRow) -> float | None:
-        """Seconds since the run left the queue; None while it waits."""
+        """Seconds since the run left the queue, and its total once it is over. None if unknown."""
         if not row.live:
             return row.total_s
         tree = self.trees.get(row.id)
@@ -196,8 +200,8 @@ def interrupt_run(state: Dashboard, run: str) -> Dashboard:
 def update_daemon(
     state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow], *, follow: bool = True
 ) -> Dashboard:
-    """A snapshot of the daemon. follow: a run that started since the last one becomes the chosen,
-    and one that waits only where none runs."""
+    """Take a snapshot of the daemon. follow: a run that has started since the last one becomes the
+    chosen one; a run that waits does so only if none runs."""
     known = {r.id: r.status for r in state.runs}
     ordered = tuple(
         sorted(runs, key=lambda r: (not r.live, r.status != "running", r.position or 0))
@@ -245,7 +249,7 @@ def find_runs_to_follow(state: Dashboard) -> tuple[str, ...]:
 def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard:
     """Note how many tokens the runs have at `at_s`; in a replay, the replayed run.
 
-    A run counts while it is live, and until the samples forget it, so that its last tokens are not
+    A run counts from the moment it is live, also after its end, so that its last tokens are not
     lost.
     """
     counted = {r.id for r in state.runs if r.live}
@@ -308,7 +312,9 @@ def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
 
 
 def show_replay(state: Dashboard, replay: Replay | None) -> Dashboard:
-    """Begin this replay in place of the chosen run; None ends one."""
+    """Begin this replay in place of the chosen run; None ends one, if there is one."""
+    if replay is None and state.replay is None:
+        return state  # with the rates so far
     return replace(state, replay=replay, samples=())
 
 

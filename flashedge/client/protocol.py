@@ -27,6 +27,8 @@ DONE = "[DONE]"
 """The data of the last frame of a chat's stream."""
 
 MAX_STREAMS = 64
+"""Most requests of a client at once, unless it asks for more."""
+
 READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
 _LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
 
@@ -56,8 +58,8 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
 
 
 def make_sendable(value: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON value with `�` for half surrogates, which a text cut within a character has, and a
-    command line that is not UTF-8."""
+    """The JSON value with `�` in place of each half surrogate. They come from texts that were cut
+    within a character, and from command lines that are not UTF-8."""
     sendable: dict[str, Any] = json.loads(join_surrogates(json.dumps(value, ensure_ascii=False)))
     return sendable
 
@@ -205,7 +207,7 @@ def build_run_error(failed: events.RunFailed) -> FlashEdgeError:
 
 
 def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
-    """The only place where httpx's exceptions become ours."""
+    """Our error for one of httpx. No other place translates them."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return DaemonError(f"no daemon answers at {base_url}", hint="flashedge up")
     if isinstance(error, httpx.TimeoutException):
@@ -296,9 +298,8 @@ class Calls(Generic[Reply]):
 
     def run(self, run: str, wait_s: float = 0.0) -> Reply:
         """The run's object, once it is over or after `wait_s`, at most half a minute."""
-        waiting: dict[str, Any] = {"params": {"wait_s": wait_s}}
-        waiting["timeout"] = self._patient(self.call_timeout_s + wait_s)
-        return self._json("GET", f"/v1/runs/{run}", **(waiting if wait_s else {}))
+        query, timeout = {"wait_s": wait_s} if wait_s else None, self.call_timeout_s + wait_s
+        return self._json("GET", f"/v1/runs/{run}", params=query, timeout=self._patient(timeout))
 
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
         """Start a run without following it: `{"id", "status", "position", …}`, once the pair is
@@ -317,6 +318,6 @@ class Calls(Generic[Reply]):
         return self._json("DELETE", f"/v1/runs/{run}")
 
     def score(self, body: Mapping[str, Any]) -> Reply:
-        """See /v1/score. There is no limit to the time that it takes."""
+        """Score solutions: see /v1/score. The answer may take any time."""
         sent = make_sendable(body)
         return self._json("POST", "/v1/score", json=sent, timeout=self._patient(None))

@@ -174,7 +174,7 @@ class MctsFigures:
 
 
 def paths_wanted(view: RunView) -> int | None:
-    """Paths (MCTS: rollouts) that the run aims for."""
+    """Paths (MCTS: rollouts) that the run aims for. None for a chain, which has no such number."""
     n = view.config.get("n")
     return n if isinstance(n, int) and view.config.get("strategy") != "probed_cot" else None
 

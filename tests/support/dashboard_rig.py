@@ -15,7 +15,7 @@ from flashedge.client.run_view import Numbered
 from flashedge.errors import DaemonError, NotFound, RunInterrupted
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.device import DeviceSample
-from flashedge.types import STRATEGIES, USUAL_POLICY, NodeId
+from flashedge.types import STRATEGIES, NodeId
 from tests.support.made_run import build_level, build_step
 from tests.support.paths import DATA
 
@@ -92,8 +92,8 @@ class FakeDaemon:
         self.listing = list(runs)
         self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
         self.strategies = tuple(STRATEGIES)
-        self.policy = USUAL_POLICY
-        self.boosts: list[dict[str, Any]] = []
+        self.told: dict[str, Any] = {}
+        """Further fields of its status."""
         self.down = False
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
@@ -129,8 +129,8 @@ class FakeDaemon:
             "pair": "bundled",
             "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
             "runs": counts,
-            "scheduling": {"policy": self.policy, "programs": [], "boosts": self.boosts},
             "kept_runs": len(self.listing) + self.more_kept,
+            **self.told,
         }
 
     async def models(self) -> dict[str, Any]:

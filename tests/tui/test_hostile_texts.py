@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import pkgutil
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given, settings
@@ -18,12 +20,14 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
 from textual.color import Color
+from textual.command import CommandPalette
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static, TextArea
 
 from flashedge import tui
-from flashedge.client.run_view import Numbered
+from flashedge.client.run_view import Numbered, RunView, fold
 from flashedge.errors import DaemonError, RequestError
 from flashedge.events import from_json, to_json
 from flashedge.literal import show_in_line
@@ -162,12 +166,18 @@ async def walk(texts: Sequence[str], size: tuple[int, int], folder: Path, seen: 
         await seen.look(pilot)
 
 
+async def type_in(pilot: Pilot[None], *typed: str, text: str = "") -> None:
+    """Press the keys, then paste the text."""
+    await pilot.press(*typed)
+    if text:
+        pilot.app.post_message(events.Paste(text))
+    await pilot.pause()
+
+
 async def walk_filters(pilot: Pilot[None], app: DashboardApp, text: str, seen: Seen) -> None:
     for panel in (app.query_one(RunList), app.query_one(BeamTree)):
         panel.focus()
-        await pilot.press("slash")
-        app.post_message(events.Paste(text))
-        await pilot.pause()
+        await type_in(pilot, "slash", text=text)
         await seen.look(pilot)
         panel.set_filter(text)  # whoever else sets it
         await pilot.pause()
@@ -178,21 +188,16 @@ async def walk_filters(pilot: Pilot[None], app: DashboardApp, text: str, seen: S
 async def walk_dialogs(
     pilot: Pilot[None], app: DashboardApp, text: str, folder: Path, seen: Seen
 ) -> None:
-    await pilot.press("ctrl+p")
-    app.post_message(events.Paste(text))
-    await pilot.pause()
-    await seen.look(pilot)
-    await pilot.press("escape", "escape", "question_mark")
-    assert isinstance(app.screen, Help)
-    await seen.look(pilot)
-    await pilot.press("escape", "c")
-    assert isinstance(app.screen, Confirm)
-    await seen.look(pilot)
-    await pilot.press("y", "s", "x")
-    assert isinstance(app.screen, Submit)
-    app.post_message(events.Paste(text))
-    await pilot.pause()
-    await seen.look(pilot)
+    steps: tuple[tuple[list[str], str, type[Screen[Any]]], ...] = (
+        (["ctrl+p"], text, CommandPalette),
+        (["escape", "escape", "question_mark"], "", Help),
+        (["escape", "c"], "", Confirm),
+        (["y", "s", "x"], text, Submit),
+    )
+    for keys, pasted, screen in steps:
+        await type_in(pilot, *keys, text=pasted)
+        assert isinstance(app.screen, screen)
+        await seen.look(pilot)
     await pilot.press("ctrl+s")
     await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
     await pilot.pause()
@@ -200,19 +205,14 @@ async def walk_dialogs(
     await pilot.press("escape", "e")
     assert isinstance(app.screen, AskLine)
     app.screen.query_one(Input).value = ""
-    app.post_message(events.Paste(f"{folder}/no folder/{text}"))
-    await pilot.pause()
-    await pilot.press("enter")
-    await pilot.pause()
+    await type_in(pilot, text=f"{folder}/no folder/{text}")
+    await type_in(pilot, "enter")
     app.notify(text, title=text, markup=True)
-    app.push_screen(Confirm(text))
-    await pilot.pause()
-    await seen.look(pilot)
-    await pilot.press("n")
-    app.push_screen(AskLine(text, text, text))
-    await pilot.pause()
-    await seen.look(pilot)
-    await pilot.press("escape")
+    for dialog in (Confirm(text), AskLine(text, text, text)):
+        app.push_screen(dialog)
+        await pilot.pause()
+        await seen.look(pilot)
+        await pilot.press("escape")
 
 
 def walk_alone(texts: Sequence[str], size: tuple[int, int], folder: Path, mark: str = "") -> Seen:
@@ -328,11 +328,6 @@ async def test_a_pasted_problem_is_sent_as_it_is_shown() -> None:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_an_exported_tree_is_valid(text: str, tmp_path: Path) -> None:
-    import json
-    from xml.etree import ElementTree
-
-    from flashedge.client.run_view import RunView, fold
-
     run = fold(RunView(id=RUN), poison_items(rig.stored_items(), text))
     export.write_tree(run, tmp_path / "tree.svg")
     drawn = "".join(ElementTree.parse(tmp_path / "tree.svg").getroot().itertext())

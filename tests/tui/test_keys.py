@@ -1,4 +1,4 @@
-"""Every key, pressed by a pilot, on a scripted daemon."""
+"""Every key, pressed by a pilot, on a scripted daemon, which may go away and come back."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
+from flashedge.client.follow import RetryPolicy
+from flashedge.client.run_view import CUT
+from flashedge.errors import RunInterrupted
 from flashedge.tui.app import LISTED_RUNS, OLDER_RUNS, DashboardApp
 from flashedge.tui.widgets.bars import COMMANDS, KEYS
 from flashedge.tui.widgets.beam_tree import BeamTree
@@ -25,6 +28,7 @@ from flashedge.tui.widgets.texts import StepPanel
 from tests.support import dashboard_rig as rig
 
 OVER, OTHER = "run-over", "run-other"
+KEPT = LISTED_RUNS + OLDER_RUNS + 7
 _NAMES = {"+": "plus", "?": "question_mark", "-": "minus"}
 
 
@@ -111,16 +115,16 @@ async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
 
 
 @asynccontextmanager
-async def opened_with_many(
-    kept: int,
-) -> AsyncIterator[tuple[Pilot[None], DashboardApp, rig.FakeDaemon, RunList]]:
+async def opened_with_many() -> AsyncIterator[
+    tuple[Pilot[None], DashboardApp, rig.FakeDaemon, RunList]
+]:
     rows = [
         rig.summary(f"run-{i:03}", "finished", problem=f"Problem {i}.", created_at=97.0 - i)
-        for i in range(kept)
+        for i in range(KEPT)
     ]
     daemon = rig.FakeDaemon(*rows)
     daemon.more_kept = 0
-    app = rig.dashboard(daemon, rig.Clock())
+    app = rig.dashboard(daemon)
     async with app.run_test(size=(120, 40)) as pilot:
         runs = app.query_one(RunList)
         await until(pilot, lambda: runs.count)
@@ -128,34 +132,32 @@ async def opened_with_many(
 
 
 async def test_the_end_of_the_list_brings_older_runs() -> None:
-    kept = LISTED_RUNS + OLDER_RUNS + 7
-    async with opened_with_many(kept) as (pilot, app, daemon, runs):
-        assert runs.border_title == f"Runs · {LISTED_RUNS} of {kept}"
+    async with opened_with_many() as (pilot, app, daemon, runs):
+        assert runs.border_title == f"Runs · {LISTED_RUNS} of {KEPT}"
         assert daemon.pages == []
         await pilot.press("end")
         await until(pilot, lambda: runs.count == LISTED_RUNS + OLDER_RUNS)
         assert app.state.chosen == f"run-{LISTED_RUNS - 1:03}", "the cursor stays on its run"
         await pilot.press("down", "end")
-        await until(pilot, lambda: runs.count == kept)
+        await until(pilot, lambda: runs.count == KEPT)
         await pilot.press("end", "down")
         await pilot.pause(0.2)
-        assert runs.items[runs.cursor].id == app.state.chosen == f"run-{kept - 1:03}"
-        assert runs.border_title == f"Runs · {kept}"
+        assert runs.items[runs.cursor].id == app.state.chosen == f"run-{KEPT - 1:03}"
+        assert runs.border_title == f"Runs · {KEPT}"
         assert len(daemon.pages) == 2, "a page is asked for once, and none behind the last"
 
 
 async def test_a_filter_looks_through_all_runs() -> None:
-    kept = LISTED_RUNS + OLDER_RUNS + 7
-    async with opened_with_many(kept) as (pilot, app, daemon, runs):
+    async with opened_with_many() as (pilot, app, daemon, runs):
         daemon.may_page.clear()
-        await pilot.press("slash", *f"problem {kept - 1}.")
+        await pilot.press("slash", *f"problem {KEPT - 1}.")
         await until(pilot, lambda: daemon.pages)
-        assert (runs.count, runs.border_title) == (0, f"Runs · 0 of {kept} · /problem {kept - 1}.")
+        assert (runs.count, runs.border_title) == (0, f"Runs · 0 of {KEPT} · /problem {KEPT - 1}.")
         daemon.may_page.set()
         await until(pilot, lambda: runs.count == 1)
-        assert runs.items[0].id == f"run-{kept - 1:03}"
-        assert runs.border_title == f"Runs · 1 of {kept} · /problem {kept - 1}."
-        await until(pilot, lambda: app.state.chosen == f"run-{kept - 1:03}")
+        assert runs.items[0].id == f"run-{KEPT - 1:03}"
+        assert runs.border_title == f"Runs · 1 of {KEPT} · /problem {KEPT - 1}."
+        await until(pilot, lambda: app.state.chosen == f"run-{KEPT - 1:03}")
         assert len(daemon.pages) == 2
 
 
@@ -209,9 +211,7 @@ async def test_a_run_that_goes_on_is_cancelled_and_not_replayed() -> None:
 
 async def test_submit() -> None:
     async with opened() as (pilot, app, daemon, _):
-        await pilot.press("s")
-        assert isinstance(app.screen, Submit)
-        await pilot.press("ctrl+s")
+        await pilot.press("s", "ctrl+s")
         assert isinstance(app.screen, Submit), "an empty problem is not sent"
         await pilot.press(*"2+2?", "tab", "x", "ctrl+s")
         assert isinstance(app.screen, Submit), "beam-16x is no search"
@@ -220,13 +220,7 @@ async def test_submit() -> None:
         await until(pilot, lambda: daemon.submitted)
         assert daemon.submitted == [{"problem": "2+2?", "strategy": "beam", "n": 4}]
         await until(pilot, lambda: app.state.chosen == "run-new1")
-        await pilot.press("s", "escape")
-        assert len(daemon.submitted) == 1
-
-
-async def test_submit_sends_every_field() -> None:
-    async with opened() as (pilot, app, daemon, _):
-        await pilot.press("s", *"2+2?", "tab", "tab", "tab", "x")
+        await pilot.press("s", "escape", "s", *"2+2?", "tab", "tab", "tab", "x")
         names = [str(name.render()) for name in app.screen.query(".field-name")]
         assert names == ["Problem", "Search", "Seed", "Time limit", "Pair"]
         assert app.screen.query_one("#pair", Input).placeholder == "bundled"
@@ -235,9 +229,9 @@ async def test_submit_sends_every_field() -> None:
         app.screen.query_one("#seed").focus()
         await pilot.press("backspace", "7", "tab", *"2.5", "tab", *"mine")
         await pilot.click("#send")
-        await until(pilot, lambda: daemon.submitted)
-        sent = {"problem": "2+2?", "strategy": "beam", "n": 16}
-        assert daemon.submitted == [{**sent, "seed": 7, "deadline_s": 2.5, "pair": "mine"}]
+        await until(pilot, lambda: len(daemon.submitted) > 1)
+        more = {"n": 16, "seed": 7, "deadline_s": 2.5, "pair": "mine"}
+        assert daemon.submitted[1:] == [{"problem": "2+2?", "strategy": "beam", **more}]
 
 
 @pytest.mark.parametrize(
@@ -253,18 +247,6 @@ async def test_submit_sends_every_field() -> None:
 def test_a_draft_says_what_is_wrong(draft: Draft, wrong: str) -> None:
     with pytest.raises(ValueError, match=re.escape(wrong)):
         draft.build_body()
-
-
-async def test_the_dialog_offers_what_the_daemon_serves() -> None:
-    async with opened() as (pilot, app, daemon, _):
-        daemon.strategies = ("beam", "mine")
-        daemon.go(down=True)
-        await until(pilot, lambda: app.state.lost)
-        daemon.go(down=False)
-        await until(pilot, lambda: app.state.strategies == ("beam", "mine"))
-        await pilot.press("s", *"2+2?", "tab", "tab", "end", "enter", "enter")
-        await until(pilot, lambda: daemon.submitted)
-        assert daemon.submitted == [{"problem": "2+2?", "strategy": "mine", "n": 16}]
 
 
 async def test_keys_typed_ahead_go_where_they_belong() -> None:
@@ -312,7 +294,7 @@ async def test_the_palette_does_what_a_key_does() -> None:
         await until(pilot, lambda: not tree.shows_dropped)
 
 
-async def test_an_unknown_strategy_keeps_the_text_and_lists_the_known_ones() -> None:
+async def test_the_dialog_offers_what_the_daemon_serves_and_keeps_a_refused_text() -> None:
     async with opened() as (pilot, app, daemon, _):
         await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
         await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
@@ -323,6 +305,14 @@ async def test_an_unknown_strategy_keeps_the_text_and_lists_the_known_ones() -> 
         await pilot.press("tab", "down", "enter", "enter")
         await until(pilot, lambda: daemon.submitted)
         assert daemon.submitted == [{"problem": "2+2?", "strategy": "best_of_n", "n": 16}]
+        daemon.strategies = ("beam", "mine")  # another daemon, which serves a program of its own
+        daemon.go(down=True)
+        await until(pilot, lambda: app.state.lost)
+        daemon.go(down=False)
+        await until(pilot, lambda: app.state.strategies == ("beam", "mine"))
+        await pilot.press("s", *"2+2?", "tab", "tab", "end", "enter", "enter")
+        await until(pilot, lambda: len(daemon.submitted) > 1)
+        assert daemon.submitted[1] == {"problem": "2+2?", "strategy": "mine", "n": 16}
 
 
 async def test_a_replay_at_every_speed() -> None:
@@ -409,7 +399,7 @@ async def test_events_are_filtered_by_category() -> None:
         assert "level 1: 16 scores, best 0.95, mean 0.95" in drawn
 
 
-async def test_moving_collapsing_and_hiding() -> None:
+async def test_moving_collapsing_hiding_and_choosing_by_key_and_by_click() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)
         tree.focus()
@@ -427,12 +417,8 @@ async def test_moving_collapsing_and_hiding() -> None:
         assert tree.count < before
         await pilot.press("p")
         assert tree.count == before
-
-
-async def test_a_run_is_chosen_by_key_and_by_click() -> None:
-    async with opened() as (pilot, app, _, _):
+        app.query_one(RunList).focus()
         await pilot.press("down")
-        assert app.state.chosen == OTHER
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
         await pilot.click(RunList, offset=(5, 1))
         await pilot.pause()
@@ -447,3 +433,77 @@ async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
         await pilot.pause(0.2)
         assert (log.display, step.display) == (True, False)
         assert log.count == 163
+
+
+# ---------------------------------------------------------------- a daemon that goes away
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.tui.app.RETRIES", RetryPolicy(first_s=0.05, longest_s=0.2))
+
+
+async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
+    items = rig.live_items()
+    daemon = rig.FakeDaemon(rig.summary(OVER, "running"))
+    daemon.send(OVER, items[:100])
+    app = rig.dashboard(daemon)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.trees.get(OVER) and app.state.trees[OVER].seq > 50)
+        bar, before = app.query_one("#status"), app.state.trees[OVER]
+        daemon.go(down=True)
+        await until(pilot, lambda: app.state.lost)
+        await until(pilot, lambda: "daemon lost" in str(bar.render()))
+        assert "flashedge up" in str(bar.render()) or "no daemon" in str(bar.render())
+        assert app.state.trees[OVER] == before, "everything received before stays"
+        daemon.logs[OVER].extend(items[100:])  # it went on meanwhile
+        daemon.listing[0]["status"] = "finished"
+        daemon.go(down=False)
+        await until(pilot, lambda: app.state.daemon)
+        await until(pilot, lambda: app.state.trees[OVER].over)
+        assert app.state.trees[OVER].tokens == 2572
+        assert daemon.asked_after[-1] == before.seq
+
+
+async def test_the_dashboard_waits_for_a_daemon() -> None:
+    daemon = rig.FakeDaemon()
+    daemon.go(down=True)
+    app = rig.dashboard(daemon)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.lost)
+        await pilot.press("c", "r", "e", "f", "p", "down", "b")
+        daemon.go(down=False)
+        await until(pilot, lambda: app.state.daemon)
+
+
+async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
+    items = rig.live_items()[:100]
+
+    class Broken(rig.FakeDaemon):
+        async def events(self, run, after=0):  # type: ignore[no-untyped-def]
+            yield tuple(items)
+            raise RunInterrupted("it has no end")
+
+    daemon = Broken(rig.summary(OVER, "interrupted"))
+    app = rig.dashboard(daemon)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.trees.get(OVER) and app.state.trees[OVER].over)
+        run = app.state.trees[OVER]
+        assert run.state == "interrupted"
+        assert "generating" not in {n.status for n in run.nodes.values()}
+        assert CUT in {n.status for n in run.nodes.values()}
+        tree = app.query_one(BeamTree)
+        await until(pilot, lambda: tree.count)
+        assert any("cut before its end" in str(tree.line(i, 80)) for i in range(tree.count))
+        await pilot.press("r")
+        await until(pilot, lambda: app.state.replay is not None)
+
+
+async def test_a_removed_run_is_reported_once() -> None:
+    daemon = rig.FakeDaemon(rig.summary(OVER, "finished"))
+    del daemon.logs[OVER]
+    app = rig.dashboard(daemon)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.trees.get(OVER))
+        await pilot.pause(0.3)
+        assert len(app._notifications) == 1

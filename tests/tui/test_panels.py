@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -68,45 +69,46 @@ async def show_each_size(pilot: Pilot[None], app: DashboardApp) -> AsyncIterator
         yield size[0]
 
 
-async def test_no_warning_is_cut() -> None:
-    items = rig.end_with(trusted=False, unboxed=True, cut_by="deadline")
-    async with watching(items, SIZES[0]) as (pilot, app):
+LONG = " ".join(f"word {i}" for i in range(400))
+ERROR = "the generator ran out of memory while it computed a batch of 16 requests, and again"
+STOPPED = "The run was stopped early by its deadline."
+
+
+@pytest.mark.parametrize(
+    ("items", "status", "parts"),
+    [
+        (
+            rig.end_with(trusted=False, unboxed=True, cut_by="deadline"),
+            "finished",
+            ("Answer", describe_distrust(0.7462), describe_unboxed(), STOPPED),
+        ),
+        (
+            rig.end_with(answer=LONG, unlikely=True, votes=[]),
+            "finished",
+            ("Answer", "word 0 word 1", "…", describe_unlikely()),
+        ),
+        (
+            [*rig.live_items()[:100], (101, RunFailed(error=ERROR, code="engine_dead"))],
+            "failed",
+            (f"! failed: {ERROR}",),
+        ),
+        (rig.live_items()[:60], "running", ("Answer none yet",)),
+    ],
+    ids=["warnings", "a long answer", "a failure", "no answer yet"],
+)
+async def test_an_answer_and_its_warnings_are_not_cut(
+    items: list[rig.Numbered], status: str, parts: tuple[str, ...]
+) -> None:
+    says = re.compile(".*".join(map(re.escape, parts)) + "[ ─]*")  # and a frame
+    async with watching(items, SIZES[0], status) as (pilot, app):
         async for _ in show_each_size(pilot, app):
-            shown = read(app, "#answer")
-            assert shown.startswith("Answer")
-            assert describe_distrust(0.7462) in shown
-            assert describe_unboxed() in shown
-            assert "The run was stopped early by its deadline." in shown
-
-
-async def test_a_long_answer_leaves_room_for_its_warning() -> None:
-    answer = " ".join(f"word {i}" for i in range(400))
-    items = rig.end_with(answer=answer, unlikely=True, votes=[])
-    async with watching(items, SIZES[0]) as (pilot, app):
-        async for _ in show_each_size(pilot, app):
-            shown = read(app, "#answer")
-            assert "word 0 word 1" in shown
-            assert "…" in shown
-            assert shown.endswith(describe_unlikely())
-
-
-async def test_a_failure_is_the_answer() -> None:
-    items = rig.live_items()[:100]
-    error = "the generator ran out of memory while it computed a batch of 16 requests, and again"
-    items.append((items[-1][0] + 1, RunFailed(error=error, code="engine_dead", hint=None)))
-    async with watching(items, SIZES[0], "failed") as (pilot, app):
-        async for _ in show_each_size(pilot, app):
-            assert f"! failed: {error}" in read(app, "#answer")
+            await until(pilot, lambda: says.fullmatch(read(app, "#answer")))
 
 
 async def test_an_engine_that_is_unwell_comes_first() -> None:
-    class Unwell(rig.FakeDaemon):
-        async def status(self) -> dict[str, Any]:
-            why = "the verifier died of a CUDA error in a step of 4,096 tokens"
-            detail = f"{why}; it is restarted in 8 s"
-            return {**await super().status(), "state": "degraded", "detail": detail}
-
-    async with watching(rig.stored_items(), SIZES[0], daemon=Unwell()) as (pilot, app):
+    daemon, why = rig.FakeDaemon(), "the verifier died of a CUDA error in a step of 4,096 tokens"
+    daemon.told = {"state": "degraded", "detail": f"{why}; it is restarted in 8 s"}
+    async with watching(rig.stored_items(), SIZES[0], daemon=daemon) as (pilot, app):
         async for _ in show_each_size(pilot, app):
             shown = read(app, "#status")
             assert "4,096 tokens; it is restarted in 8 s" in shown
@@ -149,8 +151,6 @@ async def test_a_long_problem_is_scrolled() -> None:
 async def test_a_run_under_way_has_a_best_answer_so_far() -> None:
     daemon = rig.FakeDaemon()
     async with watching(rig.live_items()[:60], SIZES[0], "running", daemon=daemon) as (pilot, app):
-        async for _ in show_each_size(pilot, app):
-            assert read(app, "#answer") == "Answer none yet"
         daemon.send(RUN, rig.live_items()[60:262])
         await until(pilot, lambda: "Best so far" in read(app))
         async for _ in show_each_size(pilot, app):
@@ -198,20 +198,19 @@ async def test_a_question_is_withdrawn_when_its_run_ends() -> None:
         assert daemon.cancelled == []
 
 
-class UsedMemory(rig.FakeDaemon):
-    blocks = (2000, 1)
-
-    async def status(self) -> dict[str, Any]:
-        generator, verifier = rig.engine(self.blocks[0], 2047), rig.engine(self.blocks[1], 1023)
-        return {**await super().status(), "engines": {"generator": generator, "verifier": verifier}}
+def use_memory(daemon: rig.FakeDaemon, generator: int, verifier: int) -> None:
+    """Set the used blocks of 2,047 and 1,023."""
+    engines = {"generator": rig.engine(generator, 2047), "verifier": rig.engine(verifier, 1023)}
+    daemon.told["engines"] = engines
 
 
 async def test_kv_memory_takes_a_line_when_it_is_full_and_idle_engines_share_one() -> None:
-    daemon = UsedMemory()
+    daemon = rig.FakeDaemon()
+    use_memory(daemon, 2000, 1)
     async with watching(rig.stored_items(), (80, 24), daemon=daemon) as (pilot, app):
         assert read(app, "#memory").startswith("KV gen")
         assert "98%" in read(app, "#memory")
-        daemon.blocks = (0, 0)
+        use_memory(daemon, 0, 0)
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: read(app, "#memory") == "KV gen 0% ver 0% split 67:33")
 
@@ -288,20 +287,16 @@ async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None
         assert app.theme == "nord"
 
 
-class BusyDaemon(rig.FakeDaemon):
-    async def status(self) -> dict[str, Any]:
-        told = await super().status()
-        told["engines"]["generator"]["view"]["cache_hits"] = 0.84
-        first, each = {"p50": 0.12, "p90": 0.4}, {"p50": 0.008, "p90": 0.015}
-        found = {"requests": 9, "first_token_s": first, "token_s": each}
-        told["latency"] = {"chat": found, "run": {**found, "requests": 3}}
-        user = {"card": 0, "pid": 7, "name": "ollama", "memory_bytes": 3 << 30}
-        told["pairs"] = {"bundled": {"card_users": [user]}}
-        return told
-
-
 async def test_the_machine_says_how_fast_requests_were() -> None:
-    async with watching(rig.stored_items(), SIZES[0], daemon=BusyDaemon()) as (pilot, app):
+    daemon = rig.FakeDaemon()
+    use_memory(daemon, 900, 120)
+    daemon.told["engines"]["generator"]["view"]["cache_hits"] = 0.84
+    first, each = {"p50": 0.12, "p90": 0.4}, {"p50": 0.008, "p90": 0.015}
+    found = {"requests": 9, "first_token_s": first, "token_s": each}
+    user = {"card": 0, "pid": 7, "name": "ollama", "memory_bytes": 3 << 30}
+    daemon.told["latency"] = {"chat": found, "run": {**found, "requests": 3}}
+    daemon.told["pairs"] = {"bundled": {"card_users": [user]}}
+    async with watching(rig.stored_items(), SIZES[0], daemon=daemon) as (pilot, app):
         async for columns in show_each_size(pilot, app):
             is_small = columns == 80
             words = ("Certainty",) if is_small else ("Cache hits", "Held by")

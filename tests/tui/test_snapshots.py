@@ -3,7 +3,8 @@ look at the pictures first."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -36,10 +37,11 @@ def scene(status: str) -> rig.FakeDaemon:
     )
 
 
-async def settled(pilot: Pilot[None]) -> None:
+Then = Callable[[Pilot[None], DashboardApp], Awaitable[object]]
+
+
+async def settle(pilot: Pilot[None], app: DashboardApp) -> None:
     """Follow once more from the top, so that the way there doesn't show."""
-    app = pilot.app
-    assert isinstance(app, DashboardApp)
     for _ in range(3):  # panels grow with what they say, and the tree has the rest
         app.tick()
         await pilot.pause(0.1)
@@ -53,33 +55,10 @@ async def settled(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
-async def sampled(pilot: Pilot[None], seconds: float) -> None:
-    app = pilot.app
-    assert isinstance(app, DashboardApp)
-    assert isinstance(app._clock, rig.Clock)
+async def sample(pilot: Pilot[None], app: DashboardApp, seconds: float) -> None:
     seen = len(app.state.samples)
     app._clock.now += seconds
     await until(pilot, lambda: len(app.state.samples) > seen)
-
-
-async def grown(
-    pilot: Pilot[None],
-    daemon: rig.FakeDaemon,
-    run: str,
-    items: list[rig.Numbered],
-    ends: Iterable[int],
-) -> None:
-    app = pilot.app
-    assert isinstance(app, DashboardApp)
-    start = 0
-    for end in ends:
-        daemon.send(run, items[start:end])
-        start, whole = end, fold(RunView(id=run), items[:end])
-        await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
-        await sampled(pilot, 1.0)
-
-
-Then = Callable[[Pilot[None], DashboardApp], Awaitable[object]]
 
 
 def picture(
@@ -88,26 +67,29 @@ def picture(
     daemon: rig.FakeDaemon,
     run: str = RUN,
     *,
-    items: list[rig.Numbered] | None = None,
+    items: Sequence[rig.Numbered] = (),
     ends: Iterable[int] = (),
     then: Then | None = None,
-    before: Callable[[DashboardApp], object] = lambda app: None,
-    settle: Callable[[Pilot[None]], Awaitable[object]] = settled,
+    theme: str | None = None,
+    settle: Then = settle,
 ) -> bool:
     """Whether the picture is as before, of a run with `items` up to each end, or of one that is
     over."""
     app = rig.dashboard(daemon, rig.Clock())
 
     async def play(pilot: Pilot[None]) -> None:
-        before(app)
+        app.theme = theme or app.theme
         await until(pilot, lambda: app.state.devices and app.state.chosen == run)
-        if items is not None:
-            await grown(pilot, daemon, run, items, ends)
-        else:
+        for start, end in pairwise((0, *ends)):
+            daemon.send(run, items[start:end])
+            whole = fold(RunView(id=run), items[:end])
+            await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
+            await sample(pilot, app, 1.0)
+        if not items:
             await until(pilot, lambda: app.state.trees.get(run) and app.state.trees[run].over)
         if then is not None:
             await then(pilot, app)
-        await settle(pilot)
+        await settle(pilot, app)
 
     return bool(compare(app, terminal_size=size, run_before=play))
 
@@ -129,14 +111,8 @@ def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
 
 
 def test_a_light_theme(snap_compare: Any) -> None:
-    def lighten(app: DashboardApp) -> None:
-        app.theme = "textual-light"
-
-    daemon, size = scene("running"), (120, 40)
-    shown = picture(
-        snap_compare, size, daemon, items=rig.live_items(), ends=BEAM_ENDS, before=lighten
-    )
-    assert shown
+    live = {"items": rig.live_items(), "ends": BEAM_ENDS}
+    assert picture(snap_compare, (120, 40), scene("running"), **live, theme="textual-light")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -150,7 +126,8 @@ def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
 def test_a_boosted_run(snap_compare: Any, size: tuple[int, int]) -> None:
     run, items = "run-f8a7df324c10", rig.live_items(rig.BOOST)
     daemon = rig.FakeDaemon(rig.summary(run, "running", rig.BOOST), rig.summary(PAST, "finished"))
-    daemon.boosts = [{"pair": "bundled", "budget": 7, "reason": "", "runs": {run: 3, PAST: 4}}]
+    boosts = [{"pair": "bundled", "budget": 7, "reason": "", "runs": {run: 3, PAST: 4}}]
+    daemon.told = {"scheduling": {"boosts": boosts}}
     assert picture(snap_compare, size, daemon, run, items=items, ends=quarters(items, 2))
 
 
@@ -169,7 +146,7 @@ def test_a_queue(snap_compare: Any, size: tuple[int, int]) -> None:
         for place, start_s in ((3, None), (1, 21.0), (0, 9.4), (2, 95.0))
     ]
     daemon = rig.FakeDaemon(*waiting, rig.summary(RUN, "running", **PREDICTED))
-    daemon.policy = "fair_finish"
+    daemon.told = {"scheduling": {"policy": "fair_finish"}}
 
     async def choose(pilot: Pilot[None], app: DashboardApp) -> None:
         await pilot.press("down")
@@ -201,28 +178,28 @@ def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.press("r")
         await until(pilot, lambda: app.state.replay is not None)
         for _ in range(4):
-            await sampled(pilot, 0.7)
+            await sample(pilot, app, 0.7)
 
     assert picture(snap_compare, size, over(rig.stored_items()), then=replay)
 
 
 def test_the_submit_dialog(snap_compare: Any) -> None:
-    async def refuse(pilot: Pilot[None]) -> None:
-        await settled(pilot)
+    async def refuse(pilot: Pilot[None], app: DashboardApp) -> None:
+        await settle(pilot, app)
         await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
-        await until(pilot, lambda: isinstance(pilot.app.screen, Submit) and pilot.app.screen._error)
-        pilot.app.screen.query_one("#search", Input).cursor_blink = False
+        await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
+        app.screen.query_one("#search", Input).cursor_blink = False
         await pilot.pause()
 
     assert picture(snap_compare, (80, 24), over(rig.stored_items()), settle=refuse)
 
 
 def test_the_commands(snap_compare: Any) -> None:
-    async def open_palette(pilot: Pilot[None]) -> None:
-        await settled(pilot)
+    async def open_palette(pilot: Pilot[None], app: DashboardApp) -> None:
+        await settle(pilot, app)
         await pilot.press("ctrl+p")
-        await until(pilot, lambda: pilot.app.screen.query_one(CommandList).option_count)
-        pilot.app.screen.query_one(Input).cursor_blink = False
+        await until(pilot, lambda: app.screen.query_one(CommandList).option_count)
+        app.screen.query_one(Input).cursor_blink = False
         await pilot.pause()
 
     assert picture(snap_compare, (120, 40), over(rig.stored_items()), settle=open_palette)

@@ -24,10 +24,10 @@ from flashedge.tui.state import Dashboard
 from flashedge.tui.widgets.panel import Panel, dim_line, label_line, stack_lines, wrap_parts
 
 _AXIS = 5
+"""Cells of a chart's labels and axis."""
+
 EXIT = "▼"
 THRESHOLD = "┄"
-
-
 TITLE = "Progress"
 
 
@@ -43,7 +43,7 @@ class CertaintyPanel(Panel):
             self.retitle(TITLE)
             return dim_line(TITLE if height < 2 else "", "no run")
         known = _known_points(run)
-        if height < 5 or width < 24:
+        if height < 5 or width < 24:  # no room for a chart
             return _draw_line(state, run, width)
         progress = [Text(part, style="bold") for part in _list_progress(state, run)]
         head = wrap_parts(progress, width, " · ")

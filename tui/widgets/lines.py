@@ -54,9 +54,11 @@ class LineList(LiteralTitles, ScrollView, can_focus=True):
 
     @property
     def is_marked(self) -> bool:
+        """Whether the line of the cursor has a mark."""
         return True
 
     def line(self, index: int, width: int) -> Text:
+        """Draw the line of `items[index]` in `width` cells."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ drawing

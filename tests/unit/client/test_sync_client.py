@@ -9,15 +9,18 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashedge import errors, events
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
-from flashedge.client.protocol import build_run_error
+from flashedge.client.protocol import Frame, FrameReader, build_run_error, make_sendable
 from flashedge.client.sync_client import Client, Queued
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 from flashedge.types import Message
 from tests.support.fake_daemon import FakeDaemon
+from tests.support.hostile import acting_texts
 from tests.support.story import RESULT, STORY
 
 
@@ -26,7 +29,10 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "ATTENDED", RetryPolicy(first_s=0.0, max_retries=3))
 
 
-def client(daemon: httpx.BaseTransport) -> Client:
+def client(daemon: httpx.BaseTransport | httpx.Response) -> Client:
+    """A client of this daemon, or of one that answers this to everything."""
+    if isinstance(daemon, httpx.Response):
+        return client(httpx.MockTransport(lambda request: daemon))
     return Client("http://daemon", api_key="sesame", transport=daemon)
 
 
@@ -95,8 +101,7 @@ def test_closing_the_stream_closes_the_connection() -> None:
         def close(self) -> None:
             closed.append(True)
 
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, stream=Watched()))
-    with client(answer) as c:
+    with client(httpx.Response(200, stream=Watched())) as c:
         stream = c.solve({"problem": "p"})
         assert next(stream) == (0, Queued(id="run-1", position=3))
         stream.close()  # type: ignore[attr-defined]
@@ -106,8 +111,7 @@ def test_closing_the_stream_closes_the_connection() -> None:
 @pytest.mark.parametrize("data", ["{", "[]", '{"type": "NoSuchEvent"}', '{"type": "RunFinished"}'])
 def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
     body = f'event: queued\ndata: {{"id": "r", "position": 0}}\n\ndata: {data}\n\n'.encode()
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
-    with client(answer) as c, pytest.raises(DaemonError):
+    with client(httpx.Response(200, content=body)) as c, pytest.raises(DaemonError):
         list(c.solve({"problem": "p"}))
 
 
@@ -117,8 +121,7 @@ def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
 @pytest.mark.parametrize("kind", errors.list_error_types(), ids=lambda k: k.__name__)
 def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
     reply = make_reply(kind.code, kind.http_status, param="n", hint="do this")
-    daemon = FakeDaemon(errors={"POST /v1/solve": reply})
-    with client(daemon) as c, pytest.raises(FlashEdgeError, match="as described") as e:
+    with client(reply) as c, pytest.raises(FlashEdgeError, match="as described") as e:
         list(c.solve({"problem": "p"}))
     assert type(e.value) is kind
     assert e.value.hint == "do this"
@@ -143,20 +146,21 @@ def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
 def test_answers_out_of_the_ordinary(
     response: httpx.Response, kind: type[FlashEdgeError], said: str
 ) -> None:
-    daemon = FakeDaemon(errors={"GET /v1/runs/run-1": response})
-    with client(daemon) as c, pytest.raises(kind, match=said) as e:
+    with client(response) as c, pytest.raises(kind, match=said) as e:
         c.run("run-1")
     if response.status_code == 401:
         assert "FLASHEDGE_API_KEY" in (e.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    "error", [e for e in vars(httpx).values() if isinstance(e, type) and issubclass(e, Exception)]
+    "error",
+    [
+        e
+        for e in vars(httpx).values()
+        if isinstance(e, type) and issubclass(e, httpx.TransportError)
+    ],
 )
 def test_every_exception_of_the_transport_is_translated(error: type[Exception]) -> None:
-    if not issubclass(error, httpx.TransportError):
-        return
-
     def answer(request: httpx.Request) -> httpx.Response:
         raise error("x")
 
@@ -174,7 +178,7 @@ def test_nobody_listens() -> None:
 
 @pytest.mark.parametrize("body", ["<html>hello</html>", "[]", '{"ok": true}'])
 def test_somebody_else_on_the_port(body: str) -> None:
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
+    answer = httpx.Response(200, text=body)
     with client(answer) as c, pytest.raises(DaemonError, match="other than FlashEdge"):
         c.health()
 
@@ -227,3 +231,46 @@ def test_the_client_brings_nothing_of_the_daemons() -> None:
         " print([m for m in bad if m in sys.modules])"
     )
     assert run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# ---------------------------------------------------------------- what goes over the wire
+
+values = st.recursive(
+    acting_texts | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False),
+    lambda parts: st.lists(parts, max_size=3) | st.dictionaries(acting_texts, parts, max_size=3),
+)
+
+
+@given(values)
+def test_a_body_can_be_encoded(value: object) -> None:
+    json.dumps(make_sendable(value), ensure_ascii=False).encode()
+
+
+@given(st.dictionaries(st.text(), st.lists(st.text() | st.integers())))
+def test_valid_unicode_is_sent_as_it_is(value: object) -> None:
+    assert make_sendable(value) == value
+
+
+def test_half_surrogates_are_marked() -> None:
+    body = {"problem": "caf\udce9", "messages": ({"content": "ok \ud83d"},), "n": 2}
+    assert make_sendable(body) == {"problem": "caf�", "messages": [{"content": "ok �"}], "n": 2}
+
+
+def test_the_codes_of_errors_are_distinct() -> None:
+    codes = [kind.code for kind in errors.list_error_types()]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
+    text = (
+        ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\ndata:x\n\nid: 9\n\ndata: unfinished"
+    )
+    raw = text.replace("\n", end).encode()
+    reader = FrameReader()
+    got = [frame for i in range(0, len(raw), size) for frame in reader.read(raw[i : i + size])]
+    assert got == [
+        Frame(event="a", data="{\n é\u2028}", id="4"),
+        Frame(event="message", data="x", id=None),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from flashedge import events
 from flashedge.client.run_figures import (
@@ -22,7 +25,7 @@ from flashedge.client.run_figures import (
     rollout_values,
     vote_shares,
 )
-from flashedge.client.run_view import CUT, LOG_LINES, ROOT, RunView, fold, interrupt
+from flashedge.client.run_view import CUT, LOG_LINES, ROOT, Numbered, RunView, fold, interrupt
 from flashedge.client.tree_lines import MAX_LEAD, tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.strategies.mcts import logprob_priors
@@ -61,6 +64,10 @@ def step(node: int, tokens: int, text: str = "a step\n\n") -> events.StepComplet
     return build_step(node, text, tokens=tokens)
 
 
+def mark(status: str, *nodes: int) -> events.NodesMarked:
+    return events.NodesMarked(status=status, nodes=tuple(map(NodeId, nodes)))
+
+
 # ---------------------------------------------------------------- one run
 
 
@@ -86,38 +93,35 @@ def test_progress_stands_apart_from_committed_tokens() -> None:
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (0, 10, {1: 4, 2: 6})
     run = fold(run, [(2, step(1, 5))])
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (5, 11, {2: 6})
-    run = fold(run, [(3, events.NodesMarked(status="cancelled", nodes=(NodeId(2),)))])
+    run = fold(run, [(3, mark("cancelled", 2))])
     assert run.all_tokens == 5
 
 
 def test_a_cancelled_node_loses_what_it_had() -> None:
-    run = grown(step(1, 5), score(1, 0.5))
-    run = fold(run, [(9, events.NodesMarked(status="cancelled", nodes=(NodeId(1),)))])
-    node = run.nodes[NodeId(1)]
-    assert (run.tokens, node.tokens, node.text, node.score) == (0, 0, "", None)
-    assert (node.status, node.parent) == ("cancelled", ROOT)
+    ended = replace(step(1, 5), answer="7", finish="stop", logprobs=(-1.0,))
+    run = grown(ended, score(1, 0.5), mark("cancelled", 1))
+    assert run.nodes[NodeId(1)] == replace(grown().nodes[NodeId(1)], status="cancelled")
+    assert run.tokens == 0
 
 
 def test_events_of_the_past_and_of_unknown_nodes_change_no_tree() -> None:
     run = grown(step(1, 5), score(1, 0.5))
     assert fold(run, [(2, step(1, 9)), (3, step(1, 9))]) == run
     assert fold(run, [(1, events.Progress(tokens=((NodeId(2), 3),)))]) == run
-    marked = events.NodesMarked(status="pruned", nodes=(NodeId(9),))
-    after = fold(run, [(4, step(77, 5)), (5, marked)])
+    after = fold(run, [(4, step(77, 5)), (5, mark("pruned", 9))])
     assert (after.nodes, after.tokens) == (run.nodes, 5)
 
 
 def test_goodput_counts_what_the_search_keeps() -> None:
-    run = grown(step(1, 5), step(2, 7), events.NodesMarked(status="active", nodes=(NodeId(1),)))
+    run = grown(step(1, 5), step(2, 7), mark("active", 1))
     assert (run.tokens, run.kept_tokens) == (12, 5)
-    run = fold(run, [(5, events.NodesMarked(status="pruned", nodes=(NodeId(1),)))])
+    run = fold(run, [(5, mark("pruned", 1))])
     assert run.kept_tokens == 0
 
 
 def test_the_best_path_while_a_run_goes_on() -> None:
-    scored = (score(1, 0.2), score(2, 0.9))
-    marked = events.NodesMarked(status="active", nodes=(NodeId(1), NodeId(2)))
-    assert grown(step(1, 5), step(2, 5), *scored, marked).best == 2
+    scored = step(1, 5), step(2, 5), score(1, 0.2), score(2, 0.9)
+    assert grown(*scored, mark("active", 1, 2)).best == 2
     assert grown().best is None
 
 
@@ -157,6 +161,60 @@ def test_an_interrupted_run_cuts_what_was_growing_and_a_restart_is_noted() -> No
     assert {n.id: n.status for n in run.nodes.values() if n.id != ROOT} == {1: "generated", 2: CUT}
     run = grown(events.EngineRestarted(engine="verifier", waited_s=2.04))
     assert run.note == "the verifier engine died and was restarted in 2.0 s"
+
+
+# ---------------------------------------------------------------- live in any chunks
+
+LIVE = live_items()
+STORED = stored_items()
+NODES = [NodeId(n) for n in range(0, 120)]
+
+
+def chunked(items: list[Numbered], cuts: list[int]) -> RunView:
+    run = RunView(id="r")
+    edges = [0, *sorted(c % (len(items) + 1) for c in cuts), len(items)]
+    for start, end in itertools.pairwise(edges):
+        run = fold(run, items[start:end])
+    return run
+
+
+progress = st.builds(
+    lambda tokens, tails: events.Progress(tokens=tuple(tokens.items()), tails=tuple(tails.items())),
+    st.dictionaries(st.sampled_from(NODES), st.integers(0, 99), max_size=8),
+    st.dictionaries(st.sampled_from(NODES), st.sampled_from(["a", "b", ""]), max_size=3),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cuts=st.lists(st.integers(0, 10_000), max_size=40))
+def test_live_in_any_chunks_is_the_stored_run(cuts: list[int]) -> None:
+    assert chunked(LIVE, cuts) == whole()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    end=st.integers(0, len(STORED)),
+    more=st.lists(st.tuples(st.integers(0, 10_000), progress), max_size=25),
+    cuts=st.lists(st.integers(0, 10_000), max_size=12),
+)
+def test_chunks_do_not_matter_at_any_moment(
+    end: int, more: list[tuple[int, events.Progress]], cuts: list[int]
+) -> None:
+    items: list[Numbered] = list(STORED[:end])
+    for place, event in more:
+        at = place % (len(items) + 1)
+        items.insert(at, (items[at - 1][0] if at else 0, event))
+    one_by_one = RunView(id="r")
+    for item in items:
+        one_by_one = fold(one_by_one, [item])
+    assert chunked(items, cuts) == one_by_one
+
+
+@settings(max_examples=30, deadline=None)
+@given(cut=st.integers(0, len(LIVE)), back=st.integers(0, 60))
+def test_a_resumed_follower_may_see_events_twice(cut: int, back: int) -> None:
+    run = fold(RunView(id="r"), LIVE[:cut])
+    assert fold(run, LIVE[max(cut - back, 0) :]) == whole()
 
 
 # ---------------------------------------------------------------- figures of a run
@@ -375,6 +433,9 @@ def test_the_last_tokens_of_a_run_count() -> None:
     now = state.update_daemon(now, READY, [parse_run(summary("go", "finished"))])
     now = state.take_sample(now, 2.0)
     assert now.rates[-1].tokens_per_s == 988
+    assert state.show_replay(now, None).rates == now.rates, "choosing a run ends no replay"
+    replay = state.build_replay("go", stored_items())
+    assert state.show_replay(state.show_replay(now, replay), None).rates == ()
     late = state.fold_events(state.choose(now, "old"), "old", stored_items())
     assert "old" not in state.take_sample(late, 3.0).samples[-1].counts
 
