@@ -18,7 +18,7 @@ _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
 _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 
 _QUOTA, _SPECULATION = "inside/kv/quota.py", "inside/speculation.py"
-_DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/boundaries.py"
+_BOUNDARIES = "inside/boundaries.py"
 _EDGE = "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
@@ -106,22 +106,22 @@ SCHEDULER = (
 _REQUEST = "v1.request:Request"
 
 REQUESTS = (
-    _use(_REQUEST, "__init__", _CALLED, _DRAFTS, "Builds the request that draws a draft."),
-    _use(_REQUEST, "_block_hasher", _ACCESSED, _DRAFTS,
+    _use(_REQUEST, "__init__", _CALLED, _SPECULATION, "Builds the request that draws a draft."),
+    _use(_REQUEST, "_block_hasher", _ACCESSED, _SPECULATION,
          "A draft's blocks are found by prefix, as those of any request."),
     _use(_REQUEST,
          "request_id client_index arrival_time priority sampling_params prompt_token_ids"
          " num_prompt_tokens output_token_ids num_output_tokens all_token_ids num_tokens"
          " num_computed_tokens status stop_reason max_tokens num_in_flight_tokens"
          " num_output_placeholders num_stale_output_tokens drop_stale_output",
-         _ACCESSED, f"{_OURS} {_BOUNDARIES} {_DRAFTS}",
+         _ACCESSED, f"{_OURS} {_BOUNDARIES}",
          "A request serves several steps: its limit, status and priority change as it lives."),
     _use("v1.request:RequestStatus", "RUNNING PREEMPTED FINISHED_STOPPED FINISHED_ABORTED",
-         _ACCESSED, f"{_SPECULATION} {_BOUNDARIES} {_DRAFTS} {_EDGE}",
+         _ACCESSED, f"{_SPECULATION} {_BOUNDARIES} {_EDGE}",
          "A paused draft is PREEMPTED. A step that ended at its boundary has stopped."),
     _use("v1.request:RequestStatus", "is_finished", _WORKINGS, _SPECULATION,
          "PREEMPTED is not a finished status."),
-    _use("v1.core.sched.utils", "check_stop", _WORKINGS, _DRAFTS,
+    _use("v1.core.sched.utils", "check_stop", _WORKINGS, _SPECULATION,
          "Reads the limit at each token, so that it may change."),
     _use("v1.engine", "EngineCoreReadyResponse", _NAMED, "compat.py",
          "A message of an engine process; its decoder is made early."),
@@ -135,9 +135,9 @@ REQUESTS = (
     _use("v1.engine:EngineCoreOutput",
          "request_id new_token_ids new_logprobs finish_reason stop_reason kv_transfer_params"
          " prefill_stats",
-         _ACCESSED, f"{_SPECULATION} {_DRAFTS} {_JOINED}",
+         _ACCESSED, f"{_SPECULATION} {_JOINED}",
          "A draft's tokens are reported under the name of the step that adopts it."),
-    _use("v1.engine:FinishReason", "STOP LENGTH", _ACCESSED, _DRAFTS,
+    _use("v1.engine:FinishReason", "STOP LENGTH", _ACCESSED, _SPECULATION,
          "Why an adopted draft's step ended."),
     _use("v1.outputs:ModelRunnerOutput", "logprobs req_id_to_index", _ACCESSED, _BOUNDARIES,
          "The entropy of a new token's distribution decides whether its step has ended."),
@@ -281,7 +281,7 @@ OPTIONS = (
          " output_kind extra_args include_stop_str_in_output skip_reading_prefix_cache"
          " eos_token_id",
          _ACCESSED,
-         f"generator.py pair.py batch_invariance.py stock.py {_DRAFTS} {_SPECULATION} {_NOISE}"
+         f"generator.py pair.py batch_invariance.py stock.py {_SPECULATION} {_NOISE}"
          f" {_STEP_MEMORY}",
          "The parameters of a step. Ours travel in `extra_args`."),
     _use("", "SamplingParams PoolingParams", _NAMED,
@@ -325,20 +325,13 @@ KV_MEMORY = (
          "The worker checks that its KV lies in memory of ours."),
     _use("v1.worker.gpu_worker:Worker", "model_runner", _ACCESSED, _WORKER,
          "The worker checks that its KV lies in memory of ours."),
-    _use("v1.worker.utils", "allocate_kv_cache create_kv_cache_views", _CALLED, _TENSOR,
-         "Lays the KV of each layer out as vLLM does."),
+    _use("v1.worker.utils", "allocate_kv_cache", _CALLED, _TENSOR,
+         "Lays the KV of each layer out, in the one tensor that it asks `torch.zeros` for."),
     _use("config", "get_current_vllm_config", _CALLED, _TENSOR,
          "The options of the engine whose KV is allocated."),
-    _use(f"{_KV}:KVCacheConfig", "num_blocks num_blocks_of kv_cache_tensors kv_cache_groups",
-         _ACCESSED, _TENSOR, "How much KV there is, and of which layers."),
-    _use(f"{_KV}:KVCacheTensor", "size layers", _ACCESSED, _TENSOR,
-         "How much KV there is, and of which layers."),
-    _use(f"{_KV}:KVCacheGroupSpec", "layer_names kv_cache_spec", _ACCESSED, _TENSOR,
-         "How a layer's KV is laid out."),
-    _use(f"{_KV}:KVCacheSpec", "has_layer_views", _ACCESSED, _TENSOR,
-         "How a layer's KV is laid out."),
-    _use(f"{_KV}:UniformTypeKVCacheSpecs", "kv_cache_specs", _ACCESSED, _TENSOR,
-         "How a layer's KV is laid out."),
+    _use(f"{_KV}:KVCacheConfig", "num_blocks kv_cache_tensors", _ACCESSED, _TENSOR,
+         "How much KV there is."),
+    _use(f"{_KV}:KVCacheTensor", "size", _ACCESSED, _TENSOR, "How much KV there is."),
 )  # fmt: skip
 
 STEP_MEMORY = (

@@ -94,7 +94,7 @@ async def check_invariance(generator: VllmGenerator, turns: Turns) -> dict[str, 
 async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
     """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
     prompt = generator.codec.encode_chat(_PROMPT)
-    requests = [_build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
+    requests = [build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
     async with turns.take(EngineRole.GENERATOR):
         together = await asyncio.gather(*(draw_tokens(generator, r) for r in requests))
     pairs: list[tuple[float, float]] = []
@@ -105,7 +105,7 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
         is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
         for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
-            again = _build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
+            again = build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
             async with turns.take(EngineRole.GENERATOR):
                 again_ids, again_logprobs = await draw_tokens(generator, again)
             is_same &= again_ids == ids[cut : cut + 1]
@@ -128,8 +128,8 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
             continue
         for part in PREFIX_PARTS:
             tokens = tuple(draw.choice(vocabulary) for _ in range(length))  # none is cached
-            prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
-            request = _build_request(tokens, seed=0, max_tokens=1)
+            prefix = build_request(tokens[: length // part], seed=0, max_tokens=1)
+            request = build_request(tokens, seed=0, max_tokens=1)
             async with turns.take(EngineRole.GENERATOR):
                 began = time.monotonic()
                 await draw_tokens(generator, prefix)
@@ -143,14 +143,10 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
     return longest
 
 
-def _build_request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendRequest:
-    return ExtendRequest(
-        token_ids=tokens,
-        seed=seed,
-        sampling=Sampling(temperature=1.0),
-        max_tokens=max_tokens,
-        to_boundary=False,
-    )
+def build_request(tokens: TokenIds, **options: Any) -> ExtendRequest:
+    """options: seed and max_tokens, and further fields of the request."""
+    sampling = Sampling(temperature=1.0)
+    return ExtendRequest(token_ids=tokens, sampling=sampling, to_boundary=False, **options)
 
 
 async def draw_tokens(

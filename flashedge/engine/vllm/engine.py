@@ -58,14 +58,11 @@ class VllmEngine:
 
     async def budget(self, kv_bytes: int) -> int:
         """See `engine.base`. At least one request of full length always fits."""
-        self._note_budget(kv_bytes)  # if the engine is down, the next process gets it
-        granted = await self.process.budget(kv_bytes)
-        self._note_budget(granted)  # not what was refused: the other engine may have that memory
-        return granted
-
-    def _note_budget(self, kv_bytes: int) -> None:
-        self._budget = kv_bytes
+        self._budget = kv_bytes  # if the engine is down, the next process gets it
         self._limit_start()
+        self._budget = await self.process.budget(kv_bytes)
+        self._limit_start()  # not to what was refused: the other engine may have that memory
+        return self._budget
 
     def _limit_start(self) -> None:
         """A restarted process claims its budget at its start, and next to nothing if offloaded."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -129,11 +129,9 @@ def build_params(
         PROGRAM: request.program,
         ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
         "continuation": request.continuation and request.continuation.to_json(),
+        DETERMINISTIC: request.deterministic,
+        EACH_TOKEN: request.each_token,
     }
-    if request.deterministic:
-        noise[DETERMINISTIC] = True
-    if request.each_token:
-        noise[EACH_TOKEN] = True
     guided = None
     if request.guidance is not None:
         if request.deterministic:
@@ -178,7 +176,7 @@ class VllmSpeculator:
         return sum(self._drawn.pop(run, {}).values())
 
     async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
-        """Keep the count of the run's draft tokens, which the method returns."""
+        """Keep the count of the run's draft tokens, which the call returns."""
         process = self._process.pid
         drawn = await self._call(method, *args)
         if drawn is not None:
@@ -186,7 +184,5 @@ class VllmSpeculator:
 
     async def _call(self, method: str, *args: Any) -> Any:
         """None when the engine is dead."""
-        try:
+        with suppress(EngineDead):
             return await self._process.call(method, *args)
-        except EngineDead:
-            return None

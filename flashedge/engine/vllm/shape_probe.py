@@ -24,12 +24,12 @@ import torch
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.self_test_turns import Turns
-from flashedge.engine.vllm.batch_invariance import draw_tokens
+from flashedge.engine.vllm.batch_invariance import build_request, draw_tokens
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.kv.split import EngineRole
-from flashedge.types import Problem, Sampling
+from flashedge.types import Problem
 
 CPU_WINDOW, CUDA_WINDOW = 32, 64
 """Tokens of a window. A card needs many rows to be busy; a CPU is so with few."""
@@ -152,16 +152,10 @@ def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[Extend
     lengths = [
         min(longest, 5 + number * (shape.rows + shape.window) // ITEMS) for number in range(ITEMS)
     ]
+    prompts = [tuple(draw.choices(vocabulary, k=length)) for length in lengths]
     return [
-        ExtendRequest(
-            token_ids=tuple(draw.choices(vocabulary, k=length)),
-            seed=seed,
-            sampling=Sampling(temperature=1.0),
-            max_tokens=TOKENS,
-            to_boundary=False,
-            deterministic=True,
-        )
-        for seed, length in enumerate(lengths)
+        build_request(prompt, seed=seed, max_tokens=TOKENS, deterministic=True)
+        for seed, prompt in enumerate(prompts)
     ]
 
 

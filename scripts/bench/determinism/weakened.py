@@ -8,8 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from flashedge.engine.vllm.inside.determinism.windows import Replay, find_pass
+from flashedge.engine.vllm.inside.determinism.windows import find_pass
 from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
+from flashedge.scheduling.determinism import ReplayShape
 
 
 def replace(feature: object, **methods: Any) -> None:
@@ -35,23 +36,25 @@ class WithoutIsolation(EdgeScheduler):
             replay.is_current = True
 
 
-class WithoutAbsoluteWindows(EdgeScheduler):
+class FloatingShape(ReplayShape):
     """A window begins at the last verified token, as in the paper."""
 
+    def find_window(self, known: int) -> int:
+        return known - 1
+
+    def end_chunk(self, computed: int, known: int) -> int:
+        return min(computed + self.window, self.find_window(known))
+
+
+class WithoutAbsoluteWindows(EdgeScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        windows, last = self.passes.windows, int(self.max_model_len) - 1
+        windows = self.passes.windows
 
-        def find_window(replay: Replay) -> int:
-            return replay.verified - 1
+        def set_shape(shape: ReplayShape) -> None:
+            windows.shape = FloatingShape(**dataclasses.asdict(shape))
 
-        def end_window(replay: Replay) -> int:
-            return min(find_window(replay) + windows.shape.window, last)
-
-        def end_chunk(replay: Replay, computed: int) -> int:
-            return min(computed + windows.shape.window, find_window(replay))
-
-        replace(windows, find_window=find_window, end_window=end_window, end_chunk=end_chunk)
+        replace(windows, set_shape=set_shape)
 
 
 class WithoutCommitGate(EdgeScheduler):

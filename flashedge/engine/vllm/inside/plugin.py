@@ -16,9 +16,12 @@ SKYWORK = "Qwen2ForPrmModel"
 
 def register() -> None:
     """May be called again."""
+    import torch
     from vllm import ModelRegistry
 
-    allow_matrix_tiles()
+    # vLLM's attention uses the matrix tiles (AMX) of CPUs that have them, but does not ask Linux
+    # for them: the first tile would end the process.
+    torch.cpu._init_amx()  # type: ignore[no-untyped-call]
     if SKYWORK not in ModelRegistry.get_supported_archs():
         ModelRegistry.register_model(
             SKYWORK, "flashedge.engine.vllm.inside.skywork_model:SkyworkForPrm"
@@ -29,11 +32,3 @@ def register() -> None:
 
         apply_patches(ProcessKind.CORE)
         get_step_record()  # from here on an error that ends the start is written into it
-
-
-def allow_matrix_tiles() -> bool:
-    """vLLM's attention uses the matrix tiles (AMX) of CPUs that have them, but does not ask Linux
-    for them: the first tile ends the process."""
-    import torch
-
-    return bool(torch.cpu._init_amx())  # type: ignore[no-untyped-call]

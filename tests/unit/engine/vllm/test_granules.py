@@ -18,11 +18,11 @@ from flashedge.engine.vllm.card_check import card_maps_memory
 from flashedge.engine.vllm.inside.kv import cuda_pages
 from flashedge.engine.vllm.inside.kv.blocks import (
     BlockLayout,
-    FixedPages,
     Granules,
     GranuleSpan,
     HostPages,
     KvRange,
+    Pages,
 )
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
 from tests.support.guarded_pages import GuardedPages
@@ -137,7 +137,7 @@ def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_smaller_kernel_blocks_count_as_parts_of_a_block() -> None:
-    pages = FixedPages(torch.zeros(64, dtype=torch.int8))
+    pages = Pages(torch.zeros(64, dtype=torch.int8))
     kv = KvRange(pages, [pages.tensor.view(16, 4)], 4)
     assert [tuple(layer.shape) for layer in kv.layers] == [(4, 4, 4)]
     assert kv.block_bytes == 16

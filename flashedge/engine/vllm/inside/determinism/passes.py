@@ -127,7 +127,7 @@ class Passes:
         assert due.prefill is not None, "it was chosen"
         replay, computed = due.prefill
         return self._schedule_pass(
-            stock, [replay.request], windows.end_chunk(replay, computed) - computed
+            stock, [replay.request], windows.shape.end_chunk(computed, replay.verified) - computed
         )
 
     def _find_due(self) -> Due:
@@ -164,7 +164,7 @@ class Passes:
             computed = request.num_computed_tokens
             if request.status is not RequestStatus.RUNNING:  # what it would find in the cache
                 computed = int(self._scheduler._get_local_prefix_cache_hit(request)[1])
-            if computed == windows.find_window(replay):
+            if computed == windows.shape.find_window(replay.verified):
                 due.ready.append(replay)
             elif due.prefill is None:
                 due.prefill = replay, computed
@@ -195,7 +195,7 @@ class Passes:
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
                 replay.request.spec_token_ids = replay.guess(self.windows.end_window(replay))
-                replay.request.num_computed_tokens = self.windows.find_window(replay)
+                replay.request.num_computed_tokens = self.windows.shape.find_window(replay.verified)
                 replay.is_current = False
         requests = [replay.request for replay in oldest]
         with self.windows.pin_prefixes(requests):
@@ -307,7 +307,7 @@ class Passes:
         request.num_output_placeholders = 0
         replay = self.windows.replays[request.request_id]
         replay.commit()
-        self.windows.share(request, self.windows.find_window(replay))
+        self.windows.share(request, self.windows.shape.find_window(replay.verified))
 
     def begin_update(self, scheduled: SchedulerOutput, ran: ModelRunnerOutput) -> list[Replay]:
         replay_pass = find_pass(scheduled)

@@ -52,10 +52,6 @@ ONE_SPLIT = {
 }
 
 
-def _get_pass(runner: Any) -> ReplayPass | None:
-    return runner.__dict__.get(_CURRENT)
-
-
 def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) -> Any:
     replay_pass = find_pass(scheduler_output)
     self.__dict__[_CURRENT] = replay_pass
@@ -70,7 +66,7 @@ def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) 
 @wraps(_determine_padding, assigned=())
 def determine_padding(self: Any, **options: Any) -> Any:
     """Pad a pass to its rows, and run it without CUDA graphs, whose shapes are others."""
-    if (replay_pass := _get_pass(self)) is not None:
+    if (replay_pass := self.__dict__.get(_CURRENT)) is not None:
         options |= {"num_tokens": replay_pass.rows, "force_eager": True}
     return _determine_padding(self, **options)
 
@@ -93,7 +89,7 @@ def force_one_split() -> Iterator[None]:
 
 @wraps(_build_attention_metadata, assigned=())
 def build_attention_metadata(self: Any, *args: Any, **options: Any) -> Any:
-    with force_one_split() if _get_pass(self) is not None else nullcontext():
+    with force_one_split() if self.__dict__.get(_CURRENT) else nullcontext():
         return _build_attention_metadata(self, *args, **options)
 
 
@@ -158,18 +154,26 @@ REJECTED = -1
 
 
 def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
-    """logits: (rows, vocab), those of all rows of the pass."""
+    """Draw tokens from the last rows of each request, as many of each as of the one with the most
+    guesses: the last row is repeated. logits: (rows, vocab), those of all rows of the pass."""
     batch = runner.input_batch
     names: Sequence[str] = batch.req_ids
     guesses = [replay_pass.guesses[name] for name in names]
     width = 1 + max(map(len, guesses))
-    counts = [int(runner.num_scheduled_tokens.np[i]) for i in range(len(names))]
-    places, sampled = _find_rows(runner, names, guesses, counts, width)
+    places: list[int] = []
+    sampled: list[IndexedRow] = []
+    end = 0
+    for index, (name, guessed) in enumerate(zip(names, guesses, strict=True)):
+        state = runner.requests[name]
+        end += int(runner.num_scheduled_tokens.np[index])
+        for offset in (min(at, len(guessed)) for at in range(width)):
+            row = make_row(state.sampling_params, state.num_tokens + offset, ())
+            if row is not None and row.temperature > 0:
+                sampled.append((len(places), row))
+            places.append(end - 1 - len(guessed) + offset)
     chosen = logits.index_select(0, torch.tensor(places, device=logits.device))
-    logprobs = None
     most_logprobs = batch.sampling_metadata.max_num_logprobs
-    if most_logprobs is not None:
-        logprobs = runner.sampler.compute_logprobs(chosen)
+    logprobs = None if most_logprobs is None else runner.sampler.compute_logprobs(chosen)
     chosen = chosen.to(torch.float32)
     if sampled:
         processors = batch.sampling_metadata.logitsprocs.non_argmax_invariant
@@ -192,27 +196,3 @@ def accept(drawn: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> 
         right = next((i for i, guess in enumerate(guessed) if guess != tokens[i]), len(guessed))
         found.append([*tokens[: right + 1], *[REJECTED] * (len(tokens) - right - 1)])
     return found
-
-
-def _find_rows(
-    runner: Any,
-    names: Sequence[str],
-    guesses: Sequence[Sequence[int]],
-    counts: Sequence[int],
-    width: int,
-) -> tuple[list[int], list[IndexedRow]]:
-    """The rows of the pass that draw tokens, `width` for each request, the last one repeated; and
-    those of them that our noise draws, by their index among them."""
-    places: list[int] = []
-    sampled: list[IndexedRow] = []
-    start = 0
-    for name, guessed, count in zip(names, guesses, counts, strict=True):
-        state = runner.requests[name]
-        first = start + count - 1 - len(guessed)
-        for offset in range(width):
-            row = make_row(state.sampling_params, state.num_tokens + min(offset, len(guessed)), ())
-            if row is not None and row.temperature > 0:
-                sampled.append((len(places), row))
-            places.append(first + min(offset, len(guessed)))
-        start += count
-    return places, sampled

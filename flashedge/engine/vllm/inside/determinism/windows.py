@@ -137,15 +137,8 @@ class Windows:
         shape = self.shape
         return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
 
-    def find_window(self, replay: Replay) -> int:
-        """The first position of the window that draws the request's next token."""
-        return self.shape.find_window(replay.verified)
-
     def end_window(self, replay: Replay) -> int:
         return self.shape.end_window(replay.verified, self._scheduler.max_model_len)
-
-    def end_chunk(self, replay: Replay, computed: int) -> int:
-        return self.shape.end_chunk(computed, replay.verified)
 
     def is_ready(self, replay: Replay) -> bool:
         """Whether nothing is left to draw for the window of a request that has its KV."""

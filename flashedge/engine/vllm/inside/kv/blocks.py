@@ -1,7 +1,7 @@
 """The KV tensor of an engine process, block by block, and the memory behind it.
 
-`Pages` is a range of addresses whose memory can be mapped and unmapped: `HostPages`, on CUDA
-`cuda_pages`, or `FixedPages` where memory can't be unmapped.
+`Pages` is a range of addresses. The memory behind it can be mapped and unmapped in `HostPages` and,
+on CUDA, in `cuda_pages`.
 
 A device maps memory in *granules*: pages of 4 KiB on CPU, 2 MiB on CUDA. Blocks are neither as
 large as granules nor aligned with them. A granule is needed as long as any part of a used block
@@ -15,7 +15,6 @@ import logging
 import mmap
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -31,35 +30,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
-class Pages(Protocol):
-    mechanism: str
+class Pages:
+    """A range of addresses. Its memory is here the tensor that vLLM itself allocated, which stays:
+    only the quota changes. Other kinds map and unmap memory."""
+
+    mechanism = KEPT
     """What becomes of unmapped memory: OS, DEVICE or KEPT."""
-    granule: int
-    tensor: torch.Tensor
-    """(bytes,) int8, the whole range."""
+
+    def __init__(self, tensor: torch.Tensor, granule: int | None = None) -> None:
+        """tensor: (bytes,) int8, the whole range. granule: bytes; None: the range is one."""
+        self.tensor, self.granule = tensor, granule or tensor.numel()
 
     def map(self, first: int, count: int) -> None:
-        """Give memory, all zero. Raises MemoryError if there is too little for all of them."""
+        """Give these granules memory, all zero. Raises MemoryError if there is too little for all
+        of them."""
 
     def unmap(self, first: int, count: int) -> int:
         """Returns the bytes. Nobody may read or write there until they are mapped again."""
-        ...
+        return 0
 
 
-class HostPages:
+class HostPages(Pages):
     """Anonymous memory, which the system commits on the first write and takes back by madvise."""
 
     mechanism = OS
 
     def __init__(self, size: int, granule: int = mmap.PAGESIZE) -> None:
-        self.granule = granule
         whole = -(-size // granule) * granule
         self._memory = mmap.mmap(-1, whole, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         everything = torch.frombuffer(self._memory, dtype=torch.int8)
         self._address = everything.data_ptr()
-        self.tensor = everything[:size]
-
-    def map(self, first: int, count: int) -> None: ...
+        super().__init__(everything[:size], granule)
 
     def unmap(self, first: int, count: int) -> int:
         """Pages return all zero. NaN would spread in attention, from masked positions too."""
@@ -67,21 +68,6 @@ class HostPages:
         if _libc.madvise(self._address + start, size, mmap.MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise could not return KV memory to the system")
         return size
-
-
-class FixedPages:
-    """The tensor that vLLM itself allocated. Only the quota changes."""
-
-    mechanism = KEPT
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.granule = tensor.numel()
-        self.tensor = tensor
-
-    def map(self, first: int, count: int) -> None: ...
-
-    def unmap(self, first: int, count: int) -> int:
-        return 0
 
 
 GranuleSpan = tuple[int, int]

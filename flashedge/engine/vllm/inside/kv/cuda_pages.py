@@ -17,13 +17,13 @@ from typing import Any
 
 import torch
 
-from flashedge.engine.vllm.inside.kv.blocks import DEVICE
+from flashedge.engine.vllm.inside.kv.blocks import DEVICE, Pages
 
 TRIAL_GRANULES = 8
 
 
-class CudaPages:
-    """Implements `blocks.Pages` on a device whose context is current in the calling thread."""
+class CudaPages(Pages):
+    """Memory of a device whose context is current in the calling thread."""
 
     mechanism = DEVICE
 

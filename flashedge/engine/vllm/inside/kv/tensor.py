@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from vllm.config import VllmConfig, get_current_vllm_config
 from vllm.v1.worker import utils
 
 from flashedge.engine.vllm.inside.keys import KV_FIXED, KV_START, read_config
-from flashedge.engine.vllm.inside.kv.blocks import FixedPages, HostPages, KvRange, Pages
+from flashedge.engine.vllm.inside.kv.blocks import HostPages, KvRange, Pages
 from flashedge.engine.vllm.inside.runner_kind import uses_second_runner
 from flashedge.errors import EngineError
 
@@ -27,6 +28,20 @@ _MISSED = (
     " (flashedge.engine.vllm.inside.patches)"
 )
 _ranges: list[KvRange] = []  # one for each engine of this process; a daemon's process has one
+
+
+class _Backing(TorchFunctionMode):
+    """Lets vLLM's own function lay the layers out in our tensor: its one call of `torch.zeros`
+    returns it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self._tensor = tensor
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return self._tensor if func is torch.zeros else func(*args, **(kwargs or {}))
 
 
 def get_kv_range() -> KvRange:
@@ -54,7 +69,7 @@ def allocate(
         views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
         storage = next(iter(views.values())).untyped_storage()  # that all of them lie in
         buffer = torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
-        pages: Pages = FixedPages(buffer)
+        pages = Pages(buffer)
     else:
         (size,) = {tensor.size for tensor in kv_cache_config.kv_cache_tensors}
         device = torch.device(device)
@@ -64,7 +79,8 @@ def allocate(
             pages = CudaPages(size, device.index or 0)
         else:
             pages = HostPages(size)
-        views = _lay_out(pages.tensor, kv_cache_config, layout, kernel_block_sizes)
+        with _Backing(pages.tensor):
+            views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
     blocks = kv_cache_config.num_blocks
     found = KvRange(pages, views.values(), blocks)
     _claim_start(found, config, blocks)
@@ -85,30 +101,3 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
         least = max(least, config.scheduler_config.max_num_seqs)
     least = min(usable, least)
     kv.claim_first(max(least, int(share * usable)) + 1, least + 1)
-
-
-def _lay_out(
-    buffer: torch.Tensor, kv_cache_config: Any, layout: Any, kernel_block_sizes: list[int] | None
-) -> dict[str, torch.Tensor]:
-    """Lay the layers out in `buffer` (bytes,), as vLLM's own function does."""
-    groups = kv_cache_config.kv_cache_groups
-    views: dict[str, torch.Tensor] = {}
-    for tensor in kv_cache_config.kv_cache_tensors:
-        name = tensor.layers[0]
-        index = next(i for i, group in enumerate(groups) if name in group.layer_names)
-        spec = groups[index].kv_cache_spec
-        spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)
-        if not spec.has_layer_views:
-            views.update(dict.fromkeys(tensor.layers, buffer))
-            continue
-        sizes = kernel_block_sizes or []
-        layers = utils.create_kv_cache_views(
-            buffer,
-            spec,
-            kv_cache_config.num_blocks_of(tensor),
-            layout,
-            tensor,
-            kernel_block_size=sizes[index] if index < len(sizes) else None,
-        )
-        views.update(zip(tensor.layers, layers, strict=True))
-    return views

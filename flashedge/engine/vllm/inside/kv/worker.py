@@ -80,7 +80,7 @@ class SaveArea:
 
     def __init__(self) -> None:
         self._ids: tuple[int, ...] = ()
-        self._rows: list[torch.Tensor] = []  # (blocks, …) of each layer, if in memory
+        self._rows: list[torch.Tensor] = []  # (blocks, …) by layer and chunk, if in memory
         self._file: BinaryIO | None = None
 
     def save(
@@ -99,13 +99,12 @@ class SaveArea:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
             for layer in layers:
-                get_step_record().note_progress()
-                if self._file is None:
-                    self._rows.append(layer.index_select(0, _make_index(self._ids, layer)).cpu())
-                    continue
                 for ids in _iterate_chunks(self._ids):
                     rows = layer.index_select(0, _make_index(ids, layer)).cpu().contiguous()
-                    self._file.write(_view_bytes(rows))
+                    if self._file is None:
+                        self._rows.append(rows)
+                    else:
+                        self._file.write(_view_bytes(rows))
                     get_step_record().note_progress()
             if self._file is not None:
                 self._file.flush()
@@ -114,16 +113,14 @@ class SaveArea:
 
     def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
         """Copy back the saved blocks that are still wanted, and forget all. Returns the bytes."""
-        wanted = frozenset(block_ids)
+        wanted, in_memory = frozenset(block_ids), iter(self._rows)
         try:
             if self._file is not None:
                 self._file.seek(0)
-            for number, layer in enumerate(layers if self._ids else ()):
-                for at, ids in enumerate(_iterate_chunks(self._ids)):
-                    if self._file is None:
-                        rows = self._rows[number][at * CHUNK_BLOCKS :][: len(ids)]
-                    else:
-                        rows = _read_rows(self._file, layer, len(ids))
+            for layer in layers:
+                for ids in _iterate_chunks(self._ids):
+                    file = self._file
+                    rows = _read_rows(file, layer, len(ids)) if file else next(in_memory)
                     keep = [i for i, block in enumerate(ids) if block in wanted]
                     target = _make_index([ids[i] for i in keep], layer)
                     kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,18 +49,13 @@ def pack_rows(sampled: Sequence[IndexedRow], device: torch.device) -> torch.Tens
     packed = np.empty((len(sampled), FIELDS), dtype=np.int64)
     packed[:, :3] = [(index, row.key, row.top_k) for index, row in sampled]
     packed[:, 3:].view(np.float64)[:] = [(row.temperature, row.top_p) for _, row in sampled]
-    return _copy_without_waiting(torch.from_numpy(packed), device)
+    return copy_to(packed, torch.int64, device)
 
 
-def copy_to(
-    values: Sequence[int] | Sequence[float], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """Returns (len(values),) on the device. The host does not wait for the device."""
-    return _copy_without_waiting(torch.tensor(values, dtype=dtype), device)
-
-
-def _copy_without_waiting(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy from pinned memory. From pageable memory CUDA would copy only after all queued work."""
+def copy_to(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Copy a sequence of numbers, or a tensor, to the device. The host does not wait for it: from
+    pageable memory CUDA would copy only after all queued work, so the memory is pinned."""
+    tensor = torch.as_tensor(values, dtype=dtype)
     if device.type == "cuda" and torch.cuda.is_available():  # without a card there are only fakes
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
