@@ -84,9 +84,9 @@ class EngineOptions:
     compact_json: bool = False
     """See `models.specs.ModelSpec`."""
     hang_s: float = 60.0
-    """Without a sign of life for so long an engine is killed and started again."""
+    """An engine that gives no sign of life for so long is killed and started again."""
     slowest_token_s: float = 0.0
-    """For each token of its present step it may take so long, if that is more than `hang_s`."""
+    """An engine may take so long for each token of its step, if that is more than `hang_s`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 

@@ -57,8 +57,8 @@ _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
 TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
 """The entry point by which vLLM, too, looks for Triton on a CPU."""
 SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
-"""Operations a second that any card, or CPU's thread, that runs language models does. A token takes
-two for each weight."""
+"""Operations a second of the slowest card, and of the slowest thread of a CPU. A token takes two of
+them for each weight."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 

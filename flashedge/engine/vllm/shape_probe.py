@@ -1,4 +1,4 @@
-"""Finds, when an engine starts, the shape of a pass whose results are the same bits again.
+"""Finds, when an engine starts, a shape in which passes give the same bits every time.
 
 A shape needs less of the kernels than batch invariance. With one window a pass, the same pass must
 give the same bits twice. With several, a row's bits must not depend on its place in the pass, nor
@@ -32,7 +32,7 @@ from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import Problem
 
 CPU_WINDOW, CUDA_WINDOW = 32, 64
-"""Tokens of a window. A card needs many rows to be busy; a CPU is so with few."""
+"""Tokens of a window. A card needs many rows to be busy, a CPU few."""
 GROUP = 4
 """Most windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
 ITEMS = 6

@@ -47,7 +47,7 @@ class StepBoundaries:
     def append(
         self, request: Request, token_ids: list[int], append: Append
     ) -> tuple[list[int], bool]:
-        """append: vLLM's own way."""
+        """Append tokens up to the end of the step, by vLLM's own `append`."""
         start, name = self._locate_step(request)
         rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
         entropy_rule = EntropyRule.from_json(asked) if asked else None

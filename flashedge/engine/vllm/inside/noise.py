@@ -59,8 +59,8 @@ class PositionNoise(LogitsProcessor):
 
 
 class SlotNoise(SlotProcessor):
-    """The same in vLLM's second model runner, whose own noise would do (it depends on seed and
-    position alone), but whose top-p takes another kernel for more than 64 rows."""
+    """The same for vLLM's second model runner, whose own noise depends on seed and position alone,
+    too. But its top-p takes another kernel for more than 64 rows."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         self._drawer = TokenDrawer(vllm_config, req_states.device)

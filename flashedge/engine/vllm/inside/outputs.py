@@ -1,8 +1,8 @@
 """What an engine's outputs carry to the daemon: log-probabilities as plain numbers, tokens joined.
 
 To decode vLLM's three arrays for each token took the daemon more time than all else that it does
-for a token. A step needs one number for each, which the engine puts where vLLM passes a dictionary
-on as it is.
+for a token. A step needs one number for each token. The engine puts it into `kv_transfer_params`, a
+dictionary that vLLM passes on as it is.
 
 Tokens go to the daemon some 20 times a second. On a card, a message for each token of 64 paths kept
 the daemon so busy that it learned of a level's end tens of milliseconds late. A step's end is never
@@ -127,6 +127,7 @@ class JoinedTokens:
 
 
 def extend(earlier: EngineCoreOutput, later: EngineCoreOutput) -> None:
+    """Add the tokens of a later output, and what it carries of them, to an earlier one."""
     extras, more = earlier.kv_transfer_params or {}, later.kv_transfer_params or {}
     earlier.new_token_ids += later.new_token_ids
     for key, value in more.items():

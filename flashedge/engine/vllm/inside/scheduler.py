@@ -217,7 +217,7 @@ class ProgramOrder:
         self._places = {key: place for place, key in enumerate(keys)}
 
     def sort(self, waiting: Any) -> None:
-        """Between two steps no draft is in the queue, so none gets before a standard request."""
+        """Between two steps no draft is in the queue, so none overtakes a standard request."""
         if not self._places:
             return
 

@@ -47,7 +47,7 @@ from flashedge.types import FinishReason, Sampling
 
 DRAFT_PRIORITY = 1 << 30  # a smaller quota takes blocks from drafts first
 CPU_BATCH = 4
-"""The `BatchView.unmeasured_batch` of a CPU, where every further sequence costs a step time."""
+"""The `BatchView.unmeasured_batch` of a CPU, where every further sequence makes a step longer."""
 COUNTERS = (
     "kept_steps",  # steps that adopted a draft's tokens
     "kept_tokens",  # the tokens that these adopted
@@ -127,7 +127,7 @@ class Speculation:
         self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
         self._board = DraftBoard()
         self._draft_ids = count()
-        self._like: Request | None = None
+        self._like: Request | None = None  # the last one that may have drafts
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
@@ -217,7 +217,8 @@ class Speculation:
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
         """Cancel the steps that the front end knows by these ids, or all of them (None). Returns
-        the ids of the requests that end with them: none that serves something else by now."""
+        the ids of vLLM's requests that end with them. One that serves another step by now goes on.
+        """
         if request_ids is None:
             self._board.clear()
             for table in (self._jobs, self._requested, self._of_drafts):

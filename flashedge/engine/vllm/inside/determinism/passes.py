@@ -60,14 +60,20 @@ Schedule = Callable[[], SchedulerOutput]
 
 @dataclass(slots=True, kw_only=True)
 class Due:
+    """The scheduler's requests by what they need next."""
+
     prefill: tuple[Replay, int] | None = None
-    """The first that has prompt to compute, and how many tokens have KV already."""
+    """The first request with prompt to compute, and how many of its tokens have KV already."""
     scoring: list[Replay] = field(default_factory=list)
-    """Those of a verifier, which have paths to compute and draw nothing."""
+    """Requests of a verifier, which have paths to compute and draw nothing."""
     ready: list[Replay] = field(default_factory=list)
+    """Requests whose window can be verified."""
     is_joined: bool = False
+    """See `BatchState`."""
     shared: list[Request] = field(default_factory=list)
+    """Requests that a shared step may take."""
     others: bool = False
+    """Whether some of these are not deterministic."""
 
 
 class Passes:
@@ -131,7 +137,7 @@ class Passes:
         )
 
     def _find_due(self) -> Due:
-        """No more waiting deterministic requests are looked at than have a place."""
+        """Looks at no more waiting deterministic requests than have a place in the batch."""
         scheduler, windows, due = self._scheduler, self.windows, Due()
         for request in (*scheduler.running, *scheduler.kv_holding_waiting):
             self._sort(due, request)
@@ -379,8 +385,8 @@ def show_only(
 
 @contextmanager
 def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
-    """Let vLLM compute at most `tokens` of each prompt, for one step. It ignores this where it sees
-    one request: then the step's own limit has to do."""
+    """Let vLLM compute at most `tokens` of each prompt, for one step. Where it sees one request it
+    ignores this, and the limit of the whole step applies."""
     config = scheduler.scheduler_config
     before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
     config.long_prefill_token_threshold = tokens

@@ -7,7 +7,7 @@ file. The worker unmaps the memory of reserved blocks, and maps it again before 
 pool.
 
 If memory goes back in pages as small as a block (CPU), the blocks unused for longest are reserved.
-Else the last of the pool, so that whole granules become free.
+Otherwise the last blocks of the pool are, so that whole granules become free.
 
 Checked with vLLM 0.32.0.
 """
@@ -153,6 +153,7 @@ log = logging.getLogger(__name__)
 
 
 def begin(core: Any) -> dict[str, Any]:
+    """The first call to a started engine: its view, and its worker's KV memory."""
     start_stages.end()
     return view(core) | _call_worker(core, "describe_kv_memory")
 
