@@ -58,38 +58,25 @@ def call(schema: Any) -> dict[str, Any]:
     return {"tools": [tool], "tool_choice": "required"}
 
 
+def constrain(**form: str) -> dict[str, Any]:
+    return {"structured_outputs": form}
+
+
+WIDE = {"type": "object", "properties": {f"p{i}": {} for i in range(5000)}}
+EMPTY = {"type": "array", "prefixItems": [], "items": False, "minItems": 2}
+NAMELESS = {"tools": [{"type": "function", "function": {"parameters": {}}}]}
+NAMED = {"tool_choice": {"type": "function", "function": {"name": "f"}}}
 HURTFUL: dict[str, tuple[dict[str, Any], str]] = {
     "a deep schema": (guide(nest(200)), "nested too deeply"),
     "a deep tool": (call(nest(200)), "depth"),
     "a schema of itself": (guide({"$ref": "#"}), NO_TEXT_FITS),
-    "a grammar without end": (
-        {"structured_outputs": {"grammar": "root ::= root root"}},
-        NO_TEXT_FITS,
-    ),
-    "a broken pattern": ({"structured_outputs": {"regex": "(((("}}, "parenthesis"),
-    "a deep pattern": (
-        {"structured_outputs": {"regex": "(" * 5000 + "a" + ")" * 5000}},
-        "Nest layer",
-    ),
-    "a list without items": (
-        guide({"type": "array", "prefixItems": [], "items": False, "minItems": 2}),
-        "minItems",
-    ),
-    "a schema of thousands of fields": (
-        guide({"type": "object", "properties": {f"p{i}": {} for i in range(5000)}}),
-        "minutes to compile",
-    ),
-    "tools of thousands of fields": (
-        call({"type": "object", "properties": {f"p{i}": {} for i in range(5000)}}),
-        "minutes to compile",
-    ),
-    "a tool without a name": (
-        {
-            "tools": [{"type": "function", "function": {"parameters": {}}}],
-            "tool_choice": {"type": "function", "function": {"name": "f"}},
-        },
-        "missing or of a wrong type",
-    ),
+    "a grammar without end": (constrain(grammar="root ::= root root"), NO_TEXT_FITS),
+    "a broken pattern": (constrain(regex="(((("), "parenthesis"),
+    "a deep pattern": (constrain(regex="(" * 5000 + "a" + ")" * 5000), "Nest layer"),
+    "a list without items": (guide(EMPTY), "minItems"),
+    "a schema of thousands of fields": (guide(WIDE), "minutes to compile"),
+    "tools of thousands of fields": (call(WIDE), "minutes to compile"),
+    "a tool without a name": ({**NAMELESS, **NAMED}, "missing or of a wrong type"),
 }
 
 
@@ -108,21 +95,13 @@ def test_bodies_that_are_made_to_hurt(client: httpx.Client, name: str, model: st
 def test_a_failure_within_a_stream_has_the_form_of_its_protocol(
     client: httpx.Client, model: str
 ) -> None:
-    endless = {"$ref": "#"}
-    chat = {"messages": SAY, "max_tokens": 5, **guide(endless)}
+    endless = {"type": "json_schema", "schema": {"$ref": "#"}}
     cases: dict[str, dict[str, Any]] = {
-        CHAT: chat,
-        MESSAGES: {
-            "messages": SAY,
-            "max_tokens": 5,
-            "output_config": {"format": {"type": "json_schema", "schema": endless}},
-        },
-        RESPONSES: {
-            "input": "3 + 4?",
-            "max_output_tokens": 5,
-            "text": {"format": {"type": "json_schema", "name": "x", "schema": endless}},
-        },
+        CHAT: {"messages": SAY, "max_tokens": 5, **guide(endless["schema"])},
+        MESSAGES: {"messages": SAY, "max_tokens": 5, "output_config": {"format": endless}},
+        RESPONSES: {"input": "3 + 4?", "max_output_tokens": 5, "text": {"format": endless}},
     }
+    cases[RESPONSES]["text"]["format"] = {**endless, "name": "x"}
     for path, body in cases.items():
         answer = client.post(path, json={"model": model, "stream": True, **body}, timeout=60)
         assert answer.status_code == 200

@@ -143,6 +143,7 @@ async def test_cancels_leave_nothing(engines: Engines, each: int) -> None:
     began = loop.time()  # not of the first run, which is slow
     await drive(engines, replace(spec, seed=1001))
     whole_s = loop.time() - began
+    drafts = await engines.generator.process.call("get_counters")
     decoding = scoring = seed = 0
     while min(decoding, scoring) < each:
         seed += 1
@@ -162,6 +163,8 @@ async def test_cancels_leave_nothing(engines: Engines, each: int) -> None:
         if seed % 5 == 0:
             await assert_idle(engines)
     await assert_idle(engines)
+    after = await engines.generator.process.call("get_counters")
+    assert after["drawn_tokens"] > drafts["drawn_tokens"], "drafts were cancelled, too"
     assert (await drive(engines, replace(spec, seed=1000))).outcome == expected.outcome
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,18 +32,26 @@ from tests.support.tiny_checkpoints import make_checkpoint
 TOLERANCE = 1e-3
 
 
-async def test_the_generator_agrees_with_transformers(generator: VllmGenerator) -> None:
+async def compare_with_transformers(
+    generator: VllmGenerator, problem: Problem, max_tokens: int
+) -> list[int]:
+    """Draw greedily: each token is the likeliest one of transformers. Returns the tokens."""
     folder = generator.options.model
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    request = ask(generator, problem, temperature=0.0, max_tokens=max_tokens)
+    found = await generate(generator, request)
+    prompt, ids = request.token_ids, list(found.token_ids)
+    with torch.inference_mode():
+        logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
+    assert logits.argmax(-1).tolist() == ids
+    expected = logits.log_softmax(-1)[torch.arange(len(ids)), ids].tolist()
+    assert found.logprobs == pytest.approx(expected, abs=TOLERANCE)
+    return ids
+
+
+async def test_the_generator_agrees_with_transformers(generator: VllmGenerator) -> None:
     for problem in problems("heldout.jsonl", 6):
-        request = ask(generator, problem, temperature=0.0, max_tokens=256)
-        found = await generate(generator, request)
-        prompt, ids = request.token_ids, list(found.token_ids)
-        with torch.inference_mode():
-            logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
-        assert logits.argmax(-1).tolist() == ids
-        expected = logits.log_softmax(-1)[torch.arange(len(ids)), ids].tolist()
-        assert found.logprobs == pytest.approx(expected, abs=TOLERANCE)
+        await compare_with_transformers(generator, problem, 256)
 
 
 # ---------------------------------------------------------------- packed log-probabilities
@@ -116,20 +123,9 @@ async def model(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmG
         yield it
 
 
-def generate_plainly(folder: Path, ids: tuple[int, ...], count: int) -> tuple[int, ...]:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    found = list(ids)
-    with torch.inference_mode():
-        for _ in range(count):
-            found.append(int(model(torch.tensor([found])).logits[0, -1].argmax()))
-    return tuple(found[len(ids) :])
-
-
-async def test_greedy_tokens_are_those_of_transformers(model: VllmGenerator) -> None:
-    request = ask(model, PROBLEM, temperature=0.0, max_tokens=32)
-    drawn = (await generate(model, request)).token_ids
+async def test_a_thinking_model_agrees_with_transformers(model: VllmGenerator) -> None:
+    drawn = await compare_with_transformers(model, PROBLEM, 32)
     assert len(set(drawn)) > 8, "a loop of few tokens would prove little"
-    assert drawn == generate_plainly(model.options.model, request.token_ids, len(drawn))
 
 
 async def test_steps_end_by_every_rule_where_the_stock_twin_ends_them(model: VllmGenerator) -> None:

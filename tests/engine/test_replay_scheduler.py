@@ -20,8 +20,7 @@ from flashedge.engine.vllm import compat
 from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.token_runner import make_scheduler
 from tests.support.replay_machine import BLOCK, Machine, ScoreMachine
-from tests.support.search_machine import RULES, SearchMachine
-from tests.support.slot_runner import SlotMachine
+from tests.support.search_machine import RULES, SearchMachine, SlotMachine
 
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
 MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"

@@ -31,7 +31,6 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     Phi3Config,
-    PreTrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen3Config,
@@ -188,7 +187,7 @@ def _add_value_head(state: State) -> State:
     return state
 
 
-def _replace_by_two_classes(state: State) -> State:
+def _to_two_classes(state: State) -> State:
     width = SHAPE["hidden_size"]
     del state["lm_head.weight"]
     for layer, rows in ((0, width), (2, 2)):
@@ -197,20 +196,28 @@ def _replace_by_two_classes(state: State) -> State:
     return state
 
 
-def _replace_by_score(state: State) -> State:
+def _to_score(state: State) -> State:
     width = SHAPE["hidden_size"]
     del state["lm_head.weight"]
     state["score.weight"] = torch.randn(1, width) * 2 / width**0.5
     return state
 
 
+CONFIGS = {
+    "Qwen2": Qwen2Config,
+    "Qwen3": Qwen3Config,
+    "Llama": LlamaConfig,
+    "Mistral": MistralConfig,
+    "Phi3": Phi3Config,
+}
+"""The config class of a body, by the beginning of the architecture's name."""
+
+
 @dataclass(frozen=True)
 class Kind:
-    tokenizer: Callable[[], PreTrainedTokenizerFast]
-    config: Callable[..., PreTrainedConfig]
-    """The config class of the body."""
     architecture: str
     """The name in config.json."""
+    tokenizer: Callable[[], PreTrainedTokenizerFast]
     head: Callable[[State], State] = lambda state: state
     """Converts the causal model's weights to those of the checkpoint."""
     tied: bool = False
@@ -219,52 +226,33 @@ class Kind:
 
 
 QWEN3 = {"head_dim": 32}  # Qwen 3 does not derive it from the hidden size
+PRM = "Qwen2ForProcessRewardModel"
+JUDGE3, JUDGE = "Qwen3ForSequenceClassification", "LlamaForSequenceClassification"
+QWEN3_LM = Kind("Qwen3ForCausalLM", _train_qwen3, tied=True, shape=QWEN3)
 
 KINDS = {
-    "qwen_prm": Kind(
-        lambda: _train_qwen("<extra_0>"),
-        Qwen2Config,
-        "Qwen2ForProcessRewardModel",
-        _replace_by_two_classes,
-    ),
+    "qwen_prm": Kind(PRM, lambda: _train_qwen("<extra_0>"), _to_two_classes),
     "reasonflux": Kind(
-        lambda: _train_qwen("<extra_0>", "<think>", "</think>"),
-        Qwen2Config,
-        "Qwen2ForProcessRewardModel",
-        _replace_by_two_classes,
+        PRM, lambda: _train_qwen("<extra_0>", "<think>", "</think>"), _to_two_classes
     ),
     "sequence_classification": Kind(
-        _train_qwen3,
-        Qwen3Config,
-        "Qwen3ForSequenceClassification",
-        _replace_by_score,
-        shape={**QWEN3, "num_labels": 1},
+        JUDGE3, _train_qwen3, _to_score, shape={**QWEN3, "num_labels": 1}
     ),
     "llama_classification": Kind(
-        lambda: _train_llama(pad_token="<|eot_id|>"),
-        LlamaConfig,
-        "LlamaForSequenceClassification",
-        _replace_by_score,
-        shape={"num_labels": 1},
+        JUDGE, lambda: _train_llama(pad_token="<|eot_id|>"), _to_score, shape={"num_labels": 1}
     ),
-    "yes_no": Kind(_train_qwen3, Qwen3Config, "Qwen3ForCausalLM", tied=True, shape=QWEN3),
+    "yes_no": QWEN3_LM,
     "skywork": Kind(
-        lambda: _train_qwen(bos_token="<|endoftext|>"),
-        Qwen2Config,
-        "Qwen2ForPrmModel",
-        _add_value_head,
-        tied=True,
+        "Qwen2ForPrmModel", lambda: _train_qwen(bos_token="<|endoftext|>"), _add_value_head, True
     ),
-    "step_tag": Kind(_train_sentencepiece, MistralConfig, "MistralForCausalLM"),
-    "rlhflow": Kind(_train_llama, LlamaConfig, "LlamaForCausalLM"),
-    "qwen_generator": Kind(_train_qwen, Qwen2Config, "Qwen2ForCausalLM", tied=True),
-    "qwen3_generator": Kind(_train_qwen3, Qwen3Config, "Qwen3ForCausalLM", tied=True),
-    "phi3_generator": Kind(_train_phi, Phi3Config, "Phi3ForCausalLM", tied=True),
-    "llama_generator": Kind(_train_llama, LlamaConfig, "LlamaForCausalLM"),
+    "step_tag": Kind("MistralForCausalLM", _train_sentencepiece),
+    "rlhflow": Kind("LlamaForCausalLM", _train_llama),
+    "qwen_generator": Kind("Qwen2ForCausalLM", _train_qwen, tied=True),
+    "qwen3_generator": QWEN3_LM,
+    "phi3_generator": Kind("Phi3ForCausalLM", _train_phi, tied=True),
+    "llama_generator": Kind("LlamaForCausalLM", _train_llama),
     "mistral_generator": Kind(
-        lambda: _train_sentencepiece(chat_template=MISTRAL_CHAT),
-        MistralConfig,
-        "MistralForCausalLM",
+        "MistralForCausalLM", lambda: _train_sentencepiece(chat_template=MISTRAL_CHAT)
     ),
 }
 
@@ -278,7 +266,7 @@ def make_checkpoint(kind: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = spec.tokenizer()
     tokenizer.save_pretrained(folder)
-    config = spec.config(
+    config = CONFIGS[spec.architecture.partition("For")[0]](
         **{**SHAPE, **spec.shape},
         vocab_size=-(-len(tokenizer) // 32) * 32,
         bos_token_id=tokenizer.bos_token_id,
