@@ -41,13 +41,7 @@ _CHOICES = {
 }
 _MOST = {"step_entropy": MAX_STEP_ENTROPY}
 """The largest value of numbers that have one. The smallest is 0."""
-_TYPE_NAMES = {
-    str: "a string",
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    dict: "a table",
-}
+_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 T = TypeVar("T")
 
 
@@ -168,7 +162,7 @@ def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
             raise ConfigError(f"{inner} must be a list of tables")
         return tuple(_build(kind, _check_table(table, inner), inner) for table in value)
     kinds = (dict,) if origin is Mapping else args
-    expected = _TYPE_NAMES.get(kinds[0], kinds[0].__name__)
+    expected = _TYPE_NAMES.get(kinds[0], "a table")
     if key.endswith("_bytes"):
         expected = 'a size such as "512MiB"'
         if isinstance(value, str) and (size := parse_size(value)) is not None:

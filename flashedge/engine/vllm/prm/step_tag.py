@@ -23,7 +23,6 @@ from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
 _NUMBERED = re.compile(r"Step \d+\s*:")
-_AT_TAG, _BEFORE_TAG = "tag", "before_tag"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +82,7 @@ class StepTagPrm(LogitScore):
         own = (options.get("step_token", "").strip(),)
         self._tokenizer = PrmTokenizer(path, own, needs_template=False)
         self._variant = variant = choose_variant(VARIANTS, options, "math_shepherd", "step_tag")
-        self._reads_tag = options.get("score_at", _AT_TAG) == _AT_TAG
+        self._reads_tag = options.get("score_at", "tag") == "tag"
         self._tag = self._find_token(options.get("step_token"), variant.tag)
         good = self._find_token(options.get("good_token"), variant.good)
         bad = self._find_token(options.get("bad_token"), variant.bad)

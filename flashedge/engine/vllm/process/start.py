@@ -90,13 +90,12 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[Connection]:
             loop.remove_reader(reader.fileno())
 
     loop.add_reader(reader.fileno(), receive)
-    try:
-        yield writer
-    finally:
-        receive()
-        loop.remove_reader(reader.fileno())
-        reader.close()
-        writer.close()
+    with reader, writer:
+        try:
+            yield writer
+        finally:
+            receive()
+            loop.remove_reader(reader.fileno())
 
 
 @contextlib.contextmanager
