@@ -62,13 +62,17 @@ class GeneratorContract:
     async def test_the_same_request_has_the_same_answer(
         self, generator: Generator, problem: Problem
     ) -> None:
-        """And each token a log-probability."""
+        """Each token has a log-probability. Other seeds differ, unless it is greedy."""
         first = await draw(generator, problem)
         second = await draw(generator, problem)
         assert replace(second, cached_tokens=0) == replace(first, cached_tokens=0)
         assert len(first.logprobs) == len(first.token_ids)
         assert all(logprob <= 0.0 for logprob in first.logprobs)
         assert any(logprob < 0.0 for logprob in first.logprobs)
+        outcomes = await draw_seeds(generator, problem, 8)
+        assert len({o.token_ids for o in outcomes}) > 1
+        greedy = await draw_seeds(generator, problem, 3, temperature=0.0)
+        assert len({o.token_ids for o in greedy}) == 1
 
     async def test_a_batch_changes_no_token(self, generator: Generator, problem: Problem) -> None:
         requests = [ask(generator, problem, seed=s, max_tokens=SHORT + s) for s in range(16)]
@@ -101,14 +105,6 @@ class GeneratorContract:
         child = await draw(generator, problem, after=parent.token_ids, max_tokens=SHORT)
         path = parent.token_ids + child.token_ids
         assert path == through.token_ids[: len(path)]
-
-    async def test_other_seeds_differ_unless_it_is_greedy(
-        self, generator: Generator, problem: Problem
-    ) -> None:
-        outcomes = await draw_seeds(generator, problem, 8)
-        assert len({o.token_ids for o in outcomes}) > 1
-        greedy = await draw_seeds(generator, problem, 3, temperature=0.0)
-        assert len({o.token_ids for o in greedy}) == 1
 
     async def test_stops_at_the_first_boundary(
         self, generator: Generator, problem: Problem
@@ -239,7 +235,7 @@ class VerifierContract:
     async def test_step_by_step_scores_equal_those_of_the_whole_path(
         self, verifier: Verifier, problem: Problem
     ) -> None:
-        """KV of earlier steps is reused."""
+        """KV of earlier steps is reused. Several steps may be scored at once, or none."""
         steps = some_steps((await verifier.view()).block_tokens, name="Ann")
         by_steps = await score_by_steps(verifier, problem, steps)
         whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))
@@ -249,15 +245,13 @@ class VerifierContract:
         assert whole.tokens == by_steps[-1].tokens
         assert all(part.cached_tokens > 0 for part in by_steps[1:])
         assert all(part.cached_tokens < part.tokens for part in by_steps)
-
-    async def test_several_steps_may_be_scored_at_once(
-        self, verifier: Verifier, problem: Problem
-    ) -> None:
         steps = some_steps((await verifier.view()).block_tokens, name="Bob")
         first = await verifier.score(ScoreRequest(problem=problem, steps=steps[:1]))
         rest = await verifier.score(ScoreRequest(problem=problem, steps=steps, num_scored=1))
         whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))
         assert first.scores + rest.scores == whole.scores
+        done = ScoreRequest(problem=problem, steps=("Step.\n\n",), num_scored=1)
+        assert (await verifier.score(done)).scores == ()
 
     async def test_identical_paths_have_identical_scores(
         self, verifier: Verifier, problem: Problem
@@ -317,10 +311,6 @@ class VerifierContract:
             await verifier.score(replace(endless, problem=long))
         assert not isinstance(caught.value, PathOverflow)
         await settle(verifier)
-
-    async def test_a_scored_path_needs_no_work(self, verifier: Verifier, problem: Problem) -> None:
-        request = ScoreRequest(problem=problem, steps=("Step.\n\n",), num_scored=1)
-        assert (await verifier.score(request)).scores == ()
 
 
 class OffloadContract:

@@ -88,12 +88,7 @@ class FakeProtocols:
 
     async def _search(self, found: AsyncGenerator[SearchItem]) -> dict[str, Any]:
         paths = [path async for item in found if isinstance(item, tuple) for path in item]
-        said = {"role": "assistant", "reasoning": None}
-        choices = [
-            {"index": i, "message": {**said, "content": _read(path)}, "finish_reason": "stop"}
-            for i, path in enumerate(paths)
-        ]
-        return {**HEAD, "object": "chat.completion", "choices": choices}
+        return _build_completion([_read(path) for path in paths], None)
 
     async def _stream_search(self, found: AsyncGenerator[SearchItem]) -> AsyncGenerator[bytes]:
         try:
@@ -132,10 +127,8 @@ class FakeProtocols:
 
     async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
         words = [word async for word in end_with_request(self._say(body))]
-        message = {"role": "assistant", "content": "".join(words), "reasoning": self.reasoning}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
         usage = {"prompt_tokens": 7, "completion_tokens": len(words), "total_tokens": 7}
-        return {**HEAD, "object": "chat.completion", "choices": choices, "usage": usage}
+        return {**_build_completion(["".join(words)], self.reasoning), "usage": usage}
 
     async def _stream(self, body: dict[str, Any]) -> AsyncGenerator[bytes]:
         async for word in end_with_request(self._say(body)):
@@ -147,6 +140,15 @@ class FakeProtocols:
         choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
         chunk = {**HEAD, "object": "chat.completion.chunk", "choices": choices}
         return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _build_completion(contents: list[str], reasoning: str | None) -> dict[str, Any]:
+    said = {"role": "assistant", "reasoning": reasoning}
+    choices = [
+        {"index": i, "message": {**said, "content": content}, "finish_reason": "stop"}
+        for i, content in enumerate(contents)
+    ]
+    return {**HEAD, "object": "chat.completion", "choices": choices}
 
 
 def _read(path: Chunk) -> str:

@@ -150,10 +150,15 @@ async def test_prompts_are_counted_across_restarts() -> None:
 
 
 async def test_a_dead_engine_says_why_and_when_it_comes_back() -> None:
+    """A request that finds it dead is not to blame."""
     engine = await start_engine()
     assert engine.health().explain() is None
     FakeProcess.failures = [RuntimeError("the driver is gone"), RuntimeError("still gone")]
+    FakeProcess.all[0].record.begin_step(None)
     FakeProcess.all[0].die()
+    with pytest.raises(EngineDead) as caught, engine.open_request("gen-1"):
+        pass
+    assert not caught.value.is_suspect
     assert FakeProcess.all[0].failed_requests
     assert engine.health().explain() == "killed; restart 1 in 0 s"
     await asyncio.sleep(0.05)
@@ -260,18 +265,6 @@ async def test_a_process_that_can_not_be_prepared_is_another_restart() -> None:
     await engine.wait_ready(60)
     assert len(FakeProcess.all) == 3
     assert engine.health().restarts == 1
-
-
-# ---------------------------------------------------------------- who is to blame
-
-
-async def test_a_request_that_finds_no_engine_is_no_suspect() -> None:
-    engine = await start_engine()
-    FakeProcess.all[0].record.begin_step(None)
-    FakeProcess.all[0].die()
-    with pytest.raises(EngineDead) as caught, engine.open_request("gen-1"):
-        pass
-    assert not caught.value.is_suspect
 
 
 # ---------------------------------------------------------------- memory
