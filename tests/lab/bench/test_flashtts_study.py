@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
-from scripts.bench.flashtts import grid, memory_sweep, order_memory, sensitivity, utilization
+from scripts.bench.flashtts import grid, order_memory, sensitivity, utilization
 from scripts.bench.flashtts.calibration import (
     FITTED,
     PUBLIC_S,
@@ -44,13 +43,6 @@ def test_the_two_points_are_met_and_only_the_others_are_judged() -> None:
     told = predict_errors(LOADS, FITTED)
     assert set(told) == {f"n={n}" for n in PUBLIC_S if n not in FITTED}
     assert told["n=16"] == pytest.approx(LOADS[16].seconds(*found) / PUBLIC_S[16] - 1, abs=5e-4)
-
-
-def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: Any) -> None:
-    made = {n: load.seconds(0.004, 0.0003) for n, load in LOADS.items()}
-    monkeypatch.setattr("scripts.bench.flashtts.calibration.PUBLIC_S", made)
-    assert fit_overheads(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
-    assert all(error == 0 for error in predict_errors(LOADS, (4, 64)).values())
 
 
 def test_public_throughput_leaves_less_for_a_sequence_the_more_a_step_takes() -> None:
@@ -131,14 +123,6 @@ def test_a_table() -> None:
 
 
 # ---------------------------------------------------------------- single questions
-
-
-def test_memory_goes_down_to_where_a_path_still_fits() -> None:
-    assert memory_sweep.list_budgets("1.5B+1.5B", 16) == list(memory_sweep.BYTES)
-    large = memory_sweep.list_budgets("1.5B+7B", 16)
-    assert large == [b for b in memory_sweep.BYTES if b >= 2 * 4096 * 131_072]
-    assert memory_sweep.BYTES[-1] == 14e9
-    assert 1.5e9 in memory_sweep.BYTES
 
 
 def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:

@@ -95,8 +95,3 @@ def test_what_is_on_the_page_and_not_in_the_folder_stays(
     assert page("another") == [(4, "another"), (16, "one machine")]
     file.write_text(whole)
     assert page("a third") == [(4, "another"), (16, "a third")]
-
-
-def test_without_a_file_it_says_what_makes_one(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="ladder_real"):
-        read_runs(tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isnan
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from scripts.bench.lengths.accuracy import (
 from scripts.bench.lengths.text_model import (
     FITTED,
     LIKELIHOOD,
-    SmallEncoder,
     TextModel,
     TextSettings,
     compute_nats,
@@ -32,7 +30,6 @@ from scripts.bench.lengths.text_model import (
 )
 from scripts.lab.distributions import Point, fit_log_t
 from tests.support.length_rig import make_runs
-from tests.support.tiny_embedder import write_embedder
 
 RANDOM = np.random.default_rng(0)
 MEDIANS = [100 + 10 * i for i in range(40)]
@@ -182,21 +179,6 @@ def test_a_text_model_beats_one_distribution_for_all(loss: str, gain: float, sha
         assert found.coverage[1] == pytest.approx(0.8, abs=0.12)
 
 
-def test_the_encoder_stays_as_it_is_in_the_second_stage() -> None:
-    runs, short = make_runs(range(60)), replace(TINY, epochs=2, head_epochs=0)
-    first, both = (train(runs, replace(short, head_epochs=epochs)) for epochs in (0, 3))
-    weights, later = first.state_dict(), both.state_dict()
-    same = {name for name in weights if torch.equal(weights[name], later[name])}
-    assert all(name in same for name in weights if name.startswith(("encoder.", "norm.")))
-
-
-def test_a_prompt_is_predicted_alike_alone_and_among_others() -> None:
-    model = TextModel(TINY).eval()
-    short, long = (run.request for run in make_runs([1, 2]))
-    long = replace(long, prompt_ids=long.prompt_ids * 9)
-    assert torch.allclose(model([short, long])[:1], model([short]), atol=1e-4)
-
-
 def test_outputs_that_were_cut_do_not_look_short() -> None:
     cut = make_runs(range(240), max_tokens=200)
     share = np.mean([flag for run in cut for flag in run.lengths.is_censored])
@@ -242,18 +224,6 @@ def test_the_loss_and_its_gradient_are_those_of_the_distribution() -> None:
             slope = (compute(*up) - compute(*down)) / 2e-5
             assert given.grad is not None
             assert float(given.grad[place]) == pytest.approx(slope, rel=1e-3)
-
-
-def test_a_long_prompt_keeps_its_end_and_a_pretrained_encoder_reads_the_text(
-    tmp_path: Path,
-) -> None:
-    long = LengthRequest(pair="p", prompt_ids=tuple(range(9000)), text="hello", max_tokens=9)
-    ids = SmallEncoder(TINY).read(long)
-    assert len(ids) == 33
-    assert max(ids) < 2 + TINY.vocabulary
-    write_embedder(tmp_path)
-    model = TextModel(replace(TINY, checkpoint=tmp_path))
-    assert isinstance(model.predict(long), LogT)
 
 
 @pytest.mark.parametrize("script", [fits, prediction_error])

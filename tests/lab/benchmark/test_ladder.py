@@ -14,14 +14,7 @@ from scripts.bench.flashtts.step_lengths import measure_longest
 from scripts.lab.benchmark.devices import OVERHEADS
 from scripts.lab.benchmark.ladder import ALL, BEST, ONCE, RUNGS, find_rungs
 from scripts.lab.benchmark.lengths import WORKLOADS, group_lengths, load_trace, pick_rows, smooth
-from scripts.lab.benchmark.simulate import (
-    Bench,
-    Question,
-    build_bench,
-    run_ladder,
-    span_overheads,
-    summarize_runs,
-)
+from scripts.lab.benchmark.simulate import Bench, Question, build_bench, run_ladder, summarize_runs
 from scripts.lab.benchmark.virtual_run import VirtualRun, simulate_run
 
 NAMED = {rung.name: rung for rung in RUNGS}
@@ -247,14 +240,3 @@ def test_figures_compare_problem_by_problem(config: Config) -> None:
     (alone,) = run_ladder(bench, RUNGS[:1])
     assert alone["gain_over_suffix"] is None
     assert not summarize_runs(first[:1], first[1:])["same_trees"]
-
-
-def test_gains_are_given_for_the_lowest_and_the_highest_overheads(config: Config) -> None:
-    question = Question(
-        gpu="rtx4090", pair="math-1.5b+shepherd-7b", strategy="beam", n=4, problems=1
-    )
-    bench, rows = span_overheads(question, RUNGS[:2], config)
-    assert bench.setup.device.overhead_s == OVERHEADS["typical"].step_s
-    low, high = rows[1]["gain_range"]
-    assert low < rows[1]["goodput_gain"] < high
-    assert rows[1]["gain_over_suffix_range"] == [1, 1]

@@ -24,7 +24,10 @@ def test_the_ladder_as_json(cli: Cli) -> None:
         assert row["latency_s"] >= row["generator_s"] + row["verifier_s"] - 1e-9
         assert row["generator_peak_bytes"] > 0
     assert told["rungs"][0]["gain_range"] == [1, 1]
+    low, high = told["rungs"][1]["gain_range"]
+    assert low < told["rungs"][1]["goodput_gain"] < high
     assert told["rungs"][1]["gain_over_suffix"] == 1
+    assert told["rungs"][1]["gain_over_suffix_range"] == [1, 1]
     low, high = told["rungs"][4]["gain_over_suffix_range"]
     assert low < high
     assert told["rungs"][4]["gain_range"] != [low, high]

@@ -24,16 +24,7 @@ from scripts.lab.sim.pair import (
 )
 from scripts.lab.sim.shapes import QWEN25_1_5B
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
-from tests.support.engine_rig import (
-    PATH_TOKENS,
-    STEP_TOKENS,
-    ask,
-    generate,
-    generate_all,
-    score_by_steps,
-    settle,
-    some_steps,
-)
+from tests.support.engine_rig import ask, generate, generate_all, score_by_steps, settle, some_steps
 from tests.support.paths import DATA
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
@@ -189,20 +180,6 @@ async def test_preemption_changes_no_token(problem: Problem) -> None:
     await settle(tight)
 
 
-async def test_waiting_requests_run_in_order_of_arrival(problem: Problem) -> None:
-    generator = SimulatedGenerator(replace(SMALL, max_num_seqs=1), MODEL)
-    order: list[int] = []
-
-    async def one(priority: int) -> None:
-        await generate(generator, replace(ask(generator, problem, max_tokens=4), priority=priority))
-        order.append(priority)
-
-    async with asyncio.TaskGroup() as group:
-        for priority in (5, 1, 3):
-            group.create_task(one(priority))
-    assert order == [5, 1, 3]
-
-
 async def test_a_smaller_quota_preempts_at_once(
     generator: SimulatedGenerator, problem: Problem
 ) -> None:
@@ -260,27 +237,6 @@ async def test_a_death_ends_all_requests_and_a_restart_serves_again(problem: Pro
     assert again == await generate(unharmed, requests[0])  # nothing is cached either
 
 
-async def test_a_verifier_dies_too(verifier: SimulatedVerifier, problem: Problem) -> None:
-    request = ScoreRequest(problem=problem, steps=some_steps(64))
-    scoring = asyncio.create_task(verifier.score(request))
-    await asyncio.sleep(0.001)
-    verifier.kill()
-    with pytest.raises(EngineDead):
-        await scoring
-    await verifier.wait_ready(10.0)
-    assert len((await verifier.score(request)).scores) == 4
-
-
-async def test_an_engine_may_be_given_up(problem: Problem) -> None:
-    faults = Faults(die_after_steps=frozenset({1}), restart_s=None)
-    generator = SimulatedGenerator(SMALL, MODEL, faults=faults)
-    with pytest.raises(EngineDead):
-        await generate(generator, ask(generator, problem))
-    assert generator.health().state == "failed"
-    with pytest.raises(EngineDead, match="given up"):
-        await generator.wait_ready(10.0)
-
-
 async def test_a_single_request_may_fail(problem: Problem) -> None:
     generator = SimulatedGenerator(SMALL, MODEL, faults=Faults(fail_requests=frozenset({1})))
     requests = [ask(generator, problem, seed=seed) for seed in range(3)]
@@ -291,28 +247,3 @@ async def test_a_single_request_may_fail(problem: Problem) -> None:
 
 
 # ---------------------------------------------------------------- the whole
-
-
-async def test_many_paths_reach_their_end(problem: Problem) -> None:
-    """64 paths step by step, some of them cancelled: every one ends, and nothing is left."""
-    generator = SimulatedGenerator(SMALL, MODEL)
-
-    async def path(seed: int) -> FinishReason:
-        after: tuple[int, ...] = ()
-        while True:
-            request = ask(
-                generator, problem, seed=seed, after=after, max_tokens=STEP_TOKENS, to_boundary=True
-            )
-            step = await generate(generator, request)
-            after += step.token_ids
-            if step.finish.ends_path or len(after) > PATH_TOKENS:
-                return step.finish
-
-    tasks = [asyncio.create_task(path(seed)) for seed in range(64)]
-    await asyncio.sleep(0.2)
-    for task in tasks[::4]:
-        task.cancel()
-    ends = await asyncio.gather(*tasks, return_exceptions=True)
-    assert sum(isinstance(end, asyncio.CancelledError) for end in ends) == 16
-    assert {end for end in ends if isinstance(end, FinishReason)} == {FinishReason.STOP}
-    await settle(generator)
