@@ -17,19 +17,6 @@ LEAST_SPREAD = 0.01
 MAX_PROMPT = 2048
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One length and no doubt, as schedulers before TIE predict it."""
-
-    tokens: float
-
-    def log_survival(self, tokens: Floats) -> Floats:
-        return np.where(np.asarray(tokens) < self.tokens, 0.0, -np.inf)
-
-    def inverse_survival(self, share: Floats) -> Floats:
-        return np.full(np.shape(share), float(self.tokens))
-
-
 def fit_log_t(lengths: Integers, is_cut: NDArray[np.bool_]) -> LogT:
     """Fit a log-t distribution by maximum likelihood, where a cut length is a lower bound.
 

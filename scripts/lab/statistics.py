@@ -1,4 +1,4 @@
-"""Means with bootstrap 95 % intervals over problems, the AUC of scores, and correlations."""
+"""Means with bootstrap 95 % intervals over problems, the AUC of scores, rank correlation."""
 
 from __future__ import annotations
 
@@ -69,14 +69,6 @@ def calibration(
         error += abs(predicted - true) * len(group) / len(scores)
         rows.append({"said": round(predicted, 3), "true": round(true, 3), "count": len(group)})
     return error, rows
-
-
-def pearson(left: Sequence[float], right: Sequence[float]) -> float:
-    """Linear correlation; NaN when one side is constant."""
-    a, b = mean(left), mean(right)
-    covariance = math.fsum((x - a) * (y - b) for x, y in zip(left, right, strict=True))
-    spread = math.fsum((x - a) ** 2 for x in left) * math.fsum((y - b) ** 2 for y in right)
-    return covariance / math.sqrt(spread) if spread > 0 else math.nan
 
 
 def kendall(left: Sequence[float], right: Sequence[float]) -> float:

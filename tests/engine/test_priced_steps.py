@@ -18,8 +18,8 @@ from scripts.bench.determinism.card import (
     write_checkpoint,
 )
 from scripts.bench.determinism.priced_engine import EAGER_S, PricedEngine
+from scripts.bench.flashtts.shapes import QWEN25_7B
 from scripts.lab.sim.engine_loop import estimate_step_s
-from scripts.lab.sim.shapes import QWEN25_7B
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from scripts.lab.statistics import auc, bootstrap, calibration, interval, kendall, mean, pearson
+from scripts.bench.pearson import pearson
+from scripts.lab.statistics import auc, bootstrap, calibration, interval, kendall, mean
 
 
 def test_auc_counts_ties_half() -> None:

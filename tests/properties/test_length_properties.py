@@ -17,7 +17,7 @@ from flashedge.scheduling.lengths.distribution import (
     compute_figures,
 )
 from flashedge.scheduling.programs.policies import Decay, LeastWork, Queued, compute_risk_weight
-from scripts.lab.distributions import Point
+from scripts.bench.mcts.point import Point
 from tests.support.length_rig import LogNormal
 
 MUS = st.floats(0.5, 9.0)

@@ -8,7 +8,7 @@ from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, BatchTime, RooflineCurve
 from flashedge.scheduling.kv.split import KvMemory, KvSplit
 from flashedge.scheduling.kv.stages import EngineCost, Workload
-from scripts.lab.sim.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
+from scripts.bench.flashtts.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
 
 MIB = 1 << 20
 

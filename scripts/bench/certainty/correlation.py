@@ -32,7 +32,8 @@ from flashedge.files.problems import read_labelled
 from flashedge.plots import draw_plot
 from flashedge.search.voting import count_votes
 from scripts.bench.certainty.whole_runs import record_whole_runs
-from scripts.lab.statistics import bootstrap, kendall, mean, pearson
+from scripts.bench.pearson import pearson
+from scripts.lab.statistics import bootstrap, kendall, mean
 
 ORDERS = 64
 SIGNALS = ("certainindex", "path length", "mean log-probability")

@@ -38,9 +38,9 @@ from scripts.bench.determinism.core import BUNDLED
 from scripts.bench.determinism.priced_engine import CARD, PricedEngine, Served, Timed
 from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.token_runner import VOCABULARY
+from scripts.bench.flashtts.shapes import QWEN25_1_5B, QWEN25_7B
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
-from scripts.lab.sim.shapes import QWEN25_1_5B, QWEN25_7B
 
 MODELS: Mapping[str, ModelShape] = {"1.5B": QWEN25_1_5B, "7B": QWEN25_7B}
 RATES: Mapping[str, float] = {"rarely": 1e-4, "often": 4e-3}

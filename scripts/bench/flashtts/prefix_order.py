@@ -31,12 +31,12 @@ from flashedge.types import TokenIds
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.orders import random_order, scattered_order
 from scripts.bench.flashtts.radix_cost import count_evictions, measure_cache_cost
+from scripts.bench.flashtts.shapes import QWEN25_1_5B
 from scripts.lab.sim.blocks import chain
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
-from scripts.lab.sim.shapes import QWEN25_1_5B
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16

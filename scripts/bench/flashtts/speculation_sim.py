@@ -41,12 +41,12 @@ from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 from scripts.bench.daemon import DATA, report
+from scripts.bench.flashtts.shapes import QWEN25_1_5B
 from scripts.lab.benchmark.ladder import compute_goodput
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
-from scripts.lab.sim.shapes import QWEN25_1_5B
 
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}

@@ -20,7 +20,7 @@ from flashedge.scheduling.costs import RTX_4090, CostCurve, RooflineCurve, inter
 from flashedge.scheduling.kv.split import HostLink, KvMemory
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
-from scripts.lab.sim.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
+from scripts.bench.flashtts.shapes import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B
 
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 PAIRS = ((QWEN25_1_5B, QWEN25_1_5B), (QWEN25_1_5B, MISTRAL_7B), (QWEN25_7B, QWEN25_1_5B))

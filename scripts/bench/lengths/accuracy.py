@@ -12,8 +12,9 @@ from scipy import stats
 
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.lengths.outputs import FinishedOutputs, LengthRequest, OutputLengths
+from scripts.bench.pearson import pearson
 from scripts.lab.distributions import fit_log_t
-from scripts.lab.statistics import interval, kendall, pearson
+from scripts.lab.statistics import interval, kendall
 
 Predict = Callable[[LengthRequest], LogT | None]
 LEVELS = np.arange(1, 20)[:, None] / 20

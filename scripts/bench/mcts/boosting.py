@@ -31,7 +31,7 @@ from scripts.bench.mcts.load_record import LoadRecord, draw_times
 from scripts.bench.mcts.places import PLACES, build_place
 from scripts.bench.mcts.recorded_tree import RecordedProblem, load_problems, load_records
 from scripts.bench.mcts.variants import VARIANTS
-from scripts.lab.statistics import pearson
+from scripts.bench.pearson import pearson
 
 OUTPUT = ROOT / "runs" / "mcts"
 SHARES = (0.1, 0.3, 0.6, 0.9)

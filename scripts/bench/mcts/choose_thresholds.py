@@ -31,7 +31,7 @@ from flashedge.search.voting import choose_answer
 from scripts.bench.daemon import report
 from scripts.bench.mcts.exit_replay import RecordedTree, load_trees, replay_search
 from scripts.bench.mcts.rig import StateWatch, build_spec
-from scripts.lab.statistics import pearson
+from scripts.bench.pearson import pearson
 
 ACCEPT = (0.5, 0.6, 0.7, 0.75, 0.8, 0.81, 0.82, 0.83, 0.84, 0.85, 0.9)
 FUTILE = (0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)

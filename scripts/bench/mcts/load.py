@@ -29,10 +29,10 @@ from flashedge.scheduling.rollouts.limiter import RolloutCost, RolloutLimiter
 from scripts.bench.mcts.content import Contents, SimulatedProblem
 from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
+from scripts.bench.mcts.point import Point
 from scripts.bench.mcts.recorded_tree import RecordedProblem
 from scripts.lab.benchmark.lengths import load_trace
 from scripts.lab.benchmark.virtual_run import IntegerGrader
-from scripts.lab.distributions import Point
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.engine_loop import SimConfig
 

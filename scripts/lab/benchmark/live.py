@@ -25,7 +25,6 @@ from flashedge.daemon import control as daemon_control
 from flashedge.errors import ConfigError
 from flashedge.files.problems import FileProblem
 from flashedge.sizes import parse_size
-from flashedge.types import NodeId
 from scripts.lab.benchmark.ladder import SUFFIX, Rung, compute_goodput
 from scripts.lab.runs import find_result
 from scripts.lab.statistics import bootstrap, interval, mean
@@ -126,6 +125,16 @@ def digest_tree(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()[:16]
 
 
+MEDIANS = {
+    "latency_s": "seconds",
+    "generator_s": "generate_s",
+    "verifier_s": "verify_s",
+    "goodput": "goodput",
+}
+"""Figures of a row, and the fields of runs that they are medians of."""
+RATIO = ("value", "low", "high", "median", "median_low", "median_high")
+
+
 def compare_runs(
     runs: Iterable[LiveRun], right: Mapping[tuple[int, str | None], bool], first: str = "stock"
 ) -> list[dict[str, Any]]:
@@ -143,13 +152,12 @@ def compare_runs(
     for (kv, n, rung), cases in groups.items():
         base = groups.get((kv, n, first), {})
         suffix = groups.get((kv, n, SUFFIX.name), {})
-        both = [p for p in cases if p in base]
         flat = [run for rounds in cases.values() for run in rounds]
-        seconds, generate_s, verify_s, goodput = (
-            median(_take_median(rounds, name) for rounds in cases.values())
-            for name in ("seconds", "generate_s", "verify_s", "goodput")
-        )
-        same = [len({run.tree for run in (*cases[p], *base[p])}) == 1 for p in both]
+        medians = {
+            figure: median(_take_median(rounds, name) for rounds in cases.values())
+            for figure, name in MEDIANS.items()
+        }
+        same = [len({run.tree for run in (*cases[p], *base[p])}) == 1 for p in cases if p in base]
         known = [(p, rounds[0].answer) for p, rounds in cases.items()]
         graded = [float(right[pair]) for pair in known if pair in right]
         rows.append(
@@ -158,16 +166,11 @@ def compare_runs(
                 "n": n,
                 "rung": rung,
                 "problems": len(cases),
-                "latency_s": seconds,
-                "generator_s": generate_s,
-                "verifier_s": verify_s,
-                "goodput": goodput,
-                "goodput_gain": _summarize_ratios(both, cases, base, "goodput"),
-                "gain_over_suffix": _summarize_ratios(
-                    [p for p in cases if p in suffix], cases, suffix, "goodput"
-                ),
-                "speedup": _summarize_ratios(both, base, cases, "seconds"),
-                "verifier_share": _summarize_ratios(both, cases, base, "verify_s"),
+                **medians,
+                "goodput_gain": _summarize_ratios(cases, base, "goodput"),
+                "gain_over_suffix": _summarize_ratios(cases, suffix, "goodput"),
+                "speedup": _summarize_ratios(base, cases, "seconds"),
+                "verifier_share": _summarize_ratios(cases, base, "verify_s"),
                 "same_trees": sum(same) / len(same) if same else None,
                 "right": mean(graded) if graded else None,
                 "reuse": mean([run.reuse for run in flat]),
@@ -182,31 +185,22 @@ def _take_median(rounds: Sequence[LiveRun], name: str) -> float:
 
 
 def _summarize_ratios(
-    problems: Sequence[int],
-    above: Mapping[int, Sequence[LiveRun]],
-    below: Mapping[int, Sequence[LiveRun]],
-    name: str,
+    above: Mapping[int, Sequence[LiveRun]], below: Mapping[int, Sequence[LiveRun]], name: str
 ) -> dict[str, float] | None:
-    """Summarize each problem's ratio of medians. None without one."""
-    pairs = ((_take_median(above[p], name), _take_median(below[p], name)) for p in problems)
+    """Summarize the ratio of medians of each problem that both have. None without one."""
+    both = (p for p in above if p in below)
+    pairs = ((_take_median(above[p], name), _take_median(below[p], name)) for p in both)
     known = [one / other for one, other in pairs if other]
     if not known:
         return None
-    low, high = interval(known)
-    least, most = bootstrap(known, median)
-    return {
-        "value": mean(known),
-        "low": low,
-        "high": high,
-        "median": median(known),
-        "median_low": least,
-        "median_high": most,
-    }
+    values = (mean(known), *interval(known), median(known), *bootstrap(known, median))
+    return dict(zip(RATIO, values, strict=True))
 
 
 async def grade_answers(
     runs: Iterable[LiveRun], problems: Sequence[FileProblem]
 ) -> dict[tuple[int, str | None], bool]:
+    """`grade_pairs` of the runs' problems and answers."""
     known = {p.index: p.answer for p in problems if p.answer is not None}
     return await grade_pairs(((run.problem, run.answer) for run in runs), known)
 
@@ -215,16 +209,15 @@ async def grade_pairs(
     asked: Iterable[tuple[P, str | None]], known: Mapping[P, str]
 ) -> dict[tuple[P, str | None], bool]:
     """(problem, answer) -> is right, of the pairs whose problem has a known right answer."""
-    pairs = sorted({(p, answer) for p, answer in asked if p in known}, key=str)
     grader = MathGrader()
-    found: dict[tuple[P, str | None], bool] = {}
     try:
-        for problem, answer in pairs:
-            same = await grader.cluster({NodeId(0): known[problem], NodeId(1): answer})
-            found[problem, answer] = answer is not None and same[NodeId(0)] == same[NodeId(1)]
+        return {
+            (problem, answer): answer is not None and await grader.equal(known[problem], answer)
+            for problem, answer in sorted(set(asked), key=str)
+            if problem in known
+        }
     finally:
         await grader.close()
-    return found
 
 
 PLANNED = "plan"

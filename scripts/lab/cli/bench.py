@@ -68,25 +68,17 @@ def flashtts(
     from flashedge.files.problems import read_problems
     from flashedge.models.folders import fingerprint_pair
     from flashedge.models.registry import find_pair
-    from scripts.lab.benchmark import ladder
-    from scripts.lab.benchmark.live import (
-        BenchPlan,
-        LiveRun,
-        compare_runs,
-        grade_answers,
-        parse_budget,
-        run_plan,
-    )
+    from scripts.lab.benchmark import ladder, live
 
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
     widths = parse_widths(n)
     measured = find_pair(config.pair, config)
-    plan = BenchPlan(
+    plan = live.BenchPlan(
         rungs=chosen,
         problems=read_problems(problems, limit),
         widths=widths,
-        kv=dict(parse_budget(part.strip()) for part in kv.split(",")),
+        kv=dict(live.parse_budget(part.strip()) for part in kv.split(",")),
         rounds=rounds,
         strategy=strategy,
         seed=seed,
@@ -104,23 +96,23 @@ def flashtts(
         "strategy": strategy,
         "seed": seed,
     }
-    with Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key) as kept:
+    with Journal(folder / RUNS, settings, live.LiveRun.from_json, key=lambda run: run.key) as kept:
         known = [key for key in plan.keys if key in kept.records]
         with show_bar("measuring", len(plan.keys), done=len(known), unit="runs") as advance:
 
-            def record(run: LiveRun) -> None:
+            def record(run: live.LiveRun) -> None:
                 kept.append(run)
                 advance(1)
 
             with suppress(KeyboardInterrupt):
-                run_plan(plan, config, output.note, record, kept=kept.records)
+                live.run_plan(plan, config, output.note, record, kept=kept.records)
         runs = [kept.records[key] for key in plan.keys if key in kept.records]
     if interrupted := len(runs) < len(plan.keys):
         output.note(
             f"interrupted after {len(runs)} of {len(plan.keys)} runs; they are stored, and the same"
             " command resumes"
         )
-    rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))
+    rows = live.compare_runs(runs, asyncio.run(live.grade_answers(runs, plan.problems)))
     about = {
         "simulated": False,
         "pair": config.pair,

@@ -50,6 +50,7 @@ def evaluate(
 
     Every figure comes with a 95 % interval.
     """
+    from flashedge.plots import draw_plot
     from scripts.lab.evaluation.figures import build_report
     from scripts.lab.evaluation.measure import Settings, open_records, step_counter
 
@@ -79,7 +80,16 @@ def evaluate(
         **build_report(records, sizes),
         "failed": failed,
     }
-    _write(folder, report)
+    write_report(folder / REPORT, report)
+    draw_plot(
+        folder / PLOT,
+        {chosen.name: [(row["said"], row["true"]) for row in report["reliability"]]},
+        title="Reliability of the verifier",
+        x="score of a step",
+        y="share of its chains that are right",
+        diagonal=True,
+        points=True,
+    )
     if as_json:
         output.print_json(report)
     else:
@@ -112,7 +122,6 @@ def _measure(
     """Measure `problems` with a bar on stderr. Returns why some failed, by their ids."""
     import asyncio
 
-    from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.cli.connection import connect_ready
     from flashedge.daemon import control as daemon_control
     from scripts.lab.evaluation.measure import Measurer
@@ -126,23 +135,18 @@ def _measure(
         failed[str(problem.id)] = error.line
 
     async def work() -> None:
-        grader = MathGrader()
-        try:
-            async with daemon_control.connect_async(config, name="models-eval") as client:
-                with show_bar("measuring", total, done=done, unit="runs") as advance:
-                    await Measurer(
-                        client=client,
-                        grader=grader,
-                        settings=settings,
-                        count_steps=count_steps,
-                        run_done=lambda: advance(1),
-                        problem_done=kept.append,
-                        problem_failed=note_failure,
-                        in_flight=config.max_running + 1,  # one waits, so that none idles
-                        searches=searches,
-                    ).measure(problems)
-        finally:
-            await grader.close()
+        async with daemon_control.connect_async(config, name="models-eval") as client:
+            with show_bar("measuring", total, done=done, unit="runs") as advance:
+                await Measurer(
+                    client=client,
+                    settings=settings,
+                    count_steps=count_steps,
+                    run_done=lambda: advance(1),
+                    problem_done=kept.append,
+                    problem_failed=note_failure,
+                    in_flight=config.max_running + 1,  # one waits, so that none idles
+                    searches=searches,
+                ).measure(problems)
 
     try:
         asyncio.run(work())
@@ -152,23 +156,6 @@ def _measure(
         )
         raise
     return failed
-
-
-def _write(folder: Path, report: Mapping[str, Any]) -> None:
-    """Raises StoreError or ConfigError."""
-    from flashedge.plots import draw_plot
-
-    write_report(folder / REPORT, report)
-    points = [(row["said"], row["true"]) for row in report["reliability"]]
-    draw_plot(
-        folder / PLOT,
-        {str(report["settings"]["pair"]): points},
-        title="Reliability of the verifier",
-        x="score of a step",
-        y="share of its chains that are right",
-        diagonal=True,
-        points=True,
-    )
 
 
 def _print(report: Mapping[str, Any]) -> None:

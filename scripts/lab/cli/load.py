@@ -160,25 +160,21 @@ def load(
     It reports times per token, to the first token and to the end, deadlines met, fairness, and
     whether short programs went first.
     """
-    from scripts.lab.benchmark.load.plan import (
-        choose_arrivals,
-        parse_by_kind,
-        parse_mix,
-        plan_programs,
-    )
-    from scripts.lab.benchmark.load.timings import ProgramRecord, Slo, read_factors
+    from scripts.lab.benchmark.live import grade_pairs
+    from scripts.lab.benchmark.load import plan, timings
+    from scripts.lab.benchmark.load.report import build_report, print_report
     from scripts.lab.benchmark.simulate import Question
 
     search_name, paths = parse_strategy_flags(strategy, n)
-    process, shares = choose_arrivals(arrivals, rate), parse_mix(mix)
-    deadlines = Slo(
-        base_s={} if slo is None else parse_by_kind("--slo", slo),
+    process, shares = plan.choose_arrivals(arrivals, rate), plan.parse_mix(mix)
+    deadlines = timings.Slo(
+        base_s={} if slo is None else plan.parse_by_kind("--slo", slo),
         scale=slo_scale,
-        factors=read_factors(difficulty or ()),
+        factors=timings.read_factors(difficulty or ()),
     )
 
-    def plan(count: int) -> Sequence[PlannedProgram]:
-        found = plan_programs(
+    def draw(count: int) -> Sequence[PlannedProgram]:
+        found = plan.plan_programs(
             process, shares, duration_s=60 * minutes, problems=count, clients=clients, seed=seed
         )
         if not found:
@@ -216,7 +212,7 @@ def load(
             share=None,
         )
         config = load_config({"scheduling_policy": policy})
-        _simulate(question, config, plan, deadlines, about, as_json)
+        _simulate(question, config, draw, deadlines, about, as_json)
         return
     if problems is None:
         raise RequestError(
@@ -226,7 +222,7 @@ def load(
         )
     config = load_config({"pair": pair})
     asked = read_problems(problems, limit)
-    programs = plan(len(asked))
+    programs = draw(len(asked))
     limits = {} if max_tokens is None else {"max_tokens": max_tokens}
     search = {"strategy": search_name, "n": width, **limits}
     settings = {
@@ -238,11 +234,13 @@ def load(
         **limits,
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-    name = f"load-{config.pair}-{digest}"
-    folder = folder or config.state_dir / "benches" / name
+    folder = folder or config.state_dir / "benches" / f"load-{config.pair}-{digest}"
     interrupted: KeyboardInterrupt | FlashEdgeError | None = None
     with Journal(
-        folder / PROGRAMS, settings, ProgramRecord.from_json, key=lambda record: record.number
+        folder / PROGRAMS,
+        settings,
+        timings.ProgramRecord.from_json,
+        key=lambda record: record.number,
     ) as kept:
         try:
             _measure(config, programs, asked, kept, search, limits)
@@ -250,7 +248,16 @@ def load(
             interrupted = error
         records = [kept.records[p.number] for p in programs if p.number in kept.records]
     if records:
-        _report(records, asked, deadlines, folder, {**settings, "file": str(problems)}, as_json)
+        known = {p.id: p.answer for p in asked if p.answer is not None}
+        grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
+        loaded = {"load": {**settings, "file": str(problems)}}
+        report = loaded | build_report(records, deadlines, grades)
+        write_report(folder / REPORT, report)
+        if as_json:
+            output.print_json(report)
+        else:
+            print_report(report)
+        output.note(f"wrote {PROGRAMS} and {REPORT} in {folder}")
     if interrupted is not None:
         output.note(
             f"interrupted after {len(records)} of {len(programs)} programs; they are stored, and"
@@ -296,48 +303,23 @@ def _measure(
     asyncio.run(work())
 
 
-def _report(
-    records: Sequence[ProgramRecord],
-    problems: Sequence[FileProblem],
-    slo: Slo,
-    folder: Path,
-    about: Mapping[str, Any],
-    as_json: bool,
-) -> None:
-    from scripts.lab.benchmark.live import grade_pairs
-    from scripts.lab.benchmark.load.report import build_report, print_report
-
-    known = {p.id: p.answer for p in problems if p.answer is not None}
-    grades = asyncio.run(grade_pairs([(r.problem, r.answer) for r in records], known))
-    report = {"load": about, **build_report(records, slo, grades)}
-    write_report(folder / REPORT, report)
-    if as_json:
-        output.print_json(report)
-    else:
-        print_report(report)
-    output.note(f"wrote {PROGRAMS} and {REPORT} in {folder}")
-
-
 def _simulate(
     question: Question,
     config: Config,
-    plan: Callable[[int], Sequence[PlannedProgram]],
+    draw: Callable[[int], Sequence[PlannedProgram]],
     slo: Slo,
     about: Mapping[str, Any],
     as_json: bool,
 ) -> None:
     """Raises what `benchmark.simulate.build_bench` does."""
+    from scripts.lab.benchmark.load import virtual_load
     from scripts.lab.benchmark.load.report import build_report, print_report
-    from scripts.lab.benchmark.load.virtual_load import (
-        build_virtual_load,
-        measure_load_dispersion,
-        run_virtual_load,
-    )
     from scripts.lab.benchmark.simulate import build_bench
 
-    load = build_virtual_load(build_bench(question, config), config)
-    records = run_virtual_load(load, plan(len(load.search_rows)))
-    dispersion = {kind: found.to_json() for kind, found in measure_load_dispersion(load).items()}
+    load = virtual_load.build_virtual_load(build_bench(question, config), config)
+    records = virtual_load.run_virtual_load(load, draw(len(load.search_rows)))
+    found = virtual_load.measure_load_dispersion(load)
+    dispersion = {kind: one.to_json() for kind, one in found.items()}
     settings = {
         **about,
         "simulated": True,

@@ -6,9 +6,8 @@ The measurements of each problem are kept in a file, so that a second call resum
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,7 @@ class ProblemRecord:
     """The solutions that beam search chose, by n."""
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProblemRecord:
@@ -78,9 +77,7 @@ class ProblemRecord:
 
 def open_records(path: Path, settings: Settings) -> Journal[int, ProblemRecord]:
     """Raises what `Journal` does."""
-    return Journal(
-        path, dataclasses.asdict(settings), ProblemRecord.from_json, key=lambda r: r.index
-    )
+    return Journal(path, asdict(settings), ProblemRecord.from_json, key=lambda r: r.index)
 
 
 StepCounter = Callable[[Sequence[int], int], tuple[int, ...]]
@@ -112,7 +109,6 @@ class Measurer:
     """Measures problems, a number of them at the same time."""
 
     client: AsyncClient
-    grader: MathGrader
     settings: Settings
     count_steps: StepCounter
     run_done: Callable[[], None]
@@ -122,6 +118,7 @@ class Measurer:
     """Problems measured at the same time."""
     searches: bool = True
     """Whether beam search is measured. It needs a verifier that judges steps."""
+    grader: MathGrader = field(default_factory=MathGrader)
 
     async def measure(self, problems: Iterable[LabelledProblem]) -> None:
         """Measure all problems and report each (`problem_done`).
@@ -141,10 +138,13 @@ class Measurer:
                 else:
                     self.problem_done(record)
 
-        with raise_first_error():
-            async with asyncio.TaskGroup() as group:
-                for _ in range(self.in_flight):
-                    group.create_task(work())
+        try:
+            with raise_first_error():
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(self.in_flight):
+                        group.create_task(work())
+        finally:
+            await self.grader.close()
 
     async def _measure_problem(self, problem: LabelledProblem) -> ProblemRecord:
         sizes, warm = self.settings.n, self.settings.temperature

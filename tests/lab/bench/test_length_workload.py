@@ -8,8 +8,8 @@ from statistics import fmean
 import pytest
 
 from scripts.bench.lengths.workload import LengthWorkload
+from scripts.bench.pearson import pearson
 from scripts.lab.benchmark.lengths import load_trace
-from scripts.lab.statistics import pearson
 from scripts.train_pair.problems import TRAINING, make_problem
 
 

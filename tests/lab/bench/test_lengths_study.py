@@ -28,7 +28,8 @@ from scripts.bench.lengths.text_model import (
     compute_nats,
     train,
 )
-from scripts.lab.distributions import Point, fit_log_t
+from scripts.bench.mcts.point import Point
+from scripts.lab.distributions import fit_log_t
 from tests.support.length_rig import make_runs
 
 RANDOM = np.random.default_rng(0)

@@ -10,6 +10,7 @@ import pytest
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.active import ActivePrograms, Rules
 from flashedge.scheduling.programs.program import Member
+from scripts.bench.mcts.point import Point
 from scripts.bench.scheduling import real_requests
 from scripts.bench.scheduling.request_orders import (
     _POLICIES,
@@ -25,7 +26,7 @@ from scripts.bench.scheduling.request_orders import (
     sort_waiting,
 )
 from scripts.lab.benchmark.load.timings import Timings
-from scripts.lab.distributions import LengthPrior, Point, measure_dispersion, regress
+from scripts.lab.distributions import LengthPrior, measure_dispersion, regress
 
 
 def test_dispersion_by_hand() -> None:

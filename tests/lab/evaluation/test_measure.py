@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.files.problems import LabelledProblem
@@ -62,12 +61,11 @@ def problems(count: int) -> list[LabelledProblem]:
 async def measured(
     daemon: EvalDaemon, count: int, in_flight: int = 2, notes: Notes | None = None
 ) -> Notes:
-    notes, grader = notes or Notes(), MathGrader()
+    notes = notes or Notes()
     try:
         async with AsyncClient("http://daemon", transport=daemon) as client:
             await Measurer(
                 client=client,
-                grader=grader,
                 settings=SETTINGS,
                 count_steps=lambda ids, steps: (len(ids),) * steps,
                 run_done=notes.run_done,
@@ -77,8 +75,6 @@ async def measured(
             ).measure(problems(count))
     except BaseExceptionGroup as group:
         raise AssertionError("an error comes alone") from group
-    finally:
-        await grader.close()
     return notes
 
 

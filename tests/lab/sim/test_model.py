@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from flashedge.scheduling.costs import RTX_4090
+from scripts.bench.flashtts.shapes import QWEN25_7B
 from scripts.lab.sim.engine_loop import estimate_step_s
 from scripts.lab.sim.model import BLANK_LINE, EOS, NEXT, Reader, SimCodec, SimModel, StepTrace
-from scripts.lab.sim.shapes import QWEN25_7B
 from tests.support.paths import DATA
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")

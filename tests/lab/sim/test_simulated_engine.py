@@ -12,6 +12,7 @@ from flashedge.engine.base import ScoreRequest
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
 from flashedge.scheduling.costs import RTX_4090
 from flashedge.types import FinishReason, Problem
+from scripts.bench.flashtts.shapes import QWEN25_1_5B
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.engine_loop import estimate_step_s
 from scripts.lab.sim.model import SimModel, StepTrace
@@ -22,7 +23,6 @@ from scripts.lab.sim.pair import (
     SimulatedVerifier,
     simulated_pair,
 )
-from scripts.lab.sim.shapes import QWEN25_1_5B
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.support.engine_rig import ask, generate, generate_all, score_by_steps, settle, some_steps
 from tests.support.paths import DATA

@@ -8,10 +8,10 @@ from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.profiler.measure import DECODE, PREFILL, profile_models
 from flashedge.profiler.profile import ModelProfile
 from flashedge.scheduling.costs import RTX_4090
+from scripts.bench.flashtts.shapes import QWEN25_1_5B, QWEN25_7B
 from scripts.lab.sim.clock import run_virtual
 from scripts.lab.sim.model import SimModel, StepTrace, TraceRow
 from scripts.lab.sim.pair import simulated_pair
-from scripts.lab.sim.shapes import QWEN25_1_5B, QWEN25_7B
 
 KV_BYTES = 16 << 30
 

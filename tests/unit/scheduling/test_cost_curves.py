@@ -8,8 +8,8 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.costs import RTX_4090, RooflineCurve, interpolate_measurements
+from scripts.bench.flashtts.shapes import QWEN25_7B
 from scripts.lab.sim.engine_loop import estimate_step_s
-from scripts.lab.sim.shapes import QWEN25_7B
 
 POINTS: dict[str, Any] = {
     "batches": (1, 4),

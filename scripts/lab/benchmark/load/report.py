@@ -10,23 +10,8 @@ from typing import Any
 from flashedge.cli import output
 from flashedge.client.words import format_count
 from flashedge.files.problems import ProblemId
-from scripts.lab.benchmark.load.timings import (
-    UNKNOWN,
-    End,
-    ProgramRecord,
-    Slo,
-    Timings,
-    average_by_client,
-    compute_attainment,
-    compute_jain,
-    compute_order_quality,
-    compute_throughput,
-    find_least_scale,
-    list_fairness_curve,
-    list_needed_scales,
-    list_scale_curve,
-    summarize_values,
-)
+from scripts.lab.benchmark.load import timings
+from scripts.lab.benchmark.load.timings import End, ProgramRecord, Slo
 
 Grades = Mapping[tuple[ProblemId, str | None], bool]
 """(problem, answer) -> whether it is right, where that is known."""
@@ -44,14 +29,14 @@ def build_report(
             str(kind): _describe([r for r in records if r.kind is kind], slo, grades or {})
             for kind in kinds
         },
-        "by_client": average_by_client(records),
+        "by_client": timings.average_by_client(records),
         "parts": 1 + max((record.part for record in records), default=0),
         "slo": {
             "base_s": {str(kind): seconds for kind, seconds in slo.base_s.items()},
             "scale": slo.scale,
             "known_difficulties": len(asked & slo.factors.keys()),
             "problems": len(asked),
-            "factor_if_unknown": UNKNOWN,
+            "factor_if_unknown": timings.UNKNOWN,
         },
         "errors": dict(Counter(r.error for r in records if r.error is not None).most_common()),
     }
@@ -59,33 +44,33 @@ def build_report(
 
 def _describe(records: Sequence[ProgramRecord], slo: Slo, grades: Grades) -> dict[str, Any]:
     ends = [record.end for record in records]
-    timings = Timings.of_records(records)
-    needed = list_needed_scales(records, slo)
-    programs_per_s, tokens_per_s = compute_throughput(timings)
-    attained = compute_attainment(needed, slo.scale)
+    served = timings.Timings.of_records(records)
+    needed = timings.list_needed_scales(records, slo)
+    programs_per_s, tokens_per_s = timings.compute_throughput(served)
+    attained = timings.compute_attainment(needed, slo.scale)
     finished = ends.count(End.FINISHED)
     in_time = sum(one <= slo.scale for one in needed)
-    clients = list(average_by_client(records).values())
+    clients = list(timings.average_by_client(records).values())
     return {
         "programs": len(records),
         "finished": finished,
         "refused": ends.count(End.REFUSED),
         "failed": ends.count(End.FAILED),
-        "latency_s": summarize_values(timings.latency_s),
-        "per_token_s": summarize_values(timings.per_token_s),
-        "ttft_s": summarize_values(timings.ttft_s),
-        "wait_s": summarize_values(timings.wait_s),
+        "latency_s": timings.summarize_values(served.latency_s),
+        "per_token_s": timings.summarize_values(served.per_token_s),
+        "ttft_s": timings.summarize_values(served.ttft_s),
+        "wait_s": timings.summarize_values(served.wait_s),
         "late_s": max((record.late_s for record in records), default=0.0),
         "programs_per_s": programs_per_s,
         "tokens_per_s": tokens_per_s,
         "attainment": attained,
         "goodput_per_s": programs_per_s * in_time / finished if finished and needed else None,
-        "scale_curve": list_scale_curve(needed),
-        "least_scale": _keep_finite(find_least_scale(needed)),
-        "jain": _keep_finite(compute_jain(timings.per_token_s)),
-        "jain_of_clients": _keep_finite(compute_jain(clients)),
-        "fairness_curve": list_fairness_curve(timings),
-        "order_tau": _keep_finite(compute_order_quality(timings)),
+        "scale_curve": timings.list_scale_curve(needed),
+        "least_scale": _keep_finite(timings.find_least_scale(needed)),
+        "jain": _keep_finite(timings.compute_jain(served.per_token_s)),
+        "jain_of_clients": _keep_finite(timings.compute_jain(clients)),
+        "fairness_curve": timings.list_fairness_curve(served),
+        "order_tau": _keep_finite(timings.compute_order_quality(served)),
         "accuracy": _compute_accuracy(records, grades),
     }
 

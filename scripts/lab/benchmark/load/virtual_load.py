@@ -223,9 +223,10 @@ def build_virtual_load(bench: Bench, config: Config, *, seed: int = 0) -> Virtua
         (search_rows, np.array([f.mu for f in fitted]), np.array([f.sigma for f in fitted])),
         (chat_rows, chat_mu, chat_sigma),
     ):
-        mu = regress(mu, float(mu.mean()), float(mu.std()), EXPLAINED_MU, draw)
-        logs = np.log(sigma)
-        logs = regress(logs, float(logs.mean()), float(logs.std()), EXPLAINED_SIGMA, draw)
+        mu, logs = (
+            regress(values, float(values.mean()), float(values.std()), share, draw)
+            for values, share in ((mu, EXPLAINED_MU), (np.log(sigma), EXPLAINED_SIGMA))
+        )
         forecasts.update(zip(numbers, map(LogT, mu.tolist(), np.exp(logs).tolist()), strict=True))
     return VirtualLoad(
         setup=bench.setup,

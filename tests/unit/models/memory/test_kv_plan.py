@@ -32,8 +32,8 @@ from flashedge.models.memory.fit import (
     plan_memory,
 )
 from flashedge.models.registry import find_pair, load_pairs
+from scripts.bench.flashtts.shapes import QWEN25_7B
 from scripts.lab.benchmark.simulate import Question, build_bench
-from scripts.lab.sim.shapes import QWEN25_7B
 from tests.support.cli_rig import Cli, cli_for
 from tests.support.fake_nvml import FakeNvml
 

@@ -17,7 +17,7 @@ from flashedge.scheduling.lengths.distribution import (
     compute_figures,
 )
 from flashedge.scheduling.lengths.outputs import LengthRequest
-from scripts.lab.distributions import Point
+from scripts.bench.mcts.point import Point
 from tests.support.length_rig import LogNormal
 from tests.support.paths import ROOT
 
