@@ -213,7 +213,7 @@ class PairLoader:
 
 
 class IdleClock:
-    """Seconds without a run or request, and how many of them the engines stay loaded."""
+    """Measures the time without a run or request, and knows when to unload the engines."""
 
     def __init__(self, keep_alive_s: float, is_busy: Callable[[], bool]) -> None:
         """is_busy: whether anything is open, or engines start."""
@@ -232,13 +232,13 @@ class IdleClock:
 
     @property
     def is_due(self) -> bool:
-        """Whether loaded engines have been idle for as long as the last request allows."""
+        """Whether the engines have been idle for longer than the last request allows."""
         return 0 <= self._keep_alive_s < self.idle_s
 
     def note_end(self) -> None:
         self.busy_at = time.monotonic()
 
     def keep_alive(self, seconds: float | None) -> None:
-        """How long the request that now begins wants the engines to stay loaded after it. None: as
-        the setting says. Negative: without end. The last request decides."""
+        """Set how long the engines stay loaded after the request that begins now. None: as long as
+        the setting says. Negative: they are never unloaded. The last request decides."""
         self._keep_alive_s = self._usual_s if seconds is None else seconds

@@ -309,8 +309,8 @@ class ServedPair:
             raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
     def encode_prompt(self, request: Request) -> TokenIds:
-        """Ids of the conversation after the pair's system prompt, in a second for each megabyte.
-        Raises ContextOverflow, at once where no tokens could fit."""
+        """Encode the conversation, with the pair's system prompt before it. A megabyte takes a
+        second. Raises ContextOverflow, without encoding if the text has too many characters."""
         codec, most = self._engines.generator.codec, self.max_model_len
         messages = request.problem.messages
         characters = sum(len(message.content) for message in messages)

@@ -1,8 +1,8 @@
 """Scores solutions outside any run, by the verifier of a loaded pair.
 
 The solutions of a request are scored in one batch, so that the KV of their problem is computed
-once. Each gets the steps and the score of the same text in a search of the pair, but one that does
-not fit the verifier's context is refused, where a search gives it 0.
+once. A solution gets the steps and the score that a search of the pair would give the same text. A
+solution that does not fit the verifier's context is refused, while a search would give it 0.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ ATTEMPTS = 3
 PAUSES_S = (0.05, 0.5, 2.0)
 """Before each wait: the engine may notice its death after we do. The last one repeats."""
 SUSPICIOUS = 2
-"""Work that was in so many steps that ended the engine is done alone."""
+"""Work that was in this many steps that ended the engine is done alone."""
 RESTART_TIMEOUT_S = 1800.0
 """A start on a card can take minutes, and a run waits for several."""
 T = TypeVar("T")

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 
 from flashedge.config import Config
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.http_requests import PlainAsk
+from flashedge.errors import QueueFull
 from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
 from flashedge.runtime.drive.engines import CONTEXT_TOKENS
 from flashedge.runtime.lengths.predictions import Predictions, describe_search
-from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.strategies import count_paths_at_once
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.run_state import RunState
@@ -106,7 +107,8 @@ class PairScheduler:
         self._sent: list[str] = []
         self._sending: asyncio.Task[None] | None = None
         self._estimates: Mapping[str, RunEstimate] = {}
-        self._estimated: tuple[int, float] | None = None
+        self._estimated = -1, 0.0
+        """The queue's changes and the time at which `_estimates` were made."""
 
     def set_capacity(self, capacity: Capacity | None) -> None:
         self._capacity = capacity or self._unmeasured
@@ -292,7 +294,7 @@ class PairScheduler:
     def estimate_run(self, run_id: str) -> RunEstimate:
         """Return the run's estimate, at most `KEPT_S` old, and newer than the queue's last
         change."""
-        changes, made_s = self._estimated or (-1, 0.0)
+        changes, made_s = self._estimated
         now_s = asyncio.get_running_loop().time()
         if changes != self.queue.changes or now_s - made_s >= KEPT_S:
             self._estimated = self.queue.changes, now_s
@@ -331,6 +333,88 @@ class PairScheduler:
     def _list_members(self, runs: Sequence[str]) -> list[Member]:
         found = (self.programs.find_member(run_id) for run_id in runs)
         return [member for member in found if member is not None]
+
+
+class RunQueue:
+    """Holds runs until they may start. Up to `limit` runs wait; further ones are refused."""
+
+    def __init__(
+        self,
+        order: Callable[[Sequence[str]], Sequence[str]],
+        may_start: Callable[[str, Collection[str]], bool],
+        limit: int,
+    ) -> None:
+        """order: sorts waiting runs, the next one first. may_start: whether a run may start
+        together with those that run. The run "" stands for any further one."""
+        self._order = order
+        self._may_start = may_start
+        self._limit = limit
+        self._running: dict[str, None] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self.changes = 0
+        """How often a run has entered or left the queue."""
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """The next one first."""
+        return self._order(list(self._waiting))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many runs wait, and how many run."""
+        return len(self._waiting), len(self._running)
+
+    def check_room(self) -> None:
+        """Raises QueueFull when no further run may wait."""
+        waiting = len(self._waiting)
+        if waiting >= self._limit and (waiting or not self._may_start("", self._running)):
+            raise QueueFull(
+                f"{len(self._running)} runs are running and {waiting} are waiting",
+                hint="try again later, or raise queue_limit",
+            )
+
+    def reserve(self, run_id: str) -> None:
+        """Join the queue. Raises QueueFull."""
+        self.check_room()
+        self.changes += 1
+        self._waiting[run_id] = asyncio.get_running_loop().create_future()
+        self.admit()
+
+    @asynccontextmanager
+    async def wait_turn(self, run_id: str) -> AsyncIterator[None]:
+        """Hold a place for the block, once the run is admitted."""
+        admitted = self._waiting.get(run_id)
+        try:
+            if admitted is not None:
+                await admitted
+            yield
+        finally:
+            self.leave(run_id)
+
+    def leave(self, run_id: str) -> None:
+        """Stop running or waiting, and admit the next run. Does nothing once the run has left."""
+        if run_id not in self._running and run_id not in self._waiting:
+            return
+        self.changes += 1
+        self._running.pop(run_id, None)
+        self._waiting.pop(run_id, None)
+        self.admit()
+
+    def admit(self) -> None:
+        """Start the runs that may. Call it when less room may be needed than was thought."""
+        while self._waiting:
+            run_id = self.waiting[0]
+            if not self._may_start(run_id, self._running):
+                return
+            self.changes += 1
+            admitted = self._waiting.pop(run_id)
+            self._running[run_id] = None
+            if not admitted.done():
+                admitted.set_result(None)
 
 
 async def measure_capacity(

@@ -43,7 +43,7 @@ class Recording:
         return frozenset(a for a in given if a is not None)
 
     def build_trace(self, right: frozenset[str]) -> RunTrace:
-        """Build the trace for replay. right: the right ones among `answers`."""
+        """Build the trace for replay. right: those of `answers` that are right."""
 
         def end(answer: str | None, tokens: int, probes: int) -> Ending:
             overhead = self.probe_tokens[min(probes, len(self.probe_tokens)) - 1] if probes else 0

@@ -17,8 +17,8 @@ CHOICES = ("choice", "answer", "votes", "cut_by", "unlikely")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedNode:
-    """What a run stored of one node. Of a cancelled node that is nothing, since what had arrived is
-    a matter of time."""
+    """What a run stored of one node. What had arrived of a cancelled node is left out, since that
+    is a matter of time."""
 
     parent: NodeId | None
     status: str

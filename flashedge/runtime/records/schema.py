@@ -1,7 +1,7 @@
 """The file of the run store: its schema, the migrations of older ones, and what its errors mean.
 
-A migration changes a schema to the next. Its statements leave alone what has the new form already:
-stores were also written between two changes of one migration.
+Each migration leads from one schema to the next. Its statements skip rows that have the new form
+already, since some stores were written while a migration was being developed.
 """
 
 from __future__ import annotations

@@ -114,8 +114,8 @@ def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
 
 
 def build_paper_rule(strategy: str, options: ExitOptions = ExitOptions()) -> Rule:
-    """Complete `options` by the paper's rule, that of REBASE for strategies that it does not cover.
-    It suits the paper's models; other models need calibration."""
+    """Complete `options` by the paper's rule. Strategies that the paper does not cover get that of
+    REBASE. The rules suit the paper's models; other models need calibration."""
     return _complete(options, _PAPER.get(strategy, _PAPER_TREES))
 
 

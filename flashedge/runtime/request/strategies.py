@@ -52,8 +52,8 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
 
 
 def stops_by_counts(strategy: str, selection: str | None, answers: str | None) -> bool:
-    """Whether a search ends early unless the request says otherwise: a majority of short answers,
-    since whole texts hardly ever agree. answers: None where the default holds."""
+    """Whether a search ends early by default: a majority vote over short answers does. Whole texts
+    hardly ever agree. answers: None for the default."""
     return strategy in VOTES and selection == "majority" and answers != "whole"
 
 

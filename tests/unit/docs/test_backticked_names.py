@@ -3,13 +3,13 @@
 All pages and all source of the project are read. What a name looks like decides how it is looked
 up:
 
-- A path (`runtime/queue.py`, `scripts/lab/`, `queue.py`) must be the end of a path of the checkout,
+- A path (`runtime/run.py`, `scripts/lab/`, `run.py`) must be the end of a path of the checkout,
   or a file of an installed library. So must a path without backticks that starts at the top of the
   checkout, in tests too.
-- A dotted name (`runtime.queue.RunQueue`, `RunQueue.submit`) must lead from the end of a module's
+- A dotted name (`runtime.run.RunStatus`, `Run.cancel`) must lead from the end of a module's
   name, or from a class, to something that is defined there. Else it must start with a module or a
   class of another library that the project imports. Python's own modules are asked.
-- A name of capitals and small letters (`RunQueue`) must be a class of the project, or a name that
+- A name of capitals and small letters (`RunStatus`) must be a class of the project, or a name that
   the project takes from another library (`vllm_seams.table` has those of vLLM).
 
 Whatever else stands in backticks is an option, a value or a command, and is not looked up. Neither
@@ -254,13 +254,13 @@ def test_every_name_in_backticks_exists() -> None:
 
 
 EXISTING = (
-    *("runtime/queue.py", "queue.py", "scripts/lab/", "vllm/v1/worker/block_table.py"),
-    *("runtime.queue", "runtime.queue.RunQueue", "flashedge.tui", "Driver.run", "asyncio.sleep"),
+    *("runtime/run.py", "run.py", "scripts/lab/", "vllm/v1/worker/block_table.py"),
+    *("runtime.run", "runtime.run.RunStatus", "flashedge.tui", "Driver.run", "asyncio.sleep"),
     *("torch.zeros", "RequestOutput.add", "RunStarted", "AsyncLLM", "runs/mcts/", "1/2", "n"),
 )
 MISSING = (
     *("runtime/line.py", "line_of_runs.py", "scripts/laboratory/", "vllm/v1/worker/no_table.py"),
-    *("runtime.line", "runtime.queue.Line", "flashedge.dashboard", "Driver.drive_away"),
+    *("runtime.line", "runtime.run.Line", "flashedge.dashboard", "Driver.drive_away"),
     *("asyncio.dream", "NoSuchRun", "NoSuchRun.emit"),
 )
 

@@ -73,11 +73,6 @@ async def test_the_record_tells_it_and_a_repetition_is_identical(rig: Rig) -> No
     assert find_difference(stored, other) is not None
 
 
-async def test_a_plain_run_has_no_fingerprint(rig: Rig) -> None:
-    result = await rig.service.submit(replace(SPEC, deterministic=False)).result()
-    assert result["fingerprint"] is None
-
-
 async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     grader = rig.service._grader
     cluster = grader.cluster
@@ -188,6 +183,8 @@ async def test_a_stop_ends_a_self_test_that_waits_for_its_turn(tmp_path: Path) -
 
 
 async def test_it_is_refused_where_no_shape_holds(rig: Rig) -> None:
+    result = await rig.service.submit(replace(SPEC, deterministic=False)).result()
+    assert result["fingerprint"] is None, "a plain run has none"
     rig.served._self_test = {**SELF_TEST, "score_shape": None}
     with pytest.raises(RequestError, match="equal bits for the verifier"):
         rig.service.submit(SPEC)

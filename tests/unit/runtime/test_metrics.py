@@ -179,9 +179,7 @@ def test_the_load_of_the_engines_is_shown() -> None:
     assert seen["flashedge:engine_up{verifier}{p}"] == 0
     assert seen["flashedge:engine_restarts_total{verifier}{p}"] == 2
 
-
-def test_each_pair_has_its_own_figures_while_it_is_loaded() -> None:
-    metrics = Metrics()
+    metrics = Metrics()  # of two pairs each has its own figures while it is loaded
     both = {"p": make_state(queued=1), "q": make_state(running=2)}
     views = {"p": {"generator": VIEW}, "q": {"generator": replace(VIEW, blocks_used=7)}}
     metrics.observe_pairs(both, views)

@@ -95,17 +95,13 @@ def test_text_is_whole_however_it_is_cut(ids: bytes, data: st.DataObject) -> Non
     assert told + decoder.flush() == whole
 
 
-def test_spaces_between_words_are_kept() -> None:
+def test_spaces_between_words_and_half_a_character_at_the_end_are_kept() -> None:
     decoder = IncrementalText(Words())
     assert [decoder.feed((i,)) for i in (1, 2, 3, 4)] == ["w1", " w2", " w3", " w4"]
     assert decoder.feed(()) == decoder.flush() == ""
-
-
-def test_half_a_character_at_the_end() -> None:
-    decoder = IncrementalText(ByteCodec())
-    assert decoder.feed(tuple("é".encode()[:1])) == ""
-    assert decoder.feed(()) == ""
-    assert decoder.flush() == "\N{REPLACEMENT CHARACTER}"
+    half = IncrementalText(ByteCodec())
+    assert half.feed(tuple("é".encode()[:1])) == half.feed(()) == ""
+    assert half.flush() == "\N{REPLACEMENT CHARACTER}"
 
 
 # ---------------------------------------------------------------- thinking

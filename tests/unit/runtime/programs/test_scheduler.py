@@ -20,8 +20,7 @@ from flashedge.events import CertaintyUpdated, Progress
 from flashedge.optimizations import Features
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import watch_request
-from flashedge.runtime.programs.scheduler import LOOK_S, PairScheduler, measure_capacity
-from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.programs.scheduler import LOOK_S, PairScheduler, RunQueue, measure_capacity
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.scheduling.lengths.distribution import LogT
 from flashedge.scheduling.programs.admission import Capacity

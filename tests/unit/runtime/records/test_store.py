@@ -43,8 +43,10 @@ def _filled(store: RunStore, run_id: str = "r1", at: float = 1.0) -> None:
     store.finish(run_id, "finished", RESULT, None, at + 1)
 
 
-def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
+def test_a_run_comes_back_as_it_was_from_a_private_file(store: RunStore) -> None:
     _filled(store)
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    assert store.path.parent.stat().st_mode & 0o077 == 0
     run = store.get("r1")
     assert (run.status, run.result, run.finished_at) == ("finished", RESULT, 2.0)
     assert (run.answer, run.tree_tokens, run.total_s) == ("2", 80, 0.2)
@@ -208,11 +210,6 @@ def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) 
     assert expected > 0
     counts = {run.id: run.tree_tokens for run in store.list()}
     assert counts == {"cancelled": expected, "open": expected, "never begun": 0}
-
-
-def test_the_file_is_private(store: RunStore) -> None:
-    assert store.path.stat().st_mode & 0o777 == 0o600
-    assert store.path.parent.stat().st_mode & 0o077 == 0
 
 
 # ---------------------------------------------------------------- crashes

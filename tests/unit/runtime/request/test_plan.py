@@ -66,15 +66,9 @@ def test_request_and_setting_decide(spec: Request, mode: str, boosted: bool) -> 
     resolved = decide_boost(spec, mode)
     assert is_boosted(resolved) is boosted
     assert decide_boost(resolved, mode) == resolved
-
-
-def test_the_record_tells_that_a_request_was_not_boosted() -> None:
-    assert decide_boost(ASKS, OFF).options == {"boost": False}
-
-
-@pytest.mark.parametrize("spec", [BEAM, replace(MCTS, baseline=True)])
-def test_other_searches_and_baselines_are_left_alone(spec: Request) -> None:
-    assert decide_boost(spec, ALL) is spec
+    assert decide_boost(ASKS, OFF).options == {"boost": False}, "the record tells it"
+    for other in (BEAM, replace(MCTS, baseline=True)):
+        assert decide_boost(other, ALL) is other
 
 
 @pytest.mark.parametrize("option", [{"parallel": 2}, {"take": "arrival"}])
@@ -154,11 +148,8 @@ def test_a_run_goes_on_with_the_bits_it_began_with() -> None:
 )
 def test_paths_that_are_drawn_at_once(strategy: str, fields: dict[str, Any], paths: int) -> None:
     assert count_paths_at_once(replace(BEAM, strategy=strategy, **fields)) == paths
-
-
-def test_groups_of_an_early_exit_are_drawn_one_after_the_other() -> None:
-    spec = replace(BEAM, strategy="self_consistency", n=64, early_exit=ExitOptions())
-    assert 1 < count_paths_at_once(spec) < 64
+    votes = replace(BEAM, strategy="self_consistency", n=64, early_exit=ExitOptions())
+    assert 1 < count_paths_at_once(votes) < 64, "groups are drawn one after the other"
 
 
 # ---------------------------------------------------------------- the rule entropy
@@ -172,6 +163,7 @@ def test_the_rule_is_the_runs() -> None:
     assert spec.entropy_rule == EntropyRule(threshold=0.5, min_tokens=4)
     assert replace(spec, step_rule="tokens").entropy_rule is None
     assert Request.from_json(spec.to_json()) == spec
+    assert replace(BEAM, max_step_tokens=4).min_step_tokens > 4, "no mistake by other rules"
 
 
 @pytest.mark.parametrize(
@@ -188,10 +180,6 @@ def test_values_out_of_bounds_are_refused(fields: dict[str, Any], param: str) ->
     with pytest.raises(RequestError) as caught:
         replace(UNSURE, **fields)
     assert caught.value.param == param
-
-
-def test_a_short_step_is_no_mistake_by_other_rules() -> None:
-    assert replace(BEAM, max_step_tokens=4).min_step_tokens > 4
 
 
 @pytest.mark.parametrize("strategy", ["best_of_n", "self_consistency", "probed_cot"])
@@ -290,7 +278,7 @@ def test_request_then_calibration_then_defaults(config: Config) -> None:
         assert settled(other, config).early_exit_source == "defaults"
 
 
-def test_a_calibration_that_does_not_fit_is_left_aside(config: Config) -> None:
+def test_a_calibration_that_does_not_fit_is_left_aside_or_may_say_never(config: Config) -> None:
     save_calibration(calibration(), config)
     found = settled(SC, config, fingerprint="another")
     assert (found.request.early_exit, found.early_exit_source) == (ExitOptions(), "defaults")
@@ -298,10 +286,7 @@ def test_a_calibration_that_does_not_fit_is_left_aside(config: Config) -> None:
     found = settled(replace(SC, aggregate="min"), config)
     assert found.early_exit_source == "defaults"
     assert "other aggregate" in (found.early_exit_note or "")
-
-
-def test_a_calibration_may_say_never(config: Config) -> None:
-    save_calibration(calibration(rule=None), config)
+    save_calibration(calibration(rule=None), config)  # it may say never
     found = settled(SC, config)
     assert (found.request.early_exit, found.early_exit_source) == (None, "calibration")
     assert "no early exit that pays" in (found.early_exit_note or "")
