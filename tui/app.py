@@ -66,9 +66,10 @@ OLDER_RUNS = 200
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
 
-WIDE_COLUMNS, HUGE_COLUMNS, TALL_LINES = 100, 170, 32
-"""Where panels get columns, two and three, and where those in a small terminal get more lines."""
+WIDE, HUGE, TALL = 100, 170, 32
+"""Cells of a terminal with two columns of panels and with three, and lines of a tall one."""
 
+STYLES = ("dashboard.tcss", "wide.tcss", "dialogs.tcss")
 _NAMES = {"?": "question_mark", "/": "slash", "^p": "ctrl+p"}
 _Shown = Panel | RunList | BeamTree | EventLogPanel | ProblemPanel | SolutionPanel
 
@@ -87,14 +88,10 @@ class DashboardApp(App[None]):
     theme_file: remembers the chosen theme.
     """
 
-    CSS_PATH = ["dashboard.tcss", "wide.tcss", "dialogs.tcss"]  # noqa: RUF012
+    CSS_PATH = [Path(__file__).with_name(name) for name in STYLES]  # noqa: RUF012
     TITLE = "FlashEdge"
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012
-        (0, COMPACT),
-        (WIDE_COLUMNS, "-wide"),
-        (HUGE_COLUMNS, "-huge"),
-    ]
-    VERTICAL_BREAKPOINTS = [(0, SHORT), (TALL_LINES, "-tall")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, COMPACT), (WIDE, "-wide"), (HUGE, "-huge")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, SHORT), (TALL, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(_NAMES.get(c.key, c.key), c.action, c.title) for c in COMMANDS),
         Binding("escape", "leave", "Leave", show=False),

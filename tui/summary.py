@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flashedge.client.protocol import OPEN_STATUSES
 from flashedge.client.words import describe_prediction
 from flashedge.literal import show_in_line
 from flashedge.types import USUAL_POLICY
-
-LIVE = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ class RunRow:
 
     @property
     def live(self) -> bool:
-        return self.status in LIVE
+        return self.status in OPEN_STATUSES
 
     @property
     def search(self) -> str:

@@ -21,7 +21,7 @@ from flashedge.client.run_view import ROOT, NodeView, RunView
 from flashedge.types import NodeId
 
 MAX_LEAD = 20
-"""Deeper nested branches keep this much indentation."""
+"""Cells of indentation at most: deeper branches show the end of theirs behind `…`."""
 
 Children = Mapping[NodeId, tuple[NodeId, ...]]
 

@@ -71,10 +71,9 @@ def whole_answer_items(ended: int) -> list[Numbered]:
     return [*numbered, (len(items), events.Progress(tokens=tokens, tails=tuple(growing)))]
 
 
-def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
-    view = {"running": 3, "waiting": 0, "blocks_used": used, "blocks_total": quota}
-    view |= {"quota_blocks": quota, "block_tokens": 32, "block_bytes": 131072, "preemptions": 0}
-    return {"state": state, "pid": 1, "restarts": 0, "detail": None, "view": view}
+def engine(used: int, quota: int) -> dict[str, Any]:
+    view = {"blocks_used": used, "quota_blocks": quota, "block_bytes": 131072}
+    return {"state": "ready", "restarts": 0, "view": view}
 
 
 def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[str, Any]:
@@ -105,16 +104,14 @@ class FakeDaemon:
         self._changed = asyncio.Event()
 
     def send(self, run: str, items: list[Numbered]) -> None:
-        self.logs[run].extend(items)
-        self._wake()
+        """Append events to a run's log, and wake its followers."""
+        self.logs.setdefault(run, []).extend(items)
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def go(self, *, down: bool) -> None:
         self.down = down
-        self._wake()
-
-    def _wake(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.send("", [])
 
     def _check(self) -> None:
         if self.down:
@@ -146,10 +143,6 @@ class FakeDaemon:
             await self.may_page.wait()
         return {"data": [dict(r) for r in self.listing[start : start + limit]]}
 
-    async def run(self, run: str) -> dict[str, Any]:
-        self._check()
-        return next(dict(r) for r in self.listing if r["id"] == run)
-
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check()
         if body["strategy"] not in self.strategies:
@@ -164,9 +157,7 @@ class FakeDaemon:
     async def cancel(self, run: str) -> dict[str, Any]:
         self._check()
         self.cancelled.append(run)
-        for row in self.listing:
-            if row["id"] == run:
-                row["status"] = "cancelled"
+        next(row for row in self.listing if row["id"] == run)["status"] = "cancelled"
         return {"id": run, "status": "cancelled"}
 
     async def events(self, run: str, after: int = 0) -> AsyncGenerator[tuple[Numbered, ...], None]:
@@ -174,8 +165,7 @@ class FakeDaemon:
         if run not in self.logs:
             raise NotFound(f"no run {run}")
         self.asked_after.append(after)
-        sent = next((i for i, (n, _) in enumerate(self.logs[run]) if n > after), None)
-        at = len(self.logs[run]) if sent is None else sent
+        at = sum(number <= after for number, _ in self.logs[run])
         while True:
             news = tuple(self.logs[run][at:])
             at += len(news)

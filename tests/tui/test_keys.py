@@ -60,6 +60,7 @@ async def test_help_the_last_line_panels_by_tab_and_quit() -> None:
         shown = str(app.query_one("#keys").render())
         assert shown == "  ".join(f"{key} {word}" for key, word, _ in KEYS)
         assert {action for _, _, action in KEYS} <= {b.action for b in app.BINDINGS}
+        assert all(path.is_absolute() for path in app.CSS_PATH), "a subclass may stand elsewhere"
         await pilot.press("question_mark")
         assert isinstance(app.screen, Help)
         assert "≈ cut by" in HELP, "the word that the tree and the CLI use"

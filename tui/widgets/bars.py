@@ -21,6 +21,7 @@ from flashedge.types import USUAL_POLICY
 
 
 def draw_status(state: Dashboard, width: int, address: str) -> Text:
+    """The replay, else the daemon, with its address where there is room for it."""
     name = Text("FlashEdge ", style="bold")
     lost, daemon = state.lost, state.daemon
     if state.replay is not None:
@@ -39,13 +40,10 @@ def draw_status(state: Dashboard, width: int, address: str) -> Text:
     name.append(daemon.state, style="bold" if daemon.is_well else "bold reverse")
     parts = [Text(daemon.detail, style=f"bold {WARNING}")] if daemon.detail else []
     restarts = daemon.generator.restarts + daemon.verifier.restarts
-    if restarts:
-        parts.append(Text(format_count(restarts, "engine restart"), style="bold"))
+    parts += [Text(format_count(restarts, "engine restart"), style="bold")] if restarts else []
     parts += [Text(f"{daemon.running} running"), Text(f"{daemon.queued} waiting")]
-    if daemon.policy != USUAL_POLICY:
-        parts.append(Text(f"policy {daemon.policy}"))
-    if daemon.boosts:
-        parts.append(Text(daemon.boosts))
+    parts += [Text(f"policy {daemon.policy}")] if daemon.policy != USUAL_POLICY else []
+    parts += [Text(daemon.boosts)] if daemon.boosts else []
     whole = _stack(name, [*parts, Text(address, style=DIM)], width)
     short = _stack(name, parts, width)
     return whole if whole.plain.count("\n") == short.plain.count("\n") else short

@@ -226,13 +226,10 @@ class BeamTree(LineList):
             self._go(self._matches[0])
 
     def action_match(self, by: int) -> None:
-        if not self._matches:
-            return
-        if by > 0:
-            self._go(next((i for i in self._matches if i > self.cursor), self._matches[0]))
-        else:
-            before = [i for i in self._matches if i < self.cursor]
-            self._go((before or self._matches)[-1])
+        if self._matches:
+            before = [i for i in self._matches if i < self.cursor] or self._matches
+            after = [i for i in self._matches if i > self.cursor] or self._matches
+            self._go(after[0] if by > 0 else before[-1])
 
     def set_following(self, on: bool) -> None:
         self.following = on

@@ -28,6 +28,7 @@ _AXIS = 5
 
 EXIT = "▼"
 THRESHOLD = "┄"
+BEST, MEAN = "◆", "●"
 TITLE = "Progress"
 
 
@@ -133,9 +134,6 @@ def _summarize(run: RunView, width: int) -> list[Text]:
         note = show_in_line(str((run.result or {}).get("early_exit_note") or ""))
         parts.append(Text(f"no early exit{note and ': '}{note}", style=DIM))
     return wrap_parts(parts, width)
-
-
-BEST, MEAN = "◆", "●"
 
 
 def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:

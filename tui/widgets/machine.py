@@ -115,9 +115,8 @@ def draw_memory(state: Dashboard, width: int, height: int) -> Text:
 
 
 def _list_engines(daemon: DaemonStatus | None) -> tuple[tuple[str, EngineStatus], ...]:
-    if daemon is None:
-        return ()
-    return ("generator", daemon.generator), ("verifier", daemon.verifier)
+    known = () if daemon is None else (daemon.generator, daemon.verifier)
+    return tuple(zip(("generator", "verifier"), known, strict=False))
 
 
 def _draw_briefly(name: str, engine: EngineStatus, cells: int) -> Text:
@@ -166,8 +165,8 @@ def draw_devices(state: Dashboard, width: int, height: int) -> Text:
     (device,) = devices
     power = _format_power(device)
     if height < 2:
-        figures = f"{device.name} {device.utilization:>4.0%}  memory {_format_memory(device)}"
-        return label_line("Device", figures + (f"  {power}" if power else ""))
+        busy = f"{device.name} {device.utilization:>4.0%}"
+        return label_line("Device", f"{busy}  memory {_format_memory(device)}  {power}".rstrip())
     memory = f" {_format_memory(device)}"
     busy = f" {device.utilization:>4.0%}  {power}".rstrip()
     longest = max(len(memory), len(busy))
@@ -179,7 +178,8 @@ def draw_devices(state: Dashboard, width: int, height: int) -> Text:
 
 
 def _draw_used(label: str, part: float, figures: str, width: int, longest: int = 0) -> Text:
-    """A meter and its figures. longest: those of the line that has most."""
+    """A meter and its figures. longest: characters of the longest figures in lines that belong
+    together, so that their meters are as long."""
     room = max(width - LABEL_CELLS - max(len(figures), longest), 4)
     return label_line(label, plain(draw_meter(part, room)), figures)
 

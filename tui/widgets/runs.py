@@ -30,7 +30,6 @@ STATUS = {
     "interrupted": ("≈", "interrupted"),
 }
 
-
 LEAST_PROBLEM = 28
 """Cells that the problem has at least: figures are left off for it, the least telling first."""
 
@@ -50,7 +49,8 @@ class RunList(LineList):
     class Chosen(Message):
         run: str
 
-    class EndReached(Message): ...
+    class EndReached(Message):
+        """The cursor is on the last run."""
 
     def __init__(self) -> None:
         super().__init__(id="runs")
@@ -62,7 +62,10 @@ class RunList(LineList):
         self._cells: tuple[Mapping[str, str], ...] = ()
         self._sizes: dict[str, int] = {}
         self._word_width = self._wait_width = 0
+        """Cells of the longest status and of the longest wait."""
+
         self._shared: Mapping[str, int] = {}
+        """See `_measure_shared`."""
 
     @property
     def empty(self) -> str:
@@ -195,8 +198,9 @@ def _name_status(run: RunRow) -> str:
 
 
 def _describe_start(run: RunRow) -> str:
-    """`in about 9 s`, of a run that waits; its place stands before it."""
-    return "" if run.position is None else describe_wait(None, run.starts_in_s)[len("starts ") :]
+    """`in about 9 s` for a run that waits: its status tells its place."""
+    wait = "" if run.position is None else describe_wait(None, run.starts_in_s)
+    return wait.removeprefix("starts ")
 
 
 def _measure(columns: Mapping[str, int]) -> int:
