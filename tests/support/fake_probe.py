@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.roofline import Fit, Sample
 
 EXACT = {"median_error": 0, "p90_error": 0, "samples": 0}
 TRUTH = Fit(overhead_s=0.002, sequence_s=1e-5, flops_per_s=1e12, bytes_per_s=1e11, **EXACT)
 PARAMS = 10**8
+FIGURES: dict[str, Any] = {
+    "gemm": [
+        {"dtype": "float32", "n": 256, "seconds": 1e-3, "flops_per_s": 4e10},
+        {"dtype": "float32", "n": 512, "seconds": 1e-3, "flops_per_s": 9e10},
+        {"dtype": "bfloat16", "n": 512, "seconds": 1e-3, "flops_per_s": 2e11},
+    ],
+    "copies": [{"bytes": 1 << 20, "bytes_per_s": 9e10}, {"bytes": 1 << 28, "bytes_per_s": 2e10}],
+    "transfers": [{"direction": "host to device", "pinned": True, "bytes_per_s": 2.5e10}],
+    **{"launch_s": 4e-6, "round_trip_s": 9e-6},
+}
+"""Of a device, as `bench` gives them."""
 
 
 def sample(phase: str, sequences: int, context: float, new: float, *, truth: Fit = TRUTH) -> Sample:

@@ -24,18 +24,7 @@ from flashedge.profiler import ProfileError, measure
 from flashedge.profiler.profile import Profile
 from tests.support.cli_rig import Cli, Patch, cli_for, failing
 from tests.support.fake_nvml import FakeNvml
-from tests.support.fake_probe import FakeProbe
-
-FIGURES: dict[str, Any] = {
-    "gemm": [
-        {"dtype": "float32", "n": 512, "seconds": 1e-3, "flops_per_s": 9e10},
-        {"dtype": "bfloat16", "n": 512, "seconds": 1e-3, "flops_per_s": 2e11},
-    ],
-    "copies": [{"bytes": 1 << 28, "bytes_per_s": 2e10}],
-    "transfers": [],
-    "launch_s": 4e-6,
-    "round_trip_s": 9e-6,
-}
+from tests.support.fake_probe import FIGURES, FakeProbe
 
 
 class FakePair:
