@@ -81,9 +81,7 @@ def test_the_setting_of_some_switches_sets_them_again(tmp_path: Path, switch: st
     assert again == replace(only, suffix_scoring=True)
 
 
-async def test_a_baseline_run_works_with_the_stock_twins_and_no_optimization(
-    tmp_path: Path,
-) -> None:
+async def test_a_baseline_run_works_with_the_stock_twins(tmp_path: Path) -> None:
     rig = Rig(tmp_path, features="kv_split=off")  # else the engines stand behind counters
     stock: Any = object()
     rig.pair.stock_generator = rig.pair.stock_verifier = stock
@@ -108,7 +106,7 @@ async def test_a_baseline_run_works_with_the_stock_twins_and_no_optimization(
         (("suffix_scoring", "speculation"), "generator", "verifier"),
     ],
 )
-def test_whole_paths_are_scored_without_suffix_scoring_also_where_drafts_need_our_generator(
+def test_stock_twins_score_whole_paths(
     switches: tuple[str, ...], generator: str, verifier: str
 ) -> None:
     names = ("generator", "verifier", "stock_generator", "stock_verifier")
@@ -139,9 +137,7 @@ def bench_of(home: Path, n: int) -> Bench:
 
 
 @pytest.mark.parametrize("suffix_scoring", [True, False])
-def test_lookahead_scores_steps_ahead_with_either_verifier(
-    tmp_path: Path, suffix_scoring: bool
-) -> None:
+def test_lookahead_with_either_verifier(tmp_path: Path, suffix_scoring: bool) -> None:
     off = replace(Optimizations.only("speculation"), suffix_scoring=suffix_scoring)
     runs = [run_with(bench_of(tmp_path, n=8), replace(off, lookahead=on)) for on in (False, True)]
     assert runs[0].tree == runs[1].tree
@@ -154,9 +150,7 @@ def run_with(bench: Bench, optimizations: Optimizations) -> VirtualRun:
 
 
 @pytest.mark.parametrize("switch", [one for one in SWITCHES if one not in ELSEWHERE])
-def test_every_switch_changes_what_a_run_costs_and_never_its_tree(
-    tmp_path: Path, switch: str
-) -> None:
+def test_every_switch_changes_the_cost_and_never_the_tree(tmp_path: Path, switch: str) -> None:
     bench = bench_of(tmp_path, n=64 if switch in SHORT_OF_MEMORY else 8)
     on = Optimizations(**{switch: True})
     with_it, without = (run_with(bench, replace(on, **{switch: value})) for value in (True, False))

@@ -111,9 +111,7 @@ def test_too_few_problems_are_refused(home: Config, tmp_path: Path) -> None:
     assert load_calibrations(home)[0].num_problems == 59
 
 
-def test_a_better_calibration_stays_unless_it_is_to_be_replaced(
-    home: Config, tmp_path: Path
-) -> None:
+def test_a_better_calibration_stays(home: Config, tmp_path: Path) -> None:
     assert calibrate(tmp_path, 320).exit_code == 0
     text = calibrations_file(home).read_text()
     kept = calibrate(tmp_path, 300)
@@ -140,9 +138,7 @@ def test_a_calibration_without_a_bound_is_replaced(home: Config, tmp_path: Path)
     assert load_calibrations(home)[0].num_problems == 300
 
 
-def test_without_a_rule_nothing_is_written(
-    home: Config, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_no_rule_qualifies(home: Config, tmp_path: Path, monkeypatch: Patch) -> None:
     """Every run is right from the start: a smaller n saves as much as any rule."""
     assert calibrate(tmp_path, 300).exit_code == 0
     text = calibrations_file(home).read_text()

@@ -111,9 +111,7 @@ def say(daemon: FakeDaemon, *pieces: str) -> None:
     daemon.errors[f"POST {PLAIN}"] = httpx.Response(200, stream=stream)
 
 
-def test_on_a_terminal_turns_have_a_prompt_an_answer_apart_and_a_line_below(
-    daemon: FakeDaemon, type_on_screen: Screen
-) -> None:
+def test_turns_on_a_terminal(daemon: FakeDaemon, type_on_screen: Screen) -> None:
     say(daemon, "**So** it is", " \\boxed{19}.")
     shown = type_on_screen(Terminal("12 + 7\n/search beam-2\nagain\n"))
     first, _, second = shown.partition("─" * 60)
@@ -134,17 +132,13 @@ def test_questions_from_a_pipe_are_shown_on_a_terminal(type_on_screen: Screen) -
     assert type_on_screen(io.StringIO("one\n")).startswith("bundled > one\n\nHello")
 
 
-def test_the_prompt_of_a_redirected_chat_is_no_part_of_its_output(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: Patch
-) -> None:
+def test_the_prompt_is_no_output(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("one\n"))
     done = cli("chat")
     assert (done.out, "bundled > " in done.err) == (REPLY, True)
 
 
-def test_a_long_reply_shows_its_end_while_it_grows_and_all_of_it_in_the_end(
-    daemon: FakeDaemon, monkeypatch: Patch, type_on_screen: Screen
-) -> None:
+def test_a_long_reply(daemon: FakeDaemon, monkeypatch: Patch, type_on_screen: Screen) -> None:
     monkeypatch.setattr(turns, "LEAST_PAUSE_S", 0.0)
     monkeypatch.setattr(turns, "DRAWING_SHARE", 1e9)
     say(daemon, *(f"line {i}\n" for i in range(100)))

@@ -91,7 +91,7 @@ def test_version(cli: Cli) -> None:
         ("score --input x", "--input needs --output"),
     ],
 )
-def test_what_is_wrong_is_exit_2_and_asks_for_nothing(
+def test_mistakes(
     cli: Cli, daemon: FakeDaemon, monkeypatch: Patch, command: str, said: str
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
@@ -149,9 +149,7 @@ def test_ps_tells_what_deterministic_requests_cost() -> None:
     assert describe_replays({"view": None}) is None
 
 
-def test_ps_tells_how_fast_requests_were_and_who_else_uses_the_card(
-    cli: Cli, daemon: FakeDaemon
-) -> None:
+def test_ps_tells_latencies_and_who_else_uses_the_card(cli: Cli, daemon: FakeDaemon) -> None:
     view = {"blocks_used": 1, "quota_blocks": 2, "cache_hits": 0.926}
     engines = {"generator": {"state": "ready", "view": view}}
     user = {"card": 0, "pid": 80, "name": "a\x1b[5m", "memory_bytes": 4 << 30}
@@ -226,9 +224,7 @@ def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: Patch) -> None:
     assert lines[4].startswith("#2     my-long-researc…  my-agent  batch")
 
 
-def test_a_slow_start_is_noted_where_no_terminal_shows_it(
-    capfd: pytest.CaptureFixture[str], monkeypatch: Patch
-) -> None:
+def test_a_slow_start(capfd: pytest.CaptureFixture[str], monkeypatch: Patch) -> None:
     times = iter([0.0, 5.0, 16.0, 16.0, 20.0, 40.0, 40.0])
     monkeypatch.setattr(connection.time, "monotonic", lambda: next(times))
     with connection.show_start() as show:
@@ -363,7 +359,7 @@ def test_interrupted_run_shows_what_it_had(cli: Cli, monkeypatch: Patch) -> None
     assert len(cli("runs", "export", "run-1").out.splitlines()) == 6
 
 
-def test_export_writes_known_formats_and_replaces_a_file_only_by_force(
+def test_the_formats_of_an_export_and_its_force(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path
 ) -> None:
     export = ("runs", "export", "run-1", "-o")
@@ -431,9 +427,7 @@ def many(monkeypatch: Patch) -> FakeDaemon:
         (["--cancelled", "--older-than", "2w"], []),
     ],
 )
-def test_runs_are_removed_by_prefix_age_or_all(
-    cli: Cli, many: FakeDaemon, given: list[str], ids: list[str]
-) -> None:
+def test_runs_are_removed(cli: Cli, many: FakeDaemon, given: list[str], ids: list[str]) -> None:
     done = cli("runs", "rm", *given)
     assert (done.code, many.deleted) == (0, ids), done.err
 
@@ -452,15 +446,13 @@ def test_runs_are_removed_by_prefix_age_or_all(
         (["b7", "a1b"], "2 runs begin with 'a1b': run-a1b2c3, run-a1b2d4"),
     ],
 )
-def test_a_removal_that_is_not_clear_removes_nothing(
-    cli: Cli, many: FakeDaemon, given: list[str], said: str
-) -> None:
+def test_an_unclear_removal(cli: Cli, many: FakeDaemon, given: list[str], said: str) -> None:
     cli.ends(2, said, "runs", "rm", *given)
     assert many.deleted == []
 
 
 @pytest.mark.parametrize(("typed", "code", "count"), [("y\n", 0, 4), ("n\n", 1, 0), ("\n", 1, 0)])
-def test_rm_all_asks_first(
+def test_rm_all(
     cli: Cli, many: FakeDaemon, monkeypatch: Patch, typed: str, code: int, count: int
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
@@ -544,9 +536,7 @@ def test_pull_one_model_from_its_own_folder_unless_it_is_broken(cli: Cli, tmp_pa
     assert (Path(done.out.strip()) / "config.json").exists()
 
 
-def test_a_copy_that_breaks_off_leaves_nothing(
-    cli: Cli, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_broken_copy_is_removed(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("shutil.copytree", failing(OSError(28, "No space left on device")))
     cli.ends(2, "no space left", "models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
     assert not list((tmp_path / "home" / "cache").rglob("config.json"))
@@ -562,9 +552,7 @@ def test_pull_without_a_network(cli: Cli, tmp_path: Path, monkeypatch: Patch) ->
     assert cli("models", "pull", SKYWORK).code == 0, "it is here"
 
 
-def test_pull_asks_the_hub_for_the_pinned_revision_and_a_break_is_one_error(
-    cli: Cli, monkeypatch: Patch
-) -> None:
+def test_pull_asks_the_hub_for_the_pinned_revision(cli: Cli, monkeypatch: Patch) -> None:
     asked = {}
 
     def download(source: str, *, revision: str, cache_dir: Path, **kwargs: object) -> str:

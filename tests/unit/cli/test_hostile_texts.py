@@ -173,9 +173,7 @@ def test_any_text_is_shown_as_text(command: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", list_commands())
 @pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[6], "[/red]"])
-def test_an_argument_that_nobody_knows_is_shown_as_text(
-    command: str, text: str, tmp_path: Path
-) -> None:
+def test_unknown_arguments_are_text(command: str, text: str, tmp_path: Path) -> None:
     shown = print_with(text, [*command.split(), f"--{text}"], tmp_path)
     assert not find_acting(strip_sequences(shown))
     assert "No such option" in shown
@@ -185,9 +183,7 @@ def test_an_argument_that_nobody_knows_is_shown_as_text(
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
-    cli: Cli, monkeypatch: Patch, text: str
-) -> None:
+def test_tables_and_json_in_a_pipe(cli: Cli, monkeypatch: Patch, text: str) -> None:
     with_daemon(monkeypatch, HostileDaemon(text))
     for arguments in (["runs", "ls"], ["ps"], ["runs", "show", "run-1", "--tree"]):
         done = cli(*arguments)
@@ -200,9 +196,7 @@ def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
 @pytest.mark.parametrize(
     ("text", "shown"), [("\x1b[1m\u202e", "\x1b[1m\u202e"), (" \ud83d", " �")], ids=ascii
 )
-def test_in_a_pipe_the_answer_is_raw_but_for_half_a_surrogate(
-    cli: Cli, monkeypatch: Patch, text: str, shown: str
-) -> None:
+def test_an_answer_in_a_pipe(cli: Cli, monkeypatch: Patch, text: str, shown: str) -> None:
     with_daemon(monkeypatch, HostileDaemon(text))
     done = cli("solve", "12 + 7")
     assert done.out == f"19{shown}\n"

@@ -63,9 +63,7 @@ def install(tmp_path: Path, name: str, version: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_an_agent_is_started_with_its_variables_and_options(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, name: str
-) -> None:
+def test_an_agent_is_started(cli: Cli, daemon: FakeDaemon, tmp_path: Path, name: str) -> None:
     install(tmp_path, name)
     done = cli("launch", name, "--search", "beam-4", "--", "-p", "two words")
     assert done.code == 7
@@ -80,9 +78,7 @@ def test_an_agent_is_started_with_its_variables_and_options(
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_what_is_printed_can_be_pasted_and_starts_nothing(
-    cli: Cli, monkeypatch: Patch, name: str
-) -> None:
+def test_what_is_printed_can_be_pasted(cli: Cli, monkeypatch: Patch, name: str) -> None:
     monkeypatch.setattr(daemon_control, "start", None)
     done = cli("launch", name, "--model", "bundled:beam-4", "--print", "--", "it's")
     assert done.code == 0
@@ -118,7 +114,7 @@ def test_small_requests_of_agents_are_answered_without_a_search() -> None:
     assert config["provider"]["flashedge"]["models"].keys() == {"bundled", "bundled:beam-4"}
 
 
-def test_the_key_of_the_settings_is_passed(
+def test_the_key_is_passed(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv("FLASHEDGE_API_KEY", "of-the-settings")
@@ -142,9 +138,7 @@ def test_a_model_without_tools_is_told(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_a_missing_program_is_told_with_its_installation(
-    cli: Cli, daemon: FakeDaemon, name: str
-) -> None:
+def test_a_missing_program(cli: Cli, daemon: FakeDaemon, name: str) -> None:
     agent = AGENTS[name]
     said = f"is not installed: there is no `{agent.program}` on PATH"
     done = cli.ends(2, said, "launch", name)
@@ -153,9 +147,7 @@ def test_a_missing_program_is_told_with_its_installation(
     assert not daemon.requests
 
 
-def test_a_version_is_a_warning_unless_it_is_a_patch_of_one_that_was_tried(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path
-) -> None:
+def test_a_version_that_was_not_tried(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
     minor = AGENTS["aider"].versions[-1].rpartition(".")[0]
     for version, told in (
         ("99.0.1", "99.0.1 was not tried"),
@@ -179,16 +171,12 @@ def test_a_version_is_a_warning_unless_it_is_a_patch_of_one_that_was_tried(
         ("claude --search mcts-4", "it answers as bundled:beam, bundled:best_of_n"),
     ],
 )
-def test_what_can_not_answer_is_refused(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, arguments: str, told: str
-) -> None:
+def test_refusals(cli: Cli, daemon: FakeDaemon, tmp_path: Path, arguments: str, told: str) -> None:
     install(tmp_path, "claude")
     assert cli.ends(2, told, "launch", *arguments.split()).out == ""
 
 
-def test_a_program_that_can_not_be_run_is_told(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_broken_program(cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch) -> None:
     install(tmp_path, "aider")
     monkeypatch.setattr(os, "execvpe", failing(OSError(8, "Exec format error")))
     cli.ends(2, "aider: Exec format error", "launch", "aider")

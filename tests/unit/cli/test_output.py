@@ -25,9 +25,7 @@ def print_long_error(text: str) -> None:
 
 @pytest.mark.parametrize("say", [output.note, output.warn, print_long_error])
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_a_terminal_breaks_lines_at_blanks_and_a_pipe_does_not(
-    monkeypatch: Patch, say: Callable[[str], None], is_terminal: bool
-) -> None:
+def test_long_messages(monkeypatch: Patch, say: Callable[[str], None], is_terminal: bool) -> None:
     file = io.StringIO()
     console = Console(file=file, width=WIDTH, force_terminal=is_terminal, color_system=None)
     monkeypatch.setattr(output, "stderr", lambda: console)

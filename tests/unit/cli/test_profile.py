@@ -160,7 +160,7 @@ def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: Patch) -> No
     assert FakePair.started == 2
 
 
-def test_a_renewal_that_fails_stops_no_daemon(
+def test_a_renewal_that_fails(
     cli: Cli, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cli("profile", "--quick")

@@ -43,9 +43,7 @@ def read_messages(path: Path) -> list[str]:
     return [turn["message"] for turn in read_lines(path)[1:]]
 
 
-def test_a_turn_is_on_the_disk_before_the_next_message_is_read(
-    talk: Talk, daemon: FakeDaemon, monkeypatch: Patch
-) -> None:
+def test_turns_are_on_the_disk(talk: Talk, daemon: FakeDaemon, monkeypatch: Patch) -> None:
     seen: list[list[str]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -69,9 +67,7 @@ def test_a_file_begins_with_a_turn_and_only_its_owner_reads_it(talk: Talk) -> No
     assert modes == [0o600, 0o700]
 
 
-def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
-    talk: Talk, daemon: FakeDaemon
-) -> None:
+def test_a_conversation_goes_on_with_its_search(talk: Talk, daemon: FakeDaemon) -> None:
     talk("one\n/search beam-2\ntwo\n", "--system", "s")
     assert read_lines(only_file())[2]["run"] == RESULT["id"]
     done = talk("three\n", "--continue", only_file().stem[:3])
@@ -83,9 +79,7 @@ def test_a_conversation_goes_on_with_its_messages_its_search_and_its_file(
     assert "earlier messages are not sent" in done.err
 
 
-def test_a_pair_that_knows_conversations_gets_the_earlier_turns(
-    talk: Talk, daemon: FakeDaemon, monkeypatch: Patch
-) -> None:
+def test_earlier_turns_are_sent(talk: Talk, daemon: FakeDaemon, monkeypatch: Patch) -> None:
     serve_many_turns(monkeypatch)
     talk("one\n")
     talk("two\n", "--continue")
@@ -93,9 +87,7 @@ def test_a_pair_that_knows_conversations_gets_the_earlier_turns(
     assert [message["content"] for message in sent] == ["one", REPLY, "two"]
 
 
-def test_the_last_turn_is_shown_where_a_conversation_goes_on(
-    talk: Talk, cli: Cli, monkeypatch: Patch
-) -> None:
+def test_the_last_turn_is_shown(talk: Talk, cli: Cli, monkeypatch: Patch) -> None:
     talk("one\ntwo\n")
     monkeypatch.setattr(sys, "stdin", Terminal("/exit\n"))
     done = cli.ends(0, f"conversation {only_file().stem}, 2 turns; the last:", "chat", "-c")
@@ -120,9 +112,7 @@ def test_the_one_used_last_goes_on_and_is_listed_first(talk: Talk, cli: Cli) -> 
     assert str(folder()) in done.err
 
 
-def test_nothing_is_kept_where_nothing_is_to_be_kept(
-    talk: Talk, daemon: FakeDaemon, monkeypatch: Patch
-) -> None:
+def test_nothing_is_kept(talk: Talk, daemon: FakeDaemon, monkeypatch: Patch) -> None:
     talk("one\n/search beam-2\ntwo\n", "--no-save")
     assert not folder().exists()
     assert daemon.deleted == [daemon.bodies("/v1/solve")[0]["id"]]
@@ -190,9 +180,7 @@ def test_a_hostile_conversation_is_text(talk: Talk, cli: Cli, text: str) -> None
         assert not find_acting(done.out + done.err)
 
 
-def test_what_cannot_be_written_is_said_once_and_written_later(
-    talk: Talk, monkeypatch: Patch
-) -> None:
+def test_what_cannot_be_written_is_written_later(talk: Talk, monkeypatch: Patch) -> None:
     write, calls = journal.write_at_end, 0
 
     def write_at_end(file: Any, data: bytes) -> None:
@@ -209,9 +197,7 @@ def test_what_cannot_be_written_is_said_once_and_written_later(
     assert read_messages(only_file()) == ["one", "two", "three"]
 
 
-def test_a_folder_that_cannot_be_made_does_not_stop_the_chat(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: Patch
-) -> None:
+def test_a_folder_that_cannot_be_made(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch) -> None:
     folder().parent.mkdir(parents=True)
     folder().write_text("a file")
     monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))

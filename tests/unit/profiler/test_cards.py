@@ -48,9 +48,7 @@ def list_visible(value: str | None, nvml: FakeNvml = THREE) -> list[tuple[int, s
         ("1,0,1", [(1, "1"), (0, "0")]),
     ],
 )
-def test_cards_come_in_the_order_of_the_variable(
-    value: str | None, expected: list[tuple[int, str]]
-) -> None:
+def test_visible_cards(value: str | None, expected: list[tuple[int, str]]) -> None:
     assert list_visible(value) == expected
 
 
