@@ -19,7 +19,7 @@ from flashedge.literal import (
     show_in_line,
     show_literally,
 )
-from tests.support.hostile import acting_texts, find_acting, find_sequences, strip_sequences
+from tests.support.hostile import acting_texts, find_acting
 from tests.support.screen import open_screen
 
 EVERY_CHARACTER = "".join(map(chr, range(sys.maxunicode + 1)))
@@ -59,31 +59,12 @@ def test_a_text_in_pieces_is_the_same_text(text: str, data: st.DataObject) -> No
     joined.encode()
 
 
-def test_a_pair_that_is_split_is_one_character() -> None:
-    joiner = PieceJoiner()
-    assert [joiner.join("ok \ud83d"), joiner.join("\ude00 "), joiner.end()] == ["ok ", "😀 ", ""]
-    assert [joiner.join("\ud83d"), joiner.end(), joiner.end()] == ["", "�", ""]
-
-
 @given(st.recursive(acting_texts, lambda parts: st.dictionaries(acting_texts, parts, max_size=3)))
 def test_json_is_the_same_data_and_acts_on_nothing(value: object) -> None:
     text = format_json(value, indent=2)
     text.encode()
     assert not find_acting(text)
     assert json.loads(text) == json.loads(json.dumps(value))
-
-
-@given(acting_texts)
-def test_a_console_prints_text(text: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        screen = open_screen(patch)
-        console = LiteralConsole()
-        console.print(text)
-        console.print(text, style="dim")
-        console.print(Text(text))
-        console.print(Text.assemble(("x", "bold"), text))
-    assert find_sequences(screen.printed) <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}
-    assert not find_acting(strip_sequences(screen.printed))
 
 
 @pytest.mark.parametrize(

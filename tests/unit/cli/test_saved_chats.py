@@ -15,7 +15,6 @@ import pytest
 
 from flashedge.cli.chat.saved import SavedChat, SavedChats
 from flashedge.config import load_config
-from flashedge.errors import NotFound, RequestError
 from flashedge.files import journal
 from tests.support.cli_rig import Cli, Done, Patch, Terminal, serve_many_turns
 from tests.support.fake_daemon import CutStream, FakeDaemon
@@ -214,25 +213,12 @@ def test_a_conversation_is_open_in_one_terminal(talk: Talk) -> None:
     assert f"conversation {only_file().stem} is open in another terminal" in done.err
 
 
-def test_ids(talk: Talk, tmp_path: Path) -> None:
-    chats = SavedChats(load_config())
-    with pytest.raises(NotFound, match="there is no conversation yet"):
-        chats.find(None)
-    folder().mkdir(parents=True)
-    for name in ("abc111", "abc222"):
-        (folder() / f"{name}.jsonl").write_text("x\n")
-    assert chats.find("abc2").stem == "abc222"
-    with pytest.raises(NotFound, match=r"there is no conversation '\.\./x'"):
-        chats.find("../x")
-    with pytest.raises(RequestError, match="2 conversations begin with 'abc': abc"):
-        chats.find("abc")
-
-
 def test_what_is_refused(talk: Talk) -> None:
+    assert "there is no conversation yet" in talk("", "--continue", code=2).err
     talk("one\n", "--system", "s")
     for options, said in (
         (["abc"], "'abc' is the id of a conversation only behind --continue"),
-        (["--continue", "nope"], "there is no conversation 'nope'"),
+        (["--continue", "../x"], "there is no conversation '../x'"),
         (["--continue", "--system", "other"], "a conversation keeps its system message"),
     ):
         assert said in talk("two\n", *options, code=2).err

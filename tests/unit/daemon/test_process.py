@@ -24,6 +24,7 @@ from flashedge.daemon import control, files, process
 from flashedge.daemon.files import bound_output, kept_output_path, log_path, output_path
 from flashedge.daemon.process import _server, bind, listen, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError, FlashEdgeError
+from tests.support.cli_rig import Patch, failing
 from tests.support.commands import wait_for
 from tests.support.paths import ROOT
 
@@ -71,10 +72,8 @@ def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
     record = files.find(config)
     assert record.pid == process.pid == files.find_holder(config)
     assert record.url == f"http://127.0.0.1:{config.port}"
-    assert control.stop(config) == process.pid
-    assert process.wait(60) == 0
-    assert files.find(config) is None
-    assert not files.record_path(config).exists()
+    assert (control.stop(config), process.wait(60)) == (process.pid, 0)
+    assert (files.find(config), files.record_path(config).exists()) == (None, False)
     assert control.stop(config) is None
     assert "daemon stopped" in files.log_path(config).read_text()
 
@@ -90,27 +89,18 @@ def test_a_second_daemon_names_the_first(config: Config) -> None:
     assert files.find_holder(config) == first.pid
 
 
-def test_ensure_returns_the_running_daemon(config: Config) -> None:
-    assert control.ensure(config, command=STUB).pid == control.ensure(config, command=STUB).pid
-
-
-def test_a_port_in_use_is_reported(config: Config) -> None:
+def test_who_uses_the_port_is_named(config: Config, tmp_path: Path) -> None:
     with bind("127.0.0.1", config.port):
         process = start(config)
         told = f"another program already uses port {config.port} on 127.0.0.1"
         with pytest.raises(DaemonError, match=told) as e:
             control.wait_ready(config, process, timeout_s=20)
     assert "--port" in (e.value.hint or "")
-    assert process.returncode == DaemonError.exit_code
-    assert files.find(config) is None
-
-
-def test_a_daemon_of_another_folder_on_the_port_is_named(config: Config, tmp_path: Path) -> None:
+    assert (process.returncode, files.find(config)) == (DaemonError.exit_code, None)
     up(config)
     other = replace(config, state_dir=tmp_path / "other")
-    process = start(other)
     with pytest.raises(DaemonError, match="a FlashEdge daemon of another state folder already"):
-        control.wait_ready(other, process, timeout_s=20)
+        control.wait_ready(other, start(other), timeout_s=20)
 
 
 def test_a_stale_record_is_ignored(config: Config) -> None:
@@ -136,7 +126,7 @@ def test_a_stale_record_is_ignored(config: Config) -> None:
     assert found.pid not in (os.getpid(), killed.pid)
 
 
-def test_stop_ends_process_and_children(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_ends_process_and_children(config: Config, monkeypatch: Patch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "lingers")
     process = up(config)
     assert control.stop(config) == process.pid
@@ -147,27 +137,20 @@ def test_stop_ends_process_and_children(config: Config, monkeypatch: pytest.Monk
     child.wait(60)
 
 
-def test_wait_ready_waits_while_loading(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ready_waits_while_loading(config: Config, monkeypatch: Patch) -> None:
     monkeypatch.setenv("STUB_LOADS_S", "0.6")
     states: list[str] = []
     control.wait_ready(config, start(config), timeout_s=20, on_state=states.append)
     assert "starting: loading the weights" in states
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "error", "text"),
-    [
-        ("bad checkpoint", CheckpointError, r"model\.safetensors is missing"),
-        ("crash", DaemonError, "boom"),
-        ("failed", EngineError, "no memory"),
-    ],
-)
+ENDS = [("bad checkpoint", CheckpointError, r"model\.safetensors is missing")]
+ENDS += [("crash", DaemonError, "boom"), ("failed", EngineError, "no memory")]
+
+
+@pytest.mark.parametrize(("behaviour", "error", "text"), ENDS)
 def test_wait_ready_raises_what_ended_the_daemon(
-    config: Config,
-    monkeypatch: pytest.MonkeyPatch,
-    behaviour: str,
-    error: type[FlashEdgeError],
-    text: str,
+    config: Config, monkeypatch: Patch, behaviour: str, error: type[FlashEdgeError], text: str
 ) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", behaviour)
     process = start(config)
@@ -175,8 +158,7 @@ def test_wait_ready_raises_what_ended_the_daemon(
         control.wait_ready(config, process, timeout_s=20)
     assert type(e.value) is error
     if error is CheckpointError:
-        assert e.value.hint == "pull it"
-        assert process.returncode == CheckpointError.exit_code
+        assert (e.value.hint, process.returncode) == ("pull it", CheckpointError.exit_code)
 
 
 def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
@@ -188,22 +170,15 @@ def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
     assert files.find_holder(config) is None
 
 
-def test_a_state_folder_below_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "home").write_text("a file where the folder should be")
-    config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
-    with pytest.raises(ConfigError, match="can't write the state folder") as e:
-        control.start(config, {}, STUB)
-    assert "FLASHEDGE_HOME" in (e.value.hint or "")
-
-
-def test_a_host_that_others_can_reach_needs_a_key(tmp_path: Path) -> None:
+def test_what_the_configuration_must_not_say(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("where the folder should be")
     env = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_HOST": "0.0.0.0"}
+    with pytest.raises(ConfigError, match="can't write the state folder") as e:
+        control.start(load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "file")}), {}, STUB)
+    assert "FLASHEDGE_HOME" in (e.value.hint or "")
     with pytest.raises(ConfigError, match="no API key is set"):
         serve(load_config({}, env))
     check_exposure(load_config({"api_key": "k"}, env))
-
-
-def test_a_host_of_another_machine_is_refused_and_that_of_all_networks_is_one_address() -> None:
     with pytest.raises(DaemonError):
         bind("192.0.2.1", 0)
     with pytest.raises(DaemonError, match="not an address"):
@@ -240,9 +215,7 @@ def test_one_loopback_address_is_enough(config: Config) -> None:
 def test_a_wrong_setting_on_the_command_line_is_refused(config: Config) -> None:
     done = subprocess.run([*STUB, "--set", "prot=1"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "unknown key 'prot'" in done.stderr
-    assert "'port'" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: unknown key 'prot' in the command; did you mean 'port'?")
 
 
 def test_a_port_in_use_is_reported_before_the_slow_imports(config: Config) -> None:
@@ -269,7 +242,7 @@ LINE = "run run-0123456789ab finished: 1.0 s, 100 tokens"
 
 
 @pytest.fixture
-def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_logging(monkeypatch: Patch) -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield
@@ -279,7 +252,7 @@ def own_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_logs_rotate(config: Config, own_logging: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_rotate(config: Config, own_logging: None, monkeypatch: Patch) -> None:
     files.prepare_state_dir(config)
     monkeypatch.setattr(process, "LOG_BYTES", 2000)
     process._configure_logging(config)
@@ -309,18 +282,15 @@ def test_a_long_output_is_kept_once_and_begins_anew(config: Config) -> None:
     assert kept_output_path(config).stat().st_size == files.OUTPUT_BYTES + 6
 
 
-def test_a_full_disk_costs_the_copy_only(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    def copy(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_a_full_disk_costs_the_copy_only(config: Config, monkeypatch: Patch) -> None:
     files.prepare_state_dir(config)
     output_path(config).write_bytes(b"x" * (files.OUTPUT_BYTES + 1))
-    monkeypatch.setattr(shutil, "copyfile", copy)
+    monkeypatch.setattr(shutil, "copyfile", failing(OSError(errno.ENOSPC, "No space left")))
     bound_output(config)
     assert output_path(config).stat().st_size == 0
 
 
-def test_a_running_daemon_bounds_output(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_daemon_bounds_output(config: Config, monkeypatch: Patch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "chatty")
     up(config)
     wait_for(lambda: output_path(config).stat().st_size == 0)
