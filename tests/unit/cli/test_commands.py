@@ -38,7 +38,7 @@ PAIR = "qwen-1.5b+skywork-1.5b"
 # ---------------------------------------------------------------- the whole
 
 
-def test_help_imports_nothing_slow() -> None:
+def test_help_imports_nothing_slow(cli: Cli) -> None:
     code = (
         "import sys\n"
         "from flashedge.cli.main import main\n"
@@ -47,11 +47,7 @@ def test_help_imports_nothing_slow() -> None:
         "print([m for m in heavy if m in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip() == "[]"
-    assert "solve" in done.stdout
-
-
-def test_version(cli: Cli) -> None:
+    assert (done.stderr.strip(), "solve" in done.stdout) == ("[]", True)
     assert cli("--version").out.startswith("flashedge ")
 
 
@@ -104,6 +100,8 @@ def test_mistakes(
 )
 def test_without_a_daemon_runs_and_logs_say_so(cli: Cli, command: str) -> None:
     cli.ends(4, "flashedge up", *command.split())
+    assert cli.ends(1, "flashedge up", "ps").out == ""
+    assert json.loads(cli.ends(1, "", "ps", "--json").out) == {"daemon": None}
 
 
 # ---------------------------------------------------------------- the daemon's life
@@ -125,7 +123,7 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     assert daemon.detail in cli("ps").out.splitlines()
 
 
-def test_ps_tells_what_the_self_test_found() -> None:
+def test_ps_tells_what_the_self_test_found_and_what_determinism_cost() -> None:
     invariant = {"batch_invariant": True, "invariant_tokens": 2048}
     assert describe_kernels(invariant) == (
         "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the same"
@@ -136,17 +134,14 @@ def test_ps_tells_what_the_self_test_found() -> None:
         " request can give another tree; on a card, set batch_invariant"
     )
     assert describe_kernels({}) is None
-
-
-def test_ps_tells_what_deterministic_requests_cost() -> None:
     counts = {"verified_tokens": 120, "rollbacks": 1, "recomputed_tokens": 14, "verify_passes": 8}
     counts |= {"prefill_passes": 2, "pass_us": 1_500_000}
     assert describe_replays({"view": {"replays": counts}}) == (
         "deterministic requests: 120 tokens verified, 1 rollback (14 tokens drawn again),"
         " 10 passes in 1.5 s"
     )
-    assert describe_replays({"view": {"replays": {**counts, "verified_tokens": 0}}}) is None
-    assert describe_replays({"view": None}) is None
+    for view in ({"replays": {**counts, "verified_tokens": 0}}, None):
+        assert describe_replays({"view": view}) is None
 
 
 def test_ps_tells_latencies_and_who_else_uses_the_card(cli: Cli, daemon: FakeDaemon) -> None:
@@ -205,14 +200,11 @@ def test_a_boosted_run_is_replayed(cli: Cli, daemon: FakeDaemon) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("the same tree (")
     told = json.loads(cli("runs", "replay", "run-1", "--json").out)
-    assert told["same"]
-    assert told["allowances"] > 1
+    assert (told["same"], told["allowances"] > 1) == (True, True)
     finished = events[-1]
     assert isinstance(finished, RunFinished)
     daemon.story[-1] = (len(events), RunFinished(result={**finished.result, "answer": "7"}))
-    done = cli("runs", "replay", "run-1")
-    assert done.code == 1
-    assert "another tree: the answer is" in done.out
+    assert "another tree: the answer is" in cli.ends(1, "", "runs", "replay", "run-1").out
 
 
 def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: Patch) -> None:
@@ -234,16 +226,9 @@ def test_a_slow_start(capfd: pytest.CaptureFixture[str], monkeypatch: Patch) -> 
     assert lines == ["starting the daemon" + state for state in ("", ": compiling", ": graphs")]
 
 
-def test_ps_without_a_daemon(cli: Cli) -> None:
-    assert cli.ends(1, "flashedge up", "ps").out == ""
-    done = cli("ps", "--json")
-    assert (done.code, json.loads(done.out)) == (1, {"daemon": None})
-
-
 def test_up_when_a_daemon_runs(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("up")
     told = "FlashEdge already serves pair bundled at http://127.0.0.1:8642\n"
-    assert (done.code, done.out) == (0, told)
+    assert cli.ends(0, "", "up").out == told
     assert cli("up", "--pair", "bundled", "--port", "8642", "--json").code == 0
     for other in (("--port", "8643"), ("--pair", PAIR), ("--install",)):
         cli.ends(4, "already runs at http://127.0.0.1:8642 (process 4242", "up", *other)
@@ -271,13 +256,10 @@ def test_a_closed_pipe_is_exit_141(command: str) -> None:
 def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     stub = (sys.executable, str(ROOT / "tests" / "support" / "stub_daemon.py"))
     monkeypatch.setattr(daemon_control.start, "__defaults__", (None, stub))
-    done = cli("up", "--port", "0", "--json")
-    assert done.code == 0, done.err
-    told = json.loads(done.out)
+    told = json.loads(cli.ends(0, "", "up", "--port", "0", "--json").out)
     assert told["pair"] == "bundled"
     assert httpx.get(told["url"] + "/health", trust_env=False).status_code == 200
-    ready = cli("ps")
-    assert (ready.code, "ready: pair bundled" in ready.out) == (0, True)
+    assert "ready: pair bundled" in cli.ends(0, "", "ps").out
     assert "starts: pair bundled" in cli("logs").out
     assert len(cli("logs", "-n", "1").out.splitlines()) == 1
     down = cli("down")
@@ -293,9 +275,7 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     listed = cli("runs", "ls").out
     assert ("run-1" in listed, "beam-2" in listed) == (True, True)
     assert json.loads(cli("runs", "ls", "--json").out)[0]["id"] == "run-1"
-    shown = cli("runs", "show", "run-1")
-    assert shown.out == "19\n"
-    assert "✓ 0.95" in shown.err
+    assert cli.ends(0, "✓ 0.95", "runs", "show", "run-1").out == "19\n"
     assert json.loads(cli("runs", "show", "run-1", "--json").out)["answer"] == "19"
     assert "removed run-1" in cli("runs", "rm", "run-1").err
 
@@ -353,9 +333,7 @@ def test_export_is_the_whole_run(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -
 
 def test_interrupted_run_shows_what_it_had(cli: Cli, monkeypatch: Patch) -> None:
     with_daemon(monkeypatch, FakeDaemon(STORY[:5], status="interrupted"))
-    done = cli("runs", "show", "run-1")
-    assert (done.code, done.out) == (0, "interrupted\n")
-    assert "12 + 7 = 19." in done.err
+    assert cli.ends(0, "12 + 7 = 19.", "runs", "show", "run-1").out == "interrupted\n"
     assert len(cli("runs", "export", "run-1").out.splitlines()) == 6
 
 
@@ -412,42 +390,40 @@ def many(monkeypatch: Patch) -> FakeDaemon:
     return with_daemon(monkeypatch, ManyRuns(*MANY))
 
 
-@pytest.mark.parametrize(
-    ("given", "ids"),
-    [
-        (["b"], ["run-b7"]),
-        (["run-b"], ["run-b7"]),
-        (["a1b2d", "b7"], ["run-a1b2d4", "run-b7"]),
-        (["run-a1c3"], ["run-a1c3"]),  # a whole id, though another run begins with it
-        (["--all", "--yes"], ["run-a1b2d4", "run-b7", "run-a1c3ff", "run-a1c3"]),
-        (["--older-than", "7d"], ["run-b7", "run-a1c3ff"]),
-        (["--older-than", "100w"], []),
-        (["--cancelled"], ["run-a1c3ff"]),
-        (["--cancelled", "--older-than", "7d"], ["run-a1c3ff"]),
-        (["--cancelled", "--older-than", "2w"], []),
-    ],
-)
-def test_runs_are_removed(cli: Cli, many: FakeDaemon, given: list[str], ids: list[str]) -> None:
-    done = cli("runs", "rm", *given)
-    assert (done.code, many.deleted) == (0, ids), done.err
+REMOVED = {
+    "b": ["run-b7"],
+    "run-b": ["run-b7"],
+    "a1b2d b7": ["run-a1b2d4", "run-b7"],
+    "run-a1c3": ["run-a1c3"],  # a whole id, though another run begins with it
+    "--all --yes": ["run-a1b2d4", "run-b7", "run-a1c3ff", "run-a1c3"],
+    "--older-than 7d": ["run-b7", "run-a1c3ff"],
+    "--older-than 100w": [],
+    "--cancelled": ["run-a1c3ff"],
+    "--cancelled --older-than 7d": ["run-a1c3ff"],
+    "--cancelled --older-than 2w": [],
+}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ([], "say once which runs"),
-        (["b7", "--all"], "say once which runs"),
-        (["--all", "--older-than", "7d"], "say once which runs"),
-        (["--all", "--cancelled"], "say once which runs"),
-        (["--older-than", "7"], "--older-than is '7'"),
-        (["--older-than", "soon"], "--older-than is 'soon'"),
-        (["--all"], "add --yes"),  # there is no terminal to ask on
-        (["zz"], "there is no run 'zz'"),
-        (["b7", "a1b"], "2 runs begin with 'a1b': run-a1b2c3, run-a1b2d4"),
-    ],
-)
-def test_an_unclear_removal(cli: Cli, many: FakeDaemon, given: list[str], said: str) -> None:
-    cli.ends(2, said, "runs", "rm", *given)
+@pytest.mark.parametrize("given", REMOVED)
+def test_runs_are_removed(cli: Cli, many: FakeDaemon, given: str) -> None:
+    cli.ends(0, "", "runs", "rm", *given.split())
+    assert many.deleted == REMOVED[given]
+
+
+UNCLEAR = {
+    **dict.fromkeys(("", "b7 --all", "--all --older-than 7d"), "say once which runs"),
+    "--all --cancelled": "say once which runs",
+    "--older-than 7": "--older-than is '7'",
+    "--older-than soon": "--older-than is 'soon'",
+    "--all": "add --yes",  # there is no terminal to ask on
+    "zz": "there is no run 'zz'",
+    "b7 a1b": "2 runs begin with 'a1b': run-a1b2c3, run-a1b2d4",
+}
+
+
+@pytest.mark.parametrize("given", UNCLEAR)
+def test_an_unclear_removal(cli: Cli, many: FakeDaemon, given: str) -> None:
+    cli.ends(2, UNCLEAR[given], "runs", "rm", *given.split())
     assert many.deleted == []
 
 
@@ -466,17 +442,15 @@ def test_runs_ls_prints_one_run_a_line(cli: Cli, monkeypatch: Patch) -> None:
     daemon.runs = [{**r, "problem": long, "answer": "x" * 60} for r in daemon.runs]
     with_daemon(monkeypatch, daemon)
     piped = cli("runs", "ls").out.splitlines()
-    assert len(piped) == 3
-    assert piped[1].startswith("run-aaaaa  interrupted")
+    assert (len(piped), piped[1].startswith("run-aaaaa  interrupted")) == (3, True)
     assert long.strip() in piped[1]
     assert "run-aaaabbbbbbbb" in cli("runs", "ls", "--full").out
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    shown = cli("runs", "ls").out.splitlines()
-    assert len(shown) == 3
-    assert all("run-aaaa" in line for line in shown[1:])
-    assert shown[1].rstrip().endswith("…")
+    _, first, second = cli("runs", "ls").out.splitlines()
+    assert ("run-aaaa" in first, "run-aaaa" in second) == (True, True)
+    assert first.rstrip().endswith("…")
 
 
 # ---------------------------------------------------------------- models
@@ -511,8 +485,7 @@ def test_models_ls_and_show(cli: Cli) -> None:
 def test_pull_a_pair_from_a_hub_cache(cli: Cli, tmp_path: Path, inside: str) -> None:
     source = (hub(tmp_path) / inside).resolve()
     name = PAIR if inside in (".", "..") else SKYWORK
-    done = cli("models", "pull", name, "--from", str(source))
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", "models", "pull", name, "--from", str(source))
     folders = [Path(line) for line in done.out.splitlines()]
     assert folders[-1].name == "a" * 40
     for folder in folders:
@@ -531,8 +504,7 @@ def test_pull_one_model_from_its_own_folder_unless_it_is_broken(cli: Cli, tmp_pa
     assert not (tmp_path / "home" / "cache").exists()
     assert "does not hold" in cli("models", "pull", SKYWORK, "--from", str(tmp_path)).err
     tokenizer.rename(folder / "tokenizer.json")
-    done = cli("models", "pull", SKYWORK, "--from", str(folder))
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", "models", "pull", SKYWORK, "--from", str(folder))
     assert (Path(done.out.strip()) / "config.json").exists()
 
 
@@ -545,9 +517,8 @@ def test_a_broken_copy_is_removed(cli: Cli, tmp_path: Path, monkeypatch: Patch) 
 def test_pull_without_a_network(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     said = f"can't download {SKYWORK}: the hub can't be reached"
-    done = cli.ends(4, said, "models", "pull", SKYWORK)
-    assert "--from FOLDER" in done.err
-    assert len(done.err.splitlines()) == 2
+    err = cli.ends(4, said, "models", "pull", SKYWORK).err
+    assert ("--from FOLDER" in err, len(err.splitlines())) == (True, 2)
     cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
     assert cli("models", "pull", SKYWORK).code == 0, "it is here"
 
