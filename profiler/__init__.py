@@ -3,9 +3,8 @@
 The package imports nothing else of FlashEdge and no vLLM, and torch only in a separate process. The
 caller provides a probe for each model (`measure.ModelProbe`).
 
-    gpu.py         the NVIDIA cards that CUDA shows and their state; the device's name
+    gpu.py         the NVIDIA cards that CUDA shows, their state and data sheets; the device's name
     card_watch.py  errors that the driver reports while a program runs, and who holds memory
-    datasheet.py   peak figures of known cards
     bench.py       GEMM, memory, transfer and launch figures, in a separate process
     roofline.py    the fit: overhead + max(compute, memory)
     measure.py     the cost of each model's steps by its probe, a whole profile within a time limit

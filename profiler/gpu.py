@@ -1,4 +1,4 @@
-"""The NVIDIA cards that CUDA shows to a program, their state by NVML, and warnings about it.
+"""The NVIDIA cards that CUDA shows to a program, their state by NVML, and their data sheets.
 
 NVML lists all cards. CUDA lists those of CUDA_VISIBLE_DEVICES: numbers of the driver's order, or
 ids as `nvidia-smi -L` prints them, where the beginning of a card's id is enough. CUDA stops at the
@@ -273,3 +273,75 @@ def _processor() -> str:
         lines = []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, "") or platform.processor() or platform.machine()
+
+
+# ---------------------------------------------------------------- data sheets
+
+
+LOW = 0.7
+"""A measured share of the data sheet's figure below this is suspicious."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSheet:
+    """Peak figures of a card by its maker."""
+
+    tflops: float
+    """10^12 FLOP/s in bf16 without sparsity."""
+    gb_per_s: float
+    """10^9 bytes/s of memory."""
+
+
+SHEETS: Mapping[str, DataSheet] = {
+    # NVIDIA Ampere GA102 whitepaper v2.1, appendix: peak BF16 tensor, FP32 accumulate
+    "GeForce RTX 3090": DataSheet(71.0, 936),
+    "GeForce RTX 3090 Ti": DataSheet(80.0, 1008),
+    "RTX A6000": DataSheet(154.8, 768),
+    # NVIDIA Ada GPU architecture whitepaper v2.02, appendix A and B; 4080 (16 GB), 4090
+    "GeForce RTX 4090": DataSheet(165.2, 1008),
+    "GeForce RTX 4080": DataSheet(97.5, 716.8),
+    "RTX 6000 Ada Generation": DataSheet(364.2, 960),
+    # GeForce comparison page gives "AI TOPS" (FP8, sparse): bf16 dense is an eighth of it
+    "GeForce RTX 4080 SUPER": DataSheet(104.5, 736),
+    "GeForce RTX 4070 Ti SUPER": DataSheet(88.2, 672),
+    # NVIDIA RTX Blackwell GPU architecture whitepaper, appendix A
+    "GeForce RTX 5090": DataSheet(209.5, 1792),
+    "GeForce RTX 5080": DataSheet(112.6, 960),
+    # Data sheets: A100 (2021), H100 (2023, halved: they count sparsity), H200, L4, L40S
+    "A100-PCIE-40GB": DataSheet(312, 1555),
+    "A100-SXM4-40GB": DataSheet(312, 1555),
+    "A100 80GB PCIe": DataSheet(312, 1935),
+    "A100-SXM4-80GB": DataSheet(312, 2039),
+    "H100 PCIe": DataSheet(756.5, 2039),
+    "H100 80GB HBM3": DataSheet(989.4, 3350),
+    "H100 NVL": DataSheet(835.5, 3938),
+    "H200": DataSheet(989.4, 4800),
+    "L4": DataSheet(121, 300),
+    "L40S": DataSheet(362, 864),
+}
+"""By NVML's name without "NVIDIA". A card of another name, such as a laptop's, is unknown."""
+
+
+def find_sheet(name: str) -> DataSheet | None:
+    """None when the card is unknown."""
+    return SHEETS.get(name.removeprefix("NVIDIA "))
+
+
+def compare_with_sheet(
+    name: str, flops_per_s: float | None, bytes_per_s: float
+) -> tuple[str, bool] | None:
+    """(the measured figures with those of the data sheet, whether they are far below it).
+
+    `flops_per_s` is the measured peak in bf16, if any. None for an unknown card.
+    """
+    sheet = find_sheet(name)
+    if sheet is None:
+        return None
+    memory = bytes_per_s / (sheet.gb_per_s * 1e9)
+    text = f"{bytes_per_s / 1e9:.0f} of {sheet.gb_per_s:g} GB/s ({memory:.0%})"
+    low = memory < LOW
+    if flops_per_s is not None:
+        compute = flops_per_s / (sheet.tflops * 1e12)
+        text = f"{flops_per_s / 1e12:.0f} of {sheet.tflops:g} TFLOP/s ({compute:.0%}), {text}"
+        low = low or compute < LOW
+    return text, low

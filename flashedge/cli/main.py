@@ -11,11 +11,9 @@ import typer
 from typer import Option
 
 from flashedge import __version__
-from flashedge.cli import config, daemon, exit_codes, lab, launch, output, profile, ps, runs
-from flashedge.cli.calibrate import command as calibrate
+from flashedge.cli import calibrate, config, daemon, lab, launch, models, output, profile, ps, runs
 from flashedge.cli.chat import command as chat
 from flashedge.cli.doctor import command as doctor
-from flashedge.cli.models import command as models
 from flashedge.cli.score import command as score
 from flashedge.cli.solve import command as solve
 from flashedge.errors import RequestError
@@ -32,7 +30,7 @@ _RULES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 """What a value must be, by pydantic's name for what is wrong with it."""
 SOLVE, DAEMON, MACHINE = "Solve problems", "Daemon", "Models and this machine"
-_CODES = "\n".join(f"{code:>5}  {meaning}" for code, meaning in exit_codes.MEANINGS.items())
+_CODES = "\n".join(f"{code:>5}  {meaning}" for code, meaning in output.EXIT_CODES.items())
 EPILOG = f"""\
 [bold]Examples[/]
   flashedge solve "Dan has 24 nuts and wins 20. How many has he now?"
@@ -97,7 +95,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any) 
 
 
 def run() -> None:
-    """The console script. `exit_codes` lists its exit codes."""
+    """The console script. `output.EXIT_CODES` lists its exit codes."""
     sys.excepthook = output.print_traceback
     sys.exit(main())
 
@@ -121,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     except typer.Exit as leave:
         return leave.exit_code
     except typer.Abort:
-        return exit_codes.INTERRUPTED
+        return output.INTERRUPTED
     except SystemExit as leave:
         if isinstance(leave.__context__, BrokenPipeError):  # click and rich end with 1
             return output.end_broken_pipe()

@@ -1,4 +1,4 @@
-"""What all commands print: results on stdout, messages on stderr, errors.
+"""What all commands print, results on stdout, messages and errors on stderr, and how they exit.
 
 No text acts on the terminal: nothing is markup, and control characters are shown
 (`flashedge.literal`).
@@ -18,9 +18,15 @@ from rich.table import Table
 from rich.text import Text
 from typer import Option
 
-from flashedge.cli import exit_codes
 from flashedge.console import LiteralConsole
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import (
+    ConfigError,
+    DaemonError,
+    EngineError,
+    FlashEdgeError,
+    QueueFull,
+    StoreError,
+)
 from flashedge.literal import format_json, join_surrogates, show_in_line, show_literally
 
 if TYPE_CHECKING:
@@ -28,6 +34,25 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: enough for any row
 Json = Annotated[bool, Option("--json", help="Print JSON.")]
+
+NO_RESULT = FlashEdgeError.exit_code
+"""The command ran but has no good result: no answer, a failed problem or check, no daemon."""
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES: dict[int, str] = {
+    0: "success",
+    NO_RESULT: "no result: no answer, a failed problem, a failed check, no daemon (ps)",
+    ConfigError.exit_code: "a wrong command, option, setting or request",
+    EngineError.exit_code: "a model engine failed",
+    DaemonError.exit_code: "the daemon can't start or be reached",
+    StoreError.exit_code: "a file can't be read or written",
+    QueueFull.exit_code: "the daemon's queue is full: try again later",
+    INTERRUPTED: "interrupted (ctrl-c)",
+    BROKEN_PIPE: "the reader of the output went away",
+}
+"""Every exit code of `flashedge`. The codes of errors stand at their classes."""
 
 
 def stdout() -> LiteralConsole:
@@ -158,7 +183,7 @@ def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:
             print_json({"error": {**told, "code": error.code}})
         return error.exit_code
     except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         return end_broken_pipe()
     return 0
@@ -167,4 +192,4 @@ def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:
 def end_broken_pipe() -> int:
     """Say nothing more on stdout, whose reader went away. Returns the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exit_codes.BROKEN_PIPE
+    return BROKEN_PIPE

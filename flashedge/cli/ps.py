@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.output import Json
 from flashedge.cli.runs import shorten_ids
 from flashedge.client.words import format_count, format_duration
@@ -46,7 +46,7 @@ def ps(as_json: Json = False) -> None:
             output.print_json({"daemon": None})
         else:
             output.note("No daemon runs. Start one: flashedge up")
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)
     with daemon_control.connect(config) as client:
         health = client.health(timeout_s=5.0)
         status = client.status() if health["status"] != "starting" else {}
@@ -67,7 +67,7 @@ def ps(as_json: Json = False) -> None:
             output.say(health["detail"])
     every = [engine for pair in pairs.values() for engine in pair["engines"].values()]
     if any(engine.get("state") not in ("ready", "unloaded") for engine in every):
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)
 
 
 def _print_status(status: Mapping[str, Any], *, is_ready: bool) -> None:

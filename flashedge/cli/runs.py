@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.output import Json
 from flashedge.client.words import describe_wait, format_count, format_duration
 from flashedge.config import load_config
@@ -159,7 +159,7 @@ def replay(run: RunId, as_json: Json = False) -> None:
             f" {format_count(cancelled, 'node')} cancelled)"
         )
     if difference is not None:
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)
 
 
 async def _replay(log: Any) -> Any:
@@ -215,7 +215,7 @@ def verify(run: RunId, as_json: Json = False) -> None:
             f" repeated as run {name})"
         )
     if difference is not None:
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)
 
 
 def _repeat(client: Any, run: str) -> tuple[str, list[Any]]:
@@ -311,7 +311,7 @@ def rm(
         question = f"Remove {format_count(len(ids), 'run')} with all trees? This can't be undone."
         if must_ask and ids and not typer.confirm(question, err=True):
             output.note("removed nothing")
-            raise typer.Exit(exit_codes.NO_RESULT)
+            raise typer.Exit(output.NO_RESULT)
         for run in ids:
             client.delete(run)
             if runs:

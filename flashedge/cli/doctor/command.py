@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Option
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.cli.output import Json
 from flashedge.config import Config, check_exposure, load_config
@@ -86,7 +86,7 @@ def doctor(
             if check.hint:
                 console.print(f"    {check.hint}", soft_wrap=True)
     if any(c.verdict == BAD for c in checks):
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)
 
 
 def run_checks() -> Iterator[Check]:
@@ -345,14 +345,16 @@ def check_kv_memory(config: Config) -> str:
 def judge_profile(found: Profile) -> Found:
     """The profile's figures. Warns if they are far below the data sheet or the card was slowed."""
     from flashedge.cli.profile import format_rate
-    from flashedge.profiler.datasheet import compare
+    from flashedge.profiler.gpu import compare_with_sheet
 
     peaks = [f"{format_rate(v, 'FLOP/s')} {dtype}" for dtype, v in found.gemm_flops_per_s.items()]
     memory = f"{format_rate(found.bytes_per_s, 'B/s')} memory"
     figures, is_slow = [", ".join([*peaks, memory]) + f" ({found.made_at[:10]})"], False
     if found.kind == "cuda":
         card = found.fingerprint["device"].partition(" (")[0]
-        compared = compare(card, found.gemm_flops_per_s.get("bfloat16"), found.bytes_per_s)
+        compared = compare_with_sheet(
+            card, found.gemm_flops_per_s.get("bfloat16"), found.bytes_per_s
+        )
         if compared is not None:
             shown, is_slow = compared
             figures.append(f"of the data sheet: {shown}")

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve.batch import NAME, check_files, check_unused, fill
 from flashedge.cli.solve.command import (
@@ -187,4 +187,4 @@ def score_file(
     else:
         output.say(f"{len(records) - failed} of {len(records)} scored: {target}")
     if failed:
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)

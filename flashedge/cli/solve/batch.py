@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
 from flashedge.client.words import format_count
 from flashedge.config import Config
@@ -115,7 +115,7 @@ def solve_batch(
         fill(journal, len(problems), solve, retry_failed=retry_failed)
         _summary(journal, len(problems), budget, as_json=as_json)
         if journal.failed:
-            raise typer.Exit(exit_codes.NO_RESULT)
+            raise typer.Exit(output.NO_RESULT)
 
 
 def check_files(source: Path, target: Path | None, jobs: int, *, example: str) -> Path:

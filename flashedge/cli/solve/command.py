@@ -11,7 +11,7 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve import batch
 from flashedge.cli.solve.result import follow_run, print_result, warn_about
@@ -263,7 +263,7 @@ def solve(
     else:
         print_result(result, quiet=quiet)
     if result.get("answer") is None:
-        raise typer.Exit(exit_codes.NO_RESULT)
+        raise typer.Exit(output.NO_RESULT)
 
 
 def read_problem(problem: str | None, file: Path | None) -> str:

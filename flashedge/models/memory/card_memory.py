@@ -100,7 +100,7 @@ def build_idle_card(name: str, memory_bytes: int) -> CardMemory:
 @dataclass(frozen=True, slots=True)
 class KnownCard:
     sheet: str
-    """NVML's name of the card, by which `profiler.datasheet` has its peak and bandwidth."""
+    """NVML's name of the card, by which `profiler.gpu` has its peak and bandwidth."""
     memory_bytes: int
     """As the driver reports it."""
 

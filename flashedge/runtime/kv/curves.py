@@ -17,7 +17,7 @@ from flashedge.errors import ConfigError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair
-from flashedge.profiler.datasheet import find_sheet
+from flashedge.profiler.gpu import find_sheet
 from flashedge.profiler.measure import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile, Profile
 from flashedge.scheduling.costs import (

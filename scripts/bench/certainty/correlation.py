@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from flashedge.certainty.measures import measure_certainty
-from flashedge.cli.calibrate.runs import find_right_answers
+from flashedge.cli.calibrate import find_right_answers
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.runs import load_events
 from flashedge.config import load_config

@@ -14,7 +14,7 @@ from typing import Any
 
 from flashedge.certainty.calibration import Ending, RunTrace
 from flashedge.certainty.measures import Checkpoint
-from flashedge.cli.calibrate.runs import find_right_answers, run_problems
+from flashedge.cli.calibrate import find_right_answers, run_problems
 from flashedge.cli.connection import connect_ready
 from flashedge.config import Config, load_config
 from flashedge.files.problems import LabelledProblem, read_labelled

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flashedge.errors import NotFound
 from flashedge.models.memory.card_memory import KnownCard, find_known_card
-from flashedge.profiler.datasheet import find_sheet
+from flashedge.profiler.gpu import find_sheet
 from flashedge.scheduling.costs import Device
 from flashedge.scheduling.kv.split import HostLink
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flashedge.cli import exit_codes, output
+from flashedge.cli import output
 from flashedge.cli.progress import show_bar
 from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
@@ -134,7 +134,7 @@ def flashtts(
     warn_unpaired(rows)
     output.note(f"wrote {RUNS} and {REPORT} in {folder}")
     if interrupted:
-        raise typer.Exit(exit_codes.INTERRUPTED)
+        raise typer.Exit(output.INTERRUPTED)
 
 
 def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -15,9 +15,8 @@ from flashedge import events
 from flashedge.certainty.calibration import Calibrator
 from flashedge.certainty.measures import ENTROPY, Checkpoint
 from flashedge.certainty.policies import Rule
-from flashedge.cli.calibrate import command
-from flashedge.cli.calibrate.command import build_frontier, describe_rule
-from flashedge.cli.calibrate.runs import run_problems
+from flashedge.cli import calibrate as command
+from flashedge.cli.calibrate import build_frontier, describe_rule, run_problems
 from flashedge.cli.main import app
 from flashedge.config import Config, load_config
 from flashedge.errors import Conflict, RequestError

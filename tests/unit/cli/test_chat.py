@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flashedge.cli.chat import turns
+from flashedge.cli.chat import conversation
 from flashedge.cli.main import main
 from tests.support.cli_rig import Cli, Done, Patch, Terminal, serve_many_turns
 from tests.support.fake_daemon import CutStream, FakeDaemon
@@ -139,8 +139,8 @@ def test_the_prompt_is_no_output(cli: Cli, daemon: FakeDaemon, monkeypatch: Patc
 
 
 def test_a_long_reply(daemon: FakeDaemon, monkeypatch: Patch, type_on_screen: Screen) -> None:
-    monkeypatch.setattr(turns, "LEAST_PAUSE_S", 0.0)
-    monkeypatch.setattr(turns, "DRAWING_SHARE", 1e9)
+    monkeypatch.setattr(conversation, "LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(conversation, "DRAWING_SHARE", 1e9)
     say(daemon, *(f"line {i}\n" for i in range(100)))
     shown = type_on_screen(Terminal("go\n"))
     assert shown.count("line 50\n") > 1

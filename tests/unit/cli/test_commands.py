@@ -530,7 +530,7 @@ def test_pull_asks_the_hub_for_the_pinned_revision(cli: Cli, monkeypatch: Patch)
         asked[source] = revision
         return str(write_hub_model(cache_dir, source, revision, "Qwen2ForCausalLM"))
 
-    monkeypatch.setattr("flashedge.cli.models.download._is_hub_reachable", lambda: True)
+    monkeypatch.setattr("flashedge.cli.models._is_hub_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert cli("models", "pull", QWEN).code == 0
     assert asked == {QWEN: QWEN_COMMIT}

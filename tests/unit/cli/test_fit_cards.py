@@ -9,7 +9,7 @@ import pytest
 from flashedge.cli.doctor import BAD, GOOD, Check
 from flashedge.cli.doctor.command import check_kv_memory
 from flashedge.cli.doctor.fit import check_fit, find_place
-from flashedge.cli.models.command import SHOP_CARDS
+from flashedge.cli.models import SHOP_CARDS
 from flashedge.cli.ps import describe_places
 from flashedge.config import Config, load_config
 from flashedge.engine import layout, platform

@@ -22,8 +22,13 @@ from flashedge.cli.profile import (
     list_fit_rows,
 )
 from flashedge.profiler import ProfileError, bench, measure
-from flashedge.profiler.datasheet import SHEETS, compare
-from flashedge.profiler.gpu import describe_device, find_warnings, read_cards
+from flashedge.profiler.gpu import (
+    SHEETS,
+    compare_with_sheet,
+    describe_device,
+    find_warnings,
+    read_cards,
+)
 from flashedge.profiler.measure import (
     DECODE,
     PREFILL,
@@ -277,10 +282,10 @@ def test_a_busy_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_figures_are_compared_with_the_sheet_of_exactly_that_card() -> None:
     expected = ("150 of 165.2 TFLOP/s (91%), 920 of 1008 GB/s (91%)", False)
-    assert compare("NVIDIA GeForce RTX 4090", 150e12, 920e9) == expected
-    assert compare("NVIDIA GeForce RTX 4090", 90e12, 920e9)[1], "it is low"
-    assert compare("NVIDIA H200", None, 2000e9)[1]
-    assert compare("NVIDIA GeForce RTX 4090 Laptop GPU", 80e12, 500e9) is None
+    assert compare_with_sheet("NVIDIA GeForce RTX 4090", 150e12, 920e9) == expected
+    assert compare_with_sheet("NVIDIA GeForce RTX 4090", 90e12, 920e9)[1], "it is low"
+    assert compare_with_sheet("NVIDIA H200", None, 2000e9)[1]
+    assert compare_with_sheet("NVIDIA GeForce RTX 4090 Laptop GPU", 80e12, 500e9) is None
     assert all(sheet.tflops > 10 and sheet.gb_per_s > 100 for sheet in SHEETS.values())
 
 

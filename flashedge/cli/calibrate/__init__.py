@@ -1,1 +1,0 @@
-"""`flashedge calibrate`: find when a strategy may stop early."""

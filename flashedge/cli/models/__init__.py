@@ -1,1 +1,0 @@
-"""The commands under models: list, show, pull, remove, evaluate."""
