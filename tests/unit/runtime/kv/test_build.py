@@ -25,8 +25,7 @@ from flashedge.runtime.kv.build import WIDE, choose_start_split
 from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
 from flashedge.scheduling.kv.split import KvMemory
 from tests.support.fake_nvml import fake_cards
-from tests.support.fake_probe import sample
-from tests.unit.profiler.test_profiler import FIGURES
+from tests.support.fake_probe import FIGURES, sample
 
 MIB = 1 << 20
 
