@@ -21,7 +21,7 @@ from tests.support.made_run import build_score as score
 
 
 def texts(story: list[Event]) -> list[str]:
-    view = fold(RunView(), list(enumerate(story, 1)))
+    view = fold(RunView(), enumerate(story, 1))
     return [line.text for line in view.log]
 
 

@@ -370,9 +370,7 @@ def test_few_trees_are_kept() -> None:
 
 
 def test_the_split_of_memory() -> None:
-    daemon = listing().daemon
-    assert daemon is not None
-    assert daemon.generator_share == pytest.approx(0.75)
+    assert READY.generator_share == pytest.approx(0.75)
     assert parse_status({}).generator_share is None
     assert parse_status({}).detail == ""
     assert parse_status({"detail": "verifier: it hung"}).detail == "verifier: it hung"
@@ -383,18 +381,17 @@ def test_the_split_of_memory() -> None:
         assert status.generator_share == share, "engines on different cards divide none"
 
 
+def take(*counts: dict[str, tuple[int, int]], each_s: float = 1.0) -> tuple[TokenSample, ...]:
+    return tuple(TokenSample(at_s=i * each_s, counts=c) for i, c in enumerate(counts))
+
+
 def test_rates_over_a_window() -> None:
-    samples: tuple[TokenSample, ...] = ()
-    for second in range(8):
-        counts = {"a": (100 * second, 40 * second)} | ({"b": (9999, 9999)} if second == 7 else {})
-        samples = state.add_sample(samples, TokenSample(at_s=float(second), counts=counts))
+    samples = take(*({"a": (100 * i, 40 * i)} for i in range(7)), {"a": (700, 280), "b": (9, 9)})
     found = state.compute_rates(samples)
     assert (found[-1].tokens_per_s, found[-1].goodput_per_s) == (100.0, 40.0)
     assert state.compute_rates(samples[:1]) == ()
     assert state.compute_rates(samples, "b") == (), "it was seen once"
-    begun = tuple(
-        TokenSample(at_s=i / 2, counts={"a": (200 * i, 0)} if i else {}) for i in range(4)
-    )
+    begun = take({}, *({"a": (200 * i, 0)} for i in (1, 2, 3)), each_s=0.5)
     assert state.compute_rates(begun)[-1].tokens_per_s == pytest.approx(400 / 1.5)
     for second in range(8, 200):
         samples = state.add_sample(samples, TokenSample(at_s=float(second), counts={}))
@@ -402,8 +399,7 @@ def test_rates_over_a_window() -> None:
 
 
 def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
-    counts: tuple[dict[str, tuple[int, int]], ...] = ({}, {}, {"a": (1176, 0)})
-    samples = tuple(TokenSample(at_s=float(i), counts=c) for i, c in enumerate(counts))
+    samples = take({}, {}, {"a": (1176, 0)})
     assert [(r.at_s, r.tokens_per_s) for r in state.compute_rates(samples)] == [(1.0, 0.0)]
     for height in (1, 4):
         for shown in ((), samples):
@@ -632,10 +628,9 @@ def test_a_run_is_over_in_the_list_as_soon_as_its_tree_is() -> None:
     assert row.total_s == pytest.approx(4.33, abs=0.01)
     assert row.prediction == ""
     assert now.chosen_row == row
-    stopped = state.interrupt_run(
-        state.fold_events(listing(("r", "running")), "r", live_items()[:99]), "r"
-    )
-    assert (stopped.listed[0].status, stopped.listed[0].answer) == ("interrupted", None)
+    begun = state.fold_events(listing(("r", "running")), "r", live_items()[:99])
+    (row,) = state.interrupt_run(begun, "r").listed
+    assert (row.status, row.answer) == ("interrupted", None)
 
 
 # ---------------------------------------------------------------- votes: a line, or a table
