@@ -64,7 +64,7 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
         # of each engine. vLLM keeps the last 128 of each layer's shape by itself.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     else:
-        # Else torch asks CUDA whether there are cards, and no process forked later can use it.
+        # Torch would ask CUDA whether there are cards, and no process forked later could use it.
         settings["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         # CUDA would otherwise call the fastest card the first, and NVML the one in the first slot.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")

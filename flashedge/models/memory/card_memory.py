@@ -16,8 +16,6 @@ RESERVES = {True: 1 << 30, False: 1 << 28, None: 1 << 29}
 NVML's free memory already leaves out what the desktop takes now. A browser or a second monitor
 takes a few hundred MiB more later; without a display only drivers and short-lived helpers allocate.
 """
-
-
 RAM_RESERVE = 1 / 8
 """Share of a machine's RAM kept free for other programs, their files, and for loading weights."""
 

@@ -30,26 +30,23 @@ MOST_STEP_S = 1800.0
 
 
 async def watch_heart(
-    beat: Callable[[], Awaitable[object]],
-    read_progress: Callable[[], int],
-    hang_s: float,
-    read_step_s: Callable[[], float] = lambda: 0.0,
+    beat: Callable[[], Awaitable[object]], record: StepRecord, options: EngineOptions
 ) -> float:
-    """Wait until the process gave no sign of life for `hang_s`. Returns for how long it gave none.
+    """Wait until the process gave no sign of life for `options.hang_s`, or for as long as its
+    present step may take. Returns for how long it gave none.
 
-    beat: asks the process; if it fails, the process has ended, which is noticed elsewhere.
-    read_progress: how many signs of life the process has written. read_step_s: how long its present
-    step may take, if that is more than `hang_s`. While the daemon itself is stopped, no time
-    counts.
+    beat: asks the process; if it fails, the process has ended, which is noticed elsewhere. record:
+    where the process writes its steps. While the daemon itself is stopped, no time counts.
     """
+    hang_s = options.hang_s
     period_s = min(PERIOD_S, hang_s / PERIODS)
     clock = asyncio.get_running_loop().time
     answer: asyncio.Future[object] | None = None
-    seen, silent_s = read_progress(), 0.0
+    seen, silent_s = record.progress, 0.0
     try:
         limit_s = hang_s
         while silent_s < limit_s:
-            limit_s = max(hang_s, min(read_step_s(), MOST_STEP_S))
+            limit_s = max(hang_s, min(record.tokens * options.slowest_token_s, MOST_STEP_S))
             if answer is None:
                 answer = asyncio.ensure_future(beat())
             began = clock()
@@ -59,8 +56,8 @@ async def watch_heart(
                 if not answer.cancelled() and answer.exception() is None:
                     silent_s = 0.0
                 answer = None
-            if (progress := read_progress()) != seen:
-                seen, silent_s = progress, 0.0
+            if record.progress != seen:
+                seen, silent_s = record.progress, 0.0
     finally:
         if answer is not None:
             answer.cancel()
@@ -184,13 +181,7 @@ class LiveProcess:
 
     async def _watch_heart(self) -> None:
         """A hung process is killed. It counts as ended at once: a driver may never let it go."""
-        options, record = self._options, self.record
-        self._hung_s = await watch_heart(
-            lambda: self.call("beat"),
-            lambda: record.progress,
-            options.hang_s,
-            lambda: record.tokens * options.slowest_token_s,
-        )
+        self._hung_s = await watch_heart(lambda: self.call("beat"), self.record, self._options)
         if self.pid is not None:
             _kill_tree(self.pid)
         self._on_end()

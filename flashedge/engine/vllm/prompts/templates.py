@@ -31,7 +31,7 @@ _Token = tuple[str, str]
 
 
 def find_written(source: str, tokens: Iterable[str]) -> frozenset[str]:
-    """Those of the tokens that the template may write."""
+    """The given tokens that the template may write."""
     texts = [text for (_, text), written in _walk(source) if written]
     return frozenset(t for t in tokens if any(t in text for text in texts))
 

@@ -116,7 +116,7 @@ def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def list_parts(messages: Iterable[Any]) -> list[Any]:
-    """The messages with their parts in lists. Some validators give iterators, to be read once."""
+    """List the parts of each message: some validators give iterators, which are read only once."""
     return [
         {**each, "content": list(each["content"])}
         if isinstance(each, Mapping) and isinstance(each.get("content"), Iterator)

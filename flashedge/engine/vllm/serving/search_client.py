@@ -121,7 +121,7 @@ class PathOutputs:
         self.streams = self._params.output_kind is RequestOutputKind.DELTA
         """Whether the client sees the answer in pieces, and so can see notes before it."""
         self.cached_tokens = 0
-        """Those of the prompt. Streams report what the first output says."""
+        """Prompt tokens whose KV was reused. Streams report what the first output says."""
 
     def build_note(self, text: str) -> RequestOutput:
         logprobs: Any = [] if self._params.logprobs is not None else None

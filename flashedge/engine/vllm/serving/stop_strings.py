@@ -21,7 +21,7 @@ _build = IncrementalDetokenizer.from_new_request
 
 
 def build_detokenizer(tokenizer: Any, request: Any) -> IncrementalDetokenizer:
-    """Stands for vLLM's `IncrementalDetokenizer.from_new_request` in the daemon's process."""
+    """Stand for vLLM's `IncrementalDetokenizer.from_new_request` in the daemon's process."""
     made = _build(tokenizer, request)
     ours = (request.sampling_params.extra_args or {}).get(ARGS_KEY) or {}
     if tokenizer is not None and getattr(made, "stop", None) and ours.get(THINKS):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +52,11 @@ def event_loop_policy() -> VirtualTimePolicy:
 
 
 class Process:
-    """Answers until `hangs_at`, each time after `answer_s`. Works on until `works_until`."""
+    """A process and its record. It answers until `hangs_at`, each time after `answer_s`, and works
+    on until `works_until`."""
+
+    tokens = 0
+    """Those of the present step."""
 
     def __init__(self, *, hangs_at: float, answer_s: float = 0.0, works_until: float = 0.0) -> None:
         self.hangs_at, self.answer_s, self.works_until = hangs_at, answer_s, works_until
@@ -65,14 +70,20 @@ class Process:
             await asyncio.Event().wait()
         return 1
 
-    def read_progress(self) -> int:
+    @property
+    def progress(self) -> int:
         return int(min(asyncio.get_running_loop().time(), self.works_until))
+
+
+async def watch(process: Any, hang_s: float = HANG_S) -> float:
+    options = replace(OPTIONS, hang_s=hang_s, slowest_token_s=1.0)
+    return await watch_heart(process.beat, process, options)
 
 
 async def time_of_kill(process: Process, hang_s: float = HANG_S) -> float:
     clock = asyncio.get_running_loop().time
     began = clock()
-    silent_s = await watch_heart(process.beat, process.read_progress, hang_s)
+    silent_s = await watch(process, hang_s)
     assert silent_s >= hang_s
     return clock() - began
 
@@ -96,8 +107,8 @@ async def test_a_hung_process_is_found_in_time(
 
 async def test_a_step_of_many_tokens_may_take_longer() -> None:
     process, clock = Process(hangs_at=0), asyncio.get_running_loop().time
-    began = clock()
-    silent_s = await watch_heart(process.beat, process.read_progress, HANG_S, lambda: 600.0)
+    process.tokens, began = 600, clock()
+    silent_s = await watch(process)
     assert 600 <= silent_s <= clock() - began <= 610
     assert process.asked == 1, "one question at a time"
 
@@ -108,7 +119,7 @@ async def test_a_process_that_refuses_gives_no_sign() -> None:
         raised.set_exception(RuntimeError("dead"))
         return raised
 
-    assert await watch_heart(refuse, lambda: 0, HANG_S) >= HANG_S
+    assert await watch(SimpleNamespace(beat=refuse, progress=0, tokens=0)) >= HANG_S
 
 
 async def test_time_without_the_daemon_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +128,9 @@ async def test_time_without_the_daemon_does_not_count(monkeypatch: pytest.Monkey
     away = 0.0
     monkeypatch.setattr(loop, "time", lambda: clock() + away)
     process = Process(hangs_at=1e9, answer_s=20.0)
-    watch = asyncio.create_task(watch_heart(process.beat, process.read_progress, HANG_S))
+    watching = asyncio.create_task(watch(process))
     await asyncio.sleep(12)
     away = 3600.0
     await asyncio.sleep(100)
-    assert not watch.done()
-    watch.cancel()
+    assert not watching.done()
+    watching.cancel()
