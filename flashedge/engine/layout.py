@@ -19,8 +19,6 @@ from flashedge.profiler.gpu import VARIABLE, GpuCard, read_cards
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCards:
-    """The cards of one engine."""
-
     cards: tuple[GpuCard, ...] = ()
     """Empty on a CPU."""
     is_chosen: bool = False
@@ -47,8 +45,6 @@ class EngineCards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The cards of both engines."""
-
     generator: EngineCards
     verifier: EngineCards
 

@@ -124,7 +124,7 @@ PROTOCOLS = (
          "stop stop_buffer_length output_text include_stop_str_in_output min_tokens", _ACCESSED,
          _STOPS, "Stop strings count behind the model's thinking."),
     _use("v1.engine", "EngineCoreRequest", _NAMED,
-         f"{_SEARCH} process/outbox.py inside/calls.py",
+         f"{_SEARCH} process/live_process.py inside/calls.py",
          "What the detokenizer is made for, and what is sent to an engine."),
     _use("outputs", "CompletionOutput RequestOutput", _EXACT, _SEARCH,
          "A search's paths come in the outputs of an engine."),

@@ -153,7 +153,7 @@ REQUESTS = (
 )  # fmt: skip
 
 _LLM = "v1.engine.async_llm:AsyncLLM"
-_LIVE, _OUTBOX, _ARRIVALS = "process/live_process.py", "process/outbox.py", "inside/calls.py"
+_LIVE, _ARRIVALS = "process/live_process.py", "inside/calls.py"
 
 FRONT_END = (
     _use(_LLM, "from_vllm_config shutdown", _CALLED, _LIVE,
@@ -166,23 +166,23 @@ FRONT_END = (
     _use("v1.engine.output_processor:OutputProcessor", "propagate_error", _CALLED, _LIVE,
          "Open requests fail at once when the process has ended."),
     _use("v1.engine.core_client:AsyncMPClient", "call_utility_async", _CALLED,
-         f"{_LIVE} {_OUTBOX}", "Calls a function of ours between two engine steps."),
+         _LIVE, "Calls a function of ours between two engine steps."),
     _use("v1.engine.core_client:AsyncMPClient", "add_request_async abort_requests_async",
-         _REPLACED, _OUTBOX, "The requests of one turn of the event loop go out together."),
-    _use("v1.engine.core_client:AsyncMPClient", "client_index", _ACCESSED, _OUTBOX,
+         _REPLACED, _LIVE, "The requests of one turn of the event loop go out together."),
+    _use("v1.engine.core_client:AsyncMPClient", "client_index", _ACCESSED, _LIVE,
          "What vLLM writes into a request before it is sent."),
-    _use("v1.engine.core_client:MPClient", "ensure_alive", _CALLED, _OUTBOX,
+    _use("v1.engine.core_client:MPClient", "ensure_alive", _CALLED, _LIVE,
          "What vLLM asks before a request is sent."),
     _use("v1.engine:EngineCoreRequest",
          "request_id client_index sampling_params mm_features resumable prompt_embeds",
-         _ACCESSED, _OUTBOX, "A request with a grammar is prepared in a thread of the engine."),
+         _ACCESSED, _LIVE, "A request with a grammar is prepared in a thread of the engine."),
     _use("v1.engine.output_processor:OutputProcessor", "request_states", _ACCESSED, _LIVE,
          "A request that could not be sent ends with the error."),
     _use("v1.engine.output_processor:RequestState", "queue", _ACCESSED, _LIVE,
          "A request that could not be sent ends with the error."),
     _use("v1.engine.output_processor:RequestOutputCollector", "put", _CALLED, _LIVE,
          "Takes an error in the place of an output."),
-    _use("v1.serial_utils", "MsgpackEncoder", _CALLED, _OUTBOX,
+    _use("v1.serial_utils", "MsgpackEncoder", _CALLED, _LIVE,
          "Requests that go out together are encoded as vLLM encodes one."),
     _use("v1.serial_utils", "MsgpackDecoder", _CALLED, _ARRIVALS,
          "Requests that arrive together are decoded as vLLM decodes one."),

@@ -27,7 +27,7 @@ def call(self: EngineCore, name: str, args: Sequence[Any]) -> Any:
 
 
 def add_requests(core: EngineCoreProc, packed: list[bytes]) -> None:
-    """Add requests that the daemon has sent together (`process.outbox`), as vLLM adds one alone."""
+    """Add requests that the daemon sent together (`process.live_process`), as vLLM adds one."""
     for each in packed:
         request = _DECODER.decode([each])
         try:

@@ -4,8 +4,8 @@ vLLM's interfaces (scheduler class, worker extension, logits processor, model re
 these names. Each process applies its part of the table before vLLM uses the names: the daemon
 before it starts an engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our
 scheduler, its workers when vLLM imports the worker extension (`kv.worker`). Single objects that we
-change are not here (`scheduler`, `serving.conversation`, `process.outbox`); scripts/vllm_seams has
-all of them.
+change are not here (`scheduler`, `serving.conversation`, `process.live_process`).
+scripts/vllm_seams has all of them.
 
 Checked with vLLM 0.32.0.
 """

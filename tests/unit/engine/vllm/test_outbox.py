@@ -15,7 +15,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from flashedge.engine.vllm.inside import calls
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, FaultHandler, StepRecord
-from flashedge.engine.vllm.process.outbox import Outbox
+from flashedge.engine.vllm.process.live_process import Outbox
 
 
 def make_request(name: str, **options: Any) -> EngineCoreRequest:
