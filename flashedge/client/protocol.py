@@ -60,7 +60,8 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
 def make_sendable(value: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON value with `�` in place of each half surrogate. They come from texts that were cut
     within a character, and from command lines that are not UTF-8."""
-    sendable: dict[str, Any] = json.loads(join_surrogates(json.dumps(value, ensure_ascii=False)))
+    text = json.dumps(value, ensure_ascii=False, default=dict)  # of read-only mappings
+    sendable: dict[str, Any] = json.loads(join_surrogates(text))
     return sendable
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from subprocess import run
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -252,7 +253,8 @@ def test_valid_unicode_is_sent_as_it_is(value: object) -> None:
 
 
 def test_half_surrogates_are_marked() -> None:
-    body = {"problem": "caf\udce9", "messages": ({"content": "ok \ud83d"},), "n": 2}
+    messages = (MappingProxyType({"content": "ok \ud83d"}),)
+    body = MappingProxyType({"problem": "caf\udce9", "messages": messages, "n": 2})
     assert make_sendable(body) == {"problem": "caf�", "messages": [{"content": "ok �"}], "n": 2}
 
 
