@@ -22,7 +22,7 @@ THINK_TAIL_TOKENS = 16
 
 STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
-"""What of a path the verifier sees: all of its steps, or the answer after the thinking."""
+"""What the verifier sees of a path: all of its steps, or the answer after the thinking."""
 
 BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
 POLICY_NAMES = ("fcfs", "gang", "tie", "shortest")

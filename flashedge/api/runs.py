@@ -96,7 +96,7 @@ def runs_router(service: Service, pairs: ServablePairs) -> APIRouter:
         """A run. While it waits: its position, and when it is expected to start. The answer comes
         when the run is over, or after `wait_s`."""
         handle = service.run(run_id)
-        with suppress(FlashEdgeError, TimeoutError):  # which the object tells, too
+        with suppress(FlashEdgeError, TimeoutError):  # the object has the error, too
             async with asyncio.timeout(wait_s):
                 await handle.result()
         return Json(handle.object())

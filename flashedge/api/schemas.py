@@ -176,7 +176,7 @@ class ScoreBody(Body):
 
 
 class ProtocolBody(BaseModel):
-    """What /openapi.json tells of the protocols' bodies: the fields that FlashEdge adds to them."""
+    """The fields that FlashEdge adds to the protocols' bodies, for /openapi.json."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -138,8 +138,8 @@ def build_run_spec(
 
 
 def read_caller(request: HttpRequest, priority: int) -> Caller:
-    """The caller, whom X-FlashEdge-Client or else the address names, in the program that
-    X-FlashEdge-Program names."""
+    """Who asks: the client by X-FlashEdge-Client, else by its address, and its program by
+    X-FlashEdge-Program."""
     address = request.client.host if request.client else "unknown"
     client = shorten(request.headers.get("x-flashedge-client") or address)
     return Caller(

@@ -27,7 +27,7 @@ from flashedge.types import POLICY_NAMES
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
 SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "cards")
-"""What /health tells of an engine. /v1/status tells more."""
+"""The fields of an engine that /health shows. /v1/status shows more."""
 
 
 def system_router(service: Service) -> APIRouter:
@@ -97,7 +97,7 @@ def system_router(service: Service) -> APIRouter:
 
     @router.post("/v1/load", status_code=202)
     async def load() -> Response:
-        """Begin to load the default pair. /health tells how it goes on."""
+        """Begin to load the default pair. /health shows the progress."""
         service.load()
         return Json({"loaded": list(service.loaded)}, status_code=202)
 

@@ -190,6 +190,6 @@ def run_guarded(run: Callable[[], None], *, as_json: bool = False) -> int:
 
 
 def end_broken_pipe() -> int:
-    """Say nothing more on stdout, whose reader went away. Returns the exit code."""
+    """Silence stdout after its reader has gone. Returns the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return BROKEN_PIPE

@@ -41,7 +41,7 @@ _SHAPES = frozenset({"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const",
 _OWN = ("function", "custom", "namespace")
 """Kinds of tools in `/v1/responses` that the client runs."""
 _HABIT = "web_search"
-"""Codex names this hosted tool in every request, beside its own."""
+"""Codex names this hosted tool in every request, next to its own tools."""
 Refusals = Mapping[str, tuple[tuple[Any, ...], str, str]]
 """By field: the values that ask for nothing, what is wrong with any other, and what to do."""
 
@@ -202,7 +202,7 @@ def refuse_fields(body: Mapping[str, Any], refused: Refusals) -> None:
 
 def refuse_tools(path: str, body: dict[str, Any]) -> None:
     """Raises RequestError for a tool that only the protocol's owner runs, or whose schema only its
-    models know. Codex's web_search is left out beside tools of its own."""
+    models know. Codex's web_search is left out if there are other tools."""
     choice = body.get("tool_choice")
     chosen = choice.get("type") if isinstance(choice, Mapping) else None
     tools = _list_tools(body)

@@ -1,9 +1,9 @@
-"""One error body in each protocol, whoever refuses a request: the guard, the switch or vLLM's
-handlers, and in a stream that vLLM's handler can't end with its reason.
+"""Errors in the form of the protocol that the client speaks, in whole answers and in streams. It
+does not matter whether the guard, the switch or vLLM's handlers refuse the request.
 
 OpenAI's protocols have the form of `api.failures`, Anthropic's
-`{"type": "error", "error": {"type", "message"}}`. A conversation that is too long is told in the
-words by which the protocol's clients know that they have to shorten it.
+`{"type": "error", "error": {"type", "message"}}`. An error about a conversation that is too long
+has the words by which the protocol's clients know that they have to shorten it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _OVERFLOWS = (
 """How vLLM's handlers and ours say that a conversation is too long."""
 _ERROR_EVENT = b"event: error\n"
 _ERROR_CHUNK = b'data: {"error":'
-"""The one of chat completions and completions."""
+"""How an error begins in a stream of chat completions or completions."""
 _CODES = {404: "not_found", 409: "conflict", 413: "request_too_large", 503: "overloaded"}
-"""Of an error that vLLM's handlers found themselves, by its status."""
+"""The code of an error that vLLM's handlers found, by its status."""
 _KINDS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -45,6 +45,7 @@ _KINDS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+"""Anthropic's type of an error, by its status."""
 
 
 def build_messages_error(message: str, status: int) -> dict[str, Any]:
@@ -58,18 +59,18 @@ def build_messages_error(message: str, status: int) -> dict[str, Any]:
     return {"type": "error", "error": {"type": _KINDS.get(status, usual), "message": message}}
 
 
-def build_protocol_error(told: Any, status: int, failure: FlashEdgeError | None) -> dict[str, Any]:
+def build_protocol_error(error: Any, status: int, failure: FlashEdgeError | None) -> dict[str, Any]:
     """An error of vLLM's handlers in our form.
 
-    told: the object in their body. failure: of ours, if it is why they refuse the request.
+    error: the object in their body. failure: of ours, if it is why they refuse the request.
     """
     code = _CODES.get(status, (FlashEdgeError if status >= 500 else RequestError).code)
     if failure is not None and failure.http_status == status:
         code = failure.code
-    message = str(told["message"])
+    message = str(error["message"])
     if status == ContextOverflow.http_status and _find_overflow(message) is not None:
         code = ContextOverflow.code
-    return build_error_object(message, status, told.get("param"), code)
+    return build_error_object(message, status, error.get("param"), code)
 
 
 def _find_overflow(message: str) -> re.Match[str] | None:
@@ -79,7 +80,7 @@ def _find_overflow(message: str) -> re.Match[str] | None:
 def put_in_messages_form(send: Send) -> Send:
     """A `send` that puts errors into the form of Anthropic's protocol."""
     return rewrite_error(
-        send, lambda told, status: build_messages_error(str(told["message"]), status)
+        send, lambda error, status: build_messages_error(str(error["message"]), status)
     )
 
 
@@ -116,9 +117,9 @@ def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> 
 
 
 class StreamFailures:
-    """Passes one answer on to `send`, and tells an error within a stream in its protocol's form.
+    """Passes one answer on to `send`, and puts an error within a stream into its protocol's form.
 
-    Of vLLM's own streams, one of responses breaks off there, and one of messages says that its
+    vLLM's own stream of responses breaks off at an error, and its stream of messages says that the
     error was malformed.
     """
 
@@ -156,13 +157,13 @@ class StreamFailures:
         return True
 
 
-def _rewrite_chunk(body: bytes, failure: FlashEdgeError | None) -> bytes:
-    chunk, _, rest = body.partition(b"\n\n")
-    told = json.loads(chunk.removeprefix(b"data: "))["error"]
-    code = told.get("code")
+def _rewrite_chunk(sent: bytes, failure: FlashEdgeError | None) -> bytes:
+    chunk, _, rest = sent.partition(b"\n\n")
+    error = json.loads(chunk.removeprefix(b"data: "))["error"]
+    code = error.get("code")
     status = code if isinstance(code, int) else 500 if failure is None else failure.http_status
-    told = build_protocol_error(told, status, failure)
-    return b"data: " + dump_json(told) + b"\n\n" + rest
+    body = dump_json(build_protocol_error(error, status, failure))
+    return b"data: " + body + b"\n\n" + rest
 
 
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
@@ -172,6 +173,6 @@ def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> byte
     if path == MESSAGES:
         data = build_messages_error(inner["message"], error.http_status)
     else:
-        told = {name: inner[name] for name in ("code", "message", "param")}
-        data = {"type": "error", **told, "sequence_number": number}
+        fields = {name: inner[name] for name in ("code", "message", "param")}
+        data = {"type": "error", **fields, "sequence_number": number}
     return _ERROR_EVENT + b"data: " + dump_json(data) + b"\n\n"

@@ -1,7 +1,7 @@
 """Scores of solutions by a pair's verifier: /v1/score, and /score as in vLLM.
 
-The answer has vLLM's form, and beside each score those of the steps. Requests in vLLM's own form go
-to vLLM's handler (`api.protocols.switch`).
+The answer has vLLM's form, with the scores of the steps added. Requests in vLLM's own form go to
+vLLM's handler (`api.protocols.switch`).
 """
 
 from __future__ import annotations

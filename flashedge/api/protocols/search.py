@@ -15,7 +15,7 @@ from starlette.types import Message, Send
 from flashedge.api.bodies import parse_object
 from flashedge.api.failures import dump_json
 from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
-from flashedge.api.protocols.client_habits import LIMITS, read_int, refuse_fields
+from flashedge.api.protocols.client_habits import LIMITS, Refusals, read_int, refuse_fields
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED, begins_stream, drop_length
@@ -56,32 +56,29 @@ _EFFORTS = {
 """By reasoning effort: the number of paths as a multiple of the usual one, and whether the search
 may end early."""
 
+
+def _refuse(reason: str, neutral: tuple[Any, ...], *fields: str) -> Refusals:
+    """neutral: the values that change nothing."""
+    hint = "leave it out, or ask the model without a search"
+    told = "{} can't be used with a search: " + reason
+    return {field: (neutral, told.format(field), hint) for field in fields}
+
+
 _NOISE = "its sampler has no such option"
 _END = "a path ends where the model ends it"
 _LOGPROB = "a search keeps the log-probability of the drawn token alone"
-_REASONS: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    **dict.fromkeys(
-        ("presence_penalty", "frequency_penalty", "min_p", "min_tokens"), ((0,), _NOISE)
-    ),
-    "repetition_penalty": ((1,), _NOISE),
-    "logit_bias": (({},), _NOISE),
-    **dict.fromkeys(("allowed_token_ids", "bad_words"), (([],), _NOISE)),
-    "ignore_eos": ((False,), _END),
-    "stop_token_ids": (([],), f"{_END}; use stop"),
-    "use_beam_search": ((False,), "the model's name chooses the search"),
-    "prompt_logprobs": ((0,), "a search generates"),
-    "logprob_token_ids": (([],), _LOGPROB),
-    "top_logprobs": ((0, 1), _LOGPROB),
-    "background": ((False,), "POST /v1/runs starts a search in the background"),
-    "repetition_detection": ((), _END),
-}
-_REFUSED = {
-    field: (
-        neutral,
-        f"{field} can't be used with a search: {reason}",
-        "leave it out, or ask the model without a search",
-    )
-    for field, (neutral, reason) in _REASONS.items()
+_REFUSED: Refusals = {
+    **_refuse(_NOISE, (0,), "presence_penalty", "frequency_penalty", "min_p", "min_tokens"),
+    **_refuse(_NOISE, (1,), "repetition_penalty"),
+    **_refuse(_NOISE, ([], {}), "logit_bias", "allowed_token_ids", "bad_words"),
+    **_refuse(_END, (False,), "ignore_eos"),
+    **_refuse(f"{_END}; use stop", ([],), "stop_token_ids"),
+    **_refuse("the model's name chooses the search", (False,), "use_beam_search"),
+    **_refuse("a search generates", (0,), "prompt_logprobs"),
+    **_refuse(_LOGPROB, ([],), "logprob_token_ids"),
+    **_refuse(_LOGPROB, (0, 1), "top_logprobs"),
+    **_refuse("POST /v1/runs starts a search in the background", (False,), "background"),
+    **_refuse(_END, (), "repetition_detection"),
 }
 """Fields that mean nothing to a search."""
 

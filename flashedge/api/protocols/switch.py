@@ -96,7 +96,7 @@ class ProtocolSwitch:
                     await served.wait_tested()
                 try:
                     await served.protocols(scope, receive, _translate(scope, telling))
-                except Exception:  # whatever ended the handler, its stream needs an end
+                except Exception:  # the handler may have left its stream open
                     if not await answer.end():
                         raise
         except FlashEdgeError as error:
