@@ -13,12 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 import flashedge
-from flashedge.api.failures import (
-    ERROR_RESPONSES,
-    handle_bad_parameter,
-    handle_error,
-    handle_http_exception,
-)
+from flashedge.api import failures
 from flashedge.api.guard import Guard
 from flashedge.api.pairs import ServablePairs, models_router
 from flashedge.api.protocols.scores import scores_router
@@ -72,14 +67,14 @@ def create_app(
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
-        responses=ERROR_RESPONSES,
+        responses=failures.ERROR_RESPONSES,
     )
     app.state.service = service
-    app.add_exception_handler(FlashEdgeError, handle_error)
+    app.add_exception_handler(FlashEdgeError, failures.handle_error)
     app.add_exception_handler(ClientGone, lambda request, error: Response(status_code=499))
-    app.add_exception_handler(HTTPException, handle_http_exception)
-    app.add_exception_handler(RequestValidationError, handle_bad_parameter)
-    app.add_exception_handler(Exception, handle_error)
+    app.add_exception_handler(HTTPException, failures.handle_http_exception)
+    app.add_exception_handler(RequestValidationError, failures.handle_bad_parameter)
+    app.add_exception_handler(Exception, failures.handle_error)
     app.add_middleware(
         ProtocolSwitch, service=service, pairs=servable, steady=config.features.steady_prompts
     )

@@ -9,17 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from flashedge import errors
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.protocol import OPEN_STATUSES
-from flashedge.errors import (
-    ContextOverflow,
-    DaemonError,
-    EngineDead,
-    FlashEdgeError,
-    NotFound,
-    RequestError,
-)
 
 T = TypeVar("T")
 
@@ -153,7 +146,7 @@ class Attempts:
             await asyncio.wait(self._submissions, timeout=follow.CANCEL_TIMEOUT_S)
 
     async def _drop_waiting(self, name: str) -> None:
-        with suppress(FlashEdgeError):
+        with suppress(errors.FlashEdgeError):
             if (await self._client.run(name))["status"] == "queued":
                 self._dropped.add(name)
                 await follow.cancel_quietly(self._client, name)
@@ -168,7 +161,7 @@ class Attempts:
     async def _find(self, name: str) -> dict[str, Any] | None:
         try:
             return await self._retry(lambda: self._client.run(name))
-        except NotFound:
+        except errors.NotFound:
             return None
 
     async def _submit(
@@ -182,12 +175,13 @@ class Attempts:
         self._open[name] = None
         try:
             await self._retry(lambda: self._send(body))
-        except RequestError as error:
+        except errors.RequestError as error:
             self._open.pop(name)
-            if error.param == "continues" or (earlier is not None and isinstance(error, NotFound)):
+            is_gone = earlier is not None and isinstance(error, errors.NotFound)
+            if error.param == "continues" or is_gone:
                 # The earlier run's events are gone: start from the beginning.
                 return await self._submit(name, text, budget, None)
-            if isinstance(error, ContextOverflow) or error.param in ("problem", "messages"):
+            if isinstance(error, errors.ContextOverflow) or error.param in ("problem", "messages"):
                 return {"code": error.code, "message": str(error)}
             raise
         return None
@@ -217,7 +211,7 @@ class Attempts:
             await asyncio.sleep(LOOK_S - (loop.time() - began))  # where the daemon did not wait
         self._open.pop(name)
         if name in self._dropped and run["status"] == "cancelled":
-            with suppress(FlashEdgeError):
+            with suppress(errors.FlashEdgeError):
                 await self._client.delete(name)
             raise Stopping
         return run
@@ -230,7 +224,7 @@ class Attempts:
 
         try:
             return await follow.retry(call, follow.UNATTENDED, count_loss)
-        except (DaemonError, EngineDead) as error:
+        except (errors.DaemonError, errors.EngineDead) as error:
             hint = "finished problems are kept: flashedge up, then the same command resumes"
             raise type(error)(str(error), hint=hint) from error
 

@@ -17,20 +17,12 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from flashedge.errors import ConfigError, Conflict
-from flashedge.files.journal import (
-    Journal,
-    JournalRecord,
-    check_settings,
-    open_locked,
-    sync_folder,
-    translate_os_errors,
-    write_at_end,
-)
+from flashedge.files import journal
 from flashedge.files.problems import FileProblem, ProblemId, read_problems
 from flashedge.literal import format_json
 
 
-class SheetRecord(JournalRecord, Protocol):
+class SheetRecord(journal.JournalRecord, Protocol):
     @property
     def id(self) -> ProblemId: ...
     @property
@@ -42,7 +34,7 @@ class SheetRecord(JournalRecord, Protocol):
 R = TypeVar("R", bound=SheetRecord)
 
 
-class SheetJournal(Journal[ProblemId, R]):
+class SheetJournal(journal.Journal[ProblemId, R]):
     """The records of one batch, by problem, with their sheet."""
 
     def __init__(
@@ -60,24 +52,24 @@ class SheetJournal(Journal[ProblemId, R]):
         sheet_path = output.with_name(output.name + ".batch.json")
         if _has_content(output) and not sheet_path.exists():
             raise _build_foreign_error(output, sheet_path)
-        with translate_os_errors(sheet_path):
-            self._sheet = open_locked(sheet_path, output)
+        with journal.translate_os_errors(sheet_path):
+            self._sheet = journal.open_locked(sheet_path, output)
         try:
-            with translate_os_errors(sheet_path):
+            with journal.translate_os_errors(sheet_path):
                 sheet = _read_sheet(self._sheet)
                 if sheet is None and _has_content(output):
                     raise _build_foreign_error(output, sheet_path)
                 if sheet is None or not output.exists():  # a removed output begins a new batch
                     sheet = {"key": secrets.token_hex(6), "input": digest, "settings": settings}
                     self._sheet.truncate(0)
-                    write_at_end(self._sheet, format_json(sheet, indent=1).encode())
-                    sync_folder(sheet_path)
+                    journal.write_at_end(self._sheet, format_json(sheet, indent=1).encode())
+                    journal.sync_folder(sheet_path)
             if sheet.get("input") != digest:
                 raise Conflict(
                     f"{output} was made from another input",
                     hint="give the same input and options to resume, or another --output",
                 )
-            check_settings(output, sheet.get("settings") or {}, settings)
+            journal.check_settings(output, sheet.get("settings") or {}, settings)
             self.key = str(sheet["key"])
             """Part of the names of the batch's runs."""
             super().__init__(output, None, kind.from_json, key=lambda record: record.id)

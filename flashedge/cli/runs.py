@@ -14,18 +14,11 @@ from typing import Annotated, Any
 import typer
 from typer import Argument, Option
 
+from flashedge import errors
 from flashedge.cli import output
 from flashedge.cli.output import Json
 from flashedge.client.words import describe_wait, format_count, format_duration
 from flashedge.config import load_config
-from flashedge.errors import (
-    ConfigError,
-    Conflict,
-    FlashEdgeError,
-    NotFound,
-    RequestError,
-    RunInterrupted,
-)
 from flashedge.literal import format_json, show_in_line
 
 LINES, PAGE = (".jsonl", ".ndjson"), (".html", ".htm")
@@ -189,9 +182,9 @@ def verify(run: RunId, as_json: Json = False) -> None:
         run = find_run(client, run)
         result = client.run(run)
         if (status := result.get("status")) != "finished":
-            raise Conflict(f"run {run} is {status}, so there is no tree to compare with")
+            raise errors.Conflict(f"run {run} is {status}, so there is no tree to compare with")
         if not result.get("fingerprint"):
-            raise Conflict(
+            raise errors.Conflict(
                 f"run {run} was not deterministic, so it need not repeat itself",
                 hint="verify a run of `flashedge solve --deterministic`",
             )
@@ -229,14 +222,14 @@ def _repeat(client: Any, run: str) -> tuple[str, list[Any]]:
     try:
         log += (event for _, event in client.events(name))
     except KeyboardInterrupt:
-        with contextlib.suppress(FlashEdgeError):
+        with contextlib.suppress(errors.FlashEdgeError):
             client.cancel(name)
         raise
     match log[-1]:
         case events.RunFailed() as failed:
             raise build_run_error(failed)
         case events.RunCancelled(reason=reason):
-            raise Conflict(f"the repetition was cancelled: {reason}")
+            raise errors.Conflict(f"the repetition was cancelled: {reason}")
     return name, log
 
 
@@ -268,7 +261,7 @@ def export(
     try:
         to.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"can't write {to}: {error.strerror}") from error
+        raise errors.ConfigError(f"can't write {to}: {error.strerror}") from error
     output.note(f"wrote {to}")
 
 
@@ -290,13 +283,13 @@ def rm(
 ) -> None:
     """Remove runs that are over, with their trees. This can't be undone."""
     if sum((bool(runs), everything, older_than is not None or cancelled)) != 1:
-        raise RequestError(
+        raise errors.RequestError(
             "say once which runs to remove",
             hint="flashedge runs rm RUN..., or --all, or --cancelled, or --older-than 7d",
         )
     must_ask = everything and not yes
     if must_ask and not sys.stdin.isatty():
-        raise RequestError(
+        raise errors.RequestError(
             "--all removes every run that is over, and there is no terminal to ask on",
             hint="add --yes to remove them without a question",
         )
@@ -325,7 +318,7 @@ def parse_age(text: str) -> float:
     units = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
     number, unit = text[:-1], text[-1:]
     if unit not in units or not (number.isascii() and number.isdigit() and len(number) < 7):
-        raise RequestError(
+        raise errors.RequestError(
             f"--older-than is {text!r}; it must be a number and m, h, d or w",
             hint="for example --older-than 7d",
             param="older_than",
@@ -337,20 +330,20 @@ def load_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
     """All events of a run that is over. An interrupted run has no last event."""
     try:
         yield from client.events(run)
-    except RunInterrupted:
+    except errors.RunInterrupted:
         return
 
 
 def _check_target(to: Path, suffixes: tuple[str, ...], *, force: bool) -> None:
     """Raises ConfigError for the name of another format, or of a file that exists."""
     if to.suffix and to.suffix.lower() not in suffixes:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"a run can't be written as {to.suffix}; the formats are JSON lines and HTML",
             hint="use -o FILE.jsonl or -o FILE.html",
             param="output",
         )
     if to.exists() and not force:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"{to} exists", hint="choose another name, or replace it with --force", param="output"
         )
 
@@ -369,7 +362,8 @@ def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
     from flashedge.client.run_view import RunView, fold, interrupt
 
     if found.get("status") not in OVER:
-        raise Conflict(f"run {run} is {found.get('status')}", hint="export it when it is over")
+        told = f"run {run} is {found.get('status')}"
+        raise errors.Conflict(told, hint="export it when it is over")
     view = interrupt(fold(RunView(id=run), load_events(client, run)))
     messages = (view.config.get("problem") or {}).get("messages") or [{}]
     return page(view, {"id": run, **found}, str(messages[-1].get("content", "")))
@@ -414,10 +408,10 @@ def choose_id(given: str, ids: Iterable[str], what: str, listed_by: str, prefix:
     """The one id that `given` begins. Raises NotFound, or RequestError for several."""
     found = [name for name in ids if name.startswith((given, f"{prefix}{given}"))]
     if not found:
-        raise NotFound(f"there is no {what} {given!r}", hint=f"list them: {listed_by}")
+        raise errors.NotFound(f"there is no {what} {given!r}", hint=f"list them: {listed_by}")
     if len(found) > 1:
         some = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-        raise RequestError(
+        raise errors.RequestError(
             f"{len(found)} {what}s begin with {given!r}: {some}", hint="type more of the id"
         )
     return found[0]

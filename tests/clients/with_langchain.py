@@ -11,14 +11,8 @@ from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
 
 def _model(url: str, model: str, **options: Any) -> ChatOpenAI:
-    return ChatOpenAI(
-        model=model,
-        base_url=f"{url}/v1",
-        api_key="none",
-        max_tokens=MAX_TOKENS,
-        max_retries=0,
-        **options,
-    )
+    options |= {"base_url": f"{url}/v1", "api_key": "none", "max_retries": 0}
+    return ChatOpenAI(model=model, max_tokens=MAX_TOKENS, **options)
 
 
 def check_chat(url: str, model: str) -> None:
@@ -50,14 +44,9 @@ def check_schema(url: str, model: str) -> None:
 def check_history(url: str, model: str) -> None:
     call = {"name": "Sum", "args": {"a": 3, "b": 4}, "id": "1", "type": "tool_call"}
     first = _model(url, model).invoke(QUESTION)
-    messages = [
-        HumanMessage(QUESTION),
-        first,
-        HumanMessage("Use the tool."),
-        AIMessage("", tool_calls=[call]),
-        ToolMessage("7", tool_call_id="1"),
-    ]
-    assert _model(url, model).bind_tools([Sum]).invoke(messages) is not None
+    asked = [HumanMessage(QUESTION), first, HumanMessage("Use the tool.")]
+    called = [AIMessage("", tool_calls=[call]), ToolMessage("7", tool_call_id="1")]
+    assert _model(url, model).bind_tools([Sum]).invoke([*asked, *called]) is not None
 
 
 def check_responses(url: str, model: str) -> None:

@@ -13,15 +13,10 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": Sum.model_
 
 
 def _ask(url: str, model: str, *messages: Any, **options: Any) -> Any:
-    return litellm.completion(
-        model=f"openai/{model}",
-        api_base=f"{url}/v1",
-        api_key="none",
-        max_tokens=MAX_TOKENS,
-        num_retries=0,
-        messages=[{"role": "user", "content": QUESTION}, *messages],
-        **options,
-    )
+    options |= {"api_base": f"{url}/v1", "api_key": "none", "num_retries": 0}
+    said = [{"role": "user", "content": QUESTION}, *messages]
+    options |= {"max_tokens": MAX_TOKENS, "messages": said}
+    return litellm.completion(model=f"openai/{model}", **options)
 
 
 def check_chat(url: str, model: str) -> None:

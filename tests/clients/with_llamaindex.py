@@ -13,15 +13,9 @@ SAY = [ChatMessage(role="user", content=QUESTION)]
 
 
 def _model(url: str, model: str) -> OpenAILike:
-    return OpenAILike(
-        model=model,
-        api_base=f"{url}/v1",
-        api_key="none",
-        is_chat_model=True,
-        is_function_calling_model=True,
-        max_tokens=MAX_TOKENS,
-        max_retries=0,
-    )
+    kind = {"is_chat_model": True, "is_function_calling_model": True}
+    options = {"api_key": "none", "max_tokens": MAX_TOKENS, "max_retries": 0, **kind}
+    return OpenAILike(model=model, api_base=f"{url}/v1", **options)
 
 
 def check_chat(url: str, model: str) -> None:

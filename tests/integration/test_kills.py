@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -206,6 +206,26 @@ def test_what_was_seen_of_a_run_that_the_kill_cut_is_the_beginning_of_its_log(
     assert seen + read_events(url, run, last) == whole
 
 
+def test_a_run_is_the_same_live_stored_and_replayed(
+    config: Config, daemon: subprocess.Popen[bytes]
+) -> None:
+    ask = {**ASK, "n": 4, "seed": 9}
+    with httpx.Client(base_url=url_of(config), timeout=60) as client:
+        streamed = frames(client.post("/v1/solve", json={**ask, "stream": True}).text)
+        run = streamed[0]["data"]["id"]
+        kept = [f for f in streamed[1:] if f["event"] != "Progress"]
+        assert [int(f["id"]) for f in kept] == list(range(1, len(kept) + 1))
+        assert kept[-1]["event"] == "RunFinished"
+        stored = client.get(f"/v1/runs/{run}").json()
+        assert stored.pop("stored") is True
+        assert stored == kept[-1]["data"]["result"]
+        for after in (0, 5):
+            assert read_events(url_of(config), run, after) == kept[after:]
+        again = client.post("/v1/solve", json=ask).json()
+        for name in ("tree", "text", "completions", "votes"):
+            assert again[name] == stored[name]
+
+
 # ---------------------------------------------------------------- a thousand clients that leave
 
 
@@ -224,6 +244,8 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/messages", {**SEARCH, "max_tokens": 50}),
     ("/v1/responses", {"model": "bundled:dvts-4", "input": "hi", "stream": True}),
 )
+LEAVING = (*KINDS[:2], *KINDS[4:7])
+"""Three in five start a run that ends with its client."""
 
 
 class Served:
@@ -250,10 +272,12 @@ def served(config: Config, monkeypatch: pytest.MonkeyPatch) -> Served:
     return Served(config, start_simulated(config))
 
 
-def leave_in_the_middle(url: str, draw: random.Random) -> None:
+def leave_in_the_middle(
+    url: str, draw: random.Random, kinds: Sequence[tuple[str, dict[str, Any]]] = KINDS
+) -> None:
     """Send a request of any kind, whole or in part, and close the connection some time later."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    text = post_bytes(*draw.choice(KINDS))
+    text = post_bytes(*draw.choice(kinds))
     if draw.random() < 0.1:
         text = text[: draw.randrange(len(text))]
     connection = socket.create_connection((host, int(port)), timeout=60)
@@ -285,6 +309,24 @@ def ask_while_it_is_killed(url: str, seed: int, kill: Callable[[], None]) -> dic
     return ends[0]["data"]["result"] if ends else None
 
 
+def assert_idle(served: Served) -> None:
+    """No run is open, and no KV block is held."""
+    wait_for(lambda: served.get("/v1/status")["runs"] == {"queued": 0, "running": 0}, 120)
+    for engine in served.get("/v1/status")["engines"].values():
+        view = engine["view"]
+        assert (view["running"], view["waiting"], view["blocks_used"]) == (0, 0, 0)
+
+
+def test_nothing_is_left_of_clients_that_leave(served: Served) -> None:
+    draw = random.Random(0)
+    for _ in range(100):
+        leave_in_the_middle(served.url, draw, LEAVING)
+    assert_idle(served)
+    runs = served.get("/v1/runs?limit=1000")["data"]
+    assert {r["status"] for r in runs} <= {"finished", "cancelled"}
+    assert sum(r["status"] == "cancelled" for r in runs) > 34
+
+
 @pytest.mark.long
 def test_nothing_is_lost_and_nothing_stays(served: Served) -> None:
     """Two minutes. The store's log of each run is whole. `scripts.bench.foundation.mixed_load` does
@@ -301,11 +343,7 @@ def test_nothing_is_lost_and_nothing_stays(served: Served) -> None:
         whole = httpx.post(f"{served.url}/v1/solve", json={**SUM, "seed": 99}, timeout=60).json()
         results[whole["id"]] = whole
 
-    wait_for(lambda: served.get("/v1/status")["runs"] == {"queued": 0, "running": 0}, 120)
-    for engine in served.get("/v1/status")["engines"].values():
-        view = engine["view"]
-        assert (view["running"], view["waiting"], view["blocks_used"]) == (0, 0, 0)
-
+    assert_idle(served)
     assert len(results) >= KILLS
     for run, result in results.items():
         stored = served.get(f"/v1/runs/{run}")

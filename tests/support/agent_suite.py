@@ -64,23 +64,17 @@ def check_schemas(clients: Clients, model: str) -> None:
 
 def check_history(clients: Clients, model: str) -> None:
     """Messages as frameworks send them back: tool results, null content, names, unknown fields."""
-    call = {"name": "add", "arguments": '{"a":3,"b":4}'}
+    function = {"name": "add", "arguments": '{"a":3,"b":4}'}
+    call = {"id": "call-1", "type": "function", "function": function}
+    notes = {"provider_specific_fields": {"refusal": None}, "reasoning_content": "I add."}
+    part = {"type": "text", "text": "Go on.", "cache_control": {"type": "ephemeral"}}
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "name": "Bo", "content": "What is 3 + 4?"},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "call-1", "type": "function", "function": call}],
-            "provider_specific_fields": {"refusal": None},
-            "reasoning_content": "I add.",
-        },
+        {"role": "assistant", "content": None, "tool_calls": [call], **notes},
         {"role": "tool", "tool_call_id": "call-1", "content": "7"},
         {"role": "assistant", "content": "7", "reasoning": "It said 7."},
-        {
-            "role": "user",
-            "content": [{"type": "text", "text": "Go on.", "cache_control": {"type": "ephemeral"}}],
-        },
+        {"role": "user", "content": [part]},
     ]
     answer = clients.chat(model, messages, tools=[TOOL], max_tokens=5)
     assert answer.choices[0].finish_reason
@@ -88,17 +82,10 @@ def check_history(clients: Clients, model: str) -> None:
 
 def check_habits(clients: Clients, model: str) -> None:
     """Fields that clients send by habit, neutral or unknown, are no errors."""
-    habits: dict[str, Any] = {
-        "store": True,
-        "metadata": {"a": "b"},
-        "user": "me",
-        "parallel_tool_calls": True,
-        "service_tier": "auto",
-        "frequency_penalty": 0.5,
-        "presence_penalty": 0.1,
-        "logit_bias": {"5": 1},
-        "extra_body": {"min_p": 0.0, "repetition_penalty": 1.0, "num_ctx": 4096},
-    }
+    habits: dict[str, Any] = {"store": True, "metadata": {"a": "b"}, "user": "me"}
+    habits |= {"parallel_tool_calls": True, "service_tier": "auto", "logit_bias": {"5": 1}}
+    habits |= {"frequency_penalty": 0.5, "presence_penalty": 0.1}
+    habits["extra_body"] = {"min_p": 0.0, "repetition_penalty": 1.0, "num_ctx": 4096}
     assert clients.chat(model, max_tokens=5, **habits).usage.completion_tokens == 5
 
 
@@ -197,18 +184,11 @@ def check_search_streams(clients: Clients, model: str) -> None:
     with messages.stream(model=model, max_tokens=60, messages=QUESTION) as stream:
         thinking, text = (block.model_dump() for block in stream.get_final_message().content)
     assert thinking["type"] == "thinking"
-    with_notes, without = (
-        messages.count_tokens(
-            model=model,
-            messages=[
-                *QUESTION,
-                {"role": "assistant", "content": content},
-                {"role": "user", "content": "Sure?"},
-            ],
-        ).input_tokens
-        for content in ([thinking, text], [text])
-    )
-    assert with_notes == without
+    counts = []
+    for content in ([thinking, text], [text]):
+        said = [{"role": "assistant", "content": content}, {"role": "user", "content": "Sure?"}]
+        counts.append(messages.count_tokens(model=model, messages=[*QUESTION, *said]).input_tokens)
+    assert counts[0] == counts[1]
 
 
 def check_efforts(clients: Clients, model: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from starlette.types import Message, Send
 
+from flashedge import events
 from flashedge.api.bodies import parse_object
 from flashedge.api.failures import dump_json
 from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
@@ -22,15 +23,6 @@ from flashedge.api.sse import DISCONNECTED, begins_stream, drop_length
 from flashedge.engine.base import Chunk
 from flashedge.engine.http_requests import RequestTags, SearchItem, SearchPrompt
 from flashedge.errors import FlashEdgeError, RequestError
-from flashedge.events import (
-    NodeScored,
-    NodesExpanded,
-    PromptRead,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    StepCompleted,
-)
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.strategies import (
     find_defaults,
@@ -164,25 +156,25 @@ class ProtocolSearch:
 
     async def _follow(self, handle: RunHandle, choices: int) -> AsyncGenerator[SearchItem]:
         parents: dict[NodeId, NodeId] = {}
-        steps: dict[NodeId, StepCompleted] = {}
-        async with aclosing(handle.events()) as events:
-            async for _, event in events:
+        steps: dict[NodeId, events.StepCompleted] = {}
+        async with aclosing(handle.events()) as log:
+            async for _, event in log:
                 match event:
-                    case PromptRead():
+                    case events.PromptRead():
                         yield event
-                    case NodesExpanded(parent=parent, children=children):
+                    case events.NodesExpanded(parent=parent, children=children):
                         parents |= {child: parent for child, *_ in children}
-                    case StepCompleted(node=node, text=text):
+                    case events.StepCompleted(node=node, text=text):
                         steps[node] = event
                         yield f"[{node}] {text.strip()}\n"
-                    case NodeScored(node=node, score=score):
+                    case events.NodeScored(node=node, score=score):
                         yield f"[{node}] score {score:.3f}\n"
-                    case RunFinished(result=result):
+                    case events.RunFinished(result=result):
                         self.result = result
                         nodes = rank_paths(result)[:choices]
                         yield tuple(_join_path(node, parents, steps) for node in nodes)
                         return
-                    case RunFailed() | RunCancelled():
+                    case events.RunFailed() | events.RunCancelled():
                         await handle.result()  # raises what ended the run
         raise FlashEdgeError("the run's log ended without a result")
 
@@ -251,7 +243,7 @@ def rank_paths(result: Mapping[str, Any]) -> list[NodeId]:
 
 
 def _join_path(
-    node: NodeId, parents: Mapping[NodeId, NodeId], steps: Mapping[NodeId, StepCompleted]
+    node: NodeId, parents: Mapping[NodeId, NodeId], steps: Mapping[NodeId, events.StepCompleted]
 ) -> Chunk:
     path = []
     while node in steps:

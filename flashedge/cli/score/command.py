@@ -12,17 +12,8 @@ from typer import Argument, Option
 
 from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
+from flashedge.cli.solve import command
 from flashedge.cli.solve.batch import NAME, check_files, check_unused, fill
-from flashedge.cli.solve.command import (
-    Output,
-    Pair,
-    Priority,
-    Problem,
-    ProblemFile,
-    Program,
-    batch_option,
-    read_problem,
-)
 from flashedge.config import Config, load_config
 from flashedge.errors import RequestError
 
@@ -35,13 +26,13 @@ EPILOG = """\
 
 
 def score(
-    problem: Problem = None,
+    problem: command.Problem = None,
     solutions: Annotated[
         list[str] | None,
         Argument(metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."),
     ] = None,
-    file: ProblemFile = None,
-    pair: Pair = None,
+    file: command.ProblemFile = None,
+    pair: command.Pair = None,
     aggregate: Annotated[
         str | None,
         Option(
@@ -58,23 +49,23 @@ def score(
             show_default="the setting deterministic_searches",
         ),
     ] = None,
-    priority: Priority = None,
-    program: Program = None,
+    priority: command.Priority = None,
+    program: command.Program = None,
     source: Annotated[
         Path | None,
-        batch_option(
+        command.batch_option(
             "--input",
             metavar="FILE",
             help="Score many: JSON lines with the keys problem, and solution or steps.",
         ),
     ] = None,
-    target: Output = None,
+    target: command.Output = None,
     jobs: Annotated[
-        int | None, batch_option(metavar="N", help="Lines in flight.", show_default="4")
+        int | None, command.batch_option(metavar="N", help="Lines in flight.", show_default="4")
     ] = None,
     retry_failed: Annotated[
         bool,
-        batch_option(
+        command.batch_option(
             "--retry-failed", help="Score again the lines of --output that have an error."
         ),
     ] = False,
@@ -109,7 +100,7 @@ def score(
     texts = list(solutions or ())
     if file is not None:
         texts = texts if problem is None else [problem, *texts]
-        problem = read_problem(None, file)
+        problem = command.read_problem(None, file)
     elif problem is None:
         raise RequestError(
             "there is no problem",
@@ -117,7 +108,7 @@ def score(
             param="problem",
         )
     else:
-        problem = read_problem(problem, None)
+        problem = command.read_problem(problem, None)
     if not texts and sys.stdin.isatty():
         raise RequestError(
             "there is no solution",

@@ -14,21 +14,14 @@ from typer.core import TyperCommand
 from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve import batch
+from flashedge.cli.solve import strategy_flags as flags
 from flashedge.cli.solve.result import follow_run, print_result, warn_about
-from flashedge.cli.solve.strategy_flags import (
-    REQUEST_FIELDS,
-    build_fields,
-    check_finite,
-    complete_strategy,
-    parse_strategy_flags,
-    translate_old_flags,
-)
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, RequestError, StoreError
 from flashedge.models.registry import find_pair
 from flashedge.types import STRATEGIES
 
-_FIELDS = "\n".join(f"  {name:<28} {about}" for name, about in REQUEST_FIELDS.items())
+_FIELDS = "\n".join(f"  {name:<28} {about}" for name, about in flags.REQUEST_FIELDS.items())
 EPILOG = f"""\
 [bold]Examples[/]
   flashedge solve "Dan has 24 nuts and wins 20. How many has he now?" -n 32
@@ -56,7 +49,7 @@ Pair = Annotated[
     str | None,
     search_option(
         metavar="PAIR",
-        help="Pair of models: any whose files are here. It is loaded if it is not yet.",
+        help="Pair of models whose files are on this machine. The daemon loads it if necessary.",
         show_default="the daemon's",
     ),
 ]
@@ -93,7 +86,7 @@ class Command(TyperCommand):
     """`solve`, which takes its old flags for one more version."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, translate_old_flags(args))
+        return super().parse_args(ctx, flags.translate_old_flags(args))
 
 
 def solve(
@@ -106,7 +99,7 @@ def solve(
             metavar="NAME[-N]",
             help=f"{', '.join(STRATEGIES)}. beam-16 means beam with --n 16.",
             show_default="beam; best_of_n if the verifier judges whole answers",
-            autocompletion=complete_strategy,
+            autocompletion=flags.complete_strategy,
         ),
     ] = None,
     n: Annotated[
@@ -215,20 +208,20 @@ def solve(
 
     Without an answer stdout stays empty, and the exit code is 1.
     """
-    strategy, n = parse_strategy_flags(strategy, n)
+    strategy, n = flags.parse_strategy_flags(strategy, n)
     given = {
         "pair": pair,
         "strategy": strategy,
         "n": n,
         "seed": seed,
-        "temperature": check_finite("temperature", temperature),
+        "temperature": flags.check_finite("temperature", temperature),
         "max_tokens": max_tokens,
         "token_budget": budget_tokens,
-        "deadline_s": check_finite("deadline", deadline),
+        "deadline_s": flags.check_finite("deadline", deadline),
         "deterministic": deterministic,
         "answers": answers,
         "chat_template_kwargs": None if thinking is None else {"enable_thinking": thinking},
-        **build_fields(option, early_exit),
+        **flags.build_fields(option, early_exit),
     }
     settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})

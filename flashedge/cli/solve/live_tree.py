@@ -8,15 +8,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flashedge.client.run_figures import (
-    MctsFigures,
-    describe_flights,
-    describe_progress,
-    describe_rest,
-    duration_text,
-    is_mcts,
-    level_scores,
-)
+from flashedge.client import run_figures
 from flashedge.client.run_view import DROPPED, MARKS, NodeView, RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.client.words import describe_wait, format_count
@@ -69,13 +61,13 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     cut = view.paths_cut
     parts: list[str | None] = [show_in_line(view.note or ""), f"{view.paths_done - cut} complete"]
     parts.append(f"{cut} cut by a token limit" if cut else None)
-    parts.append(describe_flights(view) or None)
+    parts.append(run_figures.describe_flights(view) or None)
     if view.state == "running":
-        parts = [describe_progress(view)]
+        parts = [run_figures.describe_progress(view)]
     parts.append(f"{view.all_tokens:,} tokens")
     if view.state == "running" and elapsed_s:
         parts.append(f"{view.all_tokens / elapsed_s:,.0f}/s")
-        parts += [duration_text(elapsed_s), describe_rest(view, elapsed_s)]
+        parts += [run_figures.duration_text(elapsed_s), run_figures.describe_rest(view, elapsed_s)]
     if view.certainty and view.certainty[-1].certainty is not None:
         certainty = f"certainty {view.certainty[-1].certainty:.2f}"
         parts.append("low verifier score" if view.is_distrusted else certainty)
@@ -87,7 +79,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
 
 def _score_line(view: RunView) -> list[Text]:
     """Best and mean score of the levels so far, while a run of more than one level goes on."""
-    levels = level_scores(view)
+    levels = run_figures.level_scores(view)
     if view.state != "running" or not levels or (len(levels) < 2 and view.level < 2):
         return []
     line = Text("scores   ", style="dim", no_wrap=True, overflow="ellipsis")
@@ -115,7 +107,7 @@ def _tree(view: RunView, width: int, every_node: bool, depth: int | None) -> Ite
 
     deepest = {n.id for n in view.nodes.values() if depth is not None and n.depth >= depth}
     chosen = view.chosen
-    figures = MctsFigures(view) if is_mcts(view) and view.rollouts else None
+    figures = run_figures.MctsFigures(view) if run_figures.is_mcts(view) and view.rollouts else None
     for line in tree_lines(view, group=group, collapsed=frozenset(deepest)):
         node = view.nodes[line.node]
         if is_dropped(node) and not view.children.get(node.id):
@@ -135,7 +127,7 @@ def _find_kept_twin(view: RunView, node: NodeView) -> NodeView | None:
 
 
 def _node_line(
-    view: RunView, line: TreeLine, width: int, chosen: bool, figures: MctsFigures | None
+    view: RunView, line: TreeLine, width: int, chosen: bool, figures: run_figures.MctsFigures | None
 ) -> Text:
     node = view.nodes[line.node]
     style = STYLES.get(node.status, "dim")

@@ -9,13 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
-from flashedge.client.words import (
-    count_cut,
-    describe_wait,
-    explain_no_answer,
-    format_count,
-    list_doubts,
-)
+from flashedge.client import words
 from flashedge.errors import FlashEdgeError, RequestError
 
 if TYPE_CHECKING:
@@ -41,10 +35,10 @@ def warn_about(result: Mapping[str, Any]) -> None:
     """Say on stderr why there is no answer, that the answer is probably wrong, or that a baseline
     can't be compared with its run."""
     if result.get("answer") is None:
-        warnings = [" ".join(filter(None, explain_no_answer(result)))]
+        warnings = [" ".join(filter(None, words.explain_no_answer(result)))]
     else:
         scores = {path.get("node"): path.get("score") for path in result.get("completions") or []}
-        warnings = list_doubts(result, scores.get(result.get("choice")))
+        warnings = words.list_doubts(result, scores.get(result.get("choice")))
     for warning in warnings:
         output.warn(warning)
     if result.get("baseline") and result.get("deterministic") is False:
@@ -70,9 +64,9 @@ def print_figures(result: Mapping[str, Any]) -> None:
         f"run {result.get('id')}: {usage.get('tree_tokens', 0):,} tokens in"
         f" {timing.get('total_s', 0.0):.2f} s"
     )
-    if cut := count_cut(result):
-        of = len(result["completions"])
-        output.note(f"{cut} of {format_count(of, 'path')} reached a token limit before an answer")
+    if cut := words.count_cut(result):
+        of = words.format_count(len(result["completions"]), "path")
+        output.note(f"{cut} of {of} reached a token limit before an answer")
     if fingerprint := result.get("fingerprint"):
         output.note(describe_fingerprint(fingerprint))
     if result.get("cut_by"):
@@ -90,7 +84,7 @@ def describe_fingerprint(found: Mapping[str, Any]) -> str:
     return (
         f"deterministic: models {named}; passes of {shapes} tokens; {found.get('vllm')},"
         f" torch {found.get('torch')}; {found.get('device')};"
-        f" {format_count(found.get('threads') or 1, 'thread')} an engine"
+        f" {words.format_count(found.get('threads') or 1, 'thread')} an engine"
     )
 
 
@@ -153,7 +147,7 @@ def draw_tree(show: bool, live: bool, whole: bool) -> Iterator[Callable[[RunView
             if view.position is not None and not is_noted:
                 is_noted = True
                 output.note(
-                    f"run {view.id} waits: {describe_wait(view.position, view.starts_in_s)}"
+                    f"run {view.id} waits: {words.describe_wait(view.position, view.starts_in_s)}"
                 )
             if is_last:
                 console.print(render(view, width=console.width, with_tree=whole))

@@ -8,10 +8,10 @@ import fcntl
 import json
 import os
 import signal
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flashedge.batch import attempts
@@ -19,8 +19,8 @@ from flashedge.batch.attempts import Attempts
 from flashedge.batch.batch import FIRST_JOBS
 from flashedge.cli.solve.batch import TokenSpeed
 from flashedge.client import follow
+from flashedge.client.async_client import AsyncClient
 from flashedge.client.follow import RetryPolicy
-from flashedge.errors import NotFound
 from tests.support.cli_rig import Cli, Done, cli_for, with_daemon
 from tests.support.fake_daemon import BatchDaemon, ScoreDaemon
 
@@ -345,50 +345,34 @@ def test_a_cap_for_each_holds_in_a_shared_budget(folder: Folder, daemon: BatchDa
     assert folder.records()[1]["tokens"] == 700
 
 
-class SlowDaemon:
-    """The part of the async client that a batch uses. What was sent arrives, whether or not the
-    sender waits for the answer, once `arrives` is set."""
+async def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists(
+    daemon: BatchDaemon,
+) -> None:
+    """What was sent arrives, whether or not the sender waits for the answer."""
+    sent, arrives, arrivals = asyncio.Event(), asyncio.Event(), []
 
-    def __init__(self) -> None:
-        self.sent, self.arrives = asyncio.Event(), asyncio.Event()
-        self.running: set[str] = set()
-        self.arrivals: list[asyncio.Task[None]] = []
+    async def receive(request: httpx.Request) -> Any:
+        await arrives.wait()
+        return daemon.answer(request)
 
-    async def run(self, name: str, wait_s: float = 0.0) -> dict[str, Any]:
-        if name not in self.running:
-            raise NotFound(name)
-        return {"id": name, "status": "running"}
+    async def slow(request: httpx.Request) -> Any:
+        if request.method != "POST" or request.url.path != "/v1/runs":
+            return daemon.answer(request)
+        arrivals.append(asyncio.create_task(receive(request)))
+        sent.set()
+        return await asyncio.shield(arrivals[-1])
 
-    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        self.arrivals.append(asyncio.create_task(self.receive(body["id"])))
-        self.sent.set()
-        await asyncio.shield(self.arrivals[-1])
-        return {"id": body["id"], "status": "queued"}
-
-    async def receive(self, name: str) -> None:
-        await self.arrives.wait()
-        self.running.add(name)
-
-    async def cancel(self, run: str) -> dict[str, Any]:
-        if run not in self.running:
-            raise NotFound(run)
-        self.running.discard(run)
-        return {"id": run, "status": "cancelled"}
-
-
-async def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists() -> None:
-    daemon = SlowDaemon()
-    client: Any = daemon
-    attempts = Attempts(client, "key", {})
-    work = asyncio.create_task(attempts.run(0, "How many?"))
-    await daemon.sent.wait()
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-    asyncio.get_running_loop().call_soon(daemon.arrives.set)
-    assert await attempts.cancel_open() == 1
-    await asyncio.gather(*daemon.arrivals)
-    assert daemon.running == set()
+    async with AsyncClient("http://daemon", transport=httpx.MockTransport(slow)) as client:
+        attempts = Attempts(client, "key", {})
+        work = asyncio.create_task(attempts.run(0, "slow"))
+        await sent.wait()
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+        asyncio.get_running_loop().call_soon(arrives.set)
+        assert await attempts.cancel_open() == 1
+        await asyncio.gather(*arrivals)
+    assert [run["status"] for run in daemon.runs.values()] == ["cancelled"]
 
 
 # ---------------------------------------------------------------- files of solutions
