@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from flashedge.api.bodies import replay_body
 from flashedge.api.failures import Refusal, build_error_response
 from flashedge.api.paths import MESSAGES
-from flashedge.api.protocols.error_bodies import put_in_messages_form
+from flashedge.api.protocols.error_bodies import build_messages_error, rewrite_error
 from flashedge.config import Config
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
@@ -46,7 +46,7 @@ class Guard:
             await self._app(scope, receive, send)
             return
         if scope["path"].startswith(MESSAGES):
-            send = put_in_messages_form(send)
+            send = rewrite_error(send, build_messages_error)
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, drop_body(send)
         headers = Headers(scope=scope)

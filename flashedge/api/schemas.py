@@ -62,8 +62,7 @@ class SearchOptions(Body):
     answers: str | None = None
 
     def collect_options(self) -> dict[str, Any]:
-        values = ((name, getattr(self, name)) for name in SearchOptions.model_fields)
-        return {name: value for name, value in values if value is not None}
+        return self.model_dump(include=set(SearchOptions.model_fields), exclude_none=True)
 
 
 class ChatMessage(Body):

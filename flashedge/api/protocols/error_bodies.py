@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -48,8 +48,10 @@ _KINDS = {
 """Anthropic's type of an error, by its status."""
 
 
-def build_messages_error(message: str, status: int) -> dict[str, Any]:
-    """A message about a conversation's length becomes the one that Anthropic's clients know."""
+def build_messages_error(error: Mapping[str, Any], status: int) -> dict[str, Any]:
+    """An error in Anthropic's form. error: the object in the body of an answer. A message about a
+    conversation's length becomes the one that Anthropic's clients know."""
+    message = str(error["message"])
     if found := _find_overflow(message):
         groups = found.groupdict()
         most, has = int(groups["most"]), groups.get("has")
@@ -75,13 +77,6 @@ def build_protocol_error(error: Any, status: int, failure: FlashEdgeError | None
 
 def _find_overflow(message: str) -> re.Match[str] | None:
     return next((found for each in _OVERFLOWS if (found := each.search(message))), None)
-
-
-def put_in_messages_form(send: Send) -> Send:
-    """A `send` that puts errors into the form of Anthropic's protocol."""
-    return rewrite_error(
-        send, lambda error, status: build_messages_error(str(error["message"]), status)
-    )
 
 
 def rewrite_error(send: Send, convert: Callable[[Any, int], dict[str, Any]]) -> Send:
@@ -171,7 +166,7 @@ def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> byte
     inner = build_error(error)["error"]
     data: dict[str, Any]
     if path == MESSAGES:
-        data = build_messages_error(inner["message"], error.http_status)
+        data = build_messages_error(inner, error.http_status)
     else:
         fields = {name: inner[name] for name in ("code", "message", "param")}
         data = {"type": "error", **fields, "sequence_number": number}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -15,7 +16,11 @@ from flashedge.cli.connection import connect_ready
 from flashedge.cli.solve import command
 from flashedge.cli.solve.batch import NAME, check_files, check_unused, fill
 from flashedge.config import Config, load_config
-from flashedge.errors import RequestError
+from flashedge.errors import ConfigError, RequestError
+
+if TYPE_CHECKING:
+    from flashedge.client.async_client import AsyncClient
+    from flashedge.files.problems import ProblemId
 
 EPILOG = """\
 [bold]Examples[/]
@@ -23,6 +28,9 @@ EPILOG = """\
   flashedge score --file problem.txt < solution.txt
   flashedge score --input solutions.jsonl --output scores.jsonl
 """
+
+_TEXTS = ("solution", "steps")
+_HINT = 'each line is an object like {"problem": "What is 12 + 7?", "solution": "It is 19."}'
 
 
 def score(
@@ -155,8 +163,8 @@ def score_file(
     """
     from flashedge.batch.attempts import BATCH_PRIORITY
     from flashedge.batch.journal import SheetJournal
-    from flashedge.batch.solutions import SolutionRecord, read_solutions, score_lines
     from flashedge.daemon import control as daemon_control
+    from flashedge.runtime.drive.tasks import run_workers
 
     target = check_files(source, target, jobs, example="scores.jsonl")
     records = read_solutions(source)
@@ -167,7 +175,12 @@ def score_file(
     async def score() -> None:
         caller = daemon_control.connect_async(config, name=NAME, program=program)
         async with caller as client:
-            await score_lines(client, records, journal, asked, jobs)
+
+            async def score_one(record: SolutionRecord) -> None:
+                journal.append(await _score_record(client, record, asked))
+
+            left = [record for record in records if record.id not in journal.records]
+            await run_workers(jobs, score_one, left)
 
     items = [record.to_json() for record in records]
     with SheetJournal(target, items, settings, SolutionRecord) as journal:
@@ -179,3 +192,76 @@ def score_file(
         output.say(f"{len(records) - failed} of {len(records)} scored: {target}")
     if failed:
         raise typer.Exit(output.NO_RESULT)
+
+
+# ---------------------------------------------------------------- files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolutionRecord:
+    """A line of the input, and of the output once it is scored."""
+
+    id: ProblemId
+    """Its id in the file, or else its line number."""
+
+    fields: Mapping[str, Any]
+    """The whole line: problem, solution or steps, and others; then the scores."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.id, **self.fields}
+
+    @property
+    def error(self) -> Mapping[str, str] | None:
+        return self.fields.get("error")
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SolutionRecord:
+        return cls(id=data["id"], fields=data)
+
+
+def read_solutions(path: Path) -> tuple[SolutionRecord, ...]:
+    """The lines of a file. Raises ConfigError naming the line that is wrong."""
+    from flashedge.files.problems import read_objects
+
+    found: dict[ProblemId, SolutionRecord] = {}
+    for number, fields in read_objects(path, _HINT):
+        name = fields.get("id", number)
+        wrong = None
+        if not isinstance(name, str | int) or isinstance(name, bool):
+            wrong = "id is neither a text nor an integer"
+        elif name in found:
+            wrong = f"another line has the id {name!r}"
+        elif not isinstance(fields.get("problem"), str):
+            wrong = "problem is missing or is not a text"
+        elif (fields.get("solution") is None) == (fields.get("steps") is None):
+            wrong = "give either solution or steps"
+        if wrong is not None:
+            raise ConfigError(f"{path}, line {number}: {wrong}", hint=_HINT, param="input")
+        found[name] = SolutionRecord(id=name, fields=fields)
+    return tuple(found.values())
+
+
+async def _score_record(
+    client: AsyncClient, record: SolutionRecord, settings: Mapping[str, Any]
+) -> SolutionRecord:
+    """The record with its scores, or with an error where the daemon refuses the texts. settings:
+    fields of POST /v1/score. Raises RequestError where the daemon refuses those."""
+    from flashedge.client import follow
+
+    fields = record.fields
+    texts = {name: fields[name] for name in ("problem", *_TEXTS) if fields.get(name) is not None}
+    try:
+        found = await follow.retry(lambda: client.score({**settings, **texts}), follow.UNATTENDED)
+    except RequestError as error:
+        if not (error.param or "").startswith(("problem", *_TEXTS)):
+            raise
+        scored: dict[str, Any] = {"error": {"code": error.code, "message": str(error)}}
+    else:
+        left_out = ("index", "object")
+        scored = {
+            "scores": [
+                {name: value for name, value in one.items() if name not in left_out}
+                for one in found["data"]
+            ]
+        }
+    return SolutionRecord(id=record.id, fields={**fields, **scored})

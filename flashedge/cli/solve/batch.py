@@ -231,19 +231,11 @@ def _summary(
 
     totals = Tally(journal.records.values())
     if as_json:
-        output.print_json(
-            {
-                "output": str(journal.path),
-                "problems": total,
-                "failed": totals.failed,
-                "graded": totals.graded,
-                "correct": totals.correct,
-                "accuracy": totals.accuracy,
-                "tokens": totals.tokens,
-                "budget_tokens_total": budget.total_tokens if budget else None,
-                "cut_by_budget": totals.cut,
-            }
-        )
+        names = ("failed", "graded", "correct", "accuracy", "tokens")
+        told = {"output": str(journal.path), "problems": total}
+        told |= {name: getattr(totals, name) for name in names}
+        told |= {"budget_tokens_total": budget and budget.total_tokens, "cut_by_budget": totals.cut}
+        output.print_json(told)
         return
     parts = [f"{total - totals.failed} of {total} solved"]
     if totals.accuracy is not None:

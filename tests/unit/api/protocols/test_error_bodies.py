@@ -120,7 +120,7 @@ def test_a_conversation_that_is_too_long_is_told_in_the_clients_words(
         assert build_protocol_error(vllms, 400, failure)["error"] == {**vllms, **ours}
     words = f"prompt is too long: {count} tokens > 1024 maximum"
     told = {"type": "invalid_request_error", "message": words}
-    assert build_messages_error(message, 400) == {"type": "error", "error": told}
+    assert build_messages_error({"message": message}, 400) == {"type": "error", "error": told}
 
 
 @pytest.mark.parametrize(
