@@ -22,7 +22,9 @@ MAX_DEATHS = 3
 """Runs of one problem that may end with the daemon before the problem counts as failed."""
 
 BUDGET = "budget"
+"""The `cut_by` of a run that ran out of tokens."""
 BATCH_PRIORITY = 1
+"""Batch work goes behind chats and single searches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ def score_file(
         settings = {"model": client.status()["pair"], **settings}
     asked = {**settings, "priority": BATCH_PRIORITY if priority is None else priority}
 
-    async def score() -> None:
+    async def work() -> None:
         caller = daemon_control.connect_async(config, name=NAME, program=program)
         async with caller as client:
 
@@ -184,7 +184,7 @@ def score_file(
 
     items = [record.to_json() for record in records]
     with SheetJournal(target, items, settings, SolutionRecord) as journal:
-        fill(journal, len(records), score, retry_failed=retry_failed)
+        fill(journal, len(records), work, retry_failed=retry_failed)
         failed = len(journal.failed)
     if as_json:
         output.print_json({"output": str(target), "lines": len(records), "failed": failed})
