@@ -39,10 +39,12 @@ class Refusal(RequestError):
 
 
 class ErrorDetail(BaseModel):
+    """Anthropic's protocol has neither param nor code."""
+
     message: str
     type: str
-    param: str | None
-    code: str
+    param: str | None = None
+    code: str | None = None
 
 
 class ErrorReply(BaseModel):
