@@ -162,11 +162,7 @@ def until(measure: str, least: float, policy: str = "every_step") -> Policy:
 
 
 POLICIES = [
-    None,
-    None,
-    until("entropy", 2.0),
-    until("entropy", 0.5),
-    until("reward", 0.5, "static"),
+    *(None, None, until("entropy", 2.0), until("entropy", 0.5), until("reward", 0.5, "static"))
 ]
 NEVER = Exits(positive_exit=True, accept=1.5, negative_exit=True, cut_rollouts=True, futile=0.0)
 """Exits that are on and can't fire: the largest reward is 1."""

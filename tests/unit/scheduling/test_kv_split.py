@@ -127,10 +127,7 @@ def test_the_error_for_too_little_memory_names_the_bytes(link: HostLink | None) 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"paths": 0},
-        {"step_tokens": 0},
-        {"context_tokens": -1},
-        {"live_tokens": 399},
+        *({"paths": 0}, {"step_tokens": 0}, {"context_tokens": -1}, {"live_tokens": 399}),
         {"live_tokens": 64 * 400 + 1},
     ],
 )

@@ -31,16 +31,11 @@ def rule() -> BoundaryRule:
 @pytest.mark.parametrize(
     ("text", "steps"),
     [
-        ("one", ("one",)),
-        ("one\n\ntwo", ("one\n\n", "two")),
-        ("one\n\ntwo\n\n", ("one\n\n", "two\n\n")),
-        ("one\n\n\n\ntwo", ("one\n\n\n\n", "two")),
-        ("one\ntwo", ("one\ntwo",)),
-        ("one\n \ntwo", ("one\n \ntwo",)),
-        ("\n\none\n\ntwo", ("\n\none\n\n", "two")),
-        ("one\n\n  \n", ("one\n\n  \n",)),
-        ("", ("",)),
-        ("\n\n", ("\n\n",)),
+        *(("one", ("one",)), ("one\n\ntwo", ("one\n\n", "two"))),
+        *(("one\n\ntwo\n\n", ("one\n\n", "two\n\n")), ("one\n\n\n\ntwo", ("one\n\n\n\n", "two"))),
+        *(("one\ntwo", ("one\ntwo",)), ("one\n \ntwo", ("one\n \ntwo",))),
+        *(("\n\none\n\ntwo", ("\n\none\n\n", "two")), ("one\n\n  \n", ("one\n\n  \n",))),
+        *(("", ("",)), ("\n\n", ("\n\n",))),
     ],
 )
 def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
@@ -50,21 +45,10 @@ def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("prev", "token", "ends"),
     [
-        (A, BLANK, True),
-        (A, DOT, True),
-        (None, DOT, True),
-        (A, NEWLINE, False),
-        (NEWLINE, NEWLINE, True),
-        (B, NEWLINE, True),
-        (B, C, True),
-        (SPACE_NL, C, True),
-        (B, A, False),
-        (A, C, False),
-        (A, D, True),
-        (B, SPACE, False),
-        (NEWLINE, EMPTY, False),
-        (B, 10_000, False),
-        (10_000, C, False),
+        *((A, BLANK, True), (A, DOT, True), (None, DOT, True), (A, NEWLINE, False)),
+        *((NEWLINE, NEWLINE, True), (B, NEWLINE, True), (B, C, True), (SPACE_NL, C, True)),
+        *((B, A, False), (A, C, False), (A, D, True), (B, SPACE, False), (NEWLINE, EMPTY, False)),
+        *((B, 10_000, False), (10_000, C, False)),
     ],
 )
 def test_ends_step(rule: BoundaryRule, prev: int | None, token: int, ends: bool) -> None:
@@ -116,12 +100,10 @@ END = StepEnd(
 @pytest.mark.parametrize(
     ("end", "token_ids", "expected"),
     [
-        (END, [A, A], (2, None)),
-        (END, [A, BLANK, A], (2, FinishReason.BOUNDARY)),
+        *((END, [A, A], (2, None)), (END, [A, BLANK, A], (2, FinishReason.BOUNDARY))),
         (END, [A, NEWLINE, NEWLINE, A], (3, FinishReason.BOUNDARY)),
         (END, [BLANK, A, BLANK], (3, FinishReason.BOUNDARY)),
-        (END, [A, EOS, A], (2, FinishReason.STOP)),
-        (END, [A] * 9, (8, FinishReason.STEP_LIMIT)),
+        *((END, [A, EOS, A], (2, FinishReason.STOP)), (END, [A] * 9, (8, FinishReason.STEP_LIMIT))),
         (replace(END, room=3), [A] * 9, (3, FinishReason.LENGTH)),
         (replace(END, room=8), [A] * 9, (8, FinishReason.LENGTH)),
         (replace(END, boundary=None), [A, BLANK, A], (3, None)),
@@ -157,10 +139,7 @@ def measure_exactly(shares: list[float]) -> float:
         ([0.1, 0.2, 1.5, 0.1], 0, 2),
         ([0.1, 0.2, 1.0, 0.1], 0, 4),  # not more than the threshold
         ([9.0, 9.0, 9.0], 0, 2),  # the least length comes first
-        ([9.0, 0.1, 0.1], 0, 3),
-        ([9.0, 0.1, 0.1], 1, 3),
-        ([9.0, 0.1, 0.1], 2, 0),
-        ([], 5, 0),
+        *(([9.0, 0.1, 0.1], 0, 3), ([9.0, 0.1, 0.1], 1, 3), ([9.0, 0.1, 0.1], 2, 0), ([], 5, 0)),
     ],
 )
 def test_a_step_is_cut_before_the_first_uncertain_token(

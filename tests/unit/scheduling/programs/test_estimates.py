@@ -41,8 +41,7 @@ def work(left: float | None, outputs: int = 1) -> Member:
         ([work(100), work(300)], [work(400), work(1)], [20.0, 60.0]),
         # eight outputs of ten tokens and two of ten are over at the same time
         ([work(80, 8), work(20, 2)], [work(1), work(1)], [10.0, 10.0]),
-        ([], [work(20), work(1)], [0.0, 2.0]),
-        ([work(100), work(None)], [work(1)], [None]),
+        *(([], [work(20), work(1)], [0.0, 2.0]), ([work(100), work(None)], [work(1)], [None])),
         ([work(100)], [work(None), work(5)], [10.0, None]),
     ],
 )
