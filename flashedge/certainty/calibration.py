@@ -267,29 +267,26 @@ class Calibrator:
             raise ValueError("a problem occurs twice")
         self._traces = tuple(traces)
         self._policy = policy
+        self._all = range(len(traces))
         self._grid = Grid.build(traces, measures)
-        found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
-        self._caps = sorted(found)
+        self._caps = sorted({c.progress for trace in traces for c in trace.checkpoints[:-1]})
         self._replays: dict[Rule, tuple[Ending, ...]] = {}
 
     def choose(self, max_loss: float) -> Choice:
         """The rule that saves the most among those that qualify. max_loss: accuracy in (0, 1) that
         may be lost."""
-        everything = range(len(self._traces))
-        rules = tuple(self._grid.propose_rules(self._policy))
         rule = self.find_best(max_loss)
         validated = self._cross_validate(max_loss)
         if validated is not None and validated.loss_bound > max_loss:
             rule = None
-        compared = [self.compare(r) for r in rules]
-        caps = [self._compare_cap(cap, everything) for cap in self._caps]
+        compared = [self.compare(r) for r in self._grid.propose_rules(self._policy)]
         return Choice(
             rule=rule,
             comparison=self.compare(rule),
             validated=validated,
-            smaller_cap=self._find_cap(everything, max_loss),
+            smaller_cap=self._find_cap(self._all, max_loss),
             frontier=keep_pareto_front(compared),
-            even=tuple(caps),
+            even=tuple(self._compare_cap(cap, self._all) for cap in self._caps),
         )
 
     def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:
@@ -298,12 +295,11 @@ class Calibrator:
         runs: indices of the runs to look at; None stands for all. Ties: the stricter rule, then the
         one that is detected later.
         """
-        at = range(len(self._traces)) if runs is None else runs
-        rules = self._grid.propose_rules(self._policy)
+        at = self._all if runs is None else runs
         baseline = self._find_cap(at, max_loss)
         least = self.compare(None, at).tokens if baseline is None else baseline[1].tokens
         fit: list[tuple[float, float, int, Rule]] = []
-        for rule in rules:
+        for rule in self._grid.propose_rules(self._policy):
             found = self.compare(rule, at)
             if found.tokens < least and found.loss_bound <= max_loss:
                 strictness = math.fsum(value for _, value in rule.thresholds)
@@ -312,7 +308,7 @@ class Calibrator:
 
     def compare(self, rule: Rule | None, runs: Sequence[int] | None = None) -> Comparison:
         """Compare a rule with full compute on some runs or all. None is full compute itself."""
-        at = range(len(self._traces)) if runs is None else runs
+        at = self._all if runs is None else runs
         return compare_endings([(self._replay(rule)[i], self._traces[i].whole) for i in at])
 
     # ------------------------------------------------------------ inner

@@ -34,10 +34,8 @@ class Checkpoint:
     @property
     def certainty(self) -> float | None:
         """The measure to display: the one over answers, if there is one."""
-        for name in (CONSISTENCY, ENTROPY, PROGRAM):
-            if name in self.measures:
-                return self.measures[name]
-        return None
+        shown = (name for name in (CONSISTENCY, ENTROPY, PROGRAM) if name in self.measures)
+        return next((self.measures[name] for name in shown), None)
 
 
 History = tuple[Checkpoint, ...]
@@ -66,8 +64,6 @@ def measure_certainty(clusters: Iterable[str | None]) -> float | None:
         return 0.0
     groups = Counter(c for c in paths if c is not None)
     counts = [*groups.values(), *([1] * (n - groups.total()))]
-    if len(counts) == 1:
-        return 1.0
     entropy = -math.fsum(c / n * math.log(c / n) for c in counts)
     return max(0.0, (math.log(n) - entropy) / math.log(n))
 

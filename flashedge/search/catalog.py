@@ -14,13 +14,18 @@ from typing import Any, TypeVar, cast
 from flashedge.certainty.policies import Policy, find_lead
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.mcts.exits import Exits
-from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, VaryingGranularity
+from flashedge.search.strategies.beam import (
+    BeamSearch,
+    Dvts,
+    DynamicBranching,
+    Rebase,
+    VaryingGranularity,
+)
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
-from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.voting import Search
 from flashedge.types import STRATEGIES, Judges
 

@@ -159,12 +159,6 @@ class Stepwise(LevelSearch):
         return state, tuple(sorted(unique, key=lambda n: (-self.path_score(state, n), n)))
 
 
-def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:
-    """Equal shares of the width. The first paths get what is left over."""
-    each, extra = divmod(width, len(paths))
-    return tuple((node, each + (i < extra)) for i, node in enumerate(paths))
-
-
 def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[int, ...]:
     """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`.
 

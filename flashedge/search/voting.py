@@ -74,10 +74,8 @@ def choose_answer(tree: Tree, nodes: Sequence[NodeId], *, how: str, by: str) -> 
     votes = count_votes(((tree[node].answer, scores[node]) for node in nodes), by=by)
     if not votes:
         return Finish(choice=ranked[0], answer=None, votes=())
-    if by == "best":
-        choice = next(node for node in ranked if tree[node].answer is not None)
-    else:
-        choice = next(node for node in ranked if tree[node].answer == votes[0].answer)
+    wanted = {vote.answer for vote in (votes if by == "best" else votes[:1])}
+    choice = next(node for node in ranked if tree[node].answer in wanted)
     return Finish(choice=choice, answer=tree[choice].answer, votes=votes)
 
 

@@ -22,13 +22,18 @@ from flashedge.search.base import (
     Scored,
     Watch,
 )
-from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, VaryingGranularity
+from flashedge.search.strategies.beam import (
+    BeamSearch,
+    Dvts,
+    DynamicBranching,
+    Rebase,
+    VaryingGranularity,
+)
 from flashedge.search.strategies.best_of_n import BestOfN, SelfConsistency
 from flashedge.search.strategies.counted_vote import CountedBestOfN, CountedSelfConsistency
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
 from flashedge.search.strategies.program import ProgramSearch
-from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree, child_seed
 from flashedge.search.voting import Search
 from flashedge.types import STRATEGIES, FinishReason, Limits, NodeId

@@ -23,10 +23,9 @@ from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.search.aggregates import AGGREGATES, aggregate, softmax
 from flashedge.search.base import Expand, Probe, Score
 from flashedge.search.level import apportion
-from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching
+from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, Rebase
 from flashedge.search.strategies.best_of_n import SelfConsistency
 from flashedge.search.strategies.probed_cot import ProbedCot
-from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import Limits, NodeId
 from tests.support.search_rig import Run, World, drive

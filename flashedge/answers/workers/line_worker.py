@@ -60,7 +60,7 @@ class LineWorker:
         if self._starts_failed >= MAX_FAILED_STARTS:
             return False
         path = os.pathsep.join(filter(None, (package_parent(), os.environ.get("PYTHONPATH"))))
-        reply = None
+        reply: Mapping[str, Any] | None = None
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
@@ -78,14 +78,14 @@ class LineWorker:
         except OSError as error:
             reply = {"failed": str(error)}
         finally:
-            if is_ready := bool(reply and reply.get("ready")):
-                self._starts_failed = 0
-            else:
+            found = reply or {}
+            if not found.get("ready"):
                 await self.stop()
-        if is_ready:
+        if found.get("ready"):
+            self._starts_failed = 0
             return True
         self._starts_failed += 1
-        why = (reply or {}).get("failed") or "it exited at once"
+        why = found.get("failed") or "it exited at once"
         log.warning("the %s worker did not start (%s); %s", self._name, why, self._fallback)
         return False
 

@@ -111,10 +111,8 @@ class MathGrader:
             if pair in self._results:
                 self.timed_out += pair in self._late
                 return self._results[pair]
-            if any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair):
-                self.timed_out += 1
-                return False
-            if not await self.worker.start():
+            is_slow = any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair)
+            if is_slow or not await self.worker.start():
                 self.timed_out += 1
                 return False
             question = {"pair": pair, "limit_s": self._limit_s}

@@ -45,8 +45,6 @@ class Flight:
     """Where its path ends so far: the node that it expands, or waits at."""
     stage: Stage
     reward: float
-    outstanding: int = 0
-    """Results of its stage that have not arrived."""
 
 
 # ---------------------------------------------------------------- statistics of nodes
@@ -193,14 +191,13 @@ def note_result(state: MctsState, node: NodeId) -> Move:
     """Note that a node is generated, or scored. Once its whole expansion is generated, have it
     scored; once it is scored, its rollout is ready."""
     flight = state.find_expander(node)
-    commands: tuple[Command, ...] = ()
-    stage, left = flight.stage, flight.outstanding - 1
-    if not left and stage is Stage.GENERATING:
-        nodes = state.list_new_children(flight.node)
-        stage, left, commands = Stage.SCORING, len(nodes), (Score(nodes=nodes),)
-    elif not left:
-        stage = Stage.READY
-    changed = replace(flight, stage=stage, outstanding=left)
+    nodes = state.list_new_children(flight.node)
+    is_generating = flight.stage is Stage.GENERATING
+    results = [state.tree[n].segment if is_generating else state.tree[n].scores for n in nodes]
+    if None in results:
+        return state, ()
+    changed = replace(flight, stage=Stage.SCORING if is_generating else Stage.READY)
+    commands = (Score(nodes=nodes),) if is_generating else ()
     flights = tuple(changed if f.number == flight.number else f for f in state.flights)
     return replace(state, flights=flights), commands
 

@@ -242,7 +242,7 @@ class Mcts(Search[MctsState]):
     def _expand(self, state: MctsState, flight: Flight) -> Move:
         state, nodes, expand = self.grow(state, flight.node, self.branching)
         statistics = state.statistics.update((node, NodeStatistics()) for node in nodes)
-        flight = replace(flight, stage=Stage.GENERATING, outstanding=self.branching)
+        flight = replace(flight, stage=Stage.GENERATING)
         return replace(state, statistics=statistics).fly(flight), (expand,)
 
     # ------------------------------------------------------------ the turn of an expansion

@@ -18,10 +18,9 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.request.validation import Request
 from flashedge.search.aggregates import softmax
 from flashedge.search.level import apportion
-from flashedge.search.strategies.beam import VaryingGranularity
+from flashedge.search.strategies.beam import Rebase, VaryingGranularity
 from flashedge.search.strategies.mcts import Mcts, logprob_priors, puct
 from flashedge.search.strategies.probed_cot import ProbedCot
-from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import FinishReason, NodeId, Segment
 from scripts.lab.sim.clock import VirtualTimePolicy
