@@ -83,9 +83,8 @@ def _is_pair(values: str, form: str) -> bool:
 
 def _may_round(a: str, b: str) -> bool:
     """Whether just one of two numbers is a decimal, and the other one a fraction."""
-    return {bool(_FRACTIONAL.search(a)), bool(_FRACTIONAL.search(b))} == {True, False} and (
-        "." in (b if _FRACTIONAL.search(a) else a)
-    )
+    fractions = [form for form in (a, b) if _FRACTIONAL.search(form)]
+    return len(fractions) == 1 and "." in (b if fractions == [a] else a)
 
 
 def _is_name(form: str) -> bool:

@@ -168,12 +168,9 @@ def bound_loss(lost: int, gained: int, problems: int) -> float:
     so the bound is at least the exact one for `lost - gained` losses. Ref: Tango 1998 (score test);
     Clopper and Pearson 1934.
     """
-    return max(_score_bound(lost, gained, problems), _exact_bound(max(0, lost - gained), problems))
-
-
-def _exact_bound(lost: int, problems: int) -> float:
-    """The share at which `lost` losses or fewer have a probability of 5 %."""
-    return float(betaincinv(lost + 1, problems - lost, 1 - ALPHA)) if lost < problems else 1.0
+    net = max(0, lost - gained)
+    exact = betaincinv(net + 1, problems - net, 1 - ALPHA) if net < problems else 1.0
+    return max(_score_bound(lost, gained, problems), float(exact))
 
 
 def _score_bound(lost: int, gained: int, problems: int) -> float:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields
 
 from flashedge.types import BLANK_LINE, ENTROPY, MARKERS, TOKENS, FinishReason, TokenIds
 
@@ -193,10 +192,3 @@ class EntropyRule:
         """
         ends = (at for at, e in enumerate(entropies) if self.ends_before(e, count + at))
         return next(ends, len(entropies))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> EntropyRule:
-        return cls(**data)

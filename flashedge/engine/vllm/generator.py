@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import Chunk, CompleteDraft, ExtendRequest
@@ -127,7 +127,7 @@ def build_params(
         BOUNDARY: request.step_rule if request.to_boundary else None,
         LOGPROBS: True,
         PROGRAM: request.program,
-        ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
+        ENTROPY_RULE: request.entropy_rule and asdict(request.entropy_rule),
         "continuation": request.continuation and request.continuation.to_json(),
         DETERMINISTIC: request.deterministic,
         EACH_TOKEN: request.each_token,

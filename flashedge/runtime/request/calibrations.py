@@ -159,7 +159,7 @@ def collect_settings(request: Request) -> dict[str, Any]:
         "options": dict(request.options),
         "answers": request.answers,
         "step_rule": request.step_rule,
-        "entropy_rule": request.entropy_rule and request.entropy_rule.to_json(),
+        "entropy_rule": request.entropy_rule and asdict(request.entropy_rule),
         "judge": request.judge,
         "chat_template_kwargs": dict(request.chat_template_kwargs),
     }

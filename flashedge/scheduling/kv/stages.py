@@ -13,7 +13,7 @@ Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case without context. Departu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -98,10 +98,6 @@ class EngineCost:
     """The smallest budget: KV of one request of full length."""
 
 
-RoundTimes = Callable[[int], tuple[float, float]]
-"""Batch size -> seconds of a round with the whole live tree's KV in memory, and with none of it."""
-
-
 class BatchChoice(NamedTuple):
     """From `kv_bytes` on, `batch` paths fit at once."""
 
@@ -126,8 +122,13 @@ class Stage:
         self._next = engine.kv_bytes_per_token * (own + -(-others // max(1, load.paths - 1)))
         self._least = engine.least_bytes
         lost = load.live_tokens / load.paths  # each prefix is computed once a level
-        time_rounds = _time_decode_rounds if decodes else _time_prefill_rounds
-        self.estimate_round: RoundTimes = time_rounds(engine.curve, context, step, lost)
+        curve, self._decode_steps = engine.curve, step if decodes else 0
+        if decodes:
+            self._kept_s = curve.decode_at(context + step / 2)
+            self._lost_s = curve.prefill_at(context - lost, lost) if lost else lambda batch: 0.0
+        else:
+            self._kept_s = curve.prefill_at(context, step)
+            self._lost_s = curve.prefill_at(context - lost, step + lost)
         self.whole = self.count_bytes(self.paths)
 
     def count_bytes(self, batch: int) -> int:
@@ -146,6 +147,13 @@ class Stage:
         if kv_bytes >= self.whole:
             return 0.0
         return (self.whole - kv_bytes) / ((self.paths - 1) * self._next)
+
+    def estimate_round(self, batch: int) -> tuple[float, float]:
+        """Seconds of a round with the whole live tree's KV in memory, and with none of it."""
+        if self._decode_steps:
+            kept_s = self._decode_steps * self._kept_s(batch)
+            return kept_s, kept_s + self._lost_s(batch)
+        return self._kept_s(batch), self._lost_s(batch)
 
     def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
         """List the batches worth considering, by rising memory and falling time. For each number of
@@ -166,22 +174,6 @@ class Stage:
                 needed = self.count_bytes(batch)
                 choices.append(BatchChoice(needed, batch, least_kept_s, least_lost_s))
         return choices
-
-
-def _time_decode_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
-    decode_s = curve.decode_at(context + step / 2)
-    again_s = curve.prefill_at(context - lost, lost) if lost else lambda batch: 0.0
-
-    def estimate(batch: int) -> tuple[float, float]:
-        kept_s = step * decode_s(batch)
-        return kept_s, kept_s + again_s(batch)
-
-    return estimate
-
-
-def _time_prefill_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
-    kept_s, lost_s = curve.prefill_at(context, step), curve.prefill_at(context - lost, step + lost)
-    return lambda batch: (kept_s(batch), lost_s(batch))
 
 
 def _round_up(tokens: int, size: int) -> int:

@@ -48,7 +48,6 @@ class Decay:
             raise ValueError(f"the decay's interval is {self.interval_s} s, but must be positive")
 
 
-NO_DECAY = Decay(factor=1.0, interval_s=1.0)
 MEASURED_DECAY = Decay(factor=0.5, interval_s=5.0)
 """γ and Δ, which the paper's text has lost. Chosen on 24 November 2026 in a
 simulation (docs/results/scheduling.md; policy tie, 1,000 requests): of 30 pairs whose mean
@@ -108,7 +107,7 @@ class LeastWork:
     tail_weight: float | None = 0.0
     """λ. None adapts it to the pressure on the queue, as TIE does."""
 
-    decay: Decay = NO_DECAY
+    decay: Decay = Decay(factor=1.0, interval_s=1.0)
 
     def score(self, now: Queued) -> Floats:
         weight = self.tail_weight

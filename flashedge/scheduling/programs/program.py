@@ -60,10 +60,6 @@ class Work:
     tail: float
     """The mean in the worst tenth of the cases (CVaR)."""
 
-    def __add__(self, other: Work) -> Work:
-        """The work of both together. Their tails are assumed to coincide."""
-        return Work(expected=self.expected + other.expected, tail=self.tail + other.tail)
-
 
 @dataclass(slots=True, kw_only=True)
 class Member:
@@ -144,8 +140,9 @@ class Program:
 
     @property
     def work(self) -> Work:
-        first, *others = (member.work for member in self.members.values())
-        return sum(others, first)
+        """What all members do together. Their tails are assumed to coincide."""
+        works = [member.work for member in self.members.values()]
+        return Work(expected=sum(w.expected for w in works), tail=sum(w.tail for w in works))
 
     @property
     def waits_since_s(self) -> float:

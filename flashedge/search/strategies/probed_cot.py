@@ -135,10 +135,6 @@ class ProbedCot(Search[ProbedState]):
             return self._group_answer(state)
         if leaf.status is not NodeStatus.GENERATED:  # the chain waited for the probe
             return self._expand(state)
-        return self._probe(state)
-
-    def _probe(self, state: ProbedState) -> Move:
-        leaf = state.tree[state.leaf]
         probe = Probe(
             node=leaf.id,
             seed=mix64(leaf.seed, leaf.depth, _PROBE),

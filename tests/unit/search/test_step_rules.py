@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -178,7 +177,3 @@ def test_no_estimate_is_below_every_threshold() -> None:
     most = estimate_entropy([-math.log(TOP + 1)] * (TOP + 1))
     assert most == pytest.approx(math.log(TOP + 1))
     assert most > MAX_STEP_ENTROPY
-
-
-def test_travels_to_an_engine_process() -> None:
-    assert EntropyRule.from_json(json.loads(json.dumps(RULE.to_json()))) == RULE

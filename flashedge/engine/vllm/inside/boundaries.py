@@ -50,7 +50,7 @@ class StepBoundaries:
         """Append tokens up to the end of the step, by vLLM's own `append`."""
         start, name = self._locate_step(request)
         rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
-        entropy_rule = EntropyRule.from_json(asked) if asked else None
+        entropy_rule = EntropyRule(**asked) if asked else None
         if rule is None and entropy_rule is None:
             return append(token_ids)
         output = request.output_token_ids
