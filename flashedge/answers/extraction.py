@@ -28,7 +28,7 @@ _LINK = re.compile(
 )
 _NAME = re.compile(r"(?<![\w\\])([a-zA-Z](?:_\w|_\{\w{1,3}\})?)\s?=(?:[\s$]|\\[(\[]){0,4}\Z")
 r"""The name of a box, as in `x = \boxed{3}`."""
-_LONGEST_NAME = 20
+_LONGEST_NAME = 20  # characters that are searched before a box
 _THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
 
 Box = tuple[int, int, int, int]

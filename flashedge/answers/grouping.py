@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flashedge.answers.extraction import extract_answer, extract_open_answer, find_named_answer
@@ -43,14 +42,6 @@ class TextGroups(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grouped:
-    answers: Mapping[NodeId, str | None]
-    """The answer of the lowest node of each node's group. None: the path has no answer."""
-    is_unboxed: bool = False
-    """Whether no path has a box, and these answers are named without one."""
-
-
 class WordGroups:
     """Groups open-ended answers by their wording, which needs no model."""
 
@@ -75,8 +66,10 @@ async def group_answers(
     grader: Grader,
     texts: TextGroups,
     call_marks: Sequence[str] = (),
-) -> Grouped:
-    """Extract the answer of each path and group equal ones.
+) -> tuple[Mapping[NodeId, str | None], bool]:
+    """Extract the answer of each path and group equal ones. Returns the answer of the lowest node
+    of each node's group, None where the path has no answer; and whether no path has a box, so that
+    these answers are named without one.
 
     paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: see
     `structured.list_call_marks`.
@@ -84,15 +77,15 @@ async def group_answers(
     size = sum(len(step) for steps in paths.values() for step in steps)
     if kind == "boxed":
         answers, is_unboxed = await work_aside(size, _list_answers, paths)
-        return Grouped(answers=await grader.cluster(answers), is_unboxed=is_unboxed)
+        return await grader.cluster(answers), is_unboxed
     if kind == "json":
         boxed, rest = await work_aside(size, _split_structured, paths, call_marks)
-        return Grouped(answers={**rest, **(await grader.cluster(boxed) if boxed else {})})
+        return {**rest, **(await grader.cluster(boxed) if boxed else {})}, False
     if kind == "whole":
-        return Grouped(answers={n: "".join(steps).strip() or None for n, steps in paths.items()})
+        return {n: "".join(steps).strip() or None for n, steps in paths.items()}, False
     nodes = sorted(paths)
     opened = await work_aside(size, lambda: [extract_open_answer(paths[n]) for n in nodes])
-    return Grouped(answers=dict(zip(nodes, await texts.group(opened), strict=True)))
+    return dict(zip(nodes, await texts.group(opened), strict=True)), False
 
 
 def _list_answers(paths: Mapping[NodeId, Sequence[str]]) -> tuple[dict[NodeId, str | None], bool]:

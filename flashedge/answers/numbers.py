@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-_MAX_DIGITS = 1000
+_MAX_DIGITS = 1000  # Python refuses to read more than 4,300 of an integer
 _INTEGER = re.compile(r"-?\d+")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FRACTION = re.compile(r"(-?\d+)/(\d+)")

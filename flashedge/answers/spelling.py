@@ -198,8 +198,8 @@ def find_option(text: str) -> str | None:
 
 # ---------------------------------------------------------------- the normal form
 
-_MAX_LENGTH = 1000
-_ROUNDS = 100
+_MAX_LENGTH = 1000  # characters: see `normalize`
+_ROUNDS = 100  # after which a form that still changes stays as it is
 
 _DROPPED = re.compile(
     r"\\left(?![a-zA-Z])\.?|\\right(?![a-zA-Z])\.?|\\(?:displaystyle|textstyle|limits)(?![a-zA-Z])"

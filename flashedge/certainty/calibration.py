@@ -22,15 +22,15 @@ from scipy.special import betaincinv
 from flashedge.certainty.measures import History
 from flashedge.certainty.policies import Policy, Rule
 
-FOLDS = 5
-MAX_DETECTS = 12
+FOLDS = 5  # of the cross-validation
+MAX_DETECTS = 12  # detection steps of the grid, which keeps it small enough to replay
 MAX_FIRST = 16  # thresholds of the first measure
 MAX_OTHER = 6  # thresholds of each further measure
 T = TypeVar("T")
 _Z_TWO_SIDED = 1.96  # of a 95 % interval
 ALPHA = 0.05
 _Z_ONE_SIDED = 1.6448536269514722  # the normal quantile of 1 - ALPHA
-_HALVINGS = 50
+_HALVINGS = 50  # of an interval of 1: to 1e-15
 
 
 # ---------------------------------------------------------------- replay

@@ -37,6 +37,8 @@ class Expand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
+    """Have generated nodes scored. The result is a `Scored` per node."""
+
     nodes: tuple[NodeId, ...]
 
 

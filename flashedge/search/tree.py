@@ -11,7 +11,7 @@ from flashedge.types import NodeId, Segment, TokenIds
 
 ROOT = NodeId(0)
 T = TypeVar("T")
-_CHUNK = 128
+_CHUNK = 128  # items: see `Vector`
 _MASK64 = (1 << 64) - 1
 
 # ---------------------------------------------------------------- seeds

@@ -1,4 +1,4 @@
-"""Votes, and what all searches share that vote among finished paths.
+"""Votes, and what all searches share: each of them votes among its finished paths.
 
 proceed --the policy is due--> CHECK --clustered, continue--> resume
 vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE

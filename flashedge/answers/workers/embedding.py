@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from flashedge.models.checkpoints import check_embedder
 
-MAX_CACHED = 20_000
+MAX_CACHED = 20_000  # vectors
 
 
 class Embedder:

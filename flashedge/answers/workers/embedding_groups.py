@@ -27,9 +27,9 @@ from flashedge.models.registry import find_embedder
 if TYPE_CHECKING:
     from flashedge.answers.workers.embedding import Embedder
 
-LIMIT_S = 30.0
+LIMIT_S = 30.0  # of one question, and per text: a worker that needs longer counts as hung
 LIMIT_PER_TEXT_S = 0.5
-TRIES = 2
+TRIES = 2  # of one question, the second with a new worker
 MODEL_HINT = (
     "set it (or FLASHEDGE_CLUSTERS_MODEL) to the folder of a sentence-embedding model, or leave it"
     " out to group by words"

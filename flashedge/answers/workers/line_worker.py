@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-START_LIMIT_S = 60.0
-MAX_FAILED_STARTS = 3
-MAX_LINE_BYTES = 64 << 20
+START_LIMIT_S = 60.0  # importing sympy or torch takes seconds, more on a busy machine
+MAX_FAILED_STARTS = 3  # in a row
+MAX_LINE_BYTES = 64 << 20  # of a reply, for which asyncio allows 64 KiB by default
 
 log = logging.getLogger(__name__)
 

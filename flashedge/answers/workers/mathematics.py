@@ -19,13 +19,13 @@ from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.line_worker import LineWorker, serve
 from flashedge.types import NodeId
 
-LIMIT_S = 3.0
-GRACE_S = 2.0
-MAX_STRIKES = 3
-MAX_LENGTH = 500
-MAX_COMPARISONS = 1000
-MAX_CACHED = 100_000
-MEMORY_BYTES = 4 << 30
+LIMIT_S = 3.0  # of one comparison
+GRACE_S = 2.0  # beyond the limit, after which the worker counts as hung
+MAX_STRIKES = 3  # late comparisons of an answer, which is not compared any more after them
+MAX_LENGTH = 500  # characters: what is longer is no formula that a reader would compare
+MAX_COMPARISONS = 1000  # of one grouping, since n answers can bring n² of them
+MAX_CACHED = 100_000  # pairs
+MEMORY_BYTES = 4 << 30  # of the worker, since sympy can ask for all there is
 
 log = logging.getLogger(__name__)
 

@@ -325,10 +325,10 @@ class Driver:
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
         engines, take_answer = self._engines, self.thinking.take_answer
         paths = {node: take_answer(tree.path_steps(node)) for node in nodes}
-        found = await group_answers(
+        answers, is_unboxed = await group_answers(
             paths, self._asked.answers, engines.grader, engines.texts, self._call_marks
         )
-        self._inbox.put_nowait(Clustered(answers=found.answers, is_unboxed=found.is_unboxed))
+        self._inbox.put_nowait(Clustered(answers=answers, is_unboxed=is_unboxed))
 
 
 def _tell(

@@ -153,5 +153,5 @@ async def _group(
         return Clustered(answers=await grader.cluster(boxed))
     known = log.answer_texts
     paths = {node: (known[node],) if node in known else tree.path_steps(node) for node in nodes}
-    found = await group_answers(paths, log.spec.answers, grader, texts)
-    return Clustered(answers=found.answers, is_unboxed=found.is_unboxed)
+    answers, is_unboxed = await group_answers(paths, log.spec.answers, grader, texts)
+    return Clustered(answers=answers, is_unboxed=is_unboxed)

@@ -73,11 +73,9 @@ class KvSplit:
         return self.generate_s + self.verify_s + self.transfer_s
 
     def has_same_bytes(self, other: KvSplit) -> bool:
-        return (self.generator_bytes, self.verifier_bytes, self.offload) == (
-            other.generator_bytes,
-            other.verifier_bytes,
-            other.offload,
-        )
+        pair = self, other
+        mine, its = ((s.generator_bytes, s.verifier_bytes, s.offload) for s in pair)
+        return mine == its
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

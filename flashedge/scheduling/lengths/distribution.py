@@ -116,12 +116,7 @@ def compute_figures(
     """
     log_outlived = float(distribution.log_survival(np.asarray(float(drawn))))
     if drawn >= max_tokens or not log_outlived > LEAST_LOG_SURVIVAL:
-        return TailFigures(
-            expected=max_tokens,
-            median=max_tokens,
-            value_at_risk=max_tokens,
-            conditional_value_at_risk=max_tokens,
-        )
+        return TailFigures(**dict.fromkeys(TailFigures.__annotations__, max_tokens))
     points = distribution.inverse_survival(_SHARES * np.exp(log_outlived))
     edges = np.append(np.clip(points, drawn, max_tokens), max_tokens)  # (num_pieces + 1,)
     logs = np.log(np.maximum(edges, _SHORTEST))

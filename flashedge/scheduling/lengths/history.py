@@ -34,6 +34,7 @@ BETWEEN, WITHIN = 0.35**2, 0.2**2
 """Variances of the mean logarithm over prompts, and of the logarithm over outputs of one prompt,
 until runs tell."""
 LEAST_VARIANCE = 0.05**2
+"""Of both, since a few equal outputs do not show that all are."""
 STEPS = 4
 """Steps of expectation maximization for the cut outputs of a run."""
 SCALE = 0.7

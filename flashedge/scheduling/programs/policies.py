@@ -27,7 +27,7 @@ import numpy as np
 
 from flashedge.scheduling.lengths.distribution import Floats
 
-LEAST_WEIGHT, GREATEST_WEIGHT = 0.1, 0.5
+LEAST_WEIGHT, GREATEST_WEIGHT = 0.1, 0.5  # of λ in eq. (12)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

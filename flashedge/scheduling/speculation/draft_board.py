@@ -38,11 +38,6 @@ class _BoardLevel:
     is_decided: bool = False
     """Whether the search has chosen what follows. Nothing waits any more."""
 
-    def has_equal(self, draft: Draft) -> bool:
-        """Whether the beam was requested twice."""
-        other = self.drafts.get((draft.path, draft.seed))
-        return other is not None and other.is_open
-
     def add(self, beam: Beam, draft: Draft) -> Draft:
         beam.drafts.append(draft)
         self.drafts[draft.path, draft.seed] = draft
@@ -91,7 +86,9 @@ class DraftBoard:
         self._finished += 1
         level.generating -= 1
         level.finished += 1
-        if ends_path or not beam.next_children or level.has_equal(beam.draft(0)):
+        twin = level.drafts.get((path, beam.continuation.seeds[0])) if beam.next_children else None
+        is_double = twin is not None and twin.is_open  # the beam was requested twice
+        if ends_path or not beam.next_children or is_double:
             level.max_drafts -= beam.continuation.max_drafts
             return None
         level.beams.append(beam)

@@ -20,11 +20,9 @@ SAME = [
     # decimals that repeat
     *(r"1/3|0.\overline{3}", r"1/3|0.333333", r"2/3|0.66666667", r"1/6|0.1\overline{6}"),
     # bases
-    r"101_2|101_{2}|(101)_2|101₂|101_{\text{two}}|5|12_3",
-    r"\text{1A}_{16}|26|26_{10}",
+    *(r"101_2|101_{2}|(101)_2|101₂|101_{\text{two}}|5|12_3", r"\text{1A}_{16}|26|26_{10}"),
     # clocks
-    r"3 AM|3 am|3:00 a.m.|3\text{ A.M.}",
-    r"9 a.m.|9",
+    *(r"3 AM|3 am|3:00 a.m.|3\text{ A.M.}", r"9 a.m.|9"),
     # options
     r"B|(B)|\text{(B)}|B: 5|(B) 5|B)|B. 5|B) 5|[B]|**B**|**(B)** 5",
     r"B|\textbf{(B)}\ 5|\text{B: the one}",
@@ -36,8 +34,7 @@ SAME = [
     *(r"x^{-1}|x^-1|x^{- 1}|x⁻¹", r"10^{-20}|10^-20"),
     *(r"2^{\sqrt{3}}|2^\sqrt3|2^\sqrt{3}|2^sqrt(3)", r"2^{\frac{1}{2}}|2^\frac12|2^{\frac12}"),
     # names of one thing
-    r"\emptyset|\varnothing|∅|\{\}|\{ \}",
-    r"30|\angle ABC = 30^\circ|m\angle A = 30",
+    *(r"\emptyset|\varnothing|∅|\{\}|\{ \}", r"30|\angle ABC = 30^\circ|m\angle A = 30"),
     # marks around the answer
     r"73|**73**|*73*|__73__|***73***|`73`|```73```|**73** apples|<b>73</b>",
     r"73|\boldsymbol{73}|\texttt{73}",
@@ -83,11 +80,9 @@ DIFFERENT = [
     *(r"(A,C)|A,C|[A,C]|(C,A)", r"A and B|A and C|A", r"e^-2x|e^{-2}", r"\emptyset|0|\{0\}"),
     *(r"x=3,y=5|(5,3)|\{3,5\}|8", r"x=3,y=5|(x,y)=(5,3)|x+y=8|(y,x)=(3,5)"),
     # what is no mark
-    r"2**3|23",
-    r"a*b|ab*|a_b",
+    *(r"2**3|23", r"a*b|ab*|a_b"),
     # lists
-    r"2 or 300|2300",
-    r"2, 300|2300",
+    *(r"2 or 300|2300", r"2, 300|2300"),
     # percent is a unit
     *(r"50\%|0.5", r"6\text{ million}|6", r"5 or more|5", r"2 xyz|2"),
     r"(1,2) minimum|(1,2) maximum|(1,2)",

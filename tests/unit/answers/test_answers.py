@@ -1,7 +1,8 @@
-"""Finding, normalizing and counting answers; names of strategies."""
+"""Finding, normalizing and counting answers, one spelling for equal JSON; names of strategies."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 import pytest
@@ -11,6 +12,7 @@ from flashedge.answers.extraction import MAX_LENGTH, extract_answer, find_named_
 from flashedge.answers.grouping import WordGroups, group_answers
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
+from flashedge.answers.structured import find_calls, list_call_marks, write_canonically
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import NotFound
 from flashedge.search.catalog import make_search, parse_strategy
@@ -53,15 +55,10 @@ def test_extract_answer(text: str, answer: str | None) -> None:
 @pytest.mark.parametrize(
     ("form", "spellings"),
     [
-        (
-            "5",
-            "5|$5$| 5 .|5.0|05|+5|{5}|\\(5\\)|$$5$$|x = 5|5\\text{ cm}|5 cm^2|5\\ \\text{apples}",
-        ),
+        ("5", "5|$5$| 5 .|5.0|05|+5|{5}|\\(5\\)|$$5$$|x = 5|5\\text{ cm}|5 cm^2"),
+        ("5", "5\\ \\text{apples}"),
         ("5", "5 apples|5^\\circ|5^{\\circ}|5\\%|\\$5|$5|5.|005.00|\\text{5}|5\\,\\text{m}^{2}"),
-        (
-            "1/2",
-            "1/2|\\frac12|\\frac{1}{2}|\\dfrac{1}{2}|\\tfrac1{2}|\\frac 1 2|\\left(1/2\\right)",
-        ),
+        ("1/2", "1/2|\\frac12|\\frac{1}{2}|\\dfrac{1}{2}|\\tfrac1{2}|\\frac 1 2"),
         ("-1/2", "-1/2|-\\frac12|\\frac{-1}{2}|-\\dfrac{1}{2}|\\frac{-1}2"),
         ("0.5", ".5|0.5|0.50|00.5"),
         ("1234567", "1,234,567|1{,}234{,}567|1,\\!234,\\!567|1, 234, 567|1,234,567.00"),
@@ -85,15 +82,12 @@ def test_extract_answer(text: str, answer: str | None) -> None:
         ("6000000", "6 million|6\\text{ million}|\\$6 million dollars|six million|6,000 thousand"),
         ("\\{2,3\\}", "2\\text{ or }3|2 or 3|2, 3|2 and 3|x = 2 or x = 3|x=2, x=3"),
         *(("\\{2,300\\}", "2, 300|2 or 300"), ("x>2 or x<-1", "x > 2 or x < -1")),
-        (
-            "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
-            "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}|\\begin{pmatrix}1\\\\2\\end{pmatrix}",
-        ),
+        ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
+        ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"),
     ],
 )
 def test_normalize(form: str, spellings: str) -> None:
     given = {s: normalize(s) for s in spellings.split("|")}
-    given.pop("\\left(1/2\\right)", None)
     assert given == dict.fromkeys(given, form)
 
 
@@ -203,8 +197,8 @@ def test_find_named_answer(text: str, answer: str | None) -> None:
 
 async def group(*texts: str) -> tuple[list[str | None], bool]:
     paths = {NodeId(i): (text,) for i, text in enumerate(texts)}
-    found = await group_answers(paths, "boxed", MathGrader(), WordGroups())
-    return [found.answers[node] for node in paths], found.is_unboxed
+    answers, is_unboxed = await group_answers(paths, "boxed", MathGrader(), WordGroups())
+    return [answers[node] for node in paths], is_unboxed
 
 
 async def test_named_answers_count_where_no_path_has_a_box() -> None:
@@ -219,4 +213,70 @@ async def test_other_kinds_of_answers_know_no_boxes() -> None:
     paths: Mapping[NodeId, tuple[str, ...]] = {NodeId(1): ("Answer: 4",)}
     for kind in ("text", "whole", "json"):
         found = await group_answers(paths, kind, MathGrader(), WordGroups())
-        assert (found.answers[NodeId(1)], found.is_unboxed) == ("Answer: 4", False)
+        assert found == ({NodeId(1): "Answer: 4"}, False)
+
+
+# ---------------------------------------------------------------- answers that may be JSON
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "equal"),
+    [
+        ('{"a": 1, "b": [1, 2]}', '{"b":[1,2],\n "a":1}', True),
+        ('<call>\n{"name": "add"}\n</call>', '<call> {"name":"add"} </call>', True),
+        *(("<call> {} </call>", "<call>\n{}\n\n</call>", True), ("[ 1 ]", "[1]", True)),
+        ("two  words", " two words ", True),
+        ('{"a": {"c": 1, "b": 2}}', '{"a": {"b": 2, "c": 1}}', True),
+        *(('{"a": 1}', '{"a": 2}', False), ('{"a": [1, 2]}', '{"a": [2, 1]}', False)),
+        *(('{"a": "x  y"}', '{"a": "z"}', False), ('{"code": "  x"}', '{"code": "    x"}', False)),
+        *(('{"a": 1', '{"a": 1}', False), ("a", "b", False)),
+    ],
+)
+def test_equal_answers_are_spelled_alike(first: str, second: str, equal: bool) -> None:
+    assert (write_canonically(first) == write_canonically(second)) is equal
+
+
+def test_a_blank_text_is_no_answer_and_broken_json_is_text() -> None:
+    assert write_canonically(" \n") is None
+    for broken in ('{"a": [1, {', "{" * 5000):
+        assert write_canonically(broken) == broken
+
+
+BEGIN = '<tool_call>\n{"name": "sell", "arguments": '
+SCHEMA = {"type": "json_schema", "json_schema": {"begin": "no mark"}}
+TAG = {"type": "tag", "begin": BEGIN, "content": SCHEMA, "end": "}\n</tool_call>"}
+TAGS = {"type": "triggered_tags", "triggers": ["<tool_call>"], "tags": [TAG]}
+AUTO = {"structural_tag": json.dumps({"format": TAGS})}
+
+
+def call(reason: str, count: int, blank: str = " ") -> str:
+    arguments = f'{{"count":{blank}{count}}}'
+    return f'{reason}<tool_call>\n{{"name": "sell", "arguments": {arguments}}}\n</tool_call>'
+
+
+def test_a_grammar_says_how_calls_begin() -> None:
+    assert list_call_marks(AUTO) == (BEGIN,)
+    assert list_call_marks({"json": {}}) == list_call_marks(None) == ()
+
+
+def test_calls_are_found_behind_reasoning() -> None:
+    marks = list_call_marks(AUTO)
+    assert find_calls(call("It is 46.\n\n", 46), marks) == call("", 46)
+    assert find_calls("I call nothing.", marks) is None
+
+
+async def test_paths_with_one_call_are_one_vote_whatever_their_reasoning() -> None:
+    class NoGrader:
+        async def cluster(self, answers: Mapping[int, str | None]) -> Mapping[int, str | None]:
+            raise AssertionError("nothing is boxed")
+
+    paths = {
+        1: ("13+33=46.\n\n", call("", 46)),
+        2: ("33+13=46.\n\n", call("", 46, blank="")),
+        3: ("13+33=45.\n\n", call("", 45)),
+        4: ("I need no tool.",),
+    }
+    marks = list_call_marks(AUTO)
+    found, _ = await group_answers(paths, "json", NoGrader(), WordGroups(), marks)
+    assert found[1] == found[2] != found[3]
+    assert found[4] == "I need no tool."

@@ -184,27 +184,20 @@ def test_no_model_is_loaded_unless_configured(tmp_path: Path, folder: Path) -> N
     [
         ("/nowhere/model", "there is no model folder /nowhere/model", module.MODEL_HINT),
         (HUB_NAME, f"{HUB_NAME} is not on this machine", f"flashedge models pull {HUB_NAME}"),
+        ("embedder0", "", "to use the folder of that name, write ./embedder0"),
     ],
 )
 def test_a_missing_model_is_refused(
-    tmp_path: Path, model: str, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, folder: Path, model: str, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert folder.name == "embedder0"
+    monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     config = load_config({"clusters_model": model}, {"FLASHEDGE_HOME": str(tmp_path)})
     with pytest.raises(CheckpointError, match=said) as e:
         build_embedding_groups(config)
     assert e.value.exit_code == 2
     assert (e.value.hint, e.value.param) == (hint, "clusters_model")
-
-
-def test_the_hint_for_a_relative_folder_says_how_to_write_it(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(folder.parent)
-    config = load_config({"clusters_model": folder.name}, {"FLASHEDGE_HOME": str(tmp_path)})
-    with pytest.raises(CheckpointError) as e:
-        build_embedding_groups(config)
-    assert e.value.hint == f"to use the folder of that name, write ./{folder.name}"
 
 
 def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.pairwise import group_by_first_match
+from flashedge.batch.batch import Claim, share_budget, top_up
 from flashedge.certainty.measures import (
     consistency,
     count_wanted,
@@ -24,7 +25,6 @@ from flashedge.certainty.measures import (
     pick_settled_answer,
     total_variation,
 )
-from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 
 LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 
@@ -32,8 +32,7 @@ LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        (["7", "7", "7", "7"], 1.0),
-        (["1", "2", "3", "4"], 0.0),
+        *((["7", "7", "7", "7"], 1.0), (["1", "2", "3", "4"], 0.0)),
         (["7", "7", "8", "8"], 0.5),  # H = ln 2, log n = 2 ln 2
         (["7", "7", "7", "8"], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
         (["7", "7", "7", None], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
@@ -68,14 +67,10 @@ def test_a_window_is_at_least_one_probe() -> None:
         consistency(["a"], 0)
 
 
-@pytest.mark.parametrize("text", ["42} Wait, no", "hmm 3}", "Hold on", "7}. Actually it is 8"])
-def test_hesitation(text: str) -> None:
-    assert hesitates(text)
-
-
-@pytest.mark.parametrize("text", ["42}", "awaiting}", "await", "the weight is 3}"])
-def test_no_hesitation(text: str) -> None:
-    assert not hesitates(text)
+def test_hesitation() -> None:
+    doubts = "42} Wait, no", "hmm 3}", "Hold on", "7}. Actually it is 8"
+    sure = "42}", "awaiting}", "await", "the weight is 3}"
+    assert [text for text in (*doubts, *sure) if hesitates(text)] == list(doubts)
 
 
 def test_unsettled() -> None:

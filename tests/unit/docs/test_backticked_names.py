@@ -39,29 +39,17 @@ from tests.support.paths import ROOT
 TOPS = ("docs", "flashedge", "profiler", "scripts", "tests", "tui")
 HISTORY = ("CHANGELOG.md", "scripts/train_pair/LOG.md")
 NOT_LOOKED_UP = {
-    # keys of JSON and TOML, and values
-    "flashedge.seed",
-    "flashedge.strategies",  # a group of entry points
-    "flashedge.usage",
-    "http.response.start",  # of ASGI
-    "default_generation_settings.n_ctx",
-    "meta.n_ctx",
-    "metadata.user_id",
-    "options.mcts",
-    "options.probed_cot",
-    "output_config.format",
-    "prompt_tokens_details.cached_tokens",
+    # keys of JSON and TOML, a group of entry points, values, an event of ASGI
+    *("flashedge.seed", "flashedge.strategies", "flashedge.usage", "http.response.start"),
+    *("default_generation_settings.n_ctx", "meta.n_ctx", "metadata.user_id", "options.mcts"),
+    *("options.probed_cot", "output_config.format", "prompt_tokens_details.cached_tokens"),
     "thinking.budget_tokens",
     # architectures, which checkpoints name
-    "Qwen2ForPrmModel",
-    "Qwen2ForProcessRewardModel",
-    "Qwen2ForSequenceClassification",
-    # names of libraries that the project does not import by them
-    "ContextWindowExceededError",  # of LiteLLM
-    "Mode.TOOLS",  # of Instructor
-    "AsyncScheduler",  # of vLLM, which ADR 12 decides against
-    "LogitsContext.pos",  # of vLLM's second model runner
-    "tqdm.display",  # replaced by its path, in inside/patches.py
+    *("Qwen2ForPrmModel", "Qwen2ForProcessRewardModel", "Qwen2ForSequenceClassification"),
+    # names of libraries that the project does not import by them: of LiteLLM, of Instructor, of
+    # vLLM (which ADR 12 decides against), of its second runner, and one that patches.py replaces
+    *("ContextWindowExceededError", "Mode.TOOLS", "AsyncScheduler", "LogitsContext.pos"),
+    "tqdm.display",
 }
 FILES = tuple(
     subprocess.run(

@@ -1,4 +1,4 @@
-"""The KV split: known settings, offload, hysteresis, too little memory."""
+"""The KV split: known settings, offload, hysteresis, too little memory; and the loads of levels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.split import HostLink, KvMemory, KvSplit
-from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
+from flashedge.scheduling.kv.stages import (
+    FIRST_STEP_TOKENS,
+    EngineCost,
+    Stage,
+    Workload,
+    combine_loads,
+    estimate_load,
+)
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.types import FinishReason, Granularity, NodeId
+from tests.support.search_rig import make_segment
 from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
@@ -167,3 +177,50 @@ def test_a_chosen_split_is_predicted_to_take_as_long_as_when_it_was_chosen() -> 
     assert refit(split_of(300 * MIB), longer) is None
     offloading = memory(600 * MIB, LINK).choose_split(LEVEL)
     assert refit(offloading) is None
+
+
+# ---------------------------------------------------------------- loads
+
+STEP = Granularity(max_tokens=100)
+
+
+def load_of(paths: int, context: int, live: int, step: int) -> Workload:
+    return Workload(paths=paths, context_tokens=context, live_tokens=live, step_tokens=step)
+
+
+def grow(tree: Tree, node: int, tokens: int) -> Tree:
+    segment = make_segment("x", tokens=(7,) * tokens, finish=FinishReason.BOUNDARY)
+    done = tree.add_segment(NodeId(node), segment)
+    return done.mark({NodeId(node): NodeStatus.ACTIVE})
+
+
+def test_the_first_level_shares_its_prompt() -> None:
+    tree, _ = Tree.from_seed(1).expand(ROOT, 4)
+    for step, tokens in (
+        *((STEP, FIRST_STEP_TOKENS), (Granularity(max_tokens=30), 30)),
+        (Granularity(max_tokens=600, to_end=True), 300),
+    ):
+        assert estimate_load(tree, 50, step) == load_of(4, 50, 50, tokens)
+
+
+def test_shared_ancestors_count_once_and_dead_branches_not_at_all() -> None:
+    tree, _ = Tree.from_seed(1).expand(ROOT, 3)
+    for node, tokens in ((1, 10), (2, 20), (3, 90)):
+        tree = grow(tree, node, tokens)
+    assert estimate_load(tree, 50, STEP) is None
+    tree, _ = tree.expand(NodeId(1), 2)
+    tree, _ = tree.expand(NodeId(2), 1)
+    assert estimate_load(tree, 50, STEP) == load_of(3, (60 + 60 + 70) // 3, 80, 40)
+
+
+def test_a_path_of_an_earlier_level_that_still_grows_counts() -> None:
+    tree, _ = Tree.from_seed(1).expand(ROOT, 2)
+    tree, _ = grow(tree, 1, 10).expand(NodeId(1), 1)
+    assert estimate_load(tree, 50, STEP) == load_of(2, (50 + 60) // 2, 60, 10)
+
+
+def test_the_loads_of_several_runs_are_added_up() -> None:
+    a, b = load_of(4, 100, 200, 40), load_of(1, 300, 300, 90)
+    assert combine_loads([a, b]) == load_of(5, 140, 500, 50)
+    assert combine_loads([a]) == a
+    assert combine_loads([]) is None

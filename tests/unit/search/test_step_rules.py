@@ -63,9 +63,7 @@ def test_a_step_is_never_empty(rule: BoundaryRule) -> None:
 
 def test_split_ids(rule: BoundaryRule) -> None:
     assert rule.split_ids([A, DOT, A, NEWLINE, NEWLINE, A]) == (
-        (A, DOT),
-        (A, NEWLINE, NEWLINE),
-        (A,),
+        *((A, DOT), (A, NEWLINE, NEWLINE), (A,)),
     )
     assert rule.split_ids([]) == ()
 
@@ -134,8 +132,7 @@ def measure_exactly(shares: list[float]) -> float:
 @pytest.mark.parametrize(
     ("entropies", "before", "kept"),
     [
-        ([0.1, 0.2, 0.3], 0, 3),
-        ([0.1, 0.2, 1.5, 0.1], 0, 2),
+        *(([0.1, 0.2, 0.3], 0, 3), ([0.1, 0.2, 1.5, 0.1], 0, 2)),
         ([0.1, 0.2, 1.0, 0.1], 0, 4),  # not more than the threshold
         ([9.0, 9.0, 9.0], 0, 2),  # the least length comes first
         *(([9.0, 0.1, 0.1], 0, 3), ([9.0, 0.1, 0.1], 1, 3), ([9.0, 0.1, 0.1], 2, 0), ([], 5, 0)),

@@ -104,8 +104,7 @@ def test_places_count_the_programs_in_the_queue() -> None:
     assert [(s.key, s.place, s.has_started, s.starts_in_s, s.waited_s) for s in found] == [
         ("q", None, False, None, 10.0),
         ("r", None, True, None, 2.0),  # until its start, the others until now
-        ("a", 0, False, 3.0, 10.0),
-        ("b", 1, False, None, 10.0),
+        *(("a", 0, False, 3.0, 10.0), ("b", 1, False, None, 10.0)),
     ]
 
 

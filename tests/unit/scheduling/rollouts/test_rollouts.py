@@ -28,32 +28,63 @@ def limit(
     return RolloutLimiter(margin=margin).limit(runs, Allocator(), make_load(**load), cost)
 
 
-def test_nobody_has_more_while_a_request_finds_no_room_or_nothing_is_measured() -> None:
-    found = limit([make_candidate("a"), make_candidate("b")], has_waiting=True)
-    assert (found.budget, found.reason) == (2, "requests wait in an engine")
-    assert limit([make_candidate("a")], None).budget == 1
+ONE, LONG = [make_candidate("a")], [make_candidate("a", path_tokens=500)]
+TWO, MANY = [*ONE, make_candidate("b", most=3)], [make_candidate("a", most=16)]
+CROWD = [make_candidate(str(i)) for i in range(8)]
+NEW = [make_candidate(str(i), branching=2, observed=0) for i in range(7)]
+NO_MORE, LITTLE = "the runs have a use for no more", "more would gain too little"
+SLOW, FULL = "more would slow others down", "the batch is full"
+OWN_DEVICE = replace(make_cost(0.0, pass_s=2.0), shares_device=False)
+DAEMON = replace(FLAT, daemon_s=1e-3)
+SHORT = {"free_kv_tokens": 1200.0, "max_sequences": 12}
 
 
-def test_a_flat_batch_lets_every_run_have_what_it_can_use() -> None:
-    assert limit([make_candidate("a", most=8), make_candidate("b", most=3)]).budget == 11
+@pytest.mark.parametrize(
+    ("runs", "cost", "load", "budget", "reason"),
+    [
+        (TWO, FLAT, {"has_waiting": True}, 2, "requests wait in an engine"),
+        (ONE, None, {}, 1, "the speed of the engines is not known"),
+        (TWO, FLAT, {}, 8 + 3, NO_MORE),  # a flat batch: all that they can use
+        # A step is 10 ms and 0.1 ms a sequence. Beside 40 others and 4 sequences of one rollout it
+        # takes 14.4 ms; the margin of a tenth is 14 more sequences, which are 3 rollouts.
+        (ONE, make_cost(1e-4), {"others": 40}, 1 + 3, SLOW),
+        (ONE, make_cost(1e-4), {"others": 40, "margin": 0.05}, 2, SLOW),
+        # Alone eight rollouts are finished 1.41 times as fast as one. Beside a run with one rollout
+        # that can't grow nine are finished 1.18 times as fast as two.
+        (ONE, make_cost(5e-3), {}, 8, NO_MORE),
+        ([*ONE, make_candidate("new", observed=0)], make_cost(5e-3), {}, 2, LITTLE),
+        # A rollout more is finished at best 1.09 times as fast, and the third has no room.
+        (LONG, make_cost(0.05), SHORT, 1, LITTLE),
+        (ONE, OWN_DEVICE, {}, 1, LITTLE),  # the slower verifier sets the pace
+        # passes of the verifier count where it shares the device
+        (MANY, make_cost(0.0), {"others": 8}, 16, NO_MORE),
+        (MANY, make_cost(0.0, pass_s=0.2), {"others": 8}, 1, SLOW),
+        # the daemon counts like a third engine
+        (ONE, FLAT, {"others": 16}, 8, NO_MORE),
+        (ONE, replace(DAEMON, shares_daemon=True), {"others": 16}, 1, SLOW),
+        *((CROWD, FLAT, {}, 64, NO_MORE), (CROWD, DAEMON, {}, 8, LITTLE)),
+        (LONG, FLAT, {"free_kv_tokens": 1200.0}, 1 + 2, "the KV memory is full"),
+        (LONG, FLAT, {"max_sequences": 12}, 3, FULL),
+        # seven new runs of 2 sequences, and one of 16 that may have eight rollouts: 14 + 16 m
+        ([*NEW, make_candidate("large", branching=16)], FLAT, {"max_sequences": 78}, 7 + 4, FULL),
+    ],
+)
+def test_rollouts_are_added_until_a_limit_and_its_reason(
+    runs: list[RolloutCandidate],
+    cost: RolloutCost | None,
+    load: dict[str, Any],
+    budget: int,
+    reason: str,
+) -> None:
+    assert limit(runs, cost, **load) == Limit(budget=budget, reason=reason)
 
 
-def test_a_bystander_becomes_slower_by_the_margin_at_most() -> None:
-    """A step is 10 ms and 0.1 ms a sequence. Beside 40 others and 4 sequences of one rollout it
-    takes 14.4 ms; the margin of a tenth is 14 more sequences, which are 3 rollouts."""
-    cost = make_cost(1e-4)
-    assert limit([make_candidate("a")], cost, others=40).budget == 1 + 3
-    assert limit([make_candidate("a")], cost, others=40, margin=0.05).budget == 2
-    assert limit([make_candidate("a")], cost, others=40).reason == "more would slow others down"
-
-
-def test_the_rollouts_of_runs_that_cannot_grow_count_as_well() -> None:
-    """Alone eight rollouts are finished 1.41 times as fast as one. Beside a run with one rollout
-    nine are finished 1.18 times as fast as two."""
-    cost = make_cost(5e-3)
-    assert limit([make_candidate("a")], cost).budget > 1
-    beside = [make_candidate("a"), make_candidate("new", observed=0)]
-    assert limit(beside, cost).budget == 2
+def test_the_slower_of_the_engines_and_the_daemon_sets_the_pace() -> None:
+    """A step takes 10 ms, and the daemon 1 ms for each of its tokens."""
+    assert OWN_DEVICE.predict_token_s(4)(4, 1) == 2.0 / OWN_DEVICE.level_tokens
+    shared = replace(DAEMON, shares_daemon=True)
+    assert [DAEMON.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.010, 0.016])
+    assert [shared.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.014, 0.026])
 
 
 @dataclass(frozen=True)
@@ -89,54 +120,6 @@ def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
     for least_gain, budget in ((2.6, 8), (2.7, 1)):
         limiter = RolloutLimiter(least_gain=least_gain)
         assert limiter.limit([run], Allocator(), make_load(), cost).budget == budget
-
-
-def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
-    """A rollout more is finished at best 1.09 times as fast, and the third has no room."""
-    short = {"free_kv_tokens": 1200.0, "max_sequences": 12}
-    found = limit([make_candidate("a", path_tokens=500)], make_cost(0.05), **short)
-    assert (found.budget, found.reason) == (1, "more would gain too little")
-
-
-def test_a_verifier_on_its_own_device_sets_the_pace_where_it_is_slower() -> None:
-    own = replace(make_cost(0.0, pass_s=2.0), shares_device=False)
-    assert own.predict_token_s(4)(4, 1) == 2.0 / own.level_tokens
-    assert limit([make_candidate("a")], own).budget == 1
-
-
-def test_passes_of_the_verifier_count_where_it_shares_the_device() -> None:
-    run = make_candidate("a", most=16)
-    apart, shared = make_cost(0.0), make_cost(0.0, pass_s=0.2)
-    assert limit([run], shared, others=8).budget < limit([run], apart, others=8).budget
-
-
-def test_the_daemon_counts_like_a_third_engine() -> None:
-    """A step takes 10 ms, and the daemon 1 ms for each of its tokens."""
-    apart = replace(FLAT, daemon_s=1e-3)
-    shared = replace(apart, shares_daemon=True)
-    assert [apart.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.010, 0.016])
-    assert [shared.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.014, 0.026])
-    assert limit([make_candidate("a")], FLAT, others=16).budget == 8
-    assert limit([make_candidate("a")], shared, others=16).reason == "more would slow others down"
-    crowd = [make_candidate(str(i)) for i in range(8)]
-    assert limit(crowd, FLAT).budget == 64
-    assert limit(crowd, apart).budget == 8
-
-
-def test_the_free_memory_and_the_batch_are_limits() -> None:
-    run = make_candidate("a", path_tokens=500)
-    short = limit([run], free_kv_tokens=1200.0)
-    assert (short.budget, short.reason) == (1 + 2, "the KV memory is full")
-    small = limit([run], max_sequences=12)
-    assert (small.budget, small.reason) == (3, "the batch is full")
-
-
-def test_only_what_may_grow_makes_the_batch_larger() -> None:
-    """Seven new runs of 2 sequences, and one of 16 that may have eight rollouts: 14 + 16 m."""
-    runs = [make_candidate(str(i), branching=2, observed=0) for i in range(7)]
-    runs.append(make_candidate("large", branching=16))
-    found = limit(runs, max_sequences=14 + 16 * 4)
-    assert (found.budget, found.reason) == (7 + 4, "the batch is full")
 
 
 RUNS = st.lists(
