@@ -1,7 +1,7 @@
 """One frozen configuration: explicit values, then FLASHEDGE_* variables, then the user's file.
 
-The file is `config.toml` in the configuration folder. Its keys are the fields of `Config`, as the
-command has them; the environment variable of a field is FLASHEDGE_ and its name in capitals.
+The file is `config.toml` in the configuration folder. Its keys are the names of the fields of
+`Config`; the environment variable of a field is FLASHEDGE_ and its name in capitals.
 FLASHEDGE_HOME puts the state, cache and configuration folders under one folder.
 """
 
@@ -33,7 +33,7 @@ _REMOVED = {
     "_ray_cards": "remove it: engines no longer start on a Ray cluster",
     "paths_ahead": "remove it: votes are counted after every path now, and draw no group ahead",
 }
-"""What to do about settings that earlier versions had, by the end of their names."""
+"""What to do about settings that earlier versions had. A key is the end of their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ class Config:
     pair: str = setting("bundled", "Generator and verifier that the daemon serves.")
     max_running: int = setting(
         8,
-        "Most searches of a pair that run at the same time. Fewer do where the memory or the "
-        "engines have no use for more.",
+        "Most searches of a pair that run at the same time. Fewer run where the memory has no room "
+        "or the engines no use for more.",
         at_least=1,
     )
     queue_limit: int = setting(
@@ -61,8 +61,8 @@ class Config:
     )
     max_request_bytes: int = setting(
         32 << 20,
-        "Largest request body that the API accepts. Agents send all of a session; what is too long "
-        "for the model is refused by its tokens, so that they shorten it.",
+        "Largest request body that the API accepts. Agents send whole sessions; one with too many "
+        "tokens for the model is refused with their number, and the agent shortens it.",
         at_least=1024,
     )
     allowed_origins: tuple[str, ...] | None = setting(
@@ -96,8 +96,7 @@ class Config:
     )
     keep_chats: int = setting(
         200,
-        "Conversations of `flashedge chat` that are kept: those that were used last. 0: none is "
-        "stored.",
+        "Conversations of `flashedge chat` that are kept, the last used ones. 0: none is stored.",
         at_least=0,
     )
     log_level: str = setting(

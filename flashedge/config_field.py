@@ -33,7 +33,7 @@ _KINDS: dict[Any, str] = {
     Features: "features",
 }
 _ENDS = {"_bytes": "size", "devices": "cards"}
-"""Kinds that the end of a setting's name tells."""
+"""The kind of a setting by the end of its name. Other kinds follow from the field's type."""
 _REMOVED_VALUES = {
     ("scheduling_lengths", "text"): "say history: the text model is in the lab "
     "(scripts/bench/lengths), since orders by its predictions were no better"

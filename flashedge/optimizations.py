@@ -40,7 +40,7 @@ class Features:
     """Needs `speculation`. Ref: arXiv 2509.00195 §4.1."""
     early_scores: bool | None = feature(
         None,
-        "Score each step when it ends, while others of its level still generate. By itself: only on"
+        "Score each step when it ends, while others of its level still generate. Not set: only on"
         " a CPU where each engine has cores of its own.",
     )
     """Excludes `lookahead`, which scores whole levels. Ours."""
@@ -80,21 +80,21 @@ class Features:
     """Ours."""
     async_scheduling: bool | None = feature(
         None,
-        "Schedule the generator's next step while one is computed; the tokens are the same. By"
-        " itself: on a card, where the host's work would else leave the card idle, not on a CPU.",
+        "Schedule the generator's next step while one is computed; the tokens are the same. Not"
+        " set: on a card, which would otherwise wait for the host, and not on a CPU.",
     )
     """vLLM's."""
     second_runner: bool = feature(
         False,
-        "Compute the generator's steps by vLLM's second model runner, whose host works less in a"
-        " step of many sequences; searches find the same trees. Deterministic requests are refused"
+        "Run the generator by vLLM's second model runner, which needs less host time for a step of"
+        " many sequences; searches find the same trees. Deterministic requests are refused"
         " then. On CUDA. Experimental: it has not run on a card.",
     )
     """vLLM's."""
     verifier_graphs: bool = feature(
         False,
-        "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, whose"
-        " kernels take less than their launches. The first start takes longer. On CUDA."
+        "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, where"
+        " launching kernels takes longer than running them. The first start takes longer. On CUDA."
         " Experimental: it has not run on a card.",
     )
     """vLLM's."""

@@ -1,4 +1,4 @@
-"""`launch`: start a coding agent that asks the daemon, and become it.
+"""`launch`: replace this process with a coding agent that asks the daemon.
 
 An agent is pointed at the daemon by environment variables and options, never by a file.
 """
@@ -35,6 +35,7 @@ EPILOG = """\
 The exit code is the agent's.
 """
 VERSION_TIMEOUT_S = 30.0
+"""How long an agent may take to tell its version: those on Node start in seconds."""
 _VERSION = re.compile(r"(\d+)\.(\d+)[\w.-]*")
 
 
@@ -52,7 +53,7 @@ class Endpoint:
     model: str
     """What answers the agent's turns: a pair, or a pair with a search."""
     pair: str
-    """What answers its small requests, such as titles, which are worth no search."""
+    """What answers its small requests, such as titles. They are not worth a search."""
     context_tokens: int
 
 
@@ -387,7 +388,7 @@ def _check_served(client: Any, pair: Pair, strategy: str | None) -> None:
 
 
 def _warn_about(agent: Agent, pair: Pair, config: Config) -> None:
-    """Say what the agent will stumble over."""
+    """Warn of requests of the agent that the pair will refuse."""
     context, opening = pair.generator.max_model_len, agent.opening_tokens
     if context < opening:
         output.warn(

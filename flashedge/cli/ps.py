@@ -27,11 +27,11 @@ LONGEST_KEY = 16
 def ps(as_json: Json = False) -> None:
     """Show the daemon, its engines and their load, and the programs that run or wait.
 
-    Of each engine: the share of its requests' prompts that it found in its prefix cache. Of the
-    last plain requests and searches: how long the first token took, and each one after it (of a
-    search: of all its paths), for half of them (p50) and for all but a tenth and a hundredth.
+    The cache hits of an engine are the share of its prompts' tokens that were in its prefix cache.
+    Latencies are those of the last plain requests and searches: the time to the first token, and
+    the time of each token after it (over all paths of a search), as p50, p90 and p99.
 
-    Of each program: its place in the queue, how long it has waited, the predicted length of one of
+    A program shows its place in the queue, how long it has waited, the predicted length of one of
     its answers or paths (half are longer than the median, a tenth longer than the tail), and when
     it is expected to start.
 

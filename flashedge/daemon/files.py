@@ -72,8 +72,8 @@ def kept_output_path(config: Config) -> Path:
 
 
 def bound_output(config: Config) -> None:
-    """Keep a long output under its second name, and start an empty one. The engines share the file,
-    so it is copied and cut in place. A full disk costs the copy only."""
+    """Copy an output that grew too long to its second name, and empty it. The engines have the file
+    open, so it is cut in place. On a full disk only the copy is lost."""
     path = output_path(config)
     try:
         if path.stat().st_size <= OUTPUT_BYTES:

@@ -1,4 +1,5 @@
-"""One HTTP connection: uvicorn's on h11, which bounds the headers of a request in size and in time.
+"""uvicorn's HTTP connection on h11, with limits on the size of headers and on their time to arrive.
+
 The checks of `api.guard` come after the headers, so a client without a key could send endless ones.
 """
 
@@ -14,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_BYTES = 64 << 10
 """Most bytes of a request's line and headers."""
 HEADER_TIMEOUT_S = 30.0
-"""Longest time for them to arrive, from the connection's or the request's first byte on."""
+"""Most seconds until they have arrived, from the start of the connection or of the request on."""
 
 
 class HttpConnection(H11Protocol):

@@ -1,11 +1,11 @@
-r"""A model's text as Markdown on a terminal. Its marks become looks, and none of its words is lost.
+r"""A model's text as Markdown on a terminal. Marks become styles, and no word is lost.
 
 Answers here are mostly mathematics, so a mark counts only where it can't be a part of a formula:
 headings, lists, rules, tables, fences, `code`, and **bold** around whole words. All else stays as
 it was written: `2*3*4`, `x_1`, `\(x\)`, `> 5`, the number of a list's item, and a line's end.
 
-Nor does a text reach the terminal by its marks: links, images, HTML and entities are text, and no
-highlighter reads the code.
+No mark acts on the terminal, either: links, images, HTML and entities stay text, and code is not
+highlighted.
 """
 
 from __future__ import annotations
