@@ -86,8 +86,7 @@ def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
     made = calibrate(tmp_path, 300, "--json")
     assert made.exit_code == 0, made.output
     report = json.loads(made.stdout)
-    assert report["outcome"] == "written"
-    assert report["saved"] == str(calibrations_file(home))
+    assert (report["outcome"], report["saved"]) == ("written", str(calibrations_file(home)))
     assert report["rule"] == {"policy": "every_step", "detect": 2, "thresholds": [["entropy", 1.0]]}
     chosen = report["provenance"]["chosen"]
     assert chosen["loss_bound"] <= 0.01
@@ -116,7 +115,7 @@ def test_a_better_calibration_stays(home: Config, tmp_path: Path) -> None:
     kept = calibrate(tmp_path, 300)
     assert isinstance(kept.exception, Conflict)
     assert "320 problems" in str(kept.exception)
-    assert "--replace" in (kept.exception.hint or "")
+    assert "--replace" in str(kept.exception.hint)
     for said in ("stored (320 problems)", "chosen", "stored rule: every_step from 2 on"):
         assert said in kept.stdout
     assert calibrations_file(home).read_text() == text
@@ -186,7 +185,10 @@ def test_a_stream_that_breaks_is_read_again(monkeypatch: Patch) -> None:
     assert daemon.streams == 2
 
 
-def test_the_frontier_ends_at_full_compute() -> None:
+def test_rules_in_words_and_a_frontier_that_ends_at_full_compute() -> None:
+    rule = Rule(policy="static", detect=3, thresholds=(("entropy", 0.75), ("reward", 0.5)))
+    words = "static from 3 on: entropy at least 0.75 and reward at least 0.5"
+    assert (describe_rule(rule), describe_rule(None)) == (words, "none")
     problems = [LabelledProblem(index=i, id=i, text=str(i), answer="7") for i in range(30)]
     runs = [recorded(problem, sure=problem.index % 3 > 0) for problem in problems]
     traces = [run.build_trace(frozenset({"7"})) for run in runs]
@@ -196,10 +198,3 @@ def test_the_frontier_ends_at_full_compute() -> None:
     ((tokens, accuracy),) = series["chosen"]
     assert (accuracy, tokens < 100 * N) == (1.0, True)
     assert (tokens, accuracy) in series["rules"]
-
-
-def test_rules_in_words() -> None:
-    rule = Rule(policy="static", detect=3, thresholds=(("entropy", 0.75), ("reward", 0.5)))
-    words = "static from 3 on: entropy at least 0.75 and reward at least 0.5"
-    assert describe_rule(rule) == words
-    assert describe_rule(None) == "none"

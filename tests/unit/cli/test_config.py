@@ -153,13 +153,12 @@ def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, 
     assert load_config().clusters_model is None
 
 
-def test_unset_says_that_a_setting_was_not_set(cli: Cli, file: Path) -> None:
+def test_a_setting_that_was_not_set_and_how_names_complete(
+    cli: Cli, file: Path, monkeypatch: Patch
+) -> None:
     said = f"idle_timeout_s was not set in {file}"
     assert cli.ends(0, said, "config", "unset", "idle_timeout_s").out == ""
     assert not file.exists()
-
-
-def test_the_names_complete_after_set_and_unset(cli: Cli, monkeypatch: Patch) -> None:
     for command in ("set", "unset"):
         monkeypatch.setenv("_FLASHEDGE_COMPLETE", "complete_bash")
         monkeypatch.setenv("COMP_WORDS", f"flashedge config {command} idle")
@@ -167,15 +166,12 @@ def test_the_names_complete_after_set_and_unset(cli: Cli, monkeypatch: Patch) ->
         assert cli().out.split() == ["idle_timeout_s"]
 
 
-def test_a_file_that_is_a_link_stays_one(cli: Cli, file: Path, tmp_path: Path) -> None:
+def test_a_link_stays_one_and_broken_toml_is_named(cli: Cli, file: Path, tmp_path: Path) -> None:
     (tmp_path / "dotfile.toml").write_text("port = 1\n")
     file.symlink_to(tmp_path / "dotfile.toml")
     assert cli("config", "set", "port", "2").code == 0
     assert file.is_symlink()
     assert (tmp_path / "dotfile.toml").read_text() == "port = 2\n"
-
-
-def test_broken_toml_is_named(cli: Cli, file: Path) -> None:
     file.write_text("port = = 1\n")
     for command in (("set", "port", "2"), ("show",)):
         cli.ends(2, f"{file} is not valid TOML", "config", *command)

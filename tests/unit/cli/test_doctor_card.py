@@ -34,16 +34,13 @@ def check(*verdicts: CardVerdict, driver: str = "580.95") -> dict[str, Check]:
     return {c.name: c for c in checks}
 
 
-def test_a_card_that_works_is_green() -> None:
+def test_a_card_that_works_is_green_and_one_that_does_not_is_named() -> None:
     checks = check(*WORKS)
     assert list(checks) == ["driver", "compiler", "cuda", "kernels", "triton"]
     assert {c.verdict for c in checks.values()} == {GOOD}
     assert checks["driver"].detail == (
         "card: RTX 4090, driver 580.95; CUDA 13 needs driver 580 or later"
     )
-
-
-def test_a_card_on_which_cuda_cannot_start_is_not() -> None:
     checks = check(CardVerdict(name="cuda", error=REASON, hint="reboot"))
     assert checks["cuda"] == Check(name="cuda", verdict=BAD, detail=REASON, hint="reboot")
 

@@ -65,8 +65,7 @@ def install(tmp_path: Path, name: str, version: str | None = None) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_an_agent_is_started(cli: Cli, daemon: FakeDaemon, tmp_path: Path, name: str) -> None:
     install(tmp_path, name)
-    done = cli("launch", name, "--search", "beam-4", "--", "-p", "two words")
-    assert done.code == 7
+    done = cli.ends(7, "", "launch", name, "--search", "beam-4", "--", "-p", "two words")
     lines = done.out.splitlines()
     expected = AGENTS[name].point(ENDPOINT)
     assert {f"{k}={v}" for k, v in expected.variables.items()} <= set(lines)
@@ -80,8 +79,7 @@ def test_an_agent_is_started(cli: Cli, daemon: FakeDaemon, tmp_path: Path, name:
 @pytest.mark.parametrize("name", AGENTS)
 def test_what_is_printed_can_be_pasted(cli: Cli, monkeypatch: Patch, name: str) -> None:
     monkeypatch.setattr(daemon_control, "start", None)
-    done = cli("launch", name, "--model", "bundled:beam-4", "--print", "--", "it's")
-    assert done.code == 0
+    done = cli.ends(0, "", "launch", name, "--model", "bundled:beam-4", "--print", "--", "it's")
     *exports, command = done.out.splitlines()
     expected = AGENTS[name].point(ENDPOINT)
     printed = [shlex.split(line)[1].partition("=") for line in exports]

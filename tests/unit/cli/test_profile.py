@@ -81,14 +81,12 @@ def spoil(name: str = "driver") -> None:
 
 def test_it_measures_tells_draws_and_keeps(cli: Cli, tmp_path: Path) -> None:
     picture = tmp_path / "roof.svg"
-    done = cli("profile", "--quick", "--plot", str(picture))
-    assert done.code == 0, done.err
+    done = cli.ends(0, "", "profile", "--quick", "--plot", str(picture))
     for words in ("GEMM float32", "90 GFLOP/s", "generator decode", "verifier prefill", "Roofline"):
         assert words in done.out
     assert "noise of an engine" not in done.out + done.err
     assert str(kept()) in done.err.replace("\n", "")
-    assert "<svg" in picture.read_text()
-    assert FakePair.alive == 0
+    assert ("<svg" in picture.read_text(), FakePair.alive) == (True, 0)
     stored = json.loads(kept().read_text())
     assert (stored["version"], stored["quick"]) == (1, True)
     assert stored["fingerprint"]["pair"].startswith("bundled ")
@@ -96,8 +94,7 @@ def test_it_measures_tells_draws_and_keeps(cli: Cli, tmp_path: Path) -> None:
 
 def test_show_and_if_needed_take_what_is_kept(cli: Cli) -> None:
     first = json.loads(cli("profile", "--json").out)
-    shown = cli("profile", "--show", "--json")
-    assert json.loads(shown.out) == first
+    assert json.loads(cli("profile", "--show", "--json").out) == first
     assert cli("profile", "--if-needed").code == 0
     assert (FakePair.started, FakePair.measured) == (1, 1)
     spoil()
@@ -120,8 +117,7 @@ def test_bad_input_is_refused_before_anything_starts(cli: Cli) -> None:
 def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: Patch) -> None:
     monkeypatch.setattr("flashedge.daemon.files.find_holder", lambda config: 4242)
     done = cli.ends(4, "a daemon runs (process 4242)", "profile")
-    assert "flashedge down && flashedge profile" in done.err
-    assert FakePair.started == 0
+    assert ("flashedge down && flashedge profile" in done.err, FakePair.started) == (True, 0)
 
 
 def test_what_fails_is_one_error_and_nothing_is_kept(cli: Cli, monkeypatch: Patch) -> None:

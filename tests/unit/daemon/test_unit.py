@@ -37,11 +37,11 @@ def test_the_unit_runs_this_installation_with_its_settings(tmp_path: Path) -> No
     lines = unit.build_unit(config, {"port": 9, "pair": None}, environ).splitlines()
     (command,) = [line for line in lines if line.startswith("ExecStart=")]
     assert command.startswith(f'ExecStart="{sys.executable}" "-P" "-m" "flashedge.daemon" "--set"')
-    assert f'"state_dir={tmp_path}/state"' in command
-    assert '"port=9"' in command
+    for word in (f'"state_dir={tmp_path}/state"', '"port=9"'):
+        assert word in command
     assert "pair" not in command
-    assert 'Environment="FLASHEDGE_API_KEY=a\\"b%%c$d"' in lines
-    assert 'Environment="PATH=/x y"' in lines
+    environment = {'Environment="FLASHEDGE_API_KEY=a\\"b%%c$d"', 'Environment="PATH=/x y"'}
+    assert environment <= set(lines)
     assert not any("FLASHEDGE_HOME" in line for line in lines)
 
 

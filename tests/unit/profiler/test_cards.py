@@ -133,7 +133,10 @@ def test_doctor_names_them() -> None:
     assert list(check_card_users((), FakeNvml(driver=False))) == []
 
 
-def test_a_card_in_order_is_not_mentioned() -> None:
+def test_heat_is_mentioned_and_neither_a_card_in_order_nor_the_power_limit() -> None:
+    assert CardWatch(FakeNvml(CurrentClocksEventReasons=0x04)).poll() == ()
+    (line,) = CardWatch(FakeNvml(CurrentClocksEventReasons=0x44)).poll()
+    assert line == f"{CARD} is slowed by heat (hardware slowdown)"
     nvml = FakeNvml(cards=2)
     watch = CardWatch(nvml)
     assert nvml.registered == [(0, XID_EVENT), (1, XID_EVENT)]
@@ -173,12 +176,6 @@ def test_a_lost_card_is_named() -> None:
     assert "GPU 1 no longer answers" in check.detail
 
 
-def test_heat_is_named_and_the_power_limit_is_not() -> None:
-    assert CardWatch(FakeNvml(CurrentClocksEventReasons=0x04)).poll() == ()
-    (line,) = CardWatch(FakeNvml(CurrentClocksEventReasons=0x44)).poll()
-    assert line == f"{CARD} is slowed by heat (hardware slowdown)"
-
-
 def test_a_driver_without_events_still_reports_lost_cards() -> None:
     class Old(FakeNvml):
         def nvmlEventSetCreate(self) -> str:
@@ -186,8 +183,7 @@ def test_a_driver_without_events_still_reports_lost_cards() -> None:
 
     nvml = Old()
     watch = CardWatch(nvml)
-    nvml.xids = [(0, 31)]
-    nvml.lost = {0}
+    nvml.xids, nvml.lost = [(0, 31)], {0}
     assert watch.poll() == (f"{CARD} no longer answers the driver: restart the machine",)
     watch.close()
 
