@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
@@ -18,14 +18,13 @@ from typing import Any
 from flashedge.engine.base import EngineView, Health
 from flashedge.errors import Conflict, FlashEdgeError, NotFound, QueueFull
 from flashedge.events import TERMINAL, Event, RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.profiler.card_watch import CardUser
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.request.plan import Plan
 from flashedge.runtime.request.validation import Request
 from flashedge.runtime.run import Cancelled
 from flashedge.runtime.run_state import RunState
-from flashedge.runtime.served_pair import PairState
+from flashedge.runtime.served_pair import PairState, ServiceHealth
 from flashedge.scheduling.programs.estimates import RunEstimate, Scheduling
 from flashedge.search import catalog
 from flashedge.types import Sampling, TokenIds
@@ -128,14 +127,8 @@ class FakeHandle:
         }
 
 
-@dataclass
-class FakeHealth:
-    state: str = "ready"
-    detail: str | None = None
-    generator: Health = field(default_factory=lambda: Health(state="ready", pid=1))
-    verifier: Health = field(default_factory=lambda: Health(state="ready", pid=2))
-    self_test: Mapping[str, Any] | None = None
-    card_users: tuple[CardUser, ...] = ()
+PROCESSES = {n: Health(state="ready", pid=at) for at, n in enumerate(("generator", "verifier"), 1)}
+READY = ServiceHealth(state="ready", detail=None, self_test=None, **PROCESSES)
 
 
 @dataclass
@@ -150,7 +143,7 @@ class FakeService:
     autoplay: bool = True
     failure: Exception | None = None
     queue_limit: int = 4
-    state: FakeHealth = field(default_factory=FakeHealth)
+    state: ServiceHealth = READY
     metrics: Metrics = field(default_factory=Metrics)
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     protocols: FakeProtocols = field(default_factory=FakeProtocols)
@@ -172,7 +165,7 @@ class FakeService:
     async def stop(self) -> None:
         self.life.append("stopped")
 
-    def health(self) -> FakeHealth:
+    def health(self) -> ServiceHealth:
         return self.state
 
     def pairs(self) -> dict[str, PairState]:
@@ -180,8 +173,8 @@ class FakeService:
             await asyncio.sleep(self.views_delay_s)
             return {"generator": VIEW, "verifier": VIEW}
 
-        health: Any = self.state
-        return {self.default_pair: PairState(health=health, read_views=read_views, **self.counts)}
+        state = PairState(health=self.state, read_views=read_views, **self.counts)
+        return {self.default_pair: state}
 
     @property
     def loaded(self) -> tuple[str, ...]:

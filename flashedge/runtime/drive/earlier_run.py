@@ -1,8 +1,8 @@
 """Reuses what an earlier run generated and scored in a run that continues it.
 
-What a node yields is a function of its path and its seed, which follows from the child indices on
-that path. So the events of the earlier run can stand in for the engines where the new run comes to
-the same path, even if its node has another number there.
+What a node yields depends on its path and its seed alone, and the seed follows from the child
+indices on that path. So the events of the earlier run replace the engines where the new run comes
+to the same path, even if its node has another number there.
 """
 
 from __future__ import annotations

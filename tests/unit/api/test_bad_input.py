@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from flashedge.errors import (
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import ask, client_of, keep_in, make_app
 from tests.support.fake_protocols import FakeProtocols
-from tests.support.fake_service import FakeHealth, FakeService
+from tests.support.fake_service import READY, FakeService
 
 ASK = {"problem": "1 + 1?"}
 CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
@@ -405,12 +406,12 @@ async def test_health_answers_while_the_engines_load(
     service: FakeService, client: AsyncClient
 ) -> None:
     for state, code in (("starting", 503), ("failed", 503), ("ready", 200), ("degraded", 200)):
-        service.state = FakeHealth(state=state, detail="so")
+        service.state = replace(READY, state=state, detail="so")
         response = await client.get("/health")
         assert response.status_code == code
         assert (response.json()["status"], response.json()["detail"]) == (state, "so")
     down = Health(state="dead", detail="it hung", restarts=1, attempt=2, retry_in_s=2.5)
-    service.state = FakeHealth(state="degraded", verifier=down)
+    service.state = replace(READY, state="degraded", verifier=down)
     engines = (await client.get("/health")).json()["engines"]
     assert engines["generator"]["state"] == "ready"
     told = {"state": "dead", "detail": "it hung", "restarts": 1, "attempt": 2}

@@ -18,7 +18,7 @@ from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.programs.estimates import ProgramEstimate, RunEstimate, Scheduling
 from flashedge.types import MAX_SEED, Message, Problem, Sampling
 from tests.support.api_rig import ask, client_of, frames, make_app
-from tests.support.fake_service import FakeHealth, FakeService, script
+from tests.support.fake_service import READY, FakeService, script
 
 ASK = {"problem": "1 + 1?", "n": 4, "seed": 7}
 
@@ -273,7 +273,9 @@ async def test_a_run_is_repeated_with_what_was_decided_for_it() -> None:
 
 async def test_status_and_metrics_report_the_engines() -> None:
     user = CardUser(card=0, pid=80, name="game", memory_bytes=5)
-    service = FakeService(state=FakeHealth(self_test={"batch_invariant": True}, card_users=(user,)))
+    service = FakeService(
+        state=replace(READY, self_test={"batch_invariant": True}, card_users=(user,))
+    )
     async with client_of(service) as client:
         await client.post("/v1/solve", json=ASK)
         status = (await client.get("/v1/status")).json()

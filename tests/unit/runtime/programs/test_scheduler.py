@@ -223,6 +223,10 @@ async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> Non
     assert [(s.key, s.place, s.starts_in_s) for s in rig.estimate_programs()] == [
         (key, at, runs[key].starts_in_s) for key, at in (("a", None), ("b", 0), ("c", 1))
     ]
+    chat = rig.add_request(PlainAsk(program="chat", max_tokens=64))
+    before = rig.estimate_runs()["b"].starts_in_s
+    rig.note_tokens(chat, 1000)
+    assert rig.estimate_runs()["b"].starts_in_s == before, "a chat's tokens are no search's speed"
 
 
 async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> None:
@@ -290,17 +294,6 @@ async def test_a_search_that_draws_a_long_step_does_not_wait(build: Build) -> No
         rig.note_event("batch", Progress(tokens=((NodeId(1), 5),)))
     rig.add_request(PlainAsk(program="chat", max_tokens=64))
     assert rig.sort_waiting(["batch", "chat"]) == ["chat", "batch"]
-
-
-async def test_tokens_of_plain_requests_are_no_speed_of_searches(build: Build) -> None:
-    rig = build(max_running=1)
-    rig.submit("a", 100)
-    rig.submit("b", 200)
-    chat = rig.add_request(PlainAsk(program="chat", max_tokens=64))
-    await rig.draw("a", 20, 4)
-    before = rig.estimate_runs()["b"].starts_in_s
-    rig.note_tokens(chat, 1000)
-    assert rig.estimate_runs()["b"].starts_in_s == before
 
 
 async def test_the_wait_of_each_program_is_noted_once(build: Build) -> None:
