@@ -180,11 +180,11 @@ def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
     name, suffix = parse_strategy(strategy)
     if suffix is not None and n is not None and suffix != n:
         raise RequestError(f"--strategy {strategy} and -n {n} contradict each other", param="n")
-    chain = name == "probed_cot"
+    is_chain = name == "probed_cot"
     count = n or suffix or find_defaults(name).get("n", 16)
-    if chain and count != 1:
+    if is_chain and count != 1:
         raise RequestError("probed_cot is one chain", hint="leave -n out", param="n")
-    if not chain and not 2 <= count <= MAX_N:
+    if not is_chain and not 2 <= count <= MAX_N:
         raise RequestError(f"n is {count}; to calibrate it must be in [2, {MAX_N}]", param="n")
     return name, count
 
@@ -247,9 +247,10 @@ def run_problems(
 ) -> tuple[Recording, ...]:
     """Run each problem once at full compute, or find the run of an earlier call in the store.
 
-    settings: the request's fields. work: with them and a problem's index it identifies a run, so
-    that the same call finds it again. A problem that fails is reported and left out. Raises
-    DaemonError, EngineError, RequestError when the runs can't continue; finished runs are kept.
+    settings: the request's fields. work: identifies a run, together with the settings and the
+    problem's index, so that the same call finds it again. A problem that fails is reported and left
+    out. Raises DaemonError, EngineError, RequestError when the runs can't continue; finished runs
+    are kept.
     """
     found: dict[int, Recording] = {}
     identity = repr((sorted(settings.items()), work))

@@ -44,7 +44,7 @@ SHOP_CARDS = tuple(
     build_idle_card(name, KNOWN_CARDS[card].memory_bytes)
     for name, card in (("16 GB", "rtx4080"), ("24 GB", "rtx4090"), ("32 GB", "rtx5090"))
 )
-
+"""Sizes of cards that users have, the smallest first. `models ls` names the first that fits."""
 NO_CARD_BYTES = 1 << 30
 """A pair with smaller weights needs no card: a CPU computes it as fast as anybody reads."""
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]

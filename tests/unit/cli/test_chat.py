@@ -81,9 +81,8 @@ def test_chat_goes_on_after_a_mistake(talk: Talk, line: str, said: str) -> None:
 def test_chat_help_and_exit(talk: Talk, daemon: FakeDaemon) -> None:
     done = talk("/help\n/exit\nnever sent\n")
     commands = ("/search", "/seed", "/tree", "/new", "/exit", "/quit", "/help")
-    assert (
-        [command for command in commands if command not in done.out] == daemon.bodies(PLAIN) == []
-    )
+    assert [command for command in commands if command not in done.out] == []
+    assert daemon.bodies(PLAIN) == []
 
 
 # ---------------------------------------------------------------- how turns look
