@@ -83,7 +83,7 @@ def measure_load(n: int, problems: int, lengths: str) -> Load:
             setup,
             bench.trace,
             bench.spec(row),
-            on_step=lambda name, at_s, took_s, batch: batches.append(len(batch)),
+            on_step=lambda name, batch, took_s: batches.append(len(batch)),
         )
         seconds += run.seconds
     count = len(bench.rows)

@@ -13,6 +13,7 @@ paper's rule, whatever the steps then cost. The last line is JSON.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -58,11 +59,12 @@ def record_steps(bench: Bench, row: int, rung: int, flat: int | None) -> list[St
     setup = replace(bench.setup, flat_batch=flat)
     found: list[Step] = []
 
-    def note(engine: str, at_s: float, took_s: float, batch: tuple[Slice, ...]) -> None:
+    def note(engine: str, batch: tuple[Slice, ...], took_s: float) -> None:
         shape = setup.generator if engine == "generator" else setup.verifier
         flops = sum(count_flops(shape, work.context, work.new) for work in batch)
         share = flops / took_s / setup.device.flops
-        found.append(Step(engine, at_s, took_s, len(batch), share))
+        now_s = asyncio.get_running_loop().time()
+        found.append(Step(engine, now_s, took_s, len(batch), share))
 
     simulate_run(RUNGS[rung], setup, bench.trace, bench.spec(row), on_step=note)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
 from flashedge.models.shape import ModelShape
@@ -23,7 +24,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation, TokenIds
 from scripts.lab.benchmark.ladder import Rung, compute_goodput
 from scripts.lab.sim.clock import run_virtual
-from scripts.lab.sim.engine_loop import SimConfig, SimEngine
+from scripts.lab.sim.engine_loop import SimConfig
 from scripts.lab.sim.model import SimModel, StepTrace
 from scripts.lab.sim.pair import SimulatedGenerator, SimulatedStockVerifier, SimulatedVerifier
 from scripts.lab.sim.scheduler import Slice
@@ -145,14 +146,14 @@ async def start_pair(
 async def drive(
     engines: Engines, spec: Request, prompt: TokenIds, note: Callable[[Event], None]
 ) -> tuple[Driver, Tree]:
-    """Run the search to its end with the product's driver, which knows what it cost."""
+    """Run the search to its end. The driver has counted what it cost."""
     with engines.join_kv(note, len(prompt)) as memory:
         search = build_search(spec)
         driver = Driver(search, spec, prompt, engines, note, on_turn=memory.follow)
         return driver, (await driver.run()).tree
 
 
-OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
+OnStep = Callable[[str, tuple[Slice, ...], float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,29 +192,20 @@ def simulate_run(
 ) -> VirtualRun:
     """Run one problem.
 
-    on_step: receives (engine, virtual time at its end, seconds, batch) of each engine step.
+    on_step: receives (engine, batch, seconds) at the end of each engine step.
     order: orders levels instead of the rung. Raises ConfigError where the KV holds no path.
     """
 
     async def run() -> VirtualRun:
         now = asyncio.get_running_loop().time
         done_s: dict[NodeId, float] = {}
-        peaks = {"generator": 0, "verifier": 0}
         offload_s = 0.0
-
-        def watch(name: str, engine: SimEngine) -> None:
-            def observe(batch: tuple[Slice, ...], took_s: float) -> None:
-                peaks[name] = max(peaks[name], engine.held_bytes)
-                if on_step is not None:
-                    on_step(name, now(), took_s, batch)
-
-            engine.on_step = observe
-
         pair, manager, engines = await start_pair(setup, trace, rung.optimizations)
-        watch("generator", pair.generator)
-        watch("verifier", pair.verifier)
-        watch("verifier", pair.stock_verifier)
-        engines = replace(engines, order=order)
+        verifiers = pair.verifier, pair.stock_verifier
+        if on_step is not None:
+            pair.generator.on_step = partial(on_step, "generator")
+            for verifier in verifiers:
+                verifier.on_step = partial(on_step, "verifier")
 
         def note(event: Event) -> None:
             nonlocal offload_s
@@ -224,12 +216,10 @@ def simulate_run(
                     offload_s += seconds
 
         prompt = pair.generator.codec.encode_chat(spec.problem.messages)
-        driver, tree = await drive(engines, spec, prompt, note)
+        driver, tree = await drive(replace(engines, order=order), spec, prompt, note)
         if manager is not None:
             await manager.stop()
-        views = [
-            await engine.view() for engine in (pair.generator, pair.verifier, pair.stock_verifier)
-        ]
+        views = [await engine.view() for engine in (pair.generator, *verifiers)]
         lengths = [tree[node].path_tokens for node in done_s]
         return VirtualRun(
             tree=tree,
@@ -238,8 +228,8 @@ def simulate_run(
             verify_s=driver.scoring.waiting.seconds,
             goodput=compute_goodput(lengths, done_s.values()),
             paths=len(lengths),
-            generator_peak_bytes=peaks["generator"],
-            verifier_peak_bytes=peaks["verifier"],
+            generator_peak_bytes=pair.generator.peak_bytes,
+            verifier_peak_bytes=max(verifier.peak_bytes for verifier in verifiers),
             preemptions=sum(view.preemptions for view in views),
             verifier_tokens=driver.scoring.tokens,
             verifier_cached_tokens=driver.scoring.cached_tokens,

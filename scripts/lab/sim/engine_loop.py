@@ -107,6 +107,8 @@ class SimEngine:
         self.max_model_len = config.max_model_len
         self.steps = 0
         self.busy_s = 0.0
+        self.peak_bytes = 0
+        """Most KV that requests held at the end of a step."""
         self.on_step: Callable[[tuple[Slice, ...], float], None] = lambda batch, took_s: None
         """Called after each step with its batch and its seconds."""
         self._faults = faults or Faults()
@@ -157,10 +159,6 @@ class SimEngine:
         Requests beyond the quota are preempted now and go on when there is room."""
         blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
         return blocks * self.config.block_bytes
-
-    @property
-    def held_bytes(self) -> int:
-        return self._scheduler.cache.used * self.config.block_bytes
 
     async def offload(self, *, keep: bool = True) -> int:
         """Starts when the current step ends, and takes the bytes' time on the host link."""
@@ -272,6 +270,8 @@ class SimEngine:
         async with self._gate:
             await asyncio.sleep(took_s)
         self.busy_s += took_s
+        held_bytes = self._scheduler.cache.used * config.block_bytes
+        self.peak_bytes = max(self.peak_bytes, held_bytes)
         self.on_step(batch, took_s)
 
     def _deliver(self, batch: Sequence[Slice]) -> None:

@@ -18,7 +18,26 @@ from scripts.lab.sim.model import EOS, RULES, Reader, SimCodec, SimModel
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
 
 
-class GenerationJob(Job):
+class WritingJob(Job):
+    """Writes a token of the model after each step."""
+
+    def __init__(
+        self, sequence: SimSequence, reader: Reader, asked: ExtendRequest | Draft, end: StepEnd
+    ) -> None:
+        self.sequence = sequence
+        self.reader = reader
+        self._seed = asked.seed if asked.sampling.temperature > 0 else None
+        self._end = end
+
+    def _write(self) -> tuple[int, float]:
+        """The next token and its log-probability."""
+        token, logprob = self.reader.draw(self._seed)
+        self.reader.read(token)
+        self.sequence.tokens.append(token)
+        return token, logprob
+
+
+class GenerationJob(WritingJob):
     """One ExtendRequest under way."""
 
     def __init__(
@@ -30,15 +49,12 @@ class GenerationJob(Job):
         on_end: Callable[[GenerationJob, FinishReason], None],
     ) -> None:
         """on_end: called with the reason as soon as the step ends."""
-        self.sequence = sequence
-        self.reader = reader
-        self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
-        """Chunks, or the error that ended the request."""
         self._prompt_tokens = len(request.token_ids)
-        self._seed = request.seed if request.sampling.temperature > 0 else None
         room = config.max_model_len - self._prompt_tokens
         rule = request.step_rule if request.to_boundary else None
-        self._end = _make_step_end(request.max_tokens, room, rule)
+        super().__init__(sequence, reader, request, _make_step_end(request.max_tokens, room, rule))
+        self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
+        """Chunks, or the error that ended the request."""
         self._interval = config.stream_interval
         self._on_end = on_end
         self._generated = 0
@@ -62,9 +78,7 @@ class GenerationJob(Job):
         return finish is not None
 
     def advance(self) -> bool:
-        token, logprob = self.reader.write(self._seed)
-        self.sequence.tokens.append(token)
-        finish = self._add_token(token, logprob)
+        finish = self._add_token(*self._write())
         if finish or len(self._pending) >= self._interval:
             self._send(finish)
         return finish is not None
@@ -95,7 +109,7 @@ class GenerationJob(Job):
             self._on_end(self, finish)
 
 
-class DraftJob(Job):
+class DraftJob(WritingJob):
     """One draft under way. It is never done by itself: it waits to be adopted or dropped."""
 
     def __init__(
@@ -107,19 +121,16 @@ class DraftJob(Job):
         append: Callable[[Draft, int, float, FinishReason | None], None],
     ) -> None:
         """room: tokens that fit into the context; append: adds each token to the draft."""
-        self.sequence = sequence
-        self._draft = draft
-        self._reader = reader
-        self._seed = draft.seed if draft.sampling.temperature > 0 else None
         after = draft.continuation
-        self._end = _make_step_end(after.granularity.max_tokens, room, after.boundary)
+        end = _make_step_end(after.granularity.max_tokens, room, after.boundary)
+        super().__init__(sequence, reader, draft, end)
+        self._draft = draft
         self._append = append
 
     def advance(self) -> bool:
         drawn = self._draft.token_ids
         previous = drawn[-1] if drawn else None
-        token, logprob = self._reader.write(self._seed)
-        self.sequence.tokens.append(token)
+        token, logprob = self._write()
         finish = self._end.find_reason(previous, token, len(drawn) + 1)
         self._append(self._draft, token, logprob, finish)
         return False

@@ -202,12 +202,6 @@ class Reader:
         if token == BLANK_LINE:
             self._before = self._digest_path()
 
-    def write(self, seed: int | None) -> tuple[int, float]:
-        """Draw the next token and read it."""
-        token, logprob = self.draw(seed)
-        self.read(token)
-        return token, logprob
-
     def draw(self, seed: int | None) -> tuple[int, float]:
         """The next token and its log-probability. seed None: greedy."""
         context = self._digest_path()

@@ -125,9 +125,11 @@ def summarize_values(values: Floats) -> Mapping[str, float] | None:
 
 def compute_throughput(timings: Timings) -> tuple[float, float]:
     """(programs, output tokens) a second, from the first arrival to the last finish."""
-    if not len(timings):
+    lasted_s = 0.0
+    if len(timings):
+        lasted_s = float(timings.finished_s.max() - timings.arrived_s.min())
+    if lasted_s <= 0:
         return 0.0, 0.0
-    lasted_s = float(timings.finished_s.max() - timings.arrived_s.min())
     return len(timings) / lasted_s, float(timings.output_tokens.sum()) / lasted_s
 
 
