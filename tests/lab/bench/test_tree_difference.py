@@ -17,27 +17,12 @@ PROMPT_TOKENS = 100
 
 def build_outcome(*, token: int = 7, logprob: float = -0.5, score: float = 0.25) -> Outcome:
     """A tree of one step."""
-    segment = Segment(
-        token_ids=(token, 8),
-        logprobs=(logprob, -0.5),
-        text="a",
-        steps=("a",),
-        finish=FinishReason.STOP,
-    )
-    root = Tree.from_seed(1)[0]
-    node = Node(
-        id=1,
-        parent=0,
-        depth=1,
-        index=0,
-        seed=2,
-        status=NodeStatus.COMPLETE,
-        segment=segment,
-        scores=(score,),
-        path_tokens=2,
-    )
+    written = {"token_ids": (token, 8), "logprobs": (logprob, -0.5), "text": "a", "steps": ("a",)}
+    segment = Segment(**written, finish=FinishReason.STOP)  # type: ignore[arg-type]
+    place = {"id": 1, "parent": 0, "depth": 1, "index": 0, "seed": 2, "path_tokens": 2}
+    node = Node(**place, status=NodeStatus.COMPLETE, segment=segment, scores=(score,))  # type: ignore[arg-type]
+    tree = Tree(nodes=Nodes().update((Tree.from_seed(1)[0], node)))
     finish = Finish(choice=1, answer="a", votes=())
-    tree = Tree(nodes=Nodes().update((root, node)))
     return Outcome(tree=tree, finish=finish, history=(), cut_by=None)
 
 

@@ -73,6 +73,10 @@ def test_every_way_of_choosing() -> None:
         **{f"weighted vote@4 ({how})": [1, 0] for how in hows},
         "beam-4": [1, 1],
     }
+    differing = record(chain("4", 0.2, 0.9), chain("5", 0.6, 0.7), beams={2: "4"})
+    table = grade_choices([differing], (2,))
+    assert table["best-of-2 (last)"] == [1]
+    assert table["best-of-2 (min)"] == table["best-of-2 (prod)"] == [0]
 
 
 def test_without_a_judge_of_steps_there_is_no_beam_search() -> None:
@@ -82,13 +86,6 @@ def test_without_a_judge_of_steps_there_is_no_beam_search() -> None:
     assert not [name for name in report["accuracy"] if name.startswith("beam")]
     assert "best-of-4 (last)" in report["accuracy"]
     assert "beam-4" not in report["by_steps"]["9"]
-
-
-def test_aggregates_choose_differently() -> None:
-    told = record(chain("4", 0.2, 0.9), chain("5", 0.6, 0.7), beams={2: "4"})
-    table = grade_choices([told], (2,))
-    assert table["best-of-2 (last)"] == [1]
-    assert table["best-of-2 (min)"] == table["best-of-2 (prod)"] == [0]
 
 
 def test_differences_are_paired() -> None:

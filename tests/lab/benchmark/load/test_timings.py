@@ -52,17 +52,11 @@ def test_times_of_finished_programs_with_output() -> None:
     assert timings.wait_s.tolist() == [1.0, 0.0, 6.0]
     assert timings.latency_s.tolist() == [4.0, 2.0, 8.0]
     assert compute_throughput(timings) == (3 / 10, 14 / 10)
-
-
-def test_percentiles() -> None:
+    # starts at 1, 1, 8; lengths 2, 4, 8
+    assert compute_order_quality(timings) == pytest.approx(2 / math.sqrt(2 * 3))
     found = summarize_values(np.arange(101.0))
     assert found == {"mean": 50.0, "p50": 50.0, "p90": 90.0, "p99": 99.0, "max": 100.0}
     assert summarize_values(np.zeros(0)) is None
-
-
-def test_order_of_starts_against_lengths() -> None:
-    timings = Timings.of_records(RECORDS)  # starts at 1, 1, 8; lengths 2, 4, 8
-    assert compute_order_quality(timings) == pytest.approx(2 / math.sqrt(2 * 3))
 
 
 def test_fairness() -> None:
