@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.errors import StoreError
 from flashedge.literal import format_json
 
@@ -15,6 +16,16 @@ from flashedge.literal import format_json
 def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:
     """An option of a command. more: further arguments of `typer.Option`."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+def strategy_option(metavar: str, text: str, **more: Any) -> Any:
+    return option(metavar, text, autocompletion=complete_strategy, **more)
+
+
+def output_option(what: str, **more: Any) -> Any:
+    """The option for the folder that keeps `what` was measured."""
+    text = f"Folder for the {what} and the report. The same command resumes."
+    return option("FOLDER", text, "--output", **more)
 
 
 def write_report(path: Path, value: Any) -> None:

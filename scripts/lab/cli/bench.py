@@ -13,10 +13,9 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.progress import show_bar
-from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.errors import DaemonError
-from scripts.lab.cli import file_digest, load, option, write_report
+from scripts.lab.cli import file_digest, load, option, output_option, strategy_option, write_report
 from scripts.lab.cli.evaluate import parse_widths
 
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -50,16 +49,9 @@ def flashtts(
         str, option("SIZE,SIZE", "KV memory of both engines together: plan (the pair's), 64MiB, …")
     ] = "plan",
     rounds: Annotated[int, option("N", "Repeat everything N times, in turn.", min=1)] = 1,
-    strategy: Annotated[
-        str, option("NAME", "Search strategy.", autocompletion=complete_strategy)
-    ] = "beam",
+    strategy: Annotated[str, strategy_option("NAME", "Search strategy.")] = "beam",
     seed: Annotated[int, option("N", "Seed of the searches.", min=0)] = 0,
-    folder: Annotated[
-        Path | None,
-        option(
-            "FOLDER", "Folder for the runs and the report. The same command resumes.", "--output"
-        ),
-    ] = None,
+    folder: Annotated[Path | None, output_option("runs")] = None,
     as_json: Annotated[bool, option(None, "Print JSON.", "--json")] = False,
 ) -> None:
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""

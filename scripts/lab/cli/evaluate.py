@@ -17,7 +17,7 @@ from flashedge.files.journal import Journal
 from flashedge.files.problems import LabelledProblem, read_labelled
 from flashedge.models.folders import fingerprint_pair, resolve_model
 from flashedge.models.registry import find_pair
-from scripts.lab.cli import file_digest, option, write_report
+from scripts.lab.cli import file_digest, option, output_option, write_report
 
 if TYPE_CHECKING:
     from scripts.lab.evaluation.measure import ProblemRecord, Settings
@@ -38,12 +38,7 @@ def evaluate(
     n: Annotated[str, option("N,N", "Chains and paths, with commas.", "--n", "-n")] = "4,16",
     temperature: Annotated[float, option("X", "Sampling temperature.", min=0.0, max=2.0)] = 0.8,
     seed: Annotated[int, option("N", "The same seed gives the same chains.", min=0)] = 0,
-    folder: Annotated[
-        Path | None,
-        option(
-            "FOLDER", "Folder for the records and the report. The same command resumes.", "--output"
-        ),
-    ] = None,
+    folder: Annotated[Path | None, output_option("records")] = None,
     as_json: Annotated[bool, option(None, "Print the report as JSON.", "--json")] = False,
 ) -> None:
     """Measure a pair on problems with known answers: sampling, votes, search, verifier.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
-from flashedge.cli.solve.strategy_flags import complete_strategy, parse_strategy_flags
+from flashedge.cli.solve.strategy_flags import parse_strategy_flags
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.types import POLICY_NAMES
-from scripts.lab.cli import file_digest, option, write_report
+from scripts.lab.cli import file_digest, option, output_option, strategy_option, write_report
 from scripts.lab.cli.simulate import GPU, PAIR
 
 if TYPE_CHECKING:
@@ -91,10 +91,8 @@ def load(
     ] = None,
     strategy: Annotated[
         str,
-        _programs(
-            "NAME[-N]",
-            "How searches search; beam-16 also sets --n.",
-            autocompletion=complete_strategy,
+        strategy_option(
+            "NAME[-N]", "How searches search; beam-16 also sets --n.", rich_help_panel="Programs"
         ),
     ] = "beam",
     n: Annotated[
@@ -146,11 +144,8 @@ def load(
     ] = None,
     folder: Annotated[
         Path | None,
-        _output(
-            "FOLDER",
-            "Folder for the programs and the report. The same command resumes.",
-            "--output",
-            show_default="a folder of the state directory",
+        output_option(
+            "programs", rich_help_panel="Output", show_default="a folder of the state directory"
         ),
     ] = None,
     as_json: Annotated[bool, _output(None, "Print the report as JSON.", "--json")] = False,

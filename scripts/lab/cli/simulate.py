@@ -9,10 +9,9 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.progress import show_bar
-from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.sizes import format_size
-from scripts.lab.cli import option
+from scripts.lab.cli import option, strategy_option
 
 GPU, PAIR = "rtx4090", "math-1.5b+skywork-1.5b"
 COLUMNS = (
@@ -33,10 +32,7 @@ def simulate(
     ] = GPU,
     pair: Annotated[str, option("PAIR", "Pair, as `models ls` names it.")] = PAIR,
     strategy: Annotated[
-        str,
-        option(
-            "NAME[-N]", "Search strategy; beam-64 also sets --n.", autocompletion=complete_strategy
-        ),
+        str, strategy_option("NAME[-N]", "Search strategy; beam-64 also sets --n.")
     ] = "beam",
     n: Annotated[int, option("N", "Paths to complete.", "--n", "-n")] = 16,
     workload: Annotated[

@@ -123,7 +123,21 @@ def print_report(report: Mapping[str, Any]) -> None:
             f" {report['jain_of_clients']:.2f} over clients (1: all fare alike)."
         )
     if report["attainment"] is not None:
-        _print_deadlines(report)
+        slo = report["slo"]
+        base = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in slo["base_s"].items())
+        output.say(
+            f"Deadlines: {base}, times {slo['scale']:g}, times the problem's difficulty. It is"
+            f" known for {slo['known_difficulties']} of"
+            f" {format_count(slo['problems'], 'problem')}; the others count"
+            f" {slo['factor_if_unknown']:g}."
+        )
+        output.say(f"{report['goodput_per_s'] or 0:.2f} programs a second met their deadline.")
+        if report["least_scale"] is None:
+            output.say("No SLO scale lets 90 % of the programs meet their deadline.")
+        else:
+            output.say(
+                f"90 % would meet it at an SLO scale of {report['least_scale']:.2f} or more."
+            )
     if report["late_s"] > 0.1:
         output.warn(
             f"This machine sent programs up to {report['late_s']:.1f} s late. Latencies count from"
@@ -134,21 +148,6 @@ def print_report(report: Mapping[str, Any]) -> None:
             f"The load was interrupted and resumed {report['parts'] - 1} times. The daemon was idle"
             " at the start of each part."
         )
-
-
-def _print_deadlines(report: Mapping[str, Any]) -> None:
-    slo = report["slo"]
-    base = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in slo["base_s"].items())
-    output.say(
-        f"Deadlines: {base}, times {slo['scale']:g}, times the problem's difficulty. It is known"
-        f" for {slo['known_difficulties']} of {format_count(slo['problems'], 'problem')}; the"
-        f" others count {slo['factor_if_unknown']:g}."
-    )
-    output.say(f"{report['goodput_per_s'] or 0:.2f} programs a second met their deadline.")
-    if report["least_scale"] is None:
-        output.say("No SLO scale lets 90 % of the programs meet their deadline.")
-    else:
-        output.say(f"90 % would meet it at an SLO scale of {report['least_scale']:.2f} or more.")
 
 
 def _format_row(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -214,10 +214,11 @@ def build_virtual_load(bench: Bench, config: Config, *, seed: int = 0) -> Virtua
         CHATS.draw_prompt_tokens(CHAT_ROWS, draw), bench.setup.limits[0] - CHATS.max_tokens - 1
     )
     chat_rows = range(len(rows), len(rows) + CHAT_ROWS)
-    rows += [
-        _build_chat_row(float(mu), float(sigma), int(tokens))
-        for mu, sigma, tokens in zip(chat_mu, chat_sigma, prompt_tokens, strict=True)
-    ]
+    shares = (np.arange(CHAT_QUANTILES) + 0.5) / CHAT_QUANTILES
+    for chat, tokens in zip(map(LogT, chat_mu, chat_sigma), prompt_tokens, strict=True):
+        lengths = np.clip(np.ceil(chat.inverse_survival(1 - shares)), 3, CHATS.max_tokens)
+        steps = tuple((int(length),) for length in lengths)  # one step an answer
+        rows.append(TraceRow(prompt_tokens=int(tokens), step_tokens=steps))
     forecasts: dict[int, LengthDistribution] = {}
     for numbers, mu, sigma in (
         (search_rows, np.array([f.mu for f in fitted]), np.array([f.sigma for f in fitted])),
@@ -250,12 +251,3 @@ def measure_load_dispersion(load: VirtualLoad) -> dict[str, Dispersion]:
         )
         for kind, rows in kinds.items()
     }
-
-
-def _build_chat_row(mu: float, sigma: float, prompt_tokens: int) -> TraceRow:
-    """Answers of one step each, with the even quantiles of a log-t distribution as lengths."""
-    shares = (np.arange(CHAT_QUANTILES) + 0.5) / CHAT_QUANTILES
-    lengths = np.clip(np.ceil(LogT(mu, sigma).inverse_survival(1 - shares)), 3, CHATS.max_tokens)
-    return TraceRow(
-        prompt_tokens=prompt_tokens, step_tokens=tuple((int(tokens),) for tokens in lengths)
-    )
