@@ -135,11 +135,8 @@ class Features:
         return {name: on for name, on in found.items() if on is not FEATURES[name].default}
 
     def __str__(self) -> str:
-        return _write(self.list_changes())
-
-
-def _write(switches: Mapping[str, bool]) -> str:
-    return ",".join(f"{name}={'on' if on else 'off'}" for name, on in switches.items())
+        changes = self.list_changes().items()
+        return ",".join(f"{name}={'on' if on else 'off'}" for name, on in changes)
 
 
 FEATURES: Mapping[str, dataclasses.Field[Any]] = {f.name: f for f in dataclasses.fields(Features)}
@@ -184,10 +181,6 @@ class Optimizations:
             switches["early_scores"] = separate_processors
         switches["early_scores"] &= not switches["lookahead"]
         return cls(**switches)
-
-    def to_setting(self) -> str:
-        """The value of the setting `features` that sets these switches."""
-        return _write({name: getattr(self, name) for name in SWITCHES if name in FEATURES})
 
 
 SWITCHES = tuple(field.name for field in dataclasses.fields(Optimizations))

@@ -93,7 +93,8 @@ def fit(samples: Sequence[Sample]) -> Fit:
             axis=1,
         )
         terms = _solve_robust(columns, seconds)
-        loss = float(_huber_loss(_predict(terms, sequences, flops, moved) / seconds - 1).sum())
+        size = np.abs(_predict(terms, sequences, flops, moved) / seconds - 1)
+        loss = float(np.where(size < KNEE, size**2 / 2, KNEE * (size - KNEE / 2)).sum())
         key = round(loss, 12), int(np.count_nonzero(terms))  # no bound that explains nothing more
         if key < best_key:
             best_key, best = key, terms
@@ -114,12 +115,6 @@ def _predict(terms: Array, sequences: Array, flops: Array, moved: Array) -> Arra
     bound: Array = np.maximum(flops * terms[2], moved * terms[3])
     predicted: Array = terms[0] + sequences * terms[1] + bound
     return predicted
-
-
-def _huber_loss(errors: Array) -> Array:
-    size = np.abs(errors)
-    loss: Array = np.where(size < KNEE, size**2 / 2, KNEE * (size - KNEE / 2))
-    return loss
 
 
 def _solve_robust(columns: Array, seconds: Array) -> Array:

@@ -169,9 +169,6 @@ def calibrate(
         )
 
 
-# ---------------------------------------------------------------- options
-
-
 def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
     """The strategy's name and n. Raises NotFound, RequestError."""
     from flashedge.runtime.request.strategies import find_defaults
@@ -206,9 +203,6 @@ def _check_enough(count: int, max_loss: float) -> None:
         hint=more,
         param="problems",
     )
-
-
-# ---------------------------------------------------------------- runs
 
 
 def _collect_runs(
@@ -363,9 +357,6 @@ async def _solve(
         except asyncio.CancelledError:
             await attempts.cancel_open()
             raise
-
-
-# ---------------------------------------------------------------- output
 
 
 def print_choice(

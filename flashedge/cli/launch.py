@@ -37,8 +37,6 @@ The exit code is the agent's.
 VERSION_TIMEOUT_S = 30.0
 """How long an agent may take to tell its version: those on Node start in seconds."""
 _VERSION = re.compile(r"(\d+)\.(\d+)[\w.-]*")
-
-
 NO_KEY = "none"
 """The key of agents that insist on one, for a daemon without."""
 
@@ -99,14 +97,6 @@ def find_agent(name: str) -> Agent:
         hint=f"did you mean {close!r}? {known}" if close else known,
         param="agent",
     )
-
-
-def complete_agent(incomplete: str) -> list[str]:
-    """For the shell: the agents that begin with `incomplete`."""
-    return [name for name in AGENTS if name.startswith(incomplete)]
-
-
-# ---------------------------------------------------------------- one agent after the other
 
 
 def _point_claude(endpoint: Endpoint) -> Pointers:
@@ -238,12 +228,14 @@ AGENTS: Mapping[str, Agent] = {
 }
 
 
-# ---------------------------------------------------------------- the command
-
-
 def launch(
     agent: Annotated[
-        str, Argument(metavar="AGENT", help=f"{', '.join(AGENTS)}.", autocompletion=complete_agent)
+        str,
+        Argument(
+            metavar="AGENT",
+            help=f"{', '.join(AGENTS)}.",
+            autocompletion=lambda incomplete: [a for a in AGENTS if a.startswith(incomplete)],
+        ),
     ],
     arguments: Annotated[
         list[str] | None, Argument(metavar="ARGUMENTS", help="The agent's own, behind `--`.")
@@ -329,9 +321,6 @@ def launch(
             hint=f"install it again: {chosen.install_command}",
             param="agent",
         ) from error
-
-
-# ---------------------------------------------------------------- checks
 
 
 def _find_program(agent: Agent) -> str:

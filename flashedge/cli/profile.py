@@ -237,9 +237,6 @@ def _show_bar(terminal: TextIO) -> Iterator[Progress]:
         yield lambda share, what: progress.update(task, completed=share, description=what)
 
 
-# ---------------------------------------------------------------- output
-
-
 def _print(found: Profile) -> None:
     from flashedge.plots import draw_text_plot
 

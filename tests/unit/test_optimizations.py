@@ -17,6 +17,7 @@ from flashedge.config import Config, load_config
 from flashedge.optimizations import FEATURES, SWITCHES, Features, Optimizations
 from flashedge.runtime.drive.engines import build_engines
 from scripts.lab.benchmark.ladder import Rung
+from scripts.lab.benchmark.live import write_features
 from scripts.lab.benchmark.simulate import Bench, Question, build_bench
 from scripts.lab.benchmark.virtual_run import VirtualRun
 from tests.support.runtime_rig import BEAM
@@ -73,7 +74,7 @@ def test_early_scores_are_on_where_they_pay_unless_lookahead_needs_whole_levels(
 @pytest.mark.parametrize("switch", SWITCHES)
 def test_the_setting_of_some_switches_sets_them_again(tmp_path: Path, switch: str) -> None:
     only = Optimizations.only(switch)
-    config = config_of(tmp_path, features=only.to_setting())
+    config = config_of(tmp_path, features=write_features(only))
     again = Optimizations.from_features(config.features, separate_processors=True)
     assert again == replace(only, suffix_scoring=True)
 

@@ -24,6 +24,7 @@ from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
 from flashedge.errors import ConfigError
 from flashedge.files.problems import FileProblem
+from flashedge.optimizations import FEATURES, Optimizations
 from flashedge.sizes import parse_size
 from scripts.lab.benchmark.ladder import SUFFIX, Rung, compute_goodput
 from scripts.lab.runs import find_result
@@ -282,7 +283,7 @@ def run_plan(
     for (number, kv, name), keys in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
         rung = rungs[name]
         say(f"round {number + 1}, KV {kv}: a daemon for {name}")
-        settings: dict[str, object] = {"features": rung.optimizations.to_setting()}
+        settings: dict[str, object] = {"features": write_features(rung.optimizations)}
         if (kv_bytes := plan.kv[kv]) is not None:
             settings["kv_bytes"] = kv_bytes // 2
         with _daemon(config, settings, command) as client:
@@ -291,6 +292,12 @@ def run_plan(
             for key in keys:
                 body = _body(plan, rung, problems[key.problem], key.n)
                 done(time_run(client, body, key))
+
+
+def write_features(switches: Optimizations) -> str:
+    """The value of the setting `features` that sets these switches."""
+    features = {name: on for name, on in asdict(switches).items() if name in FEATURES}
+    return ",".join(f"{name}={'on' if on else 'off'}" for name, on in features.items())
 
 
 def _body(plan: BenchPlan, rung: Rung, problem: FileProblem, n: int) -> dict[str, Any]:
