@@ -275,9 +275,6 @@ def _processor() -> str:
     return next(named, "") or platform.processor() or platform.machine()
 
 
-# ---------------------------------------------------------------- data sheets
-
-
 LOW = 0.7
 """A measured share of the data sheet's figure below this is suspicious."""
 

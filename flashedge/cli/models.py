@@ -255,9 +255,6 @@ def _describe_memory(pair: Pair, config: Config) -> str:
     return f"{parts}; an idle card of {card.name} leaves {format_size(need.kv_bytes(card))} for KV"
 
 
-# ---------------------------------------------------------------- files
-
-
 def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     """Download from the Hugging Face hub.
 

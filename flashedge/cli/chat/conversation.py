@@ -165,8 +165,6 @@ class Conversation:
         self._saved = None
         output.note("a new conversation")
 
-    # ------------------------------------------------------------ inner
-
     def _greet(self) -> None:
         output.note(f"pair {self._pair}; /help lists the commands")
         if self._saved is None or not self._saved.turns:
@@ -289,9 +287,6 @@ def _parse_search(text: str) -> dict[str, Any]:
     return {"strategy": strategy} | ({"n": n} if n is not None else {})
 
 
-# ---------------------------------------------------------------- how turns look
-
-
 @contextlib.contextmanager
 def show_turn(number: int, prompt: str, message: str, *, is_typed: bool) -> Iterator[None]:
     """Set what the block prints apart from other turns.
@@ -399,8 +394,6 @@ class _GrowingReply:
         for line in lines[-max(console.height - 2, 1) :]:
             yield from (*line, Segment.line())
 
-
-# ---------------------------------------------------------------- what is typed
 
 CONTINUATION = "… "
 FENCE = '"""'

@@ -154,9 +154,6 @@ def _check_vllm() -> str:
     return detail
 
 
-# ---------------------------------------------------------------- cards
-
-
 def check_cards(nvml: Any = None) -> Iterator[Check]:
     """The cards, and of those that answer what slows them or may fail on them.
 
@@ -252,9 +249,6 @@ def _check_compiler() -> str:
 def _refuse(need: UnmetNeed | None) -> None:
     if need is not None:
         raise ConfigError(need.what, hint="; ".join(need.hints))
-
-
-# ---------------------------------------------------------------- what the daemon needs
 
 
 def _check_memory() -> Found:
