@@ -18,7 +18,6 @@ _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
 _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 
 _QUOTA, _SPECULATION = "inside/kv/quota.py", "inside/speculation.py"
-_BOUNDARIES = "inside/boundaries.py"
 _EDGE = "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
@@ -75,7 +74,7 @@ SCHEDULER = (
          _OURS,
          "Drafts move between the batch, the queues, and a state in neither."),
     _use(_SCHEDULER, "vllm_config cache_config kv_cache_manager max_model_len max_num_active_reqs",
-         _ACCESSED, f"{_SPECULATION} {_QUOTA} {_BOUNDARIES} {_WINDOWS} {_EDGE}",
+         _ACCESSED, f"{_SPECULATION} {_QUOTA} {_WINDOWS} {_EDGE}",
          "The limits within which drafts and the quota are planned."),
     _use("v1.core.sched.interface:PauseState", "PAUSED_ALL UNPAUSED", _ACCESSED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
@@ -87,7 +86,7 @@ SCHEDULER = (
          "What `schedule` returns."),
     _use("v1.core.sched.output:SchedulerOutput", "num_scheduled_tokens", _ACCESSED,
          f"{_SPECULATION} {_EDGE}", "Names the requests of an engine step."),
-    _use("v1.outputs", "ModelRunnerOutput", _NAMED, f"{_EDGE} {_BOUNDARIES} {_PASSES}",
+    _use("v1.outputs", "ModelRunnerOutput", _NAMED, f"{_EDGE} {_PASSES}",
          "A parameter of `update_from_output`."),
     _use(_MANAGER, "allocate_slots", _REPLACED, f"{_EDGE} {_WINDOWS}",
          "Of our scheduler's own manager: requests that do not run give up their KV first, and a"
@@ -114,10 +113,10 @@ REQUESTS = (
          " num_prompt_tokens output_token_ids num_output_tokens all_token_ids num_tokens"
          " num_computed_tokens status stop_reason max_tokens num_in_flight_tokens"
          " num_output_placeholders num_stale_output_tokens drop_stale_output",
-         _ACCESSED, f"{_OURS} {_BOUNDARIES}",
+         _ACCESSED, f"{_OURS} {_EDGE}",
          "A request serves several steps: its limit, status and priority change as it lives."),
     _use("v1.request:RequestStatus", "RUNNING PREEMPTED FINISHED_STOPPED FINISHED_ABORTED",
-         _ACCESSED, f"{_SPECULATION} {_BOUNDARIES} {_EDGE}",
+         _ACCESSED, f"{_SPECULATION} {_EDGE}",
          "A paused draft is PREEMPTED. A step that ended at its boundary has stopped."),
     _use("v1.request:RequestStatus", "is_finished", _WORKINGS, _SPECULATION,
          "PREEMPTED is not a finished status."),
@@ -139,14 +138,14 @@ REQUESTS = (
          "A draft's tokens are reported under the name of the step that adopts it."),
     _use("v1.engine:FinishReason", "STOP LENGTH", _ACCESSED, _SPECULATION,
          "Why an adopted draft's step ended."),
-    _use("v1.outputs:ModelRunnerOutput", "logprobs req_id_to_index", _ACCESSED, _BOUNDARIES,
+    _use("v1.outputs:ModelRunnerOutput", "logprobs req_id_to_index", _ACCESSED, _EDGE,
          "The entropy of a new token's distribution decides whether its step has ended."),
-    _use("v1.outputs:LogprobsLists", "slice_request", _CALLED, _BOUNDARIES,
+    _use("v1.outputs:LogprobsLists", "slice_request", _CALLED, _EDGE,
          "A request's rows."),
     _use("v1.sample.sampler:Sampler", "gather_logprobs", _WORKINGS, "inside/outputs.py",
          "After the token's own log-probability come those of the likeliest, in order."),
     _use("v1.outputs:LogprobsLists", "logprobs", _ACCESSED,
-         f"{_SPECULATION} {_BOUNDARIES} inside/outputs.py",
+         f"{_SPECULATION} {_EDGE} inside/outputs.py",
          "The token's own log-probability is the first of its row."),
     _use("v1.metrics.stats:PrefillStats", "set", _CALLED, _SPECULATION,
          "A step that adopts a draft reports the draft's KV as cached."),

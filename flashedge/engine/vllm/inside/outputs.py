@@ -50,10 +50,14 @@ def join_outputs(self: RequestOutput, next_output: RequestOutput, aggregate: boo
     yet, but keeps the dictionary of the later one alone."""
     earlier = self.kv_transfer_params or {}
     _add(self, next_output, aggregate)
-    if aggregate and (ours := [key for key in LISTS if earlier.get(key)]):
-        later = self.kv_transfer_params or {}
-        joined = {key: [*earlier[key], *later.get(key, ())] for key in ours}
-        self.kv_transfer_params = {**later, **joined}
+    if aggregate:
+        self.kv_transfer_params = _join(earlier, self.kv_transfer_params or {}) or None
+
+
+def _join(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
+    """The later extras, with all numbers of both."""
+    joined = {key: [*earlier[key], *later.get(key, ())] for key in LISTS if earlier.get(key)}
+    return {**later, **joined}
 
 
 class JoinedTokens:
@@ -130,8 +134,4 @@ def extend(earlier: EngineCoreOutput, later: EngineCoreOutput) -> None:
     """Add the tokens of a later output, and what it carries of them, to an earlier one."""
     extras, more = earlier.kv_transfer_params or {}, later.kv_transfer_params or {}
     earlier.new_token_ids += later.new_token_ids
-    for key, value in more.items():
-        if key in LISTS and key in extras:
-            extras[key] += value
-        else:
-            extras[key] = value
+    earlier.kv_transfer_params = {**extras, **_join(extras, more)}

@@ -159,7 +159,7 @@ def test_every_patch_is_in_the_table() -> None:
 def test_what_our_schedulers_use_of_vllms_is_in_the_table(installed: VllmSource) -> None:
     """Methods that ours overrides, attributes of `self` and `super()` that are vLLM's, and what our
     features read of a scheduler."""
-    files = ["scheduler.py", "speculation.py", "boundaries.py", "kv/quota.py"]
+    files = ["scheduler.py", "speculation.py", "kv/quota.py"]
     files += [f"determinism/{name}.py" for name in ("passes", "windows")]
     used = set()
     for file in files:
