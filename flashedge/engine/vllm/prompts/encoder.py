@@ -74,7 +74,9 @@ class PromptEncoder:
         begins: whether the tokenizer puts its BOS and EOS around the text.
         """
         if self._private is not None:
-            return tuple(self._private.encode(text, add_special_tokens=begins).ids)
+            # `encode` would hold Python's lock, and stop the daemon while it encodes a long text.
+            [found] = self._private.encode_batch([text], add_special_tokens=begins)
+            return tuple(found.ids)
         ids: list[int] = []
         for piece, is_token in self.spelling.split(text):
             if is_token:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import threading
+import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -217,6 +219,17 @@ def test_the_private_spelling_is_drawn_anew() -> None:
     spelled = one.spelling.spell("<extra_0>")
     assert one.encode(spelled) == (3,)
     assert 3 not in other.encode(spelled)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded() -> None:
+    """Else a text of a megabyte would stop the daemon for seconds."""
+    prompts, turns = build(load("prm")), 0
+    encoding = threading.Thread(target=prompts.encode, args=("The answer is 12 + 7. " * 12_000,))
+    encoding.start()
+    while encoding.is_alive():
+        time.sleep(0.001)
+        turns += 1
+    assert turns > 20
 
 
 # ---------------------------------------------------------------- templates that can't be told
