@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -56,9 +55,7 @@ def compute_entropies(generator: VllmGenerator, ids: TokenIds, start: int) -> li
 
 
 async def read(generator: VllmGenerator, rule: EntropyRule) -> tuple[TokenIds, list[Chunk]]:
-    request = replace(
-        ask(generator, HARD[0], seed=3, max_tokens=96, temperature=1.0), entropy_rule=rule
-    )
+    request = ask(generator, HARD[0], seed=3, max_tokens=96, temperature=1.0, entropy_rule=rule)
     async with aclosing(generator.extend(request)) as stream:
         return request.token_ids, [chunk async for chunk in stream]
 

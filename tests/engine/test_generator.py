@@ -81,8 +81,7 @@ async def test_packed_log_probabilities_are_vllms_own(
     generator: VllmGenerator, problem: Problem, pause_s: float, each_token: bool
 ) -> None:
     """Also where tokens are joined, by vLLM in the daemon or by us in the engine."""
-    asked = ask(generator, problem, seed=3, max_tokens=24)
-    request = replace(asked, to_boundary=False, each_token=each_token)
+    request = ask(generator, problem, seed=3, max_tokens=24, each_token=each_token)
     params = build_params(request, generator.codec, generator.max_model_len)
     ids, packed, none, count = await collect(generator, request, params, pause_s)
     args = {k: v for k, v in params.extra_args[ARGS_KEY].items() if k != LOGPROBS}
@@ -131,13 +130,8 @@ async def test_a_thinking_model_agrees_with_transformers(model: VllmGenerator) -
 async def test_steps_end_by_every_rule_where_the_stock_twin_ends_them(model: VllmGenerator) -> None:
     stock, finishes = StockGenerator(model), {}
     for rule in STEP_RULES:
-        requests = [
-            replace(
-                ask(model, PROBLEM, seed=seed, max_tokens=48, temperature=1.0, to_boundary=True),
-                step_rule=rule,
-            )
-            for seed in range(16)
-        ]
+        common: dict[str, Any] = {"max_tokens": 48, "temperature": 1.0, "step_rule": rule}
+        requests = [ask(model, PROBLEM, seed=s, to_boundary=True, **common) for s in range(16)]
         ours, theirs = await generate_all(model, requests), await generate_all(stock, requests)
         assert [(o.token_ids, o.finish) for o in ours] == [(o.token_ids, o.finish) for o in theirs]
         whole = await generate_all(model, [replace(r, to_boundary=False) for r in requests])

@@ -16,8 +16,8 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
-from flashedge.types import Problem, Sampling
-from tests.support.engine_rig import kept_budgets
+from flashedge.types import Problem
+from tests.support.engine_rig import ask, kept_budgets
 from tests.support.runtime_rig import drive
 
 MANY = 24
@@ -37,14 +37,7 @@ def make_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequ
     """Of three programs. Those of "first" hold the memory until those of "a" and "b" wait."""
     ids = generator.codec.encode_chat(problem.messages)
     return [
-        ExtendRequest(
-            token_ids=(*ids, *ids),
-            seed=seed,
-            sampling=Sampling(temperature=0.8),
-            max_tokens=64,
-            to_boundary=False,
-            program=program,
-        )
+        ask(generator, problem, seed=seed, after=ids, max_tokens=64, program=program)
         for program in ("first", "a", "b")
         for seed in range(MANY)
     ]

@@ -93,14 +93,16 @@ def ask(
     max_tokens: int = SHORT,
     to_boundary: bool = False,
     temperature: float = 0.8,
+    **fields: Any,
 ) -> ExtendRequest:
-    """A request for the problem's path `after`."""
+    """A request for the problem's path `after`. fields: further ones of the request."""
     return ExtendRequest(
         token_ids=(*generator.codec.encode_chat(problem.messages), *after),
         seed=seed,
         sampling=Sampling(temperature=temperature),
         max_tokens=max_tokens,
         to_boundary=to_boundary,
+        **fields,
     )
 
 
@@ -219,11 +221,12 @@ def some_steps(block_tokens: int, name: str = "She", times: int = 1) -> tuple[st
 
 
 async def score_by_steps(
-    verifier: Verifier, problem: Problem, steps: tuple[str, ...]
+    verifier: Verifier, problem: Problem, steps: tuple[str, ...], *, deterministic: bool = False
 ) -> list[StepScores]:
     """Score one path as a search does, step by step."""
+    path = ScoreRequest(problem=problem, steps=steps, deterministic=deterministic)
     return [
-        await verifier.score(ScoreRequest(problem=problem, steps=steps[: i + 1], num_scored=i))
+        await verifier.score(replace(path, steps=steps[: i + 1], num_scored=i))
         for i in range(len(steps))
     ]
 
