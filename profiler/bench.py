@@ -78,12 +78,8 @@ def bench(torch: Any, kind: str, limit_s: float, on_progress: Progress) -> dict[
             for pinned in (True, False)
         ]
     share_s = limit_s / (len(work) + 1)
-    figures: dict[str, Any] = {
-        "gemm": [],
-        "copies": [],
-        "transfers": [],
-        **_measure_launch(torch, kind),
-    }
+    figures: dict[str, Any] = {"gemm": [], "copies": [], "transfers": []}
+    figures |= _measure_launch(torch, kind)
     measures: dict[str, Callable[..., dict[str, Any]]]
     measures = {"gemm": _measure_gemm, "copies": _measure_copy, "transfers": _measure_transfer}
     for done, (what, section, arguments) in enumerate(work):

@@ -211,9 +211,8 @@ def _format_value(setting: Setting, value: Any) -> str:
 
 
 def _name_source(found: SettingValue) -> str:
-    return {"the defaults": "default", "the environment": "environment"}.get(
-        found.source, found.source
-    )
+    names = {"the defaults": "default", "the environment": "environment"}
+    return names.get(found.source, found.source)
 
 
 def _describe(setting: Setting, found: SettingValue) -> dict[str, Any]:

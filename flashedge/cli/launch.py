@@ -91,12 +91,8 @@ def find_agent(name: str) -> Agent:
     if name in AGENTS:
         return AGENTS[name]
     close = find_nearest(name, AGENTS)
-    known = f"known: {', '.join(AGENTS)}"
-    raise NotFound(
-        f"there is no agent {name!r}",
-        hint=f"did you mean {close!r}? {known}" if close else known,
-        param="agent",
-    )
+    hint = (f"did you mean {close!r}? " if close else "") + f"known: {', '.join(AGENTS)}"
+    raise NotFound(f"there is no agent {name!r}", hint=hint, param="agent")
 
 
 def _point_claude(endpoint: Endpoint) -> Pointers:
@@ -285,7 +281,13 @@ def launch(
         path, record = chosen.program, daemon_control.find(config)
         url = build_url(config.host, config.port) if record is None else record.url
     else:
-        path = _find_program(chosen)
+        path = shutil.which(chosen.program) or ""
+        if not path:
+            raise ConfigError(
+                f"{chosen.title} is not installed: there is no `{chosen.program}` on PATH",
+                hint=f"install it: {chosen.install_command}",
+                param="agent",
+            )
         _check_version(chosen, path)
         with connect_ready(config) as client:
             _check_served(client, pair, strategy)
@@ -321,17 +323,6 @@ def launch(
             hint=f"install it again: {chosen.install_command}",
             param="agent",
         ) from error
-
-
-def _find_program(agent: Agent) -> str:
-    path = shutil.which(agent.program)
-    if path is None:
-        raise ConfigError(
-            f"{agent.title} is not installed: there is no `{agent.program}` on PATH",
-            hint=f"install it: {agent.install_command}",
-            param="agent",
-        )
-    return path
 
 
 def _check_version(agent: Agent, path: str) -> None:

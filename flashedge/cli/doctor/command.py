@@ -22,7 +22,6 @@ from flashedge.engine.card_needs import (
     DRIVER_HINTS,
     MIN_DRIVERS,
     DriverReport,
-    UnmetNeed,
     check_card,
     check_compiler,
     describe_cards,
@@ -235,20 +234,17 @@ def _check_driver(found: DriverReport | str | None) -> str:
     cuda = max(MIN_DRIVERS)
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         cuda = int(importlib.metadata.version("nvidia-cuda-runtime").partition(".")[0])
-    _refuse(next(check_card(found, cuda), None))
+    for need in check_card(found, cuda):
+        raise ConfigError(need.what, hint="; ".join(need.hints))
     assert isinstance(found, DriverReport), "check_card finds fault with a text"
     needed = f"CUDA {cuda} needs driver {MIN_DRIVERS[cuda]} or later"
     return "; ".join([*describe_cards(found), needed])
 
 
 def _check_compiler() -> str:
-    _refuse(check_compiler())
-    return f"{find_compiler()}, with the headers of Python"
-
-
-def _refuse(need: UnmetNeed | None) -> None:
-    if need is not None:
+    if need := check_compiler():
         raise ConfigError(need.what, hint="; ".join(need.hints))
+    return f"{find_compiler()}, with the headers of Python"
 
 
 def _check_memory() -> Found:
