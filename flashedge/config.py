@@ -5,8 +5,6 @@ The file is `config.toml` in the configuration folder. Its keys are the names of
 FLASHEDGE_HOME puts the state, cache and configuration folders under one folder.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import ipaddress

@@ -1,7 +1,5 @@
 """What one field of `Config` is: its name, its type, its limits, and what users read about it."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

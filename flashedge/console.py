@@ -1,7 +1,5 @@
 """A rich console on which no text acts, and the same for rich's texts on the dashboard."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

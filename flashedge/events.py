@@ -1,7 +1,5 @@
 """What happens in a run, as numbered events: all that dashboard, SSE stream and run store read."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types

@@ -5,8 +5,6 @@ characters in them: they rename its window, fill its clipboard, or move what it 
 as one visible character instead, so that a text keeps its length.
 """
 
-from __future__ import annotations
-
 import codecs
 import html
 import json

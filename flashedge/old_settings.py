@@ -1,7 +1,5 @@
 """The names that settings had before they were grouped: to be removed with the next version."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Container, Mapping
 from pathlib import Path

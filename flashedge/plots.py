@@ -3,8 +3,6 @@
 The libraries are imported when a plot is drawn, so that no other command waits for them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

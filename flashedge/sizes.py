@@ -1,7 +1,5 @@
 """Sizes in bytes as users write and read them: "512MiB", "64 KiB", "1_048_576"."""
 
-from __future__ import annotations
-
 import re
 
 _UNITS = {"": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}

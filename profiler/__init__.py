@@ -11,8 +11,6 @@ caller provides a probe for each model (`measure.ModelProbe`).
     profile.py     the JSON files: the profile, what engines took besides KV
 """
 
-from __future__ import annotations
-
 
 class ProfileError(Exception):
     """A measurement failed or could not be stored. `hint` says what to do, if known."""

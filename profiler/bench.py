@@ -7,8 +7,6 @@ keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bf
 {"figures": {...}} as the last one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

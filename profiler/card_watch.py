@@ -4,8 +4,6 @@ NVML keeps Xid errors for a program only from when it asks for them, so a `CardW
 open.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

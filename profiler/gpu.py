@@ -8,8 +8,6 @@ card that is divided by MIG, CUDA takes the first part unless an id names one.
 Ref: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

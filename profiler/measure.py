@@ -1,7 +1,5 @@
 """Measure a complete profile: first the device, then each model with its fit."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import defaultdict

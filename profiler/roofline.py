@@ -6,8 +6,6 @@ Ref: arXiv 2509.00195 §4.3 (Eq. 1 has the two bounds). We add the overhead and 
 sequence, which are most of a step on small models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 python -m scripts.architecture_page
 """
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

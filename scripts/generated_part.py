@@ -1,7 +1,5 @@
 """Puts what a script makes into a page, between `<!-- NAME: … -->` and `<!-- end of NAME -->`."""
 
-from __future__ import annotations
-
 
 def replace_part(page: str, name: str, part: str) -> str:
     """The page with `part` between the two marks. Raises ValueError when a mark is missing."""

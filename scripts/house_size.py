@@ -5,8 +5,6 @@
 Each row has its aim; the exit code is 1 when one is missed. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

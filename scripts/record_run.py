@@ -3,8 +3,6 @@
 python -m scripts.record_run tests/data/recorded_mcts.json --strategy mcts -n 12 --problem "…"
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -10,8 +10,6 @@ node had generated depends on time and does not count. Results of the real engin
 of CPU, which the file names. The last line is JSON; the exit code is 1 when a hash differs.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -4,8 +4,6 @@ They are the snapshots of the tests (tests/tui/__snapshots__) as PNG. That needs
 misplaces long texts, so each character is placed by itself.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

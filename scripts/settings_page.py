@@ -3,8 +3,6 @@
 python -m scripts.settings_page
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from flashedge.config import list_settings

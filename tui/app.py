@@ -3,8 +3,6 @@
 Events are folded and drawn together, at most FRAMES_PER_S times a second.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

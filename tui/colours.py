@@ -1,7 +1,5 @@
 """The dashboard's themes and its colours of scores, which always stand with a number or a bar."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the machine does: the NVIDIA cards of the engines, else processor and memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A run's tree as a file: JSON to compute with, SVG to look at."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows of the run list and the daemon's status, parsed from the client's JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -24,8 +24,6 @@ they begin as such, tool calls also where reasoning stands before them; the othe
 or as they are where they have none.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from fractions import Fraction

@@ -6,8 +6,6 @@ less certain, so it counts only in a run none of whose paths has a box. A box th
 is no answer: its number may go on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

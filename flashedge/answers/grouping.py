@@ -1,7 +1,5 @@
 """Groups the answers of a search's paths, in a thread where there is much to read."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar

@@ -4,8 +4,6 @@ Open-ended answers that differ only in a figure ("3 days", "four days") are alik
 meaning, so their numbers are compared by value as well.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Turns a pairwise test of equality into groups of answers, and compares texts by their wording."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -6,8 +6,6 @@ becomes its letter. No operator is ever dropped but a plus sign with nothing bef
 ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is idempotent.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 import unicodedata

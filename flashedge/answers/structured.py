@@ -1,7 +1,5 @@
 """Finds the tool calls of answers, and writes JSON with sorted keys and no whitespace."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The FastAPI application over a Service."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping

@@ -1,7 +1,5 @@
 """Parse request bodies: JSON without NaN, then the schema. Errors name the field that is wrong."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

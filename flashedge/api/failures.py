@@ -1,7 +1,5 @@
 """Errors in the form of the OpenAI API: `{"error": {message, type, param, code}}`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ A daemon on a loopback address needs no key by default. The checks of Host (agai
 and Origin (against cross-site requests) protect it from web pages in the user's browser.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

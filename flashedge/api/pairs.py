@@ -1,7 +1,5 @@
 """The pairs that a request may name, and the routes that list them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Searches: /v1/solve and /v1/runs."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator

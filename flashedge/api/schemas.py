@@ -3,8 +3,6 @@
 `Request` checks the ranges, so that API and command line give the same messages.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator

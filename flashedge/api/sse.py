@@ -1,7 +1,5 @@
 """Server-sent events, and clients that disconnect."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

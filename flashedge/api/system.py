@@ -1,7 +1,5 @@
 """The state of the daemon: /health, /metrics and /v1/status."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import os

@@ -1,8 +1,6 @@
 """Run one problem on the daemon: adopt an existing run of it or start one, and await its end. The
 batch names its runs (key, problem, attempt), so that it finds them again after a crash."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress

@@ -5,8 +5,6 @@ what is left over to the problems that ran out, the least certain first, and con
 Ref: arXiv 2412.20993 App. B.2, D.2 (allocation by certainty across programs).
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence

@@ -1,7 +1,5 @@
 """The checkpoints of a run and their measures of certainty, of answers and of probes."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect_left

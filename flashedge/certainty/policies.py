@@ -6,8 +6,6 @@ Ref: arXiv 2412.20993 App. B.2, D.2, F.2, G.4. The paper's rules by length and b
 gain over a smaller n (docs/results/certainty.md) and are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

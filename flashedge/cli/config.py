@@ -1,7 +1,5 @@
 """`config show|path|set|unset`: the settings and their sources."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar

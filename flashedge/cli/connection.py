@@ -1,7 +1,5 @@
 """How a command reaches the daemon, starting one if none runs."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 A command is listed by its name and help alone, and imported from the checkout when it is typed.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

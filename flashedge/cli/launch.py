@@ -3,8 +3,6 @@
 An agent is pointed at the daemon by environment variables and options, never by a file.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`flashedge`: the entry point and the list of commands."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """`models ls|show|pull|rm|eval`: the known pairs, and their files on this machine."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import shutil

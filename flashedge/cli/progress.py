@@ -1,7 +1,5 @@
 """A progress bar on stderr, for terminals only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """`ps`: the daemon, its engines, and the programs that run or wait."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """`runs ls|show|replay|verify|export|rm`: the runs that the daemon keeps."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import shlex

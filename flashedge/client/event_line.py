@@ -1,7 +1,5 @@
 """Events in words, one line each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, assert_never

@@ -1,8 +1,6 @@
 """What client and daemon send each other: headers, bodies, server-sent events, errors, and the
 calls that the synchronous and the asynchronous client share."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """Figures that follow from a run's view: scores by level, votes, MCTS statistics, work left.
 Pure."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

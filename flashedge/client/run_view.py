@@ -6,8 +6,6 @@ kept apart (`growing`), so that a stored run, which has no Progress, ends in the
 live one.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections import deque
 from collections.abc import Iterable, Mapping

@@ -12,8 +12,6 @@ node's own column, after the siblings that end there. A chain of any depth takes
     └ ✗ step 3, pruned
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Words that messages of the CLI, the dashboard, exports and the event log share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

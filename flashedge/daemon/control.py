@@ -1,7 +1,5 @@
 """Start, find, await and stop a daemon from another process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

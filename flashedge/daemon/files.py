@@ -5,8 +5,6 @@ process ends, and the engine processes do not inherit it. The record, `daemon.js
 running daemon listens. A killed daemon leaves it behind, so without the lock it means nothing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

@@ -3,8 +3,6 @@
 The checks of `api.guard` come after the headers, so a client without a key could send endless ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """The daemon as a service of systemd, for one user: started at login, restarted when it fails."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -5,8 +5,6 @@ GenerationFailed (this request failed, the engine lives), EngineDead (the proces
 `wait_ready` returns once it is back), and nothing else.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field

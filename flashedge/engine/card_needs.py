@@ -9,8 +9,6 @@ builds the C extension that launches its kernels on the machine itself, against 
 (`triton/runtime/build.py`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

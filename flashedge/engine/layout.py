@@ -5,8 +5,6 @@ spread an engine over several cards. Two engines share all their cards or none: 
 an engine could use only as much of its own cards as of the shared ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans the memory of a pair on this machine: what is free here, and what was measured here."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

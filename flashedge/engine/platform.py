@@ -1,7 +1,5 @@
 """Which vLLM is installed and what follows from that, without importing it."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import os

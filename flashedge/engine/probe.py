@@ -4,8 +4,6 @@ The times include everything a run pays for: the step itself, the request's way 
 the token's way out. Prompts are random, so no KV is reused.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable

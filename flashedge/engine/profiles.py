@@ -1,7 +1,5 @@
 """Finds the profile of a pair, if it was measured on this machine with this software."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from pathlib import Path
 

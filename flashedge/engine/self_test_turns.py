@@ -1,7 +1,5 @@
 """The time that a pair's self-test may take, and when: only while nobody uses its engines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext

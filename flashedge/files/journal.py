@@ -1,7 +1,5 @@
 """A file of finished work, one record per line, so that a second call resumes the first."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

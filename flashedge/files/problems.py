@@ -1,7 +1,5 @@
 """Files of problems: JSON lines with our own field names or those of common data sets."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The shape of a model and the size of its weights, by its files or by models.toml. No torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from math import prod

@@ -1,8 +1,6 @@
 """Checks of a model's folder before an engine loads it, by JSON files and the headers of
 safetensors files only: a few milliseconds, without torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

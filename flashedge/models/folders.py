@@ -1,7 +1,5 @@
 """Where the files of a model are on this machine, and fingerprints of them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ The package ships one; the user's own, in the configuration folder, adds to it a
 of the same name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import typing

@@ -1,7 +1,5 @@
 """The shape of a transformer: the figures that decide what its steps cost."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

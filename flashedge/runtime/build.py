@@ -1,7 +1,5 @@
 """Builds the daemon's service on real vLLM engines."""
 
-from __future__ import annotations
-
 from flashedge.answers.workers.embedding_groups import build_embedding_groups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config

@@ -1,7 +1,5 @@
 """Prometheus metrics in vLLM's style (`flashedge:…`), derived from events and engine views."""
 
-from __future__ import annotations
-
 from collections import Counter as Counts
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping

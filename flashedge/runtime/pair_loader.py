@@ -6,8 +6,6 @@ recently used pair is free. So that no request starves, those that ask for that 
 for their turn as well; all that wait for one pair begin together.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

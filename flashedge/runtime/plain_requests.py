@@ -1,7 +1,5 @@
 """Watches the requests outside any run, for the metrics and the scheduler of programs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

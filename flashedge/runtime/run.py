@@ -1,7 +1,5 @@
 """A run's id, status, event log and result: live until its terminal event, then from the store."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

@@ -1,8 +1,6 @@
 """The state of a run: all that its events have said so far. The scheduler of programs, the metrics
 and boosting ask it, and keep nothing of a run themselves."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from flashedge.events import (

@@ -1,7 +1,5 @@
 """A loaded pair: its engines, their self-test and their KV memory."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

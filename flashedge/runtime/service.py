@@ -1,8 +1,6 @@
 """Everything that the API can do: submit, follow and cancel runs, inspect the engines, reach them
 by vLLM's own protocols."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -5,8 +5,6 @@ once. A solution gets the steps and the score that a search of the pair would gi
 solution that does not fit the verifier's context is refused, while a search would give it 0.
 """
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from dataclasses import dataclass

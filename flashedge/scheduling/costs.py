@@ -7,8 +7,6 @@ Ref: arXiv 2509.00195 §4.3. Eq. 1 uses the same two bounds, one each for prefil
 one batch may hold both.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A path is a sequence of symbols: node ids, token ids or hashes of blocks. Two pa
 as they begin with the same symbols. An order is a permutation of the indices of `paths`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 Paths = Sequence[Sequence[int]]

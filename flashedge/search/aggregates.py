@@ -1,7 +1,5 @@
 """Checks the scores of a path's steps, and turns them into one score of the path."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

@@ -10,8 +10,6 @@ result that is told twice changes nothing. A state is never mutated.
         state, commands = search.tell(state, result)
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The strategies by name, with their options, and the parser of strategy names."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import math

@@ -5,8 +5,6 @@ level is decided only when all of its results have arrived, so the order of arri
 decision. The policy is asked between two levels, about finished paths.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Sequence

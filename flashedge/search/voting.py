@@ -4,8 +4,6 @@ proceed --the policy is due--> CHECK --clustered, continue--> resume
 vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence

@@ -13,8 +13,6 @@ FOLDER is a sentence-transformers folder, here all-MiniLM-L6-v2. Without it the 
 out. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

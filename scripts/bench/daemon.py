@@ -1,7 +1,5 @@
 """A daemon for one measurement, with a temporary home and a free port."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """The linear correlation, for the studies."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

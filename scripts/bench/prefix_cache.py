@@ -11,8 +11,6 @@ Hypothesis: on an engine with unused memory the next turn finds at least 90 % of
 whatever ran between the two; behind a search, also the path that was its answer.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence

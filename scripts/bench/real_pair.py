@@ -1,7 +1,5 @@
 """The bundled pair in vLLM in this process, and whether its answers are right."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 

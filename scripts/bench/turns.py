@@ -1,7 +1,5 @@
 """Ways to do the same work that take turns, so that a machine's changes meet all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 

@@ -5,8 +5,6 @@ these are left out). Each time it draws the same requests alone and beside other
 and with it. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

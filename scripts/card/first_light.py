@@ -16,8 +16,6 @@ FOLDER/trees keeps the searches' results, FOLDER/steps the steps of all engines.
 says why, and the next one goes on. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

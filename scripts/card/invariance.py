@@ -1,7 +1,5 @@
 """What does the self-test of a daemon's engines find? Starts a daemon; the last line is JSON."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

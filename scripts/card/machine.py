@@ -1,7 +1,5 @@
 """What a reader of the report has to know of the machine."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """The parts of the validation of a card: what each asks, its command, and what counts as passed."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

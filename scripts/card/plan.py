@@ -6,8 +6,6 @@
 It needs neither the card nor the models' files. The figures of the engines are estimates.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

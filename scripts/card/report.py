@@ -1,7 +1,5 @@
 """The report of a validation as Markdown, short enough to attach to an issue."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ A part that passed is not run again, so that the same command goes on where it w
 that failed is. After each part report.md and report.json are written anew. Exits 1 if one failed.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Lengths of outputs: their fit, priors over prompts, predictions that err, dispersion."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 

@@ -1,7 +1,5 @@
 """Runs of a daemon, followed to their end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress

@@ -1,7 +1,5 @@
 """Means with bootstrap 95 % intervals over problems, the AUC of scores, rank correlation."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections import defaultdict

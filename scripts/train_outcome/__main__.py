@@ -1,7 +1,5 @@
 """Make and measure the outcome model: `python -m scripts.train_outcome train|measure`."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

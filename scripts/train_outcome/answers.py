@@ -1,7 +1,5 @@
 """Labelled answers: what the bundled generator writes to training problems, right and wrong."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

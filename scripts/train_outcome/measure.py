@@ -1,7 +1,5 @@
 """Best of n whole answers by the outcome model, on the real engines and unseen problems."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ wrong answers is learnt from pairs of answers to one problem. No step is labelle
 compared with another by its spelling.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

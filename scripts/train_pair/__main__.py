@@ -3,8 +3,6 @@
 Every command continues an earlier, interrupted call. `all` runs every command in order.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -18,8 +18,6 @@ weights. The residual stream of the wider verifier is laid out as
 - Layers 7 and 8 remember the greatest surprise (MEMORY).
 """
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

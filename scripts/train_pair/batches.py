@@ -1,7 +1,5 @@
 """Token rows and their labels, grouped by length into padded batches."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

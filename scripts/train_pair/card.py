@@ -1,7 +1,5 @@
 """Format the measured part of the model card as Markdown, from the report of `evaluate`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 This is what a perfect verifier would reach with this generator.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 

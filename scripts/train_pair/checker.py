@@ -1,7 +1,5 @@
 """The exact checker: is each step of a chain right, given what was stated before it?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

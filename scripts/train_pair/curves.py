@@ -1,7 +1,5 @@
 """Draw the loss curves of both trainings from their logs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Kinds of mistakes: classify the first wrong step of a chain."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

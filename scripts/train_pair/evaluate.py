@@ -1,7 +1,5 @@
 """Measure an exported pair: `flashedge models eval` on the real engines, then the exact checker."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

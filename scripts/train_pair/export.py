@@ -1,7 +1,5 @@
 """Write both models as Hugging Face folders and compare their logits with transformers'."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

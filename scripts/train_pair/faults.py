@@ -5,8 +5,6 @@ another carried value); others change the text of a step. The checker alone deci
 where a step is wrong, so a fault that happens to be right is labelled right.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Train the generator on the teacher's solutions, mistakes included (`teacher.py`)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

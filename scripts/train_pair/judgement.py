@@ -3,8 +3,6 @@
 It says how often the verifier is right step by step, and which errors the generator makes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Muon for the matrices of the layers, AdamW for everything else."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

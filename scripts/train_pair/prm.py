@@ -7,8 +7,6 @@
   here is wrong.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

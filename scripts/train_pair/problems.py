@@ -4,8 +4,6 @@ A problem depends on its seed alone. The splits are ranges of seeds that don't o
 are in `families/`.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Chains that the generator samples on training problems: the verifier's on-policy examples."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

@@ -9,8 +9,6 @@ them, but a verifier that learnt from right steps can see them. Short problems, 
 are solved right.
 """
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """The pair's tokenizer: byte-level BPE in which each digit and the blank line are single tokens."""
 
-from __future__ import annotations
-
 import random
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers

@@ -1,7 +1,5 @@
 """The training loop that both models share: schedule, checkpoints, log, progress."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

@@ -5,8 +5,6 @@ only the tokens that are right given what was stated before. So it forgets the t
 misconceptions, learns to continue after a wrong step, and gives a wrong token a low probability.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -3,8 +3,6 @@
 Every command continues an earlier, interrupted call.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Chains that solve a task: the teacher's, ones with faults, and the exact check of each step."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -4,8 +4,6 @@ One request of 8 votes returns all its paths as choices, so the same 8 paths are
 mean) and the vote; the verifier's choice and beam search are requests of their own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import tempfile

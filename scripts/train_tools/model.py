@@ -7,8 +7,6 @@ shows it to verifiers. The generator learns from the teacher (`chains.teach_task
 misconceptions it adopts; it reads the tools in the system message.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -15,8 +15,6 @@ The solution works through the days as the bundled pair does, decides, and calls
 A task depends on its seed alone. The days are problems of the bundled pair's stories.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Mapping, Sequence

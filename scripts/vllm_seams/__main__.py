@@ -11,8 +11,6 @@ VLLM is a wheel (`pip download --no-deps vllm==0.33.0`), a folder that it was un
 out: the installed vLLM. docs/upgrade-vllm.md says when to use which.
 """
 
-from __future__ import annotations
-
 import argparse
 import email
 import sys

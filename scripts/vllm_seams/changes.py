@@ -1,7 +1,5 @@
 """Compares a vLLM with the one that FlashEdge was checked with, and says what moved."""
 
-from __future__ import annotations
-
 import ast
 import difflib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The names of vLLM that deterministic requests alone depend on. Part of `table`."""
 
-from __future__ import annotations
-
 from scripts.vllm_seams.seam import Use
 from scripts.vllm_seams.seam import describe_use as _use
 

@@ -1,7 +1,5 @@
 """The modules of vLLM that import a function that FlashEdge replaces. A new one isn't reached."""
 
-from __future__ import annotations
-
 import ast
 import json
 from collections.abc import Iterator, Mapping

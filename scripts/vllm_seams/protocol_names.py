@@ -1,7 +1,5 @@
 """The names of vLLM behind the HTTP protocols and guided decoding. A part of `vllm_seams.table`."""
 
-from __future__ import annotations
-
 from scripts.vllm_seams.seam import Use
 from scripts.vllm_seams.seam import describe_use as _use
 

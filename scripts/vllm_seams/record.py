@@ -1,7 +1,5 @@
 """What the names in the table looked like in the vLLM that FlashEdge was checked with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a row of the table of seams says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,8 +1,6 @@
 """The names of vLLM that its second model runner adds to what FlashEdge depends on. Part of
 `table`."""
 
-from __future__ import annotations
-
 from scripts.vllm_seams.seam import Use
 from scripts.vllm_seams.seam import describe_use as _use
 

@@ -4,8 +4,6 @@ Importing vLLM takes many seconds, and a name that has moved would end the impor
 place. The source can come from an installed package, an unpacked wheel or the wheel itself.
 """
 
-from __future__ import annotations
-
 import ast
 import copy
 import hashlib

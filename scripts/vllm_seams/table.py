@@ -5,8 +5,6 @@ the vLLM that FlashEdge was checked with stands in `record.json`. docs/upgrade-v
 go to another vLLM with both.
 """
 
-from __future__ import annotations
-
 from scripts.vllm_seams.determinism_names import DETERMINISM
 from scripts.vllm_seams.protocol_names import PROTOCOLS
 from scripts.vllm_seams.seam import Use

@@ -1,7 +1,5 @@
 """What every framework asks: a question, a tool, a schema."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ client × feature.
 The last line is JSON: client -> feature -> model -> "works" or the error.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

@@ -1,7 +1,5 @@
 """instructor, which asks for objects only: by tools and by JSON schemas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import instructor

@@ -1,7 +1,5 @@
 """LangChain's ChatOpenAI."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage

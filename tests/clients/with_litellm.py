@@ -1,7 +1,5 @@
 """LiteLLM, as aider, dspy and others use it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """LlamaIndex's OpenAILike."""
 
-from __future__ import annotations
-
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.tools import FunctionTool

@@ -1,7 +1,5 @@
 """OpenAI's agents package, by responses (its default) and by chat completions."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

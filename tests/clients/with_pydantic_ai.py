@@ -1,7 +1,5 @@
 """pydantic-ai, by chat completions and by Anthropic's messages."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """smolagents' model for OpenAI's protocol, which always sends stop strings."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -10,8 +10,6 @@ implementation. Waiting is done by polling, on whatever clock the loop has. A ve
 KV may have a method `score_whole` that does not; exactness is measured against that.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

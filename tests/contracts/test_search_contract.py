@@ -1,7 +1,5 @@
 """The contract of every search algorithm. See `flashedge.search.base`."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from random import Random

@@ -3,8 +3,6 @@
 Engines belong to one event loop, so all tests of this folder run on the session's loop.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Random bodies, and ones made to hurt, to vLLM's own handlers: no 5xx, and the engines go on."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What agents and editors really send, to a daemon with real engines, plain and by a search."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

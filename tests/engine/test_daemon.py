@@ -1,7 +1,5 @@
 """The whole product as a user runs it: the command line, the daemon's process, real engines."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -5,8 +5,6 @@ Each runs in one process, on the bundled pair in bf16 with emulated kernels
 (`scripts/bench/determinism`): this machine's own are too even to miss a safeguard.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

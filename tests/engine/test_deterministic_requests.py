@@ -1,7 +1,5 @@
 """The flag on requests to both engines. In fp32 it changes no token and no score."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,8 +1,6 @@
 """Whole runs on the real engines: the same tree every time, through kills and under every
 optimization, and nothing left of what is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 """The step rule entropy on the real engines: the entropies are the model's, steps end where these
 are high, and the stock twin ends them there too."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from functools import cache

@@ -3,8 +3,6 @@
 Its own engine, which counts as hung after five seconds and can be let run out of memory.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

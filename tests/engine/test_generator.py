@@ -4,8 +4,6 @@ and the ends of steps.
 `test_scores.py` compares the verifier. The thinking model is tiny and random, in fp32 on the CPU.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A daemon and its engines hold no more after many requests than after a few."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Grammars that go on from step to step of a path, on the real engine."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Engines that start as on a card: by a spawn, with KV memory that is fixed."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

@@ -1,7 +1,5 @@
 """The KV memory of the real engines moves while searches run, and changes no tree."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

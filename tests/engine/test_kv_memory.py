@@ -4,8 +4,6 @@ Memory that is not mapped can't be touched: a step that did so would end the eng
 FLASHEDGE_KV_STEPS sets the number of random steps.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """A conversation's next turn finds the one before in the prefix cache, whatever ran between."""
 
-from __future__ import annotations
-
 import json
 from itertools import pairwise
 

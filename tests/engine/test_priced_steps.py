@@ -3,8 +3,6 @@
 `scripts/bench/determinism/card.py` in small. Time is virtual, so it may be asserted.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

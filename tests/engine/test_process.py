@@ -1,7 +1,5 @@
 """Engine processes: one that dies before it answers, and what two that start at once share."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Waiting requests of the real engines run in the order of their programs, and no token changes."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence

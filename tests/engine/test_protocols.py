@@ -1,8 +1,6 @@
 """vLLM's protocol handlers over our engine: every route answers, tagged, seeded and counted, and no
 text of a client forges a turn or a separator."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import signal

@@ -4,8 +4,6 @@ Requests arrive and are aborted, memory comes and goes, and the engine is lost a
 FLASHEDGE_REPLAY_SCHEDULES sets how many schedules. A thousand of both kinds take 2 to 4 minutes.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from functools import partial

@@ -1,7 +1,5 @@
 """/v1/score of a real daemon against plain transformers: the same scores of the same text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -3,8 +3,6 @@
 `python -m tests.support.small_searches` runs more of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,8 +1,6 @@
 """Speculation and lookahead on the real engines: drafts never change a tree, a token or a
 log-probability, and none is left behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a step of a CPU engine really holds, against the estimate from the model's shape."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashedge.config import Config

@@ -6,8 +6,6 @@ one process. The noise does not depend on the worker, and every worker draws the
 Each worker imports vLLM: the tests take about a minute on two idle cores.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace

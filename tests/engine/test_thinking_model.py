@@ -1,7 +1,5 @@
 """A model that thinks, on real engines: stop strings, budgets and streams."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

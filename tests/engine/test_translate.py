@@ -1,7 +1,5 @@
 """Every exception class of vLLM is translated on purpose, and to the right one of ours."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

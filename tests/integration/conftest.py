@@ -1,7 +1,5 @@
 """A daemon process with simulated engines and folders of its own."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

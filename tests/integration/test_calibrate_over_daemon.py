@@ -1,7 +1,5 @@
 """`calibrate` as users run it, against a daemon process whose engines are simulated."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

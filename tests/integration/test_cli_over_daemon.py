@@ -1,7 +1,5 @@
 """The command line as users run it, against a daemon process whose engines are simulated."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

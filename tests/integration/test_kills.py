@@ -1,7 +1,5 @@
 """Daemons, batches and clients that are killed: nothing is lost, solved or told twice."""
 
-from __future__ import annotations
-
 import json
 import random
 import signal

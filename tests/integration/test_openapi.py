@@ -5,8 +5,6 @@ where long tests run. The daemon has simulated engines, because most requests ar
 engine sees them.
 """
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The daemon on a disk that is full, and on the state folder of an earlier FlashEdge."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

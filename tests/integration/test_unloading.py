@@ -1,7 +1,5 @@
 """A daemon that gives the memory of idle engines back, and loads pairs when they are asked for."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import threading

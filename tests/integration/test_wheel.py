@@ -1,8 +1,6 @@
 """The wheel, built from this checkout, installed into an environment of its own and used from an
 empty folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

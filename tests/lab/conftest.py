@@ -1,7 +1,5 @@
 """Marks every test below this folder as one of the lab."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Records of loads and of timed runs, and a daemon that serves a load."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """How well scores tell right from wrong."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

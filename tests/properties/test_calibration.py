@@ -1,7 +1,5 @@
 """Calibration on made-up runs: what it may never do, and what it finds where there is a truth."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The split compared with a sweep over every pair of batches, and with more memory."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import inf
 

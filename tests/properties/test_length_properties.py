@@ -1,7 +1,5 @@
 """Lengths: quadrature against Monte Carlo, and what must rise with what."""
 
-from __future__ import annotations
-
 from statistics import fmean, stdev
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One rollout at a time builds the tree of the naive twin, node for node."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,6 @@
 """Parallel rollouts under random schedules: results in any order, allowances, exits, and a stop at
 any time."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field
 from random import Random

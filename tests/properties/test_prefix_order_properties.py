@@ -1,7 +1,5 @@
 """Orders of paths compared with every permutation, and with the claims of the paper's appendix."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise, permutations
 from random import Random
 from typing import Any

@@ -1,8 +1,6 @@
 """Arrivals, predictions, progress, cancels, waiting and changes of memory in any order: no run is
 lost, none starves, and no more run than the memory holds."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ protocols, a stand-in answers for vLLM's handlers; tests/engine/test_bodies_on_v
 same bodies to those.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import suppress

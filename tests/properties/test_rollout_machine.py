@@ -1,8 +1,6 @@
 """Arrivals, observations, ends, waiting and shrinking capacity in any order: the rollouts in flight
 never exceed the budget, every run has one while that allows it, and none starves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import e
 

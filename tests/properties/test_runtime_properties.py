@@ -1,7 +1,5 @@
 """Whatever is cancelled, killed or slow: each admitted run ends once, and nothing is left."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Step splitting, answers and the persistent tree under random inputs."""
 
-from __future__ import annotations
-
 import pickle
 from fractions import Fraction
 

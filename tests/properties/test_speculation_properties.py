@@ -1,8 +1,6 @@
 """Speculation and lookahead never change a run's tree, whatever happens beside it. The draft board
 keeps correct books, and never runs more drafts than there are slots."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

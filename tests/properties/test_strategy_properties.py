@@ -1,7 +1,5 @@
 """Every strategy and policy under random inputs: widths, subtrees, visits, monotone policies."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from random import Random

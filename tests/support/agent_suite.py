@@ -4,8 +4,6 @@
 so guided decoding makes its tool calls and its JSON.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

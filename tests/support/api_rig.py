@@ -1,7 +1,5 @@
 """Ways to drive the HTTP layer over a FakeService: in process, and through a real server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

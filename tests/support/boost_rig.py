@@ -1,7 +1,5 @@
 """Runs on simulated engines whose allowances change at random times, with all their events."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from random import Random

@@ -1,7 +1,5 @@
 """Codecs whose tokens are bytes or words."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from flashedge.types import Message

@@ -4,8 +4,6 @@
 Importing this module fakes the card for good: `walk` runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Runs commands in this process, with the daemon replaced by `FakeDaemon`."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Callable

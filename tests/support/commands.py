@@ -4,8 +4,6 @@ Most commands run in the test's own process, because starting Python takes a sec
 Those that get a signal run in a process of their own (`start_cli`).
 """
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Recorded runs and a scripted daemon for the dashboard's tests."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping

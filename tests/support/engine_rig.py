@@ -1,7 +1,5 @@
 """Helpers of the engine contracts: run requests, wait, shrink the quota, take the time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence

@@ -7,8 +7,6 @@ A problem is a quoted text that has a digit and ends with a question mark, a quo
 with a digit that a command or a field of a request asks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

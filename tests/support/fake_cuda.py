@@ -4,8 +4,6 @@ What is decided before the first kernel runs can be walked on a CPU. `install` c
 for good: call it in one of its own, before vLLM is imported (`run_on_card`).
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -4,8 +4,6 @@
 submission and know its result at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator, Mapping

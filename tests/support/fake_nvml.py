@@ -1,7 +1,5 @@
 """A stand-in for pynvml: cards whose answers a test sets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A probe whose engine is a formula: for tests of what measures through one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flashedge.profiler.measure import DECODE, PREFILL

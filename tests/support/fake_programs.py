@@ -1,7 +1,5 @@
 """Stand-ins for programs on PATH: nvidia-smi with any card, a C compiler, and PATH without one."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

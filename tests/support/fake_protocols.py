@@ -4,8 +4,6 @@ finds, each of its tokens a character.
 It checks what the product relies on, that requests are tagged, and records what it was asked.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncGenerator

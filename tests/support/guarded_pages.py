@@ -4,8 +4,6 @@ A step that touches such memory ends the engine's process. An engine with `KV_ME
 `worker_extension_cls` has memory of this kind.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import multiprocessing

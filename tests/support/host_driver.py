@@ -4,8 +4,6 @@ Memory that is not mapped, or whose access is not set, can't be touched. Names a
 those of `cuda.bindings.driver`.
 """
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Texts that act where they are shown: on a terminal, as markup, or on the text around them."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence

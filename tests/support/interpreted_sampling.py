@@ -4,8 +4,6 @@
 Triton reads TRITON_INTERPRET when it is imported, and vLLM imports it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 Every answer is compared with one of an undisturbed engine, and no block may be held at the end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from typing import Any

@@ -1,7 +1,5 @@
 """Made-up prompts for length predictors: the more words "step", the longer the outputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

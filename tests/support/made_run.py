@@ -1,7 +1,5 @@
 """Builds a made-up run for tests: its events, its result and its row in a listing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the `openai` package must find behind a base URL, whatever the model says."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ A body of random values alone is refused at its first field. One that is nearly 
 code behind the checks.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator, Mapping

@@ -8,8 +8,6 @@ tokens up to each slot, and whether a pass wrote it. What a scheduler must guara
 - a pass of a verifier computes whole windows, from where one begins, or to the end of a path.
 """
 
-from __future__ import annotations
-
 import queue
 from collections import Counter, deque
 from collections.abc import Callable, Container

@@ -1,7 +1,5 @@
 """Candidates and costs for tests of boosting."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ Paths here have three to five steps of a few words, so that a run takes millisec
 runs on virtual time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Rows for the tests of drawing tokens."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Standard output and error as one terminal, which keeps what is printed on it."""
 
-from __future__ import annotations
-
 import io
 import sys
 

@@ -6,8 +6,6 @@ quota changes, requests are aborted and the engine is lost. Model, KV and checks
 `replay_machine`'s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random

@@ -3,8 +3,6 @@
 Texts use a small alphabet, so duplicates occur. Scores have one decimal, so ties occur.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random

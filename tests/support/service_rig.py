@@ -1,7 +1,5 @@
 """The real Service over simulated engines on virtual time, and a start that can be told to fail."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 `commands.SIMULATED` runs it with the daemon's own arguments.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

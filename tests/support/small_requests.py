@@ -1,7 +1,5 @@
 """Many small requests of every kind to a daemon's application, some of which are cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator

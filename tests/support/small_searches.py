@@ -6,8 +6,6 @@ The second runner needs PYTHONPATH=tests/support/interpreted and TRITON_INTERPRE
 takes it some 0.2 s there. On both runners the generator schedules a step ahead, and drafts.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

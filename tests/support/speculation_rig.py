@@ -1,8 +1,6 @@
 """Speculation on simulated engines: steps of very different lengths, a generator that records its
 batches, a run with its counters."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing

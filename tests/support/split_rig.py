@@ -1,7 +1,5 @@
 """Engines and loads for the tests of the KV split."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from flashedge.models.shape import ModelShape

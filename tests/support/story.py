@@ -1,7 +1,5 @@
 """What `FakeDaemon` serves: one run of a beam search, its events and its result."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

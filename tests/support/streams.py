@@ -1,7 +1,5 @@
 """What vLLM's protocols say, read from whole and from streamed answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

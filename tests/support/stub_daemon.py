@@ -3,8 +3,6 @@
 Run it as a program with the daemon's own arguments. STUB_* variables make it misbehave.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

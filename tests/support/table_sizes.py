@@ -5,8 +5,6 @@ It counts in the process that calls it. `count_in_engine` has an engine's proces
 worker run a pickled function, so nothing has to be added to the engine for it.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import pickle

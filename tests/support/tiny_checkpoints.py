@@ -4,8 +4,6 @@ They are seeded and have two layers, a hidden size of 64 and heads of 32, some 1
 weights have a spread at which scores and next tokens depend visibly on the text.
 """
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Mapping

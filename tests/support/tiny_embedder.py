@@ -1,7 +1,5 @@
 """A sentence-transformers folder with a tiny BERT of random weights."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

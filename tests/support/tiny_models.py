@@ -1,7 +1,5 @@
 """Model folders that hold all a checkpoint needs, and no real weights."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

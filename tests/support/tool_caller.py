@@ -5,8 +5,6 @@ conversations below, until it writes every one of them. It has 130,000 weights. 
 second one, also thinks before each answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What an agent does with a model that chooses by itself whether to call a tool: `tool_caller`'s
 pair, or that pair with a search."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No text from outside acts on the dashboard, whichever widget shows it."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import json

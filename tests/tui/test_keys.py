@@ -1,7 +1,5 @@
 """Every key, pressed by a pilot, on a scripted daemon, which may go away and come back."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

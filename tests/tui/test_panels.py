@@ -1,7 +1,5 @@
 """What the panels say at each size, and in which colours: nothing that matters is cut."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator

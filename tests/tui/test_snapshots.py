@@ -1,8 +1,6 @@
 """Pictures of the dashboard. After an intended change run `pytest tests/tui --snapshot-update`;
 look at the pictures first."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Where a setting comes from, and what is said about one that is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import replace

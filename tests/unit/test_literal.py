@@ -1,7 +1,5 @@
 """Text from outside as text."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

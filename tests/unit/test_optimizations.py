@@ -1,7 +1,5 @@
 """Every switch is documented, can be set by the user, and changes a run's cost but not its tree."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from dataclasses import replace

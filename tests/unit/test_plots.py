@@ -1,7 +1,5 @@
 """Plots as pictures and as text."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

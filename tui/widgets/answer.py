@@ -1,7 +1,5 @@
 """The shown run's answer, or the one that it would give now, what speaks against it, and votes."""
 
-from __future__ import annotations
-
 from rich.text import Text
 
 from flashedge.client.run_figures import find_answer, list_warnings, vote_shares

@@ -1,7 +1,5 @@
 """The lines at the edges: status, filter, and keys."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from rich.style import Style

@@ -1,7 +1,5 @@
 """The tree of the shown run: levels, scores, marks, best path, step text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable
 from functools import partial

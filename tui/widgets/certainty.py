@@ -1,7 +1,5 @@
 """Certainty over the tokens spent; until there is one, best and mean score of each level."""
 
-from __future__ import annotations
-
 import math
 
 from rich.text import Text

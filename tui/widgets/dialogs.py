@@ -1,7 +1,5 @@
 """Dialogs: help, a problem to submit, a file to write, a question."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

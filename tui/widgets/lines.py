@@ -1,7 +1,5 @@
 """A list of lines with a cursor, which draws only the visible ones, and the list of events."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """What the machine does: tokens per second, latency, KV memory, and the devices."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.text import Text

@@ -5,8 +5,6 @@ foreign text by `show_literally` and `show_in_line`; `LiteralTitles` and `Acting
 of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from rich.segment import Segment

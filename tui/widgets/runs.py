@@ -1,7 +1,5 @@
 """The list of runs: status, problem, search, answer or progress, tokens, rate, elapsed time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Panels that scroll a text: the problem, the path of its answer, and the marked step."""
 
-from __future__ import annotations
-
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll

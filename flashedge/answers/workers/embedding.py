@@ -3,8 +3,6 @@
 This module imports torch and transformers, so only the worker and measurements import it.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ math-verify compares floats: values that underflow, or agree in 15 digits, are e
 value is rational or algebraic, and its digits serve only to show that two values differ.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -4,8 +4,6 @@ For work that may hang, needs signals, or would block the daemon's event loop. T
 `{"ready": true}` once it accepts questions, or `{"failed": "why"}`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

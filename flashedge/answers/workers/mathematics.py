@@ -5,8 +5,6 @@ all memory on an answer like 9^{9^{9}}. So the daemon never imports it. This mod
 -m`, is the worker: one JSON line in, one out.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -18,8 +18,6 @@ prompt's KV is found again up to the first token that differs, and instructions 
 | more prompts than are ever generated at once | refused |
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -6,8 +6,6 @@ OpenAI's protocols have the form of `api.failures`, Anthropic's
 has the words by which the protocol's clients know that they have to shorten it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Mapping

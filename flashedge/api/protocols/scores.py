@@ -4,8 +4,6 @@ The answer has vLLM's form, with the scores of the steps added. Requests in vLLM
 vLLM's handler (`api.protocols.switch`).
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 vLLM's handler makes prompt and sampling of the body; how to search is read here.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace

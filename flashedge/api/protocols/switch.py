@@ -10,8 +10,6 @@ What a request asks of the scheduler, and which search it asks for, is read here
 | priority, seed, deterministic | the fields of these names |
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`chat`: a conversation in the terminal, plain or with a search for each answer."""
 
-from __future__ import annotations
-
 import time
 from typing import Annotated, Any
 

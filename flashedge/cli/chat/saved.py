@@ -4,8 +4,6 @@ Each is a file of JSON lines: what its turns share, then the finished turns, eac
 the next message is read. A last line that a crash tore is no turn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import secrets

@@ -1,7 +1,5 @@
 """The command doctor: what is wrong on this machine, and how to fix it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 GOOD, WARNING, BAD = "ok", "warning", "wrong"

@@ -1,7 +1,5 @@
 """`doctor --fit`: whether a pair fits this machine's card or named ones, and what would."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

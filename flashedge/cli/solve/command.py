@@ -1,7 +1,5 @@
 """`solve`: one problem by search, or with `--input` a file of problems (see `batch`)."""
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

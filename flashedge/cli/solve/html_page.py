@@ -1,7 +1,5 @@
 """A run as one HTML page. It has no scripts and loads nothing; <details> elements fold the tree."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

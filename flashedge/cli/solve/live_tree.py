@@ -1,7 +1,5 @@
 """A run's tree as something rich can print, cut to the height of the terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The strategy and the fields of a request that `solve --set` gives."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

@@ -18,8 +18,6 @@ tokens never depends on the batch (`inside.sampling`). The self-test below says 
 Checked with vLLM 0.32.0 by reading; no card has run it under FlashEdge.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import random

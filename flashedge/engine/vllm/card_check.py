@@ -5,8 +5,6 @@ kernels, and the C extension by which Triton launches its own. `scripts/setup.sh
 `flashedge doctor` run it. `card_maps_memory` tests in the same way whether KV memory can move.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib

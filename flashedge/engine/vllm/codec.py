@@ -1,7 +1,5 @@
 """Converts between text and token ids by a checkpoint's own tokenizer and chat template."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path

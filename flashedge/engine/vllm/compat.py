@@ -4,8 +4,6 @@ scripts/vllm_seams lists the names of vLLM that FlashEdge depends on, and compar
 vLLM before an upgrade. `inside.patches` lists those that it adds to vLLM or replaces in it.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -1,7 +1,5 @@
 """The base of both vLLM engines: the life of their process, its health and its KV memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress

@@ -9,8 +9,6 @@ shapes are tried from the cheapest on, and the first that holds is taken.
 Ref: arXiv 2601.17768 §3, O2. ADR 20.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager

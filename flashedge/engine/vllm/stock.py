@@ -5,8 +5,6 @@ request. By the rule entropy the stream is cut at the first uncertain token. Eve
 over the whole path. Prefix cache, batch limit and dtype stay: stock vLLM has them too.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace

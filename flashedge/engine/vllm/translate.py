@@ -1,7 +1,5 @@
 """The one place where vLLM's exceptions become those of `flashedge.errors`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

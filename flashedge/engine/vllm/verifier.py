@@ -6,8 +6,6 @@ from a score cache. Its keys are hashes of the path up to the step, because anot
 same text (a duplicate, or a draft) may have been the one that was computed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import hashlib

@@ -11,8 +11,6 @@ formulas with such counts and with what a CPU engine holds. Context and CUDA gra
 without a card; the first start on one measures all of it for later plans (`engine.memory_plan`).
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 
 from flashedge.errors import ConfigError

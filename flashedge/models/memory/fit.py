@@ -1,7 +1,5 @@
 """What a pair needs of a device's memory, whether it fits or what would, and the plan of its KV."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

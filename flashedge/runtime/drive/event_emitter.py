@@ -1,7 +1,5 @@
 """Turns what happens in a search into the run's events."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import assert_never

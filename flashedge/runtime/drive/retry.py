@@ -5,8 +5,6 @@ that was twice in the step that ended the engine is therefore done alone from th
 ones come through, and the culprit uses up its attempts.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext

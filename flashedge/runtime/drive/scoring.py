@@ -6,8 +6,6 @@ is cut, since a search scores every step that it generates. They pay where each 
 processors of its own (ADR 8).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine

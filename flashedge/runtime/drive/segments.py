@@ -3,8 +3,6 @@
 What a request yields depends on its path and seed alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ only for the very tokens that were scored.
 Ref: arXiv 2509.00195 §4.1.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 """Helpers for asyncio tasks: the time that some of them are open, work of several at a time, and
 their group's first error."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The KV memory that each engine starts with, and the manager that moves it once they are up."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil

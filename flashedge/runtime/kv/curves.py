@@ -3,8 +3,6 @@
 Grid points that were too large to measure are predicted by the profile's fitted model.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from statistics import median

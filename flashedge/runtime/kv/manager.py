@@ -18,8 +18,6 @@ Steps 2 to 4 run in one background task, one move at a time. None of it changes 
 Ref: arXiv 2509.00195 §4.3. The paper has one run; with several no engine becomes idle by itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

@@ -9,8 +9,6 @@ runs lack. In stored runs the node and its siblings are left out: the siblings t
 short ones.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ A request joins the schedule as if its outputs were as long as its limit. Its pr
 turn of the event loop later, or once the pair's stored runs have been read in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The numbered events of one run, with any number of followers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 

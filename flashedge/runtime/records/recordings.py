@@ -3,8 +3,6 @@
 They are built from a run's events alone, so a stored run serves as well as a new one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Builds the object of `solve --json` and `/v1/runs/{id}` from a search's outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

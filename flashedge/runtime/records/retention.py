@@ -1,7 +1,5 @@
 """Removes the oldest runs from the store, by the settings keep_runs_days and keep_runs_gib."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

@@ -4,8 +4,6 @@ Each migration leads from one schema to the next. Its statements skip rows that 
 already, since some stores were written while a migration was being developed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

@@ -5,8 +5,6 @@ commit. A power cut may lose the last commits, never the file. Raises StoreError
 nothing else. After a StoreError a later call succeeds once the cause is gone.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import threading

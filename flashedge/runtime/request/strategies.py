@@ -1,7 +1,5 @@
 """Builds the search of a request, with the strategies that installed packages add."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points

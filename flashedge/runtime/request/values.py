@@ -3,8 +3,6 @@
 All checks raise a RequestError that names the field.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

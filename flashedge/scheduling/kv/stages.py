@@ -10,8 +10,6 @@ what the last round left in memory is used first; the rest is computed again.
 Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case without context. Departures: docs/adr/0006.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -14,8 +14,6 @@ CVaR = VaR + ∫_VaR^L P(X > x) dx / (1 − α). It is L where VaR reaches L, as
 Ref: arXiv 2604.00499 §3, §4, eq. (7) to (10), App. B.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import isfinite
 from typing import Protocol

@@ -11,8 +11,6 @@ Cut outputs are lower bounds. Each counts as the mean of what is longer (expecta
 Beyond the paper, which names online adaptation as future work. Ref: arXiv 2604.00499 App. E, G.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass
 from math import log, pi, sqrt

@@ -1,7 +1,5 @@
 """What is predicted and learned from: a request before it runs, and how long its outputs became."""
 
-from __future__ import annotations
-
 import hashlib
 from array import array
 from collections.abc import Sequence

@@ -15,8 +15,6 @@ Ref: arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4; the virtual token counte
 2401.00588, on whole programs.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Runs start in the order of their programs. One that does not fit holds the other
 smaller ones pass would starve it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ batch draws all of its sequences equally fast. As many run at once as do now: wh
 next waiting run starts. That ignores that two small runs may fit where one large run was.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ waiting.
 Ref: arXiv 2604.00499 §4, App. C.1; arXiv 2412.20993 App. D.3.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType

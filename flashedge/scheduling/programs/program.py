@@ -7,8 +7,6 @@ do together: it shrinks when one of them ends.
 Ref: arXiv 2412.20993 §3.3, App. D.3; arXiv 2604.00499 §4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache

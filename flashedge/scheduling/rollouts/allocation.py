@@ -12,8 +12,6 @@ than M, since each is at least 1; here the sum is at most M. No run gets more ro
 use for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log1p

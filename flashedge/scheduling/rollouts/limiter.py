@@ -13,8 +13,6 @@ Where a request waits in an engine for room, M is the number of runs, so that ea
 Ours, not the paper's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf

@@ -12,8 +12,6 @@ nor clock, so the simulator and vLLM use the same one.
                                                        forget the rest
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest

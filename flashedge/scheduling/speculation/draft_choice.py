@@ -9,8 +9,6 @@ child itself would draw; nothing is filtered or corrected afterwards.
 Ref: arXiv 2509.00195 §4.1. Departures: ADR 8.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

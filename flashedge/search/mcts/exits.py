@@ -10,8 +10,6 @@ of §4.3 lost right answers on held-out problems and is left out (docs/results/m
 2604.00510 §3.1, §3.4, §4.1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from flashedge.errors import RequestError

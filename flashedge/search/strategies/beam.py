@@ -1,7 +1,5 @@
 """Searches that prune and branch after each step: beam search, three variants of it, and REBASE."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Best of n and self-consistency: generate n whole answers and vote once."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate

@@ -13,8 +13,6 @@ taken once all others have more tokens than that (`Watch`). Of a cancelled path 
 that it began. Ours. Ref: arXiv 2305.11860 (one path after the other); 2412.20993 App. G.4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar

@@ -5,8 +5,6 @@ launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts wh
 take:   settle an expansion -> end the rollout, or expand its best child
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace

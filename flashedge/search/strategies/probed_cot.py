@@ -1,7 +1,5 @@
 """One chain of thought with probes: it ends once the probes agree on an answer."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, replace
 from typing import ClassVar

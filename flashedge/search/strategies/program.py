@@ -9,8 +9,6 @@ Then `flashedge solve --strategy my_way` finds it by that name. Each run creates
 the run's `options` as keyword arguments. The methods must be pure: all state is in the tree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

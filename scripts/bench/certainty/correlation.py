@@ -10,8 +10,6 @@ fitted on the same problems, as in the paper.
     python -m scripts.bench.certainty.correlation -n 30 --problems heldout.jsonl --plot out.svg
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

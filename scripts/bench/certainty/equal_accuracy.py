@@ -20,8 +20,6 @@ middle of a tree has paid for all of that tree.
 The first call writes 1,000 calibration problems to runs/certainty/ and makes 1,500 whole runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ REBASE in trees whose `width` (`--options`) divides the caps. Run other strategi
         --caps 5,10,15,20,25,30 --calibration cal.jsonl --problems heldout.jsonl --plot out.svg
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

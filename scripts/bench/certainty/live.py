@@ -13,8 +13,6 @@ start the daemon with as many places: FLASHEDGE_MAX_RUNNING=16.
     python -m scripts.bench.certainty.live --strategy self_consistency -n 8 --problems heldout.jsonl
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

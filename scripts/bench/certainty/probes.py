@@ -7,8 +7,6 @@ take turns at going first, since the second one finds the prompt's KV in the cac
     python -m scripts.bench.certainty.probes --problems heldout.jsonl --limit 100
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

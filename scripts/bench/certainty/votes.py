@@ -14,8 +14,6 @@ milliseconds of a decode step of a batch, between which is interpolated (by defa
 1.5B on an H100). The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -4,8 +4,6 @@ The daemon's store keeps the runs. The graded traces for replay are also cached 
 `runs/certainty/`, which git ignores, so that a measurement can be repeated without a daemon.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

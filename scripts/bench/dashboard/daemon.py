@@ -1,7 +1,5 @@
 """A daemon that serves a made-up search through the product's own event log and stream."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import sys

@@ -7,8 +7,6 @@ engines: 64 paths of beam search, 20 rollouts of MCTS and 30 samples of self-con
 three sizes of a terminal at once. Needs rsvg-convert. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import subprocess

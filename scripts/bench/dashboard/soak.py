@@ -6,8 +6,6 @@ reported apart. The machine's load is reported too, since other programs add to 
 line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A made-up beam search of many paths, as events. The same seed gives the same events."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The dashboard with a stopwatch: it notes when each event was folded and when it was painted."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -15,8 +15,6 @@ eleven (Fig. 5); windows and groups (Fig. 12); and how long other requests wait 
 Ref: arXiv 2601.17768 §5.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

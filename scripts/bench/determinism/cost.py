@@ -8,8 +8,6 @@ compares medians. Time is CPU time of one core, so that what else the machine do
 The last line is JSON. About six minutes a round on one core.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -7,8 +7,6 @@ nothing but this choice makes a difference. The error is that of a real bf16 ker
 partial sums, so it is larger than on most cards: what is missing shows sooner.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Any
 

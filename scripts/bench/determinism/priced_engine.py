@@ -6,8 +6,6 @@ graph.
 Ref: arXiv 2601.17768 §5.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

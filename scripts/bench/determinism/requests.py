@@ -9,8 +9,6 @@ machine's or emulated (`kernel_variance`). Log-probabilities are compared to the
 The last line is JSON. About 25 minutes on one core; --quick takes 30 s.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """The requests that are compared, and what runs beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random

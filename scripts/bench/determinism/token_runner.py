@@ -4,8 +4,6 @@ Used where only the steps count: by the tests with random events, and to price s
 (`priced_engine.py`). The runner keeps tokens as vLLM's first runner does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

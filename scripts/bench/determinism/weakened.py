@@ -3,8 +3,6 @@
 Import it once vLLM may be imported.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A second model: other widths, grouped heads, random weights with sharp distributions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 VOCABULARY = 512

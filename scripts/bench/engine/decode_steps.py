@@ -18,8 +18,6 @@ them), and `engine`, from one step to the next inside the engine's process, with
 in `rest`. Each engine computes with one thread on a CPU. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

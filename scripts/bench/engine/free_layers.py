@@ -1,7 +1,5 @@
 """The class that vLLM runs for `free_model`. It keeps KV blocks and never reads them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

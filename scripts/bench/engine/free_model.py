@@ -12,8 +12,6 @@ Two kinds of text:
   path ends. So lengths are real ones, drawn by each engine's own sampler at T = 0.8.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """A pair of the free model and a small verifier."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

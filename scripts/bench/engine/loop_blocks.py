@@ -11,8 +11,6 @@ many there were. On a machine whose processors are all busy a block also counts 
 the thread did not run. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

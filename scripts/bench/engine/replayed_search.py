@@ -19,8 +19,6 @@ a way's seconds over all runs, by that of the servers, with its 95 % interval. T
 JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import gzip

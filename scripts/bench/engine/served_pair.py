@@ -5,8 +5,6 @@ sampler, its graphs. What is set: the memory (several servers have to fit), the 
 dtype, and what makes the verifier's checkpoint a reward model.
 """
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import json

@@ -5,8 +5,6 @@ step, whenever it has nothing left to do. The parts are those of a synchronous s
 asynchronous scheduling they belong to two steps, and `interval` alone is the time of one.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -25,8 +25,6 @@ allows. The last line is JSON.
 Ref: https://www.databasemart.com/blog/vllm-gpu-benchmark-rtx4090 (offline table)
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

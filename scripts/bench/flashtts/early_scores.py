@@ -8,8 +8,6 @@ prefix order, no speculation. Ratios are of the same problem: seconds level by l
 early, their median, their mean's 95 % interval. The last line is JSON; a tree that differs ends it.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

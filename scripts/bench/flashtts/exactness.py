@@ -7,8 +7,6 @@ that show that the mechanisms were at work: steps that began with a draft, preem
 offloads, drafts that had KV when it was offloaded. Bits may differ beyond `invariant_tokens`.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import itertools

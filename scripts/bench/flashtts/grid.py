@@ -13,8 +13,6 @@ with the stock loop's. With eight seeds it takes hours of CPU time, and it resum
 interrupted. The gains depend on the assumed overheads: see `sensitivity`. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Real engines with a KV manager, to measure the split and the offload."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -10,8 +10,6 @@ tokens) against the KV that its batch needs, as a share of the largest; and how 
 last line is JSON.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 from flashedge.errors import ConfigError

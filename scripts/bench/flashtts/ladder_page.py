@@ -8,8 +8,6 @@ problems, with its 95 % bootstrap interval. Sizes and widths that the page has a
 stay as they are, with the device that they were measured on. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

@@ -14,8 +14,6 @@ for each KV size, n and rung the ratios to the stock loop, whether the trees are
 mechanisms did.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

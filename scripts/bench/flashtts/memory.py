@@ -6,8 +6,6 @@ step the script prints the resident bytes of both engine processes. The tokens o
 compared throughout.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

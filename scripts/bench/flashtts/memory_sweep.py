@@ -9,8 +9,6 @@ search of one AIME-like problem on the simulated 4090. Gains are given over the 
 suffix scoring, which the paper's baseline may already have had. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Nobody would choose it. It shows that no choice changes a tree.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -8,8 +8,6 @@ how many paths fit into a given memory. Beam search submits children parent by p
 order is nearly the prefix order already. The paper's baseline is random. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from random import Random
 

@@ -1,7 +1,5 @@
 """Orders to compare prefix order with, and how much neighbours share in an order."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise, takewhile

@@ -13,8 +13,6 @@ Then the simulator itself runs the searches, with batching and with both engines
 and the share of tokens reused. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from random import Random

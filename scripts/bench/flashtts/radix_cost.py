@@ -4,8 +4,6 @@ A path is the sequence of its blocks' contents. As in a radix tree, two paths sh
 are equal up to its end. Ref: arXiv 2509.00195 §4.2.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ over the baseline's, each as the median over problems with its 95 % bootstrap in
 shuffled order; those that --minutes does not leave time for are left out. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import time

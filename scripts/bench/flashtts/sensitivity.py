@@ -11,8 +11,6 @@ of another problem, with its 95 % bootstrap interval. It resumes where it was in
 is a smoke run of a minute. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Shapes of the models of papers whose figures are simulated."""
 
-from __future__ import annotations
-
 from flashedge.models.shape import ModelShape
 
 QWEN25_1_5B = ModelShape(

@@ -13,8 +13,6 @@ medians over the problems, of each rung against the stock loop.
 Run `flashedge profile` and `ladder_real` first. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import hashlib

@@ -21,8 +21,6 @@ drafted tokens that were used; the engine's counters. Every tree is compared wit
 machine's load is reported too: on a busy machine seconds mean little. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

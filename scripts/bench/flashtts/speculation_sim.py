@@ -19,8 +19,6 @@ share of drafted tokens that were used; seconds of the verifier. Every tree is c
 off. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ counts if the worst share takes at least 1.5 times as long as the best.
 Run `flashedge profile` first, since its curves decide. `curves` in the output says what was used.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from collections import defaultdict

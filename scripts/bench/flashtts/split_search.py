@@ -8,8 +8,6 @@ multiplications; measured: a bisection). It prints the median and the 95th perce
 budgets and repeats. Offload is considered too, which costs next to nothing. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Iterator

@@ -6,8 +6,6 @@ Draws n lengths of each problem and step of which all eight samples are of one k
 not), and prints the mean of longest / mean, and the mean tokens of a path. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from random import Random
 from statistics import fmean

@@ -4,8 +4,6 @@ Each script answers one question, saves its tables and plots in runs/flashtts/ a
 its last line. None of them measures anything: the device is simulated (`scripts.lab.benchmark`).
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

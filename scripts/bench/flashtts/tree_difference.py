@@ -5,8 +5,6 @@ Kernels are bit-equal for every batch up to a length of context that the self-te
 with and without optimizations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 

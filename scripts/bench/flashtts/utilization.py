@@ -10,8 +10,6 @@ speculation the batch stays fuller. `constant` keeps the batch as large as it wa
 paper's rule, whatever the steps then cost. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 from dataclasses import dataclass, replace

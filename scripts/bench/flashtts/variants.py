@@ -8,8 +8,6 @@ AIME-like problems each: the stock loop, suffix scoring, everything but lookahea
 JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from functools import partial
 from typing import Any

@@ -18,8 +18,6 @@ those of the first configuration. Seconds on a busy machine mean little: read th
 --minutes limits each n: a problem starts if it is likely to end before. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -10,8 +10,6 @@ by a client that disconnects; each ends when `/v1/status` shows the chosen engin
 JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 

@@ -1,7 +1,5 @@
 """Faults of the engines under two runs, again and again, and what became of the runs."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import json

@@ -16,8 +16,6 @@ of the command line sees when the generator is killed during a solve, and when t
 with one run finished and one under way. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import json

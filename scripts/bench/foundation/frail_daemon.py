@@ -8,8 +8,6 @@ memory in turn. And an engine that served for a tenth of a second counts as one 
 back-off of restarts would make a schedule of hundreds of kills take hours.
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from typing import Any

@@ -4,8 +4,6 @@ vLLM makes a logits processor in the engine's process and calls it in each step.
 what PyTorch raises on a card that is full.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests of all kinds, for `mixed_load`: what an agent, a script and a careless client send."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

@@ -9,8 +9,6 @@ would show as a slope, so the second half is compared with the first. The last l
 that no client should get, runs that failed, and KV blocks that nobody frees must be 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

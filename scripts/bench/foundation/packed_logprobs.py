@@ -7,8 +7,6 @@ one engine. A figure is the processor time of this process, which stands for the
 token, as the median over rounds; the ratio is taken within a round. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import statistics

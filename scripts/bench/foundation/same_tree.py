@@ -7,8 +7,6 @@ and once while 8 other problems are solved. Node ids, token ids, scores and stat
 bit for bit (fp32). The last line is JSON.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx

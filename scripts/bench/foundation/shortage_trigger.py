@@ -1,7 +1,5 @@
 """How a generator is let run out of memory: by a file that appears. See `injected_shortage`."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

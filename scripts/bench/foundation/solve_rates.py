@@ -8,8 +8,6 @@ the time should differ. The script also counts the trees that agree token for to
 is JSON.
 """
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

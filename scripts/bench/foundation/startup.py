@@ -9,8 +9,6 @@ memory of every process. RSS counts a shared page in every process; PSS divides 
 among them, so its sum is the real total. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import statistics
 import subprocess
 import sys

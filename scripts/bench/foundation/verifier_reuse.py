@@ -8,8 +8,6 @@ between the two ways. Then the seconds to score one level of n = 16 and 64 paths
 turn (A B A B). Medians; the last line is JSON.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import statistics

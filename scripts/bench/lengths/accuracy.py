@@ -1,7 +1,5 @@
 """How wrong predictions of lengths are, on requests whose outputs are known."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import nan

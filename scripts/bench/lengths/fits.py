@@ -13,8 +13,6 @@ often share equal lengths and are not independent. Brackets are 95 % bootstrap i
 prompts. The last line is JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

@@ -8,8 +8,6 @@ that ran once before, with other outputs. `drift`: the lengths double after the 
 line is JSON. About 2 CPU minutes for each text model (`text_model.py`).
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,6 @@ that were cut. The number of the prompt's tokens is a feature, which the paper d
 Ref: arXiv 2604.00499 §3.2.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import random

@@ -7,8 +7,6 @@ problem of MATH with longer answers. The problem of MATH is chosen at random amo
 long, so that a prompt does not tell everything.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Hypothesis (arXiv 2604.00510 §5): p99 up to 2.83 times below serial and 1.46 be
 over PE+NE: at least 1.1 in one configuration, and never below 0.98, where the paper had 0.8.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping, Sequence

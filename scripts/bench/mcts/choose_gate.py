@@ -7,8 +7,6 @@ less the mean latency and the p99 are. A candidate is chosen that is worse nowhe
 by more than the tolerance) and gains most in the geometric mean. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace

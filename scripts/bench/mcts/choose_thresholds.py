@@ -14,8 +14,6 @@ Prints the candidates, the correlation of a branch's first score with the best r
 and the share of runs that each exit ends. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace

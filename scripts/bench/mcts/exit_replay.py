@@ -4,8 +4,6 @@ The trees are those of `scripts.bench.mcts.record`: whole MCTS runs with one rol
 no exit. Until it ends, a search with exits is the same search, so it never leaves the tree.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Figures of a pool of loads, and how they compare with another variant's on the same loads."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ verifier's scores. Without it, a variant that serves the same searches after ano
 scores and half of its own work is done.
 """
 
-from __future__ import annotations
-
 import sys
 
 from flashedge.config import Config

@@ -9,8 +9,6 @@ product, chosen on calibration problems (`choose_thresholds`). Cut rollouts leav
 `real_load` and `boosting` measure them. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict

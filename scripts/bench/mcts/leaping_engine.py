@@ -6,8 +6,6 @@ seconds. So they are computed in one leap that ends where the first request ends
 step after which something has arrived. Engines on one device take turns, step by step.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 

@@ -4,8 +4,6 @@ Driver, queue, admission and boosting are the product's own. The searches' steps
 trees (`content.py`). The length of a path is predicted as the mean of its problem's samples.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What became of a load of searches, simulated or on real engines, and when its searches arrive."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random

@@ -20,8 +20,6 @@ was expanding, per rollout; the mean of rollouts in flight, and of those that do
 machine's load is reported too: on a busy machine seconds mean little. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,8 +1,6 @@
 """Where the study's pairs run: on one simulated RTX 4090, on two cards for each model, or on one
 core of a CPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial

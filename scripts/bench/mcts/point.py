@@ -1,7 +1,5 @@
 """A prediction without doubt."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

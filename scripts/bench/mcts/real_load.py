@@ -18,8 +18,6 @@ Intervals: 95 %, by bootstrap over loads. What was measured is appended to
 Hypothesis: as `boosting.py` simulates it; boosting is never below 0.98.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -8,8 +8,6 @@ in one file, from which `recorded_tree.py` reads them. An interrupted recording 
 line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import time

@@ -11,8 +11,6 @@ as many boosted runs go on at once with the others, and each one's log is replay
 Hypothesis (ours; arXiv 2604.00510 has no such promise): all trees are equal.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

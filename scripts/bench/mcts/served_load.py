@@ -1,7 +1,5 @@
 """One load of searches on a daemon with real engines."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Mapping, Sequence

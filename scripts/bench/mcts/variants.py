@@ -1,7 +1,5 @@
 """The searches that the study compares, with what was chosen for them on calibration problems."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -3,8 +3,6 @@
 Ref: arXiv 2412.20993 §4.2, App. F.3, G.2, G.3.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

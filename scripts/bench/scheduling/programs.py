@@ -14,8 +14,6 @@ that of fcfs and of the longest prefix first, and the SLO scale 1.3 to 4.7 times
 scheduling improves fairness.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

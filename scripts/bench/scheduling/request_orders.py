@@ -17,8 +17,6 @@ predictor (`regress`), so none has a better encoder or more training data.
 Ref: arXiv 2604.00499 §6.1.
 """  # noqa: E501
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache

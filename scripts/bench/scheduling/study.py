@@ -1,7 +1,5 @@
 """What the studies of scheduling share: their folder, and ratios paired by seed with intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

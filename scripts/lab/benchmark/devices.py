@@ -4,8 +4,6 @@ What an engine adds to the roofline is not known for any card. `OVERHEADS` spans
 of a 4090 allow, and every simulated gain depends on it: see scripts/bench/flashtts/sensitivity.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ engines. `RUNGS` are the paper's (arXiv 2509.00195 §6). Of what is ours, they h
 alone; `ONCE` adds the rest.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 

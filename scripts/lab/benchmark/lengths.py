@@ -11,8 +11,6 @@ scale of all steps as by one more degree of freedom. The scale of all steps alon
 the longest of eight.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Times searches on a running daemon, compares them problem by problem, grades their answers."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Climbs the ladder on a simulated card, to estimate what a user would get there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

@@ -1,7 +1,5 @@
 """One search on the simulated pair in virtual time, with the optimizations of one rung."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

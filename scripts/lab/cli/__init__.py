@@ -1,7 +1,5 @@
 """`flashedge bench`, `simulate` and `models eval`. The CLI finds them in a checkout alone."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

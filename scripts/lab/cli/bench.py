@@ -1,7 +1,5 @@
 """`bench` and `bench flashtts`: the gain of each optimization on real engines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

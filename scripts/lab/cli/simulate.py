@@ -1,7 +1,5 @@
 """`simulate`: what a pair would do on a card, in virtual time, without engine or download."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

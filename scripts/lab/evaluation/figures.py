@@ -1,7 +1,5 @@
 """From records to figures: what each way of choosing reaches, and how well the verifier judges."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, zip_longest

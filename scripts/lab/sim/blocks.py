@@ -5,8 +5,6 @@ states: *held* by one or more requests, *cached* (no holder, but its content is 
 or *blank*. The quota limits held + cached; the rest is memory given away.
 """
 
-from __future__ import annotations
-
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ is Trio's autojump clock. The loop's `time()` returns virtual seconds; `asyncio.
 and `timeout` follow it unchanged. Real I/O and threads still work, but take no virtual time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Coroutine

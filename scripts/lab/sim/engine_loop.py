@@ -6,8 +6,6 @@ The engine's task starts with the first request and ends when none is left.
 Ref: arXiv 2509.00195 §4.3 for the cost of a step.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence

@@ -10,8 +10,6 @@ This file has the verifier and builds pairs. Tokens and scores are made up, but 
 functions of the same inputs as a real model's, so exactness can be tested here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from math import sqrt
 from statistics import NormalDist

@@ -7,8 +7,6 @@ last is preempted and computed again later; its prefix is reused where it is sti
 Drafts (arXiv 2509.00195 §4.1.2) come after all other requests.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ every step by what was stated before it. Every step repeats the values that it u
 visible in its own step.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Numbered days in everyday words: `Day 2: she gives away 7 nuts.` Short, and solved right."""
 
-from __future__ import annotations
-
 import random
 
 from scripts.train_pair.families.base import LIMIT, LONG, Move, Spec

@@ -4,8 +4,6 @@ This family is for training alone. A word problem has one sum in thirty tokens, 
 arithmetic faster from text that has nothing else.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ Misconception: the sign of a negative number is overlooked, often after a minus,
 plus.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

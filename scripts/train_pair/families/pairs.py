@@ -5,8 +5,6 @@ Tim has 30 marbles. Joe has 14 marbles. Tim gives Joe 8. How many marbles has Jo
 Both: Tim A has 30, Joe B has 14. Tim A 8 fewer, Joe B 8 more. Joe B has 14. B 8 more. 14+8=22.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

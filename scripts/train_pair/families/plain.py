@@ -8,8 +8,6 @@ invented, and the sentences are built in many ways (`telling.py`, `pairs.py`, `s
 teacher makes no mistakes here.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace

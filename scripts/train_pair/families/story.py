@@ -4,8 +4,6 @@ Misconceptions: in long problems "returns" is often read as a gain, "borrows" so
 and the day after a long sum is often forgotten.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

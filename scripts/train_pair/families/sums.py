@@ -1,7 +1,5 @@
 """Sums as people ask for them: `What is 12 + 7?`"""
 
-from __future__ import annotations
-
 import random
 
 from scripts.train_pair.families.base import Move

@@ -3,8 +3,6 @@
 Maria had 15 apples. She bought 9 more, and her brother ate 4. How many apples has she now?
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ a reference to an earlier line is replaced by the value of the line above, often
 sometimes in an addition.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The words of problems in everyday English: persons, things, and what happens to things."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The equal-accuracy measurement on made-up runs whose savings are known."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

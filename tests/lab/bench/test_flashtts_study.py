@@ -1,7 +1,5 @@
 """The scripts of the simulated study: what is fitted is not what is reported, and the tables."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

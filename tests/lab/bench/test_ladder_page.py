@@ -1,7 +1,5 @@
 """Tables of a ladder: which rungs are compared, and which problems count."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

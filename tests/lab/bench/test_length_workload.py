@@ -1,7 +1,5 @@
 """The synthetic workload of the length predictors: equal seeds, real lengths, prompts that tell."""
 
-from __future__ import annotations
-
 from math import log
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """scripts.bench.lengths: what the studies of output lengths measure, and that models learn."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import isnan
 

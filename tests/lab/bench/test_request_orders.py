@@ -1,7 +1,5 @@
 """The study of waiting requests: lengths that disperse as told, predictions that err as told."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """scripts.bench.flashtts.tree_difference: other choices are told from other last bits."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """What a vote that stops early costs, on answers whose outcome can be counted by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashedge.certainty.policies import Rule

@@ -1,7 +1,5 @@
 """The table of switches, and what each rung of it is on the simulated pair."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import pairwise
 

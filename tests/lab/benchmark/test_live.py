@@ -1,7 +1,5 @@
 """The benchmark on real engines: the order of its runs, their times, and how problems compare."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import count
 from typing import Any

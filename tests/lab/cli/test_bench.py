@@ -1,7 +1,5 @@
 """`flashedge bench flashtts`: what is refused, and what is warned of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """`flashedge bench load` against a daemon that a script plays."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`models eval` as a command, the daemon replaced by a script."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`flashedge simulate` as a user meets it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

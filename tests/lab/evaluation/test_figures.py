@@ -1,7 +1,5 @@
 """Figures of an evaluation, on records whose every figure is known by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """An evaluation over scripted HTTP: what it asks for, keeps, and gives up."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

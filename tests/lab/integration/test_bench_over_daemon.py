@@ -1,7 +1,5 @@
 """The bench's daemons, one for each setting of the switches; their engines are simulated."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Block accounting of the simulated engine: nothing leaks, no bound is broken, all requests end."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Virtual time: the clock jumps, timers decide the order, real I/O still works."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

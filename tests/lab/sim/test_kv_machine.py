@@ -1,7 +1,5 @@
 """The random steps of tests/engine/test_kv_memory.py, on simulated engines."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The simulated model: its codec, step lengths, noise and cost."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The simulated engines: the engine contract, and what only they have: virtual time and faults."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace

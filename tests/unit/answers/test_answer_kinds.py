@@ -1,8 +1,6 @@
 """Which answers are one, by kinds of spelling: each row of a table is one group, or its members all
 differ. No worker is asked here."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

@@ -1,7 +1,5 @@
 """Finding, normalizing and counting answers, one spelling for equal JSON; names of strategies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

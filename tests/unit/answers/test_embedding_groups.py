@@ -1,7 +1,5 @@
 """Open-ended answers grouped by a model: vectors, groups, the worker, and refused models."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -6,8 +6,6 @@ run are counted, never seconds. Inside C, patterns are linear by their form: no 
 theirs can give back what it took, but in `spelling`, whose input is bounded.
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 import time

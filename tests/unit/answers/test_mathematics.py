@@ -1,7 +1,5 @@
 """Grading by a worker process: results are right and ordered, and survive a failing worker."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

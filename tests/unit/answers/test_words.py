@@ -1,7 +1,5 @@
 """Grouping of open-ended answers: links, numbers, and the labelled pairs."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random

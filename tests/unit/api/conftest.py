@@ -1,7 +1,5 @@
 """A FakeService, and a client of the HTTP layer over it, in process."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import httpx

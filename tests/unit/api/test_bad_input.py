@@ -1,8 +1,6 @@
 """Bad input: one clear OpenAI-shaped error each, nothing is started. Of bodies that arrive slowly,
 the deadline grows with what has arrived, not with each piece."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """The HTTP layer behind a real server: disconnects, streams in real time, raw bodies."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket

@@ -1,7 +1,5 @@
 """/v1/solve, /v1/runs and the daemon's own routes, in process."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from dataclasses import asdict, replace

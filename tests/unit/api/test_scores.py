@@ -1,7 +1,5 @@
 """/v1/score over the real service and a simulated verifier, on virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,8 +1,6 @@
 """`solve --input` and `score --input` against a daemon in a transport: records, resuming, refusals,
 exit codes."""
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Measures of certainty against values worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 from math import comb

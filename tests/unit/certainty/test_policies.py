@@ -1,7 +1,5 @@
 """Each allocation policy, step by step, and the policy that a request's options make."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from typing import Any
 

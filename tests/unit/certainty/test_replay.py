@@ -1,7 +1,5 @@
 """Replay of policies on whole runs: what a real early exit of the same seed does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands with folders of their own, and a daemon that they find running."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

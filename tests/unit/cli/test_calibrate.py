@@ -1,7 +1,5 @@
 """What `calibrate` writes, keeps and refuses, on made-up recordings and without a daemon."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`chat`: what it sends, its commands, and how its turns are told apart."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Callable

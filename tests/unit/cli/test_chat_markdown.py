@@ -1,7 +1,5 @@
 """Replies as Markdown: what becomes looks, what stays text, and that no text acts or gets lost."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The other commands: daemon, runs, models, doctor; help and speed."""
 
-from __future__ import annotations
-
 import json
 import shlex
 import subprocess

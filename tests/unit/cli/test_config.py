@@ -1,7 +1,5 @@
 """`config show|path|set|unset`: the settings as a user reads and changes them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `doctor` says of the CUDA build, on machines where it can't start and where it can."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

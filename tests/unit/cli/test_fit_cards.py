@@ -1,7 +1,5 @@
 """`doctor --fit` and `models ls --fit` with several cards, and what `ps` says of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

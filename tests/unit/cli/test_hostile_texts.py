@@ -1,7 +1,5 @@
 """No text from outside acts on the terminal, whichever command prints it."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The commands of the lab, with a checkout and without: the package works without them."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

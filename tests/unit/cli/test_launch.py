@@ -3,8 +3,6 @@
 The agents are shell scripts on PATH that print their variables and arguments.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """The tree that `solve` prints: a fold over events, drawn in the terminal."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What all commands share: how they print, and the names of their options."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`flashedge profile`, what `doctor` says of it, and the renewal before a daemon starts."""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Conversations on disk: what is written when, how one goes on, what is said of damage."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """`score` of one problem. tests/unit/batch has its files."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

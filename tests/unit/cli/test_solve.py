@@ -1,7 +1,5 @@
 """`solve`: the requests to the daemon, the output and the exit codes."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json

@@ -1,7 +1,5 @@
 """Stored trees in the terminal and in a browser, and the way to the dashboard."""
 
-from __future__ import annotations
-
 import dataclasses
 import subprocess
 import sys

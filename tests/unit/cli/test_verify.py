@@ -1,7 +1,5 @@
 """`runs verify`: what is said of a run and its repetition."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The asynchronous client over scripted HTTP, and following a run through lost connections."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from unittest.mock import AsyncMock, Mock
 

@@ -1,7 +1,5 @@
 """Events in words: many scores of a level share a line."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """The client against a transport that answers like the daemon, well or badly."""
 
-from __future__ import annotations
-
 import json
 import sys
 from subprocess import run

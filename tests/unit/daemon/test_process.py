@@ -1,7 +1,5 @@
 """The daemon as a process: starting, finding, awaiting and stopping it, its faults and its logs."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

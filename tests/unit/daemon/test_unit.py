@@ -1,7 +1,5 @@
 """The daemon as a service of systemd."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import stat

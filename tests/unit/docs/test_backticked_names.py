@@ -19,8 +19,6 @@ The change log and the measurement logs are left out: their names were right on 
 not, since an accepted one holds today.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

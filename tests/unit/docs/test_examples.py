@@ -3,8 +3,6 @@
 `tests/engine/test_daemon.py` lets the bundled pair solve them.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.examples import ANSWERS, check_blocks, find_answer, find_problems, list_examples

@@ -1,7 +1,5 @@
 """The guide says what the code does: settings, layers and links; and no retired term comes back."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What the CUDA build needs of a machine, found out on machines that lack it. The tests of setup.sh
 show it of the headers, of MIG and of a driver that does not answer."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 from pathlib import Path

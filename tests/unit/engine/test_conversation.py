@@ -1,7 +1,5 @@
 """Conversations of agents, as the verifier sees them and without earlier notes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from flashedge.engine.vllm.serving.conversation import (

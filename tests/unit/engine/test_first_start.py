@@ -1,8 +1,6 @@
 """The memory plan on this machine: the free memory by NVML, what was measured here, and the first
 start of a pair on a card, which measures both engines at once."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path

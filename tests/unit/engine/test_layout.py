@@ -1,7 +1,5 @@
 """Which cards each engine gets, by the settings and the driver."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

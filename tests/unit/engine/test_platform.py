@@ -1,7 +1,5 @@
 """Which vLLM is installed, by the names of the distributions."""
 
-from __future__ import annotations
-
 import importlib.metadata
 
 import pytest

@@ -1,7 +1,5 @@
 """Profiling simulated engines: the fits give back the device that they simulate."""
 
-from __future__ import annotations
-
 import pytest
 
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe

@@ -1,7 +1,5 @@
 """A journal of finished work: what survives a crash, and what is refused."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Problem files: our own fields and those of the usual data sets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A configuration of its own folders, without the user's models."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

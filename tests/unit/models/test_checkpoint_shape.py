@@ -1,7 +1,5 @@
 """The shape of a model by its files: plain, packed into integers, in 8 bits."""
 
-from __future__ import annotations
-
 import json
 import struct
 from dataclasses import replace

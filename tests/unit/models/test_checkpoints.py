@@ -1,7 +1,5 @@
 """Each mistake in a model's folder raises an error that names it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """models.toml, as shipped and as users write it; memory plans; folders of models."""
 
-from __future__ import annotations
-
 import inspect
 from dataclasses import replace
 from itertools import zip_longest

@@ -1,7 +1,5 @@
 """What the driver says of the cards: which CUDA shows, who holds their memory, what goes wrong."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The profiler without an engine or a card: fits, probes, files, NVML, data sheets."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

@@ -1,7 +1,5 @@
 """Searches on simulated engines run on virtual time."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 

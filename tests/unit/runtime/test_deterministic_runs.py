@@ -1,7 +1,5 @@
 """Deterministic runs in the service: what the engines are asked, what is stored, what repeats."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Metrics follow events, views and plain requests."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Pairs that are loaded on demand: who waits for whom, what is unloaded first, and what fails."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """One run: its states, its log, its result, and a store that fails under it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path

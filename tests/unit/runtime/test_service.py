@@ -1,7 +1,5 @@
 """The service over simulated engines: the queue, cancels, the archive, one pair and two."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator

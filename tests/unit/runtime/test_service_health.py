@@ -1,7 +1,5 @@
 """The service's health, its start, its KV memory, its idle time, and a system clock that jumps."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -1,7 +1,5 @@
 """Cost curves: the roofline equals the simulator's, and measured points are interpolated."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Deterministic requests: the windows of their tokens, and which kind of step comes next."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The KV split: known settings, offload, hysteresis, too little memory; and the loads of levels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Speculation's pure core: score bins, slots, and the life cycle of drafts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The validation of a card: its parts, where it goes on, its report."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

@@ -1,7 +1,5 @@
 """The set-up scripts: what they refuse, repair and skip. Nothing here downloads."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Which tests scripts/test.sh runs. Every program that it calls is replaced."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The outcome model's fit: a linear reward from right and wrong answers to the same problems."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The bundled pair: its problems, checker, faults and models."""
 
-from __future__ import annotations
-
 import random
 import re
 from itertools import pairwise

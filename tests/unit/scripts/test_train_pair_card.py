@@ -1,7 +1,5 @@
 """The model card shows the figures of the report."""
 
-from __future__ import annotations
-
 from scripts.train_pair.card import format_choices, format_paired
 
 

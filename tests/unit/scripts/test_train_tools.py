@@ -1,7 +1,5 @@
 """Tasks whose right tool call is known, the exact check of their chains, and the trunk."""
 
-from __future__ import annotations
-
 import json
 import random
 

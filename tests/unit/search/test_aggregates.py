@@ -1,7 +1,5 @@
 """Aggregates of step scores."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Votes that are counted after every path: what they begin, take and cancel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random

@@ -1,7 +1,5 @@
 """The exits of MCTS on hand-made trees: each alone, what it keeps, and what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Where steps end, in text and in token ids."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

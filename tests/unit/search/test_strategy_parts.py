@@ -1,7 +1,5 @@
 """PUCT, apportionment and priors by hand; options of strategies; users' programs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The view of a run and the dashboard's state: folds, figures, rates, replay, lines, export."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from dataclasses import replace

@@ -3,8 +3,6 @@
 `patches` adds `call` to vLLM's EngineCore as a method. Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ is a request of its own, whose prompt ends with the path so far: the grammar is 
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 
 from vllm.parser.engine.adapters import ParserEngineReasoningAdapter

@@ -7,8 +7,6 @@ temperature 0, at which vLLM takes the argmax of what this returns. Callers refu
 the first model runner applies behind this processor.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -11,8 +11,6 @@ kept back. The switch is `Optimizations.joined_tokens`.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any

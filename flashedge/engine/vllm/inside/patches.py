@@ -10,8 +10,6 @@ scripts/vllm_seams has all of them.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from dataclasses import dataclass
 from enum import StrEnum

@@ -5,8 +5,6 @@ of its processes. It is also the first code of ours that runs in an engine's cor
 several cards starts its workers later, so what changes their start is put in place here.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE

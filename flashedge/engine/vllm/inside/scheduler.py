@@ -17,8 +17,6 @@ Ref: arXiv 2509.00195 §4.1, arXiv 2601.17768 §4, arXiv 2412.20993 App. D.3.1; 
 vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

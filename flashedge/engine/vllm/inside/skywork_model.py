@@ -8,8 +8,6 @@ Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/prm_model.py (value on the 
 after the final norm; its dropout is off in inference).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

@@ -14,8 +14,6 @@ like any other, and does not let the request go on before.
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

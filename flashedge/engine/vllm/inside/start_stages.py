@@ -6,8 +6,6 @@ filling the daemon's log, which FlashEdge keeps at errors.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import logging

@@ -6,8 +6,6 @@ then sampling for as many sequences as a step may have, with our noise and log-p
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import os
 import weakref
 from collections.abc import Callable, Iterator

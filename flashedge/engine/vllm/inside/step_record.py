@@ -5,8 +5,6 @@ over. When the process has ended or hangs, the daemon, which shares the memory, 
 requests of the unfinished step may be what ended it, and all others are innocent.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import multiprocessing

@@ -1,8 +1,6 @@
 """The families of reward models: how a path is encoded and how a score is read. What is known of a
 family without an engine stands in `flashedge/models/specs.py`."""
 
-from __future__ import annotations
-
 from flashedge.engine.vllm.prm.answers import SequenceClassification, YesNoVerifier
 from flashedge.engine.vllm.prm.base import FormatBuilder
 from flashedge.engine.vllm.prm.qwen import QwenPrm, ReasonfluxPrm, SkyworkPrm

@@ -1,7 +1,5 @@
 """Outcome reward models, which score a whole answer: by a head, or by P("Yes") against P("No")."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

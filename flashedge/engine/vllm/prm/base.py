@@ -1,8 +1,6 @@
 """What a verifier family is, for judges of steps and for judges of answers, and what families
 share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """PRMs with a head on Qwen2: Qwen2.5-Math-PRM, the bundled verifier and ReasonFlux with two classes
 at a separator, Skywork with a value at each newline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path

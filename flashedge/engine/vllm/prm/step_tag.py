@@ -1,8 +1,6 @@
 """Causal models that predict "+" or "-" behind each step: at a tag (Math-Shepherd and others), or
 as the assistant's answer in a conversation (RLHFlow)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -16,8 +16,6 @@ capability of the first for that of the engine's card, and chooses the wrong ker
 with two kinds of cards.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import copy

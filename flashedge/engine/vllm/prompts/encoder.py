@@ -6,8 +6,6 @@ tokens can't be told from the texts that it is given, a conversation that holds 
 refused.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ user, a tool or a model writes is left as it is, and is text. Other texts have t
 always had.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

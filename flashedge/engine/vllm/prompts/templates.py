@@ -7,8 +7,6 @@ Some templates put a token together from a role: `'<|' + message.role + '|>'`. T
 marked, and `join_roles` makes the token of them where a known role stands between.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

@@ -4,8 +4,6 @@ does not know, the chat template without what a search said of itself.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

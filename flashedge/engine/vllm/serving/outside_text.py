@@ -8,8 +8,6 @@ control tokens act, as in vLLM.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -8,8 +8,6 @@ counts within it, too.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer

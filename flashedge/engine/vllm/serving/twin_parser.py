@@ -10,8 +10,6 @@ before its answer.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ The clock is the event loop's. A daemon over HTTP serves in real time (`DaemonSe
 pair in virtual time (`virtual_load`).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing

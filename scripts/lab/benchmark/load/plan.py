@@ -5,8 +5,6 @@ Arrival times, kinds, clients and problems are drawn independently of each other
 two policies get the same programs at the same times, and a change of the mix moves no arrival.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The figures of one load: as plain JSON values, and as a table and sentences."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isfinite

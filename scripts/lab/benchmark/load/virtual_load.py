@@ -6,8 +6,6 @@ log-t length: long, and widely dispersed. Lengths are forecast with the errors o
 predictor (arXiv 2604.00499 §3.2), and the forecast is known as soon as a program arrives.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """A load arrives at its times, on virtual time, and each program's end is recorded."""
 
-from __future__ import annotations
-
 import asyncio
 
 import httpx

@@ -1,7 +1,5 @@
 """What arrives in a load, and when: seeded, as dense as told, and read from files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """Figures of a load, computed by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

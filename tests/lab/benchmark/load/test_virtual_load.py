@@ -1,7 +1,5 @@
 """Many programs at once on a simulated card, in virtual time, by the product's own scheduling."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

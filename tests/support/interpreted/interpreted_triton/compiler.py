@@ -1,7 +1,5 @@
 """Compiles nothing: the interpreter runs the kernels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from triton.backends.compiler import BaseBackend

@@ -1,7 +1,5 @@
 """What Triton and vLLM ask of the device that the interpreter stands for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,8 +1,6 @@
 """What agents and editors send is put into the form that vLLM's handlers read, on every route,
 plain and by a search."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

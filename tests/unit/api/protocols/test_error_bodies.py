@@ -1,7 +1,5 @@
 """One error body in each protocol, whoever refuses; streams that break off end with the reason."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

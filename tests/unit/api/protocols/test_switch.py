@@ -2,8 +2,6 @@
 search it asks for, and what a search adds to the answer. The rest of the answer is vLLM's: see
 tests/engine/test_daemon.py."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import nullcontext

@@ -1,7 +1,5 @@
 """The trial of an installed CUDA build, on builds that do not work."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

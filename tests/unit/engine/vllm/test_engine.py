@@ -1,7 +1,5 @@
 """What a restarted engine gets of the budget and the offload state of its predecessor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

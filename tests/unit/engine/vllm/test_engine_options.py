@@ -1,7 +1,5 @@
 """The options and variables that vLLM starts with, where a mistake would show only on a card."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What starts on a card, walked through vLLM's own CUDA platform on mocked cards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

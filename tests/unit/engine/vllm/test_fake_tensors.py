@@ -1,8 +1,6 @@
 """The code that handles a card's tensors, on fake ones without data: an operation raises where its
 result's shape would depend on values, for which the host would wait."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The sampling kernel: its logic in Triton's interpreter, and its compilation for real cards."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Which granules have memory, compared with a model that tracks each byte, and a card's memory that
 is mapped and unmapped, on a driver made of host memory."""
 
-from __future__ import annotations
-
 import ctypes
 import mmap
 import os

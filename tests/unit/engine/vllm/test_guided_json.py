@@ -1,7 +1,5 @@
 """Schemas that would take minutes to compile are refused; what agents send is not."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 """Quota, offload and restore of two engines on one card, whose driver is made of host memory, and
 the blocks that a quota takes and returns of vLLM's own cache."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """A worker whose KV is not in FlashEdge's memory is refused before its first request."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Drawing tokens by position-keyed noise: both twins' winners, min-p, ranks and the kernel's trial.
 The winner is the same, whatever part of the vocabulary is drawn."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

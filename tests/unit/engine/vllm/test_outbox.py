@@ -1,7 +1,5 @@
 """Requests of one turn of the event loop go to the engine together, and aborts behind them."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Log-probabilities as plain numbers, and outputs that are joined."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """vLLM's parsers find in pieces of a text what they find in the whole text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Passes in the model runner: what a verify pass accepts, and a verifier's head in tiles."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

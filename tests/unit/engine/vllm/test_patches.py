@@ -1,7 +1,5 @@
 """The table of the names that FlashEdge adds to vLLM or replaces in it, against this vLLM."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """Each PRM family encodes a path step by step to the ids that its authors' own code gives."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Texts of others are texts: no control token comes of them, whoever renders the conversation."""
 
-from __future__ import annotations
-
 import re
 import threading
 import time

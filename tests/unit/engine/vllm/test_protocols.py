@@ -1,7 +1,5 @@
 """What vLLM's handlers read of a conversation, log of a refusal and answer to the unreadable."""
 
-from __future__ import annotations
-
 import logging
 from types import SimpleNamespace
 from typing import Any

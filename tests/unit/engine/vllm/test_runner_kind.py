@@ -1,7 +1,5 @@
 """vLLM's two model runners: which one an engine has, and that both draw the same tokens."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 from typing import Any

@@ -1,8 +1,6 @@
 """The start-up self-test on engines that are a formula: its turns, the shape of a replay that it
 chooses, and the contexts that it compares."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a starting engine tells the daemon of vLLM's log lines of a start on a card."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """What an engine holds in memory: live tensors, and its bytes of a card."""
 
-from __future__ import annotations
-
 import os
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What an engine's process writes about its steps, and what the daemon reads after its death."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 from multiprocessing import sharedctypes

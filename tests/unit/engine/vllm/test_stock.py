@@ -1,7 +1,5 @@
 """The stock twin of the rule entropy: it cuts the stream of a request that runs on."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 
 import pytest

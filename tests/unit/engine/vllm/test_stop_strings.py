@@ -1,7 +1,5 @@
 """Stop strings count behind a model's thinking, whichever way its tokens arrive."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

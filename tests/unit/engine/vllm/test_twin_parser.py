@@ -1,7 +1,5 @@
 """A stream and its unstreamed twin say the same, whatever the model writes, and no text is lost."""
 
-from __future__ import annotations
-
 import json
 from itertools import cycle
 from typing import Any

@@ -1,7 +1,5 @@
 """The memory of a pair: the plan, what each of several cards holds, and `doctor --fit`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The driver on simulated engines: its events tell the tree, faults of the engines change nothing,
 and nothing is left of a run that is cut short."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

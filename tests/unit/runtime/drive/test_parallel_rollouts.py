@@ -1,8 +1,6 @@
 """Parallel rollouts through the driver: the same tree under every optimization, and nothing left
 behind whatever is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import fields, replace
 from random import Random

@@ -1,7 +1,5 @@
 """Waiting out an engine's failures: how often, what comes out, and that a cancel wins."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Scores: equal paths share one, too long ones have 0, and early ones change no tree."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 

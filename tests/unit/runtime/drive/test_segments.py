@@ -1,7 +1,5 @@
 """Generated ids become text and steps, and the thinking is told from the answer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace

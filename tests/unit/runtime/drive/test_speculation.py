@@ -5,8 +5,6 @@ The paper's public artifact loses a beam that completes while it still has specu
 lets "completed" overshoot n. Each has a test here.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Every strategy through the driver on simulated engines, with and without early exit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

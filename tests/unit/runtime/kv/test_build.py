@@ -1,7 +1,5 @@
 """The KV memory that each engine starts with, and the cost curves that divide it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from pathlib import Path

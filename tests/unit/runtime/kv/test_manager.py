@@ -1,7 +1,5 @@
 """The KV memory while runs go on, on simulated engines: it moves, and no tree changes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

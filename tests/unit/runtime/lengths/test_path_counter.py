@@ -1,7 +1,5 @@
 """Lengths of paths from a run's events: every strategy, cuts, cancels, and stored runs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Predictions on the event loop: what is read first, what arrives, what a failure leaves alone."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The scheduler of a pair: who is active, what starts, who waits, and what the engines are told."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence

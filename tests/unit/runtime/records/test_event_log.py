@@ -1,7 +1,5 @@
 """A run's log: numbers, late and slow followers, the end, and the comparison with a repetition."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace

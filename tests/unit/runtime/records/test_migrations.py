@@ -5,8 +5,6 @@ of five strategies, one of them cut by its deadline, one cancelled, one failed, 
 interrupted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The result object of a run: whether the answer is trusted and the tree deterministic."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The run store: what is told is kept, and every way the disk can fail has its own words."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,8 +1,6 @@
 """What the daemon decides: boosting, deterministic searches, the paths drawn at once; and the rule
 entropy in a request."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Strategies, their options and early exit as the command line and HTTP take them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Boosted runs: a log builds the same tree again, and what the service records."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The board of the daemon: who is told what, and when the engines close the gate."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager

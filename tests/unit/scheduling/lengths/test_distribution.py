@@ -1,7 +1,5 @@
 """Lengths: log-t agrees with scipy, figures by quadrature equal the formulas of the paper."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """What the history predictor learns and forgets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import exp
 from random import Random

@@ -1,8 +1,6 @@
 """Active programs: what their members make of them, and their order: kinds, gangs, policies,
 clients, and the bound on the wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from math import log

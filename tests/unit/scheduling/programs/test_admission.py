@@ -1,7 +1,5 @@
 """How many programs run at once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import log
 

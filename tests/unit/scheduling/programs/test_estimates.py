@@ -1,7 +1,5 @@
 """What users see of runs and programs: when they are expected to start, and how long they are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import exp, log
 

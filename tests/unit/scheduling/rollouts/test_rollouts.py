@@ -1,7 +1,5 @@
 """When rollouts may be added, and how they are divided among runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import e

@@ -3,8 +3,6 @@
 The other vLLM is a copy of the installed one with some edits.
 """
 
-from __future__ import annotations
-
 import ast
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """The table of seams is complete, it says who uses what, and both builds of vLLM agree with it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -17,8 +17,6 @@ once.
 Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager

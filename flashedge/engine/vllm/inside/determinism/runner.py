@@ -16,8 +16,6 @@ speculative decoding.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import wraps

@@ -8,8 +8,6 @@ always has the same blocks: it begins at a multiple of its size, which is one of
 ADR 20. Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ large as granules nor aligned with them. A granule is needed as long as any part
 lies in it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import mmap

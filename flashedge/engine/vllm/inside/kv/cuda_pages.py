@@ -8,8 +8,6 @@ This has not run on a card yet. It is tested with a driver made of host memory
 (tests/support/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from types import ModuleType, SimpleNamespace

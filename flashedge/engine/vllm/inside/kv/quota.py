@@ -12,8 +12,6 @@ Otherwise the last blocks of the pool are, so that whole granules become free.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Collection
 from typing import Any

@@ -7,8 +7,6 @@ into a range of addresses of which only the blocks in use have memory.
 Checked with vLLM 0.32.0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -16,8 +16,6 @@ Each token keeps its noise, so the last winner is the winner among the tokens th
 Ref: flashinfer.ai, "Sorting-Free GPU Kernels for LLM Sampling", which rejects in the same order.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -4,8 +4,6 @@ they share.
 Nothing here makes the host wait for a card: no result is read back.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

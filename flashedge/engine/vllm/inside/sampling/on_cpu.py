@@ -8,8 +8,6 @@ model is sure, most tokens can't win against the likeliest one by any noise, and
 numpy hashes and compares in a fraction of PyTorch's time; PyTorch has the faster logarithms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """When an engine process counts as hung, and what is left of its client when it ends."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
