@@ -8,7 +8,7 @@ The last `\boxed{...}` of a path is compared by these tests, cheapest first:
    of several names, `x=3,y=5`, which is the pair `(3,5)`;
 4. mathematics: a worker process compares the formulas (`workers.mathematics`).
 
-Where no path has a box, what the paths name as their answers is compared likewise
+Where no path has a box, the answers that the paths name are compared in the same way
 (`extraction.find_named_answer`).
 
 Open-ended answers, where no box is expected, are compared by one of

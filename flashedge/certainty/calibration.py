@@ -141,7 +141,7 @@ class Grid:
 
 
 def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
-    """Keep at most so many values, evenly spread, with the first and the last."""
+    """Keep at most `most` values, evenly spread, among them the first and the last."""
     if len(values) <= most:
         return tuple(values)
     return tuple(values[round(i * (len(values) - 1) / (most - 1))] for i in range(most))

@@ -64,8 +64,8 @@ def add_lab_command(app: typer.Typer, name: str, panel: str | None = None) -> No
 
 
 def import_app(module: str) -> typer.Typer:
-    """The `app` of a module of the lab. The checkout's package `scripts` is found by its place, so
-    that no other package of that name is taken for it."""
+    """The `app` of a module of the lab. The checkout's package `scripts` is loaded from its path,
+    because another package of that name may come first in `sys.path`."""
     if "scripts" not in sys.modules:
         place = CHECKOUT / "scripts" / "__init__.py"
         spec = importlib.util.spec_from_file_location("scripts", place)

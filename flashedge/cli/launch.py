@@ -389,7 +389,7 @@ def _suggest_pairs(agent: Agent, config: Config) -> str:
             model.tool_parser or not agent.has_tools
         ):
             fitting.setdefault(model.source, f"{pair.name} ({model.max_model_len:,})")
-    own = "raise max_model_len in a models.toml of your own, as far as the model goes"
+    own = "raise max_model_len in a models.toml of your own, up to what the model was trained for"
     if not fitting:
         return f"To use it, {own}."
     return f"Use {' or '.join([*fitting.values()][:2])}, or {own}."

@@ -24,7 +24,7 @@ CATEGORIES = tuple(_CATEGORIES)
 """What the lines can be filtered by. The run's start and end belong to none of them."""
 
 FEW_SCORES = 4
-"""Up to so many consecutive scores of a level have a line each; more share one."""
+"""Up to this many consecutive scores of a level have a line each; more share one."""
 
 
 class ScoreTally(NamedTuple):

@@ -206,7 +206,7 @@ def build_run_error(failed: events.RunFailed) -> FlashEdgeError:
 
 
 def translate_error(error: httpx.HTTPError, base_url: str) -> DaemonError:
-    """Our error for one of httpx. No other place translates them."""
+    """The DaemonError that says what an error of httpx means to a user."""
     if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return DaemonError(f"no daemon answers at {base_url}", hint="flashedge up")
     if isinstance(error, httpx.TimeoutException):

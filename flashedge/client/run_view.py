@@ -241,7 +241,7 @@ class _ViewDraft:
         self._now = SimpleNamespace(**{f.name: getattr(view, f.name) for f in fields(RunView)})
         self._tables: dict[str, dict[Any, Any]] = {}
         self._lines: dict[bool, deque[EventLine]] = {}
-        """The log, once a line was added: the many lines about steps (True) push out no other."""
+        """Lines of the log. Those about steps (True) are apart, lest they push out the others."""
 
     def freeze(self) -> RunView:
         now = self._now
@@ -308,7 +308,7 @@ class _ViewDraft:
             case events.PromptRead() | events.Probed():
                 pass  # in the log only: they don't change the tree
             case events.KvSplitChanged() | events.Offloaded() | events.Restored():
-                pass  # likewise
+                pass  # in the log only
             case events.RunFinished():
                 now.result = event.result
                 self.end("finished")

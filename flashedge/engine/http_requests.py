@@ -82,8 +82,8 @@ class PlainRequests:
         return self._stopping.is_set()
 
     def check_admission(self, pair: str, choices: int) -> None:
-        """Raises QueueFull when a request of so many choices is too many for this pair now,
-        RequestError when it always is."""
+        """Raises QueueFull when the pair can't take this many choices now, RequestError when it
+        never can."""
         if choices > MAX_CHOICES:
             raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
         if self._open[pair] + choices > MAX_CHOICES:

@@ -38,12 +38,12 @@ def runs_on_cpu() -> bool:
 
 
 def have_own_processors(threads: int) -> bool:
-    """Whether two engines run on a CPU, with so many threads each, and do not slow each other."""
+    """Whether two engines on a CPU with `threads` threads each do not slow each other."""
     return runs_on_cpu() and len(os.sched_getaffinity(0)) >= 2 * threads
 
 
 def has_own_processor(threads: int) -> bool:
-    """Whether this process computes without slowing two engines of so many threads each.
+    """Whether this process computes without slowing two engines of `threads` threads each.
 
     The process of an engine on a card keeps one processor busy; with several cards it is one for
     each, which is not counted here.

@@ -136,7 +136,7 @@ class VerifierProbe(_EngineProbe):
         raise NotImplementedError("a verifier does not decode; check `decodes`")
 
     async def _fit_words(self, tokens: int) -> int:
-        """How many words a problem needs for its path to have about so many tokens."""
+        """How many words a problem needs for its path to have about `tokens` tokens."""
         if self._line is None:
             few, many = [
                 (await self._verifier.score(self._make_request(words))).tokens for words in WORDS

@@ -55,7 +55,7 @@ class ReplayShape:
         return min(computed // chunk * chunk + chunk, self.find_window(known))
 
     def count_chunk(self, sequences: int) -> int:
-        """Tokens that a pass computes of each of so many sequences: whole windows."""
+        """Tokens that a pass over `sequences` computes of each, in whole windows."""
         windows = min(self.prefill_windows, self.group // sequences)
         return self.window * max(1, windows)
 

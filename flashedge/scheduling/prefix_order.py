@@ -14,7 +14,7 @@ def prefix_order(paths: Paths) -> Order:
     """Put after each path one of the remaining paths that share most with it: sort them, which is a
     walk through their radix tree.
 
-    In no other order do neighbours share more in sum: shared prefixes are ultrametric, so
+    No order has neighbours that share more in sum: shared prefixes are ultrametric, so
     neighbours in the walk span a heaviest tree over all pairs. Parents keep their relative order
     from level to level. Ref: arXiv 2509.00195 §4.2, App. A; docs/adr/0006.
     """

@@ -69,9 +69,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """Report when these nodes have so many tokens, for a search that depends on which path ends
-    first. The result is a `Reached` per node, or its `Generated` if it ends before. A second watch
-    of a node replaces the first."""
+    """Report when each of these nodes has the given number of tokens, for a search that depends
+    on which path ends first. The result is a `Reached` per node, or its `Generated` if it ends
+    before. A second watch of a node replaces the first."""
 
     tokens: Mapping[NodeId, int]
 
@@ -128,7 +128,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A watched node is still generating, and has at least so many tokens."""
+    """A watched node is still generating, and has at least `tokens` tokens."""
 
     node: NodeId
     tokens: int

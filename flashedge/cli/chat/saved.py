@@ -145,7 +145,7 @@ class SavedChats:
         return next(iter(paths.values()))
 
     def start(self, opening: Opening) -> SavedChat:
-        """A new conversation, for which the oldest go that no other `chat` holds.
+        """Open a new conversation, and remove the oldest ones that no running `chat` holds.
 
         Raises StoreError.
         """

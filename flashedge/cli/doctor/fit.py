@@ -94,7 +94,7 @@ def _check_engines(need: PairNeed) -> Check:
     basis = "measured here"
     if need.is_estimate:
         basis = f"estimated, {MARGIN:.0%} added, until the first start measures them"
-    detail = f"beside weights and KV {found}; {basis}; {need.sequences} sequences a step"
+    detail = f"besides weights and KV {found}; {basis}; {need.sequences} sequences a step"
     return Check("engines", GOOD, detail)
 
 

@@ -53,7 +53,7 @@ def score(
         bool | None,
         Option(
             "--deterministic/--no-deterministic",
-            help="Give the same scores, to the bit, whatever else runs.",
+            help="Give the same scores, to the bit, no matter what else runs.",
             show_default="the setting deterministic_searches",
         ),
     ] = None,

@@ -127,8 +127,8 @@ def solve(
         bool | None,
         search_option(
             "--deterministic/--no-deterministic",
-            help="Give the same tree, to the bit, whatever else runs, also where the kernels'"
-            " results depend on it. No --deadline, no boosting, no baseline.",
+            help="Give the same tree, to the bit, no matter what else runs, also where the"
+            " kernels' results depend on it. No --deadline, no boosting, no baseline.",
             show_default="the setting deterministic_searches",
         ),
     ] = None,

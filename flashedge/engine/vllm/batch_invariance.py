@@ -8,11 +8,11 @@ vLLM 0.32 replaces them:
   by cuBLASLt without a workspace, which then can't split a sum (9.0 and later). RMSNorm by Triton.
 - Attention is computed in one split. FLASH_ATTN, TRITON_ATTN and FLEX_ATTENTION can do that, and
   vLLM's own choice is one of these. FlashAttention 4 becomes 2.
-- AWQ weights are unpacked for an ordinary product, without Marlin; FP8 weights likewise where their
+- AWQ weights are unpacked for an ordinary product, without Marlin. So are FP8 weights where their
   kernel splits sums. GPTQ weights keep Marlin, which is not batch-invariant.
 - On several cards, sums between cards use one algorithm.
 
-vLLM takes all of this from one variable, and needs no other option for it. The noise that draws
+vLLM takes all of this from one environment variable. The noise that draws
 tokens never depends on the batch (`inside.sampling`). The self-test below says whether it worked.
 
 Checked with vLLM 0.32.0 by reading; no card has run it under FlashEdge.

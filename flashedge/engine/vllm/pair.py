@@ -331,7 +331,7 @@ async def measure_engine(engine: VllmEngine, weights_bytes: int | None = None) -
     parts = await engine.measure_memory()
     found = build_memory(parts if weights_bytes is None else {**parts, "weights": weights_bytes})
     log.info(
-        "the %s takes %s beside its KV: weights %s, a step %s, the rest %s",
+        "the %s takes %s besides its KV: weights %s, a step %s, the rest %s",
         engine.options.name,
         *map(format_size, (found.total, found.weights, found.step, found.context)),
     )

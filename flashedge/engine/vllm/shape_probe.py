@@ -49,7 +49,7 @@ def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     """The shapes to try, the cheapest first.
 
     sequences: most of a step. A pass has logits for all of its rows, and on a card memory is
-    planned for those of so many."""
+    planned for the logits of this many."""
     window, group = CPU_WINDOW, GROUP
     if not on_cpu:
         window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))

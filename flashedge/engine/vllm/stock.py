@@ -48,7 +48,7 @@ class StockGenerator(EngineProxy[VllmGenerator]):
 
 
 class StockVerifier(EngineProxy[VllmVerifier]):
-    """The verifier with a pass over the whole path for every score."""
+    """The verifier without reuse: every score takes a pass over the whole path."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
         return await self._engine.score_whole(request)

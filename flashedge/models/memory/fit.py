@@ -29,7 +29,7 @@ SPARE_TOKENS = 64
 
 EnginePairMemory = tuple[EngineMemory, EngineMemory]
 FindMeasured = Callable[[int], EnginePairMemory | None]
-"""What was measured of both engines for steps of so many sequences."""
+"""Takes `max_num_seqs`. Returns what both engines were measured to take with it, if they were."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ def find_need(
     """What the pair needs on `place` with the largest `max_num_seqs` that fits, else the smallest.
 
     A setting of `max_num_seqs` is respected. Raises CheckpointError where the shape of a model is
-    unknown, ConfigError where a model can't be spread over so many cards.
+    unknown, ConfigError where a model can't be spread over the cards of `place`.
     """
     shapes = find_pair_shapes(pair, config)
     cards = count_cards(place)
@@ -145,8 +145,8 @@ def choose_quantized(pair: Pair, need: PairNeed, place: Place) -> PairNeed | Non
 
 
 def list_fitting(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[Pair]:
-    """The pairs that fit unchanged. Left out are pairs of unknown shape, and those that can't be
-    spread over so many cards."""
+    """The pairs that fit unchanged. Pairs of unknown shape are left out, and those that
+    can't be spread over the cards."""
     for pair in pairs:
         try:
             if find_need(pair, config, place).fits(place):

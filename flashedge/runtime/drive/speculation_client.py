@@ -81,8 +81,8 @@ class SpeculationClient:
         """Prepare the continuations of the levels that these commands begin. Returns which drafts
         are of use, for `drop_unused`; None if nothing is new.
 
-        The expansions that begin together are one level. Rollouts in flight wait for no other, so
-        each of their expansions is a level of its own.
+        The expansions that begin together are one level. Rollouts in flight don't wait for each
+        other, so each of their expansions is a level of its own.
         """
         expansions = [command for command in commands if isinstance(command, Expand)]
         stops = any(isinstance(command, Cancel) for command in commands)

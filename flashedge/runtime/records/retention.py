@@ -34,7 +34,7 @@ class Retention:
             self._task = asyncio.create_task(self._remove_in_thread(), name="retention")
 
     async def stop(self) -> None:
-        """Wait for the look that is under way. No other one begins."""
+        """Wait for the look that is under way, and begin no further one."""
         self._looked_at = math.inf
         if self._task is not None:
             await self._task

@@ -239,7 +239,7 @@ class RunStore:
 
         before: a run id, lists only older runs. text: lists only runs whose messages, answer or
         chosen path hold it, in any case. That may read the whole store, so it has a connection of
-        its own and holds up no other thread. Raises NotFound when `before` is unknown.
+        its own and other threads don't wait for it. Raises NotFound when `before` is unknown.
         """
         where, values = ["1"], dict[str, Any](limit=limit, status=status)
         if status is not None:

@@ -333,8 +333,8 @@ class DaemonTime:
 def build_rollout_cost(
     curves: Curves, generator: Generator, verifier: Verifier, threads: int
 ) -> RolloutCost | None:
-    """What one more rollout costs on engines of so many CPU threads each. None unless both curves
-    were measured: an assumed speed must not make others wait."""
+    """What one more rollout costs. None unless both curves were measured: an assumed speed must
+    not make others wait. threads: of each engine on a CPU."""
     both = curves.generator, curves.verifier
     if not all(isinstance(curve, MeasuredCurve) for curve in both):
         return None

@@ -46,7 +46,7 @@ class HostLink:
     """Share of a level that alternating has to gain before it is chosen. Counted as its cost."""
 
     def estimate_round_trip(self, kv_bytes: int) -> float:
-        """Seconds to save and restore so many bytes. Infinite if they don't fit."""
+        """Seconds to save and restore `kv_bytes`. Infinite if they don't fit."""
         return 2 * kv_bytes / self.bytes_per_s if kv_bytes <= self.capacity_bytes else inf
 
 

@@ -20,7 +20,7 @@ LEAST_S = 0.5
 """How long searches must have run before their speed is known."""
 
 Speed = Callable[[int], float]
-"""Tokens a second of a batch of so many sequences."""
+"""Takes the sequences of a batch. Returns the tokens a second of the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class SearchSpeed:
         self._step_s = step_s
 
     def add_sequences(self, sequences: int, now_s: float) -> None:
-        """A search begins to draw so many sequences. Fewer than 0: it is over."""
+        """Count sequences that a search begins to draw. Negative: it has stopped drawing them."""
         self._pass_time(now_s)
         self._sequences += sequences
 

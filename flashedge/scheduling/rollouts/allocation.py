@@ -114,7 +114,7 @@ class Allocator:
     def _settle(
         self, runs: Sequence[RolloutCandidate], granted: Allocation, budget: int, now_s: float
     ) -> Allocation:
-        """Let runs keep up to `slack` rollouts above their target, if no other loses one by it."""
+        """Let runs keep up to `slack` rollouts above their target if no other run loses one."""
         target = self.divide(runs, budget, now_s)
         most = {run.key: run.most for run in runs}
         found: Allocation = {}

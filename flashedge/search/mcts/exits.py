@@ -3,7 +3,7 @@
 Positive: a path that ended is good enough. Negative: every leaf is futile. A path's reward is the
 product, or the minimum, of its step scores, so a leaf's reward bounds everything below it. Cut
 rollouts: a rollout is cancelled as soon as its path is futile, and none starts at a futile leaf. It
-counts among n, but leaves no visit; once no other leaf is left, the search ends.
+counts among n, but leaves no visit; the search ends once all leaves are futile.
 
 Departure: there is no exit before a path has ended, so that there is an answer; the selective exit
 of §4.3 lost right answers on held-out problems and is left out (docs/results/mcts.md). Ref: arXiv

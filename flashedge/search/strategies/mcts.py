@@ -299,7 +299,7 @@ class Mcts(Search[MctsState]):
         return state, ranked[0]
 
     def _end_rollout(self, state: MctsState, leaf: NodeId) -> Move:
-        """Note a rollout that ended in `leaf`, which no other one enters again."""
+        """Note a rollout that ended in `leaf`, and close the leaf to later ones."""
         path, reward = list_path(state.tree, leaf), state.statistics[leaf].reward
         statistics = close_node(state.tree, visit(state.statistics, path, reward), leaf)
         state = replace(state, statistics=statistics, rollouts=(*state.rollouts, leaf))

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from vllm.v1.engine.core_client import AsyncMPClient
 
 PERIOD_S = 5.0
-"""Most seconds between two questions."""
+"""Most seconds between two questions to the process."""
 PERIODS = 8
-"""A short deadline is divided into so many periods."""
+"""A deadline shorter than `PERIODS * PERIOD_S` is divided into this many periods."""
 MOST_STEP_S = 1800.0
 """A process that works on one step for longer counts as hung, however many tokens it has."""
 

@@ -49,7 +49,7 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
     )
     if (sequences, tokens) == now:
         return None
-    # A generator's graphs are of decode steps, a verifier's of passes of so many tokens.
+    # The sizes of a generator's graphs are sequences, those of a verifier's tokens.
     graphs = tuple(size for size in options.graph_sizes if size <= tokens)
     if options.graph_sizes and options.name == "generator":
         graphs = choose_graph_sizes(sequences, samples=True, on_card=True)

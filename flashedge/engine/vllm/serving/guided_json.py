@@ -22,7 +22,7 @@ MOST_BLANKS = 2
 """Blanks in a row between two parts of a tool call's arguments."""
 MOST_PROPERTIES = 2000
 """Properties of one object in a schema; several objects may have fewer. The time to compile them
-grows with their square: 1,500 take a second, 5,000 minutes, and no other grammar is compiled
+grows with their square: 1,500 take a second, 5,000 minutes, and other grammars wait
 meanwhile."""
 MOST_CHOICES = 20_000
 """Values of all enumerations of a schema together. 60,000 take 15 seconds."""

@@ -3,9 +3,9 @@
 For a stream vLLM's parsers guess from the beginning of a tool call what it will be, and lose the
 text of one that is cut, broken, or only begins. What has been sent can't be taken back. So a stream
 sends thinking and text as they come and holds calls back. At its end the whole text is read as
-well, and the stream sends what that reading has more; in a contradiction, what the stream has said
-stands. A whole answer is read as a stream of one piece. What a search does is shown as reasoning,
-before its answer.
+well, and the stream sends what it has not sent yet; where the two readings contradict each other,
+what was sent stands. A whole answer is read as a stream of one piece. What a search does is shown
+as reasoning, before its answer.
 
 Checked with vLLM 0.32.0.
 """
@@ -136,8 +136,8 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
 
 
 def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
-    """An answer's piece with each mark of the thinking apart: vLLM's parsers read several in one
-    piece differently than one by one."""
+    """Cut a piece of an answer at each mark of the thinking: vLLM's parsers read several marks in
+    one piece differently."""
     at = [place for place, token in enumerate(ids) if token in marks]
     texts = re.split(f"({'|'.join(map(re.escape, marks.values()))})", text) if at else [text]
     if [marks[ids[place]] for place in at] != texts[1::2]:

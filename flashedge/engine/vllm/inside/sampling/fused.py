@@ -152,7 +152,7 @@ def _measure(
         above += (scaled > kth).to(tl.int32)
         total += tl.where(scaled > kth, own, 0.0)
     whole = tl.sum(total, 0).to(tl.float64)
-    if kth > float("-inf"):  # of the tokens at the kth, so many belong to the top-k
+    if kth > float("-inf"):  # `rest` of the tokens with the kth logit belong to the top-k
         rest = top_k - tl.sum(above, 0)
         whole += rest * tl.exp(kth.to(PRECISION) - peak.to(PRECISION)).to(tl.float64)
     return tl.sum(ahead, 0), tl.sum(mass, 0).to(tl.float64), whole
