@@ -1,4 +1,4 @@
-"""A rich console on which no text acts, and the same for rich's texts on the dashboard."""
+"""A rich console that shows text from outside as text, and the same for the dashboard."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -64,7 +64,7 @@ def show_in_line(text: str) -> str:
 
 
 def escape_page(text: str) -> str:
-    """The text for a page of HTML or SVG, which is no XML with control characters in it."""
+    """The text for a page of HTML or SVG, where XML forbids control characters."""
     return html.escape(show_literally(text))
 
 

@@ -190,7 +190,7 @@ class DashboardApp(App[None]):
 
         A key may move the focus or open a dialog, and the next one belongs there. But each key goes
         through a queue of the focused widget and of all above it, and keys that are typed ahead
-        would overtake it. So they wait for a message that goes the same way behind it.
+        would overtake it. So they wait for a message that goes the same way after it.
         """
         self._key_sent_at = None
         if not self._typed or not self.screen_stack or not self.screen.is_mounted:

@@ -102,7 +102,7 @@ class Dashboard:
     runs: tuple[RunRow, ...] = ()
     """The newest runs of the last poll; those that are not over come first."""
     older: tuple[RunRow, ...] = ()
-    """Runs behind them, loaded on request, newest first."""
+    """Older runs than those, loaded on request, newest first."""
     trees: Mapping[str, RunView] = field(default_factory=lambda: MappingProxyType({}))
     """By run: the trees of followed runs, and of the last ones that were."""
     chosen: str | None = None

@@ -34,7 +34,7 @@ def find_closing_brace(text: str, start: int) -> int | None:
 
 # ---------------------------------------------------------------- units
 
-# What stands behind a number is its unit, unless it changes the value. Percent is one, too. The
+# What stands after a number is its unit, unless it changes the value. Percent is one, too. The
 # answers to one problem have one unit, which some paths leave out.
 
 _TEXT_COMMAND = re.compile(

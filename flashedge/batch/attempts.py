@@ -22,7 +22,7 @@ MAX_DEATHS = 3
 BUDGET = "budget"
 """The `cut_by` of a run that ran out of tokens."""
 BATCH_PRIORITY = 1
-"""Batch work goes behind chats and single searches."""
+"""Batch work goes after chats and single searches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

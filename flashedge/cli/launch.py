@@ -232,7 +232,7 @@ def launch(
         ),
     ],
     arguments: Annotated[
-        list[str] | None, Argument(metavar="ARGUMENTS", help="The agent's own, behind `--`.")
+        list[str] | None, Argument(metavar="ARGUMENTS", help="The agent's own, after `--`.")
     ] = None,
     model: Annotated[
         str | None,

@@ -19,7 +19,7 @@ from flashedge.client.run_view import ROOT, NodeView, RunView
 from flashedge.types import NodeId
 
 MAX_LEAD = 20
-"""Cells of indentation at most: deeper branches show the end of theirs behind `…`."""
+"""Cells of indentation at most: deeper branches show `…` and the end of theirs."""
 
 Children = Mapping[NodeId, tuple[NodeId, ...]]
 

@@ -20,7 +20,7 @@ NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRequest:
-    """Generate the step behind `token_ids`.
+    """Generate the step after `token_ids`.
 
     The noise of the token at absolute position p is a pure function of (seed, p), so the same
     request yields the same tokens. Under load that holds only with batch-invariant kernels, or for
@@ -217,7 +217,7 @@ class Speculator(Protocol):
         """The run's drafts that have reached the end of their step."""
 
     async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
-        """What follows these levels of the run is decided: drop the drafts behind them whose seed
+        """What follows these levels of the run is decided: drop the drafts after them whose seed
         is not among `seeds`."""
 
     async def end_run(self, run: str) -> int:

@@ -197,7 +197,7 @@ class PairLoader:
             await self._unload_one()
 
     async def _unload_one(self) -> None:
-        """Unload the least recently used pair, better one that nobody uses."""
+        """Unload the least recently used pair, preferring those that nobody uses."""
         unused = (name for name in self._loaded if not self._uses[name])
         self._leaving = name = next(unused, next(iter(self._loaded)))
         try:

@@ -43,10 +43,10 @@ class CostCurve(Protocol):
     many batches of the same paths."""
 
     def decode_at(self, context: float) -> BatchTime:
-        """Seconds of one engine step that adds a token to each path, behind `context` tokens."""
+        """Seconds of one engine step that adds a token to each path, after `context` tokens."""
 
     def prefill_at(self, context: float, new: float) -> BatchTime:
-        """Seconds to compute `new` tokens of each path behind `context` tokens of KV."""
+        """Seconds to compute `new` tokens of each path after `context` tokens of KV."""
 
 
 def count_flops(shape: ModelShape, context: float, new: float) -> float:

@@ -45,11 +45,11 @@ class ReplayShape:
         return (known - 1) // self.window * self.window
 
     def end_window(self, known: int, max_model_len: int) -> int:
-        """The position behind that window. The last position of the context is never an input."""
+        """The position after that window. The last position of the context is never an input."""
         return min(self.find_window(known) + self.window, max_model_len - 1)
 
     def end_chunk(self, computed: int, known: int) -> int:
-        """The position behind the next chunk of prefill, which stops before the window that draws.
+        """The position after the next chunk of prefill, which stops before the window that draws.
         computed: tokens with KV, a multiple of the window."""
         chunk = self.window * self.prefill_windows
         return min(computed // chunk * chunk + chunk, self.find_window(known))

@@ -117,7 +117,7 @@ class StepEnd:
 
     max_tokens: int
     room: int
-    """Tokens that fit into the context behind the step's path."""
+    """Tokens that fit into the context after the step's path."""
     boundary: BoundaryRule | None
     """None when the step may go on past its boundary."""
     stop_ids: Set[int]

@@ -161,7 +161,7 @@ class RunList(LineList):
         return shown
 
     def _fit_columns(self, width: int) -> tuple[int, dict[str, int]]:
-        """The width of the search, 0 without it, and of the columns behind it."""
+        """The width of the search, 0 without it, and of the columns to its right."""
         shown = {name: size for name, size in self._sizes.items() if size}
         search = shown.pop("search", 0)
         for name in _SPARE:

@@ -76,7 +76,7 @@ def chat(
     check_finite("temperature", temperature)
     if conversation is not None and not resume:
         raise RequestError(
-            f"{conversation!r} is the id of a conversation only behind --continue",
+            f"{conversation!r} is the id of a conversation only after --continue",
             hint="start the chat, and type the message there: flashedge chat",
         )
     config = load_config({"pair": pair})

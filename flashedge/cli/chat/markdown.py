@@ -84,7 +84,7 @@ class _Code(markdown.CodeBlock):
 
 
 class _Item(markdown.ListItem):
-    """An item behind the mark or the number that the model wrote."""
+    """A list's item, with the mark or the number that the model wrote."""
 
     def __init__(self, mark: str) -> None:
         super().__init__()

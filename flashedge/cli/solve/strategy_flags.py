@@ -17,7 +17,7 @@ REQUEST_FIELDS = {
     "min_step_tokens": "least tokens of a step by the rule entropy (the pair's)",
     "max_step_tokens": "most tokens of a step (the pair's)",
     "max_steps": "most steps of a path (40)",
-    "judge": "what the verifier sees: steps, or only the answer behind the thinking",
+    "judge": "what the verifier sees: steps, or only the answer after the thinking",
     "top_p": "sample from the likeliest tokens of this total probability (1)",
     "top_k": "sample from the N likeliest tokens; 0 is off (0)",
     "baseline": "true: the stock loop, without optimizations, for comparison",

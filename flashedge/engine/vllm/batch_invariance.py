@@ -71,7 +71,7 @@ TOKENS = 24
 """Tokens that each request of the batch test draws."""
 BATCH = 8
 LEAST_CONTEXT, MOST_CONTEXT = 128, 4096
-"""Lengths at which prefill in one chunk is compared with prefill behind a cached prefix."""
+"""Lengths at which prefill in one chunk is compared with prefill after a cached prefix."""
 PREFIX_PARTS = (16, 8)
 """The cached prefix is the context divided by one of these."""
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)

@@ -82,7 +82,7 @@ async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) 
 async def choose_score_shape(
     verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
 ) -> dict[str, Any]:
-    """Find the first shape that holds, also behind a prefix from the cache, and let the verifier
+    """Find the first shape that holds, also after a prefix from the cache, and let the verifier
     use it. Returns `score_shape` as JSON, None if none holds. Raises EngineDead, TimeoutError."""
 
     async def compute(path: list[int]) -> torch.Tensor:

@@ -95,7 +95,7 @@ class Scoring:
         segment: Segment,
         ahead: DraftedStep | None = None,
     ) -> StepScores:
-        """Score a segment's steps, or in a search that judges answers the whole answer behind the
+        """Score a segment's steps, or in a search that judges answers the whole answer after the
         thinking. A path without an answer, or too long for the verifier's context, scores 0."""
         steps, num_scored, num_scores = (*before, *segment.steps), len(before), len(segment.steps)
         if self._judges_answers:

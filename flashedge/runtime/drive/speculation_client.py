@@ -1,7 +1,7 @@
 """A run's side of speculation: what may follow each step, and scores of complete drafts.
 
 Each of the run's requests names the step's continuation, so that the generator can draft it. With
-lookahead, the verifier scores a step together with a complete draft behind it. Nothing is decided
+lookahead, the verifier scores a step together with a complete draft after it. Nothing is decided
 here: a request adopts a draft only if path and seed are the same, and scores found ahead are used
 only for the very tokens that were scored.
 
@@ -43,7 +43,7 @@ class SpeculationClient:
     """One run's client, an async context manager. Does nothing where speculation is off or the
     generator does not speculate.
 
-    By the rule entropy nothing is drafted. The end of a step is known only once the token behind it
+    By the rule entropy nothing is drafted. The end of a step is known only once the token after it
     was drawn, and that token is dropped. By then the request has computed all of its tokens, so it
     has nothing left from which vLLM could go on as a draft.
     """
@@ -163,7 +163,7 @@ class SpeculationClient:
         node: NodeId,
         ahead: DraftedStep | None,
     ) -> StepScores:
-        """Score `node`, and in the same call the drafted step behind it, for `take_scores`, unless
+        """Score `node`, and in the same call the drafted step after it, for `take_scores`, unless
         it does not fit into the context."""
         if ahead is None:
             return await score(request)

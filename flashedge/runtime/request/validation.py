@@ -189,7 +189,7 @@ def _check_deterministic(request: Request) -> None:
         param, what = "deterministic", "a grammar (response_format, tools), which no pass verifies"
         instead = "leave out what the answer has to match"
     elif request.baseline:
-        param, what = "baseline", "the stock loop, which ends steps behind the engine"
+        param, what = "baseline", "the stock loop, which ends steps outside the engine"
         instead = "leave out baseline"
     if param:
         raise RequestError(

@@ -117,7 +117,7 @@ def predict_starts(
     running: Iterable[Member], waiting: Sequence[Member], speed: Speed | None
 ) -> list[float | None]:
     """Seconds until each waiting run starts, the next one first. None where that is not known:
-    without a speed, or behind a run whose length is not predicted."""
+    without a speed, or after a run whose length is not predicted."""
     found: list[float | None] = [None] * len(waiting)
     running = list(running)
     if speed is None or any(run.lengths is None for run in running):

@@ -215,7 +215,7 @@ def test_what_is_refused(talk: Talk) -> None:
     assert "there is no conversation yet" in talk("", "--continue", code=2).err
     talk("one\n", "--system", "s")
     for options, said in (
-        (["abc"], "'abc' is the id of a conversation only behind --continue"),
+        (["abc"], "'abc' is the id of a conversation only after --continue"),
         (["--continue", "../x"], "there is no conversation '../x'"),
         (["--continue", "--system", "other"], "a conversation keeps its system message"),
     ):

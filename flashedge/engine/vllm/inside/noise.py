@@ -4,7 +4,7 @@ The noise of the token at absolute position p under seed s is hash(s, p, token i
 batch, request and preemptions. vLLM's own seeded sampling restarts its random stream with each
 request, so a path that is submitted again from a boundary would draw other tokens. Requests run at
 temperature 0, at which vLLM takes the argmax of what this returns. Callers refuse penalties, which
-the first model runner applies behind this processor.
+the first model runner applies after this processor.
 """
 
 import logging
@@ -82,7 +82,7 @@ class SlotNoise(SlotProcessor):
 
 
 def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:
-    """Describe how the token behind prompt and output is drawn. None: by vLLM's own sampler.
+    """Describe how the token after prompt and output is drawn. None: by vLLM's own sampler.
 
     The seed of a request outside any run is vLLM's, which differs from choice to choice.
     """

@@ -212,7 +212,7 @@ class StepBoundaries:
     """Finds where a step ends, inside the engine.
 
     The front end sees tokens a step or more late, but speculation has to know the boundary where
-    slots are filled. In an asynchronous engine the next step is under way by then: its token behind
+    slots are filled. In an asynchronous engine the next step is under way by then: its token after
     a boundary is the first of a draft, or nobody's. Where the rule entropy ends a step, the
     uncertain token has no KV yet and is never appended.
     """

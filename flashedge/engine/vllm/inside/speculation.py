@@ -87,7 +87,7 @@ class StepJob:
     draft: Draft | None = None
     finish: FinishReason | None = None
     is_overdrawn: bool = False
-    """Whether a token in flight is behind the draft's end: it is forgotten when it comes."""
+    """Whether a token in flight is after the draft's end: it is forgotten when it comes."""
 
     def serve_step(self, label: Label, beam: Beam) -> None:
         self.label, self.beam = label, beam
@@ -236,7 +236,7 @@ class Speculation:
     # ------------------------------------------------------------ the end of a step
 
     def forgets_token(self, request: Request) -> bool:
-        """Whether the step that ends has drawn a token behind the end of a draft."""
+        """Whether the step that ends has drawn a token after the end of a draft."""
         job = self._jobs.get(request.request_id)
         if job is None or not job.is_overdrawn:
             return False

@@ -143,7 +143,7 @@ class YesNoVerifier(LogitScore):
         return self._tokenizer.encode_beginning(text)
 
     def _find_label(self, path: Path, label: str) -> int:
-        """The id of the token that stands for `label` behind the prompt."""
+        """The id of the token that stands for `label` after the prompt."""
         text = self._render(_PROBE, "4")
         before = self._encode(text)
         after = self._encode(text + ("" if text[-1].isspace() else " ") + label)

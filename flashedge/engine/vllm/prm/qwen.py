@@ -23,7 +23,7 @@ class QwenPrm:
     """`Qwen2ForProcessRewardModel`: chat(problem), then step <extra_0> step <extra_0> …
 
     The score is softmax(logits)[1] at the separator. The end of the turn, as in the model card's
-    example, is left out: nothing behind a scored token changes its score. Ref: the model card of
+    example, is left out: nothing after a scored token changes its score. Ref: the model card of
     Qwen/Qwen2.5-Math-PRM-7B.
     """
 
@@ -53,7 +53,7 @@ class ReasonfluxPrm(QwenPrm):
     Form and head are those of Qwen2.5-Math-PRM. It was trained on the steps of a trajectory
     (`<think>` … `</think>`, split at blank lines) before those of the final answer, so there is no
     system prompt beyond the chat template's own. The paper also rates the whole trajectory by one
-    separator behind it; here a path's score is the aggregate of its steps' scores.
+    separator after it; here a path's score is the aggregate of its steps' scores.
 
     Not checked, since the published files were not at hand: that config.json names the architecture
     Qwen2ForProcessRewardModel, which vLLM needs. ReasonFlux-PRM-1.5B is of another kind: one score

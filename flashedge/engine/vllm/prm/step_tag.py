@@ -1,4 +1,4 @@
-"""Causal models that predict "+" or "-" behind each step: at a tag (Math-Shepherd and others), or
+"""Causal models that predict "+" or "-" after each step: at a tag (Math-Shepherd and others), or
 as the assistant's answer in a conversation (RLHFlow)."""
 
 import json
@@ -26,7 +26,7 @@ _NUMBERED = re.compile(r"Step \d+\s*:")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTagVariant:
     tag: str
-    """The token behind a step, with the space that it follows."""
+    """The token after a step, with the space that it follows."""
     good: str
     """The label of a good step, with the space that it follows, if it follows one."""
     bad: str
@@ -62,7 +62,7 @@ class StepTagPrm(LogitScore):
       newline begins the next step. A step that does not begin with "Step k:" gets it.
     - `openr`: five newlines as the tag (Math-psa and what was trained by OpenR's scripts, its
       adapter merged into the base model). Steps follow the tag after a space, without a number.
-    - `versa`: " \n\n" behind the problem, " \n\n\n\n" as the tag, labels without a space
+    - `versa`: " \n\n" after the problem, " \n\n\n\n" as the tag, labels without a space
       (Llama-PRM800K, VersaPRM and Multi-RM's dPRM, adapters merged).
 
     `step_token`, `good_token` and `bad_token` replace a variant's. One that is written without a
@@ -148,7 +148,7 @@ class RlhflowPrm(LogitScore):
 
     The score is P("+") against P("-") at the last token before the assistant's answer. The chat
     template gives the text around problem and steps: a path is `head` problem step `ask` "+"
-    `between` step `ask` "+" …. The answer to the last step is left out: nothing behind a scored
+    `between` step `ask` "+" …. The answer to the last step is left out: nothing after a scored
     token changes its score. Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py (its "-3
     position").
     """

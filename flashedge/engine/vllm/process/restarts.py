@@ -169,7 +169,7 @@ class EngineProcess:
                 if self.options is not options:
                     continue  # its batch is smaller now
                 if is_forked and give_up_forks(str(error)):
-                    log.warning("CUDA does not work behind a fork here: engines import vLLM again")
+                    log.warning("CUDA does not work after a fork here: engines import vLLM again")
                     continue
                 self._note(state="failed", detail=str(error))
                 self._ready.set()

@@ -164,7 +164,7 @@ def start_fork_server() -> None:
 def choose_start_method() -> str:
     """Choose the fork server, or a spawn, which imports vLLM again.
 
-    A spawn is needed under WSL, whose CUDA does not work behind a fork, and where the machine has
+    A spawn is needed under WSL, whose CUDA does not work after a fork, and where the machine has
     cards of several kinds: vLLM's modules remember the compute capability of the first card that
     they see, and in the server that may be another engine's.
     """
@@ -180,7 +180,7 @@ def choose_start_method() -> str:
 
 
 def give_up_forks(error: str) -> bool:
-    """Spawn engines from now on if this error of a forked one says that CUDA does not work behind a
+    """Spawn engines from now on if this error of a forked one says that CUDA does not work after a
     fork here. Returns whether it says so."""
     global _forks_failed
     fails = not runs_on_cpu() and any(text in error for text in FORK_ERRORS)

@@ -86,7 +86,7 @@ def gather_instructions(messages: Iterable[Any]) -> list[Any]:
     """The messages for a chat template that knows one message of instructions, at the beginning.
 
     Several at the beginning become one. A later one becomes the user's, where it stands: in front
-    it would change the head of the prompt, and all KV behind would be lost.
+    it would change the head of the prompt, and all KV after it would be lost.
     """
     head: list[Any] = []
     rest: list[Any] = []

@@ -174,7 +174,7 @@ class Passes:
                 due.prefill = replay, computed
 
     def _free_full_windows(self) -> None:
-        """vLLM resumes a request that kept its KV behind that KV. Where the window has to be
+        """vLLM resumes a request that kept its KV after that KV. Where the window has to be
         computed again, the request starts over, with the windows before it from the cache."""
         scheduler = self._scheduler
         for request in list(scheduler.kv_holding_waiting):

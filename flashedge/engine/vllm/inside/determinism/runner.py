@@ -8,7 +8,7 @@ nothing.
 - A verifier's head gets the rows of a request that were not in the cache, cut into tiles of one
   size, counted from the path's start, the last one padded. vLLM would apply it to all at once.
 
-In a verify pass the row of a sequence's last known token draws the token behind it. If that is what
+In a verify pass the row of a sequence's last known token draws the token after it. If that is what
 the next row was computed from, the next row is right, and so on up to the first wrong guess. Each
 token is drawn by the noise of its seed and position. The tokens have the form of vLLM's
 speculative decoding.
@@ -41,7 +41,7 @@ _pool = GPUModelRunner._pool
 _forward_chunk = TokenClassifierPoolerHead.forward_chunk
 _CURRENT = "_flashedge_pass"
 _END = "_flashedge_end"
-"""The attribute of a request's pooling state: the position behind the rows in it."""
+"""The attribute of a request's pooling state: the position after the rows in it."""
 TILE = 32
 """Rows. It divides every window, so that a tile begins where a cached prefix ends."""
 ONE_SPLIT = {
@@ -188,7 +188,7 @@ def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) ->
 
 
 def accept(drawn: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> list[list[int]]:
-    """What each request gets: the right guesses and the token behind them, then REJECTED."""
+    """What each request gets: the right guesses and the token after them, then REJECTED."""
     found: list[list[int]] = []
     for tokens, guessed in zip(drawn, guesses, strict=True):
         right = next((i for i, guess in enumerate(guessed) if guess != tokens[i]), len(guessed))

@@ -1,6 +1,6 @@
 """The windows of deterministic requests: which of their tokens are verified, and their KV blocks.
 
-vLLM's own request holds the verified tokens and, behind them, the candidates that shared steps
+vLLM's own request holds the verified tokens and, after them, the candidates that shared steps
 drew. The blocks of a window carry a salt, so that no other request finds them, and enter the prefix
 cache once the window is verified. So the children of a search share their verified path. A window
 always has the same blocks: it begins at a multiple of its size, which is one of a block's.
