@@ -18,7 +18,7 @@ from scripts.bench.certainty.equal_accuracy import (
     list_caps,
     propose_candidates,
 )
-from scripts.bench.certainty.whole_runs import write_calibration_problems
+from scripts.bench.certainty.whole_runs import read_traces, write_calibration_problems, write_traces
 from tests.support.paths import DATA
 
 N = 8
@@ -110,6 +110,12 @@ def test_probes_count_as_spent() -> None:
     chosen = report_on(candidates, heldout, tie=0.0, draws=10)["chosen"]
     assert chosen["tokens"] == 220
     assert chosen["equal_even_tokens"] == 100  # the even policy makes no probes
+
+
+def test_traces_go_through_the_cache(tmp_path: Path) -> None:
+    runs = (trace("a", need=2, sure=True, overhead=3), trace("b", need=9, sure=False))
+    write_traces(tmp_path / "runs" / "traces.jsonl", runs)
+    assert read_traces(tmp_path / "runs" / "traces.jsonl") == runs
 
 
 def test_calibration_problems_are_not_held_out(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from scripts.bench.flashtts import grid, order_memory, sensitivity, utilization
+from scripts.bench.flashtts import grid, memory_sweep, order_memory, sensitivity, utilization
 from scripts.bench.flashtts.calibration import (
     FITTED,
     PUBLIC_S,
@@ -41,6 +41,13 @@ def test_the_two_points_are_met_and_only_the_others_are_judged() -> None:
     told = predict_errors(LOADS, FITTED)
     assert set(told) == {f"n={n}" for n in PUBLIC_S if n not in FITTED}
     assert told["n=16"] == pytest.approx(LOADS[16].seconds(*found) / PUBLIC_S[16] - 1, abs=5e-4)
+
+
+def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {n: load.seconds(0.004, 0.0003) for n, load in LOADS.items()}
+    monkeypatch.setattr("scripts.bench.flashtts.calibration.PUBLIC_S", made)
+    assert fit_overheads(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
+    assert set(predict_errors(LOADS, (4, 64)).values()) == {0}
 
 
 def test_public_throughput_leaves_less_for_a_sequence_the_more_a_step_takes() -> None:
@@ -121,6 +128,13 @@ def test_a_table() -> None:
 
 
 # ---------------------------------------------------------------- single questions
+
+
+def test_memory_goes_down_to_where_a_path_still_fits() -> None:
+    sizes, least = list(memory_sweep.BYTES), 2 * 4096 * 131_072
+    assert memory_sweep.list_budgets("1.5B+1.5B", 16) == sizes
+    assert memory_sweep.list_budgets("1.5B+7B", 16) == [size for size in sizes if size >= least]
+    assert (sizes[-1], 1.5e9 in sizes) == (14e9, True)
 
 
 def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:

@@ -93,3 +93,5 @@ def test_what_is_on_the_page_and_not_in_the_folder_stays(
     assert page("another") == [(4, "another"), (16, "one machine")]
     file.write_text(whole)
     assert page("a third") == [(4, "another"), (16, "a third")]
+    with pytest.raises(SystemExit, match="ladder_real"):
+        read_runs(docs)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from math import isnan
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from scripts.bench.lengths.accuracy import (
 from scripts.bench.lengths.text_model import (
     FITTED,
     LIKELIHOOD,
+    SmallEncoder,
     TextModel,
     TextSettings,
     compute_nats,
@@ -29,6 +31,7 @@ from scripts.bench.lengths.text_model import (
 from scripts.bench.mcts.point import Point
 from scripts.lab.distributions import fit_log_t
 from tests.support.length_rig import make_runs
+from tests.support.tiny_embedder import write_embedder
 
 RANDOM = np.random.default_rng(0)
 MEDIANS = [100 + 10 * i for i in range(40)]
@@ -176,6 +179,28 @@ def test_a_text_model_beats_one_distribution_for_all(loss: str, gain: float, sha
     assert found.tau > 0.7
     if loss == LIKELIHOOD:
         assert found.coverage[1] == pytest.approx(0.8, abs=0.12)
+
+
+def test_the_encoder_stays_as_it_is_in_the_second_stage() -> None:
+    runs, short = make_runs(range(60)), replace(TINY, epochs=2)
+    first, both = (train(runs, replace(short, head_epochs=n)).state_dict() for n in (0, 3))
+    differing = {name for name in first if not torch.equal(first[name], both[name])}
+    assert not [name for name in differing if name.startswith(("encoder.", "norm."))]
+
+
+def test_prompts_are_read_alike_alone_and_among_others_and_long_ones_by_their_end() -> None:
+    model = TextModel(TINY).eval()
+    short, long = (run.request for run in make_runs([1, 2]))
+    long = replace(long, prompt_ids=tuple(range(9000)))
+    assert torch.allclose(model([short, long])[:1], model([short]), atol=1e-4)
+    assert SmallEncoder(TINY).read(long) == [1, *(2 + token % 16 for token in range(8968, 9000))]
+
+
+def test_a_pretrained_encoder_reads_the_text(tmp_path: Path) -> None:
+    write_embedder(tmp_path)
+    model = TextModel(replace(TINY, checkpoint=tmp_path))
+    hello = LengthRequest(pair="p", prompt_ids=(), text="hello", max_tokens=9)
+    assert isinstance(model.predict(hello), LogT)
 
 
 def test_outputs_that_were_cut_do_not_look_short() -> None:

@@ -150,7 +150,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert {s.id for s in (*running, *waiting, *paused)} == set(self.open)
         assert len(running) <= self.MAX_SEQS
         holders = Counter(block for s in (*running, *waiting, *paused) for block in s.blocks)
-        assert self.cache.used == len(holders) <= self.cache.quota
+        assert self.cache.used == len(holders)
+        assert self.cache.used + self.cache.cached <= self.cache.quota
         assert all(self.cache._holders[b] == count for b, count in holders.items())
         assert all(s.blocks or s.computed == 0 for s in (*waiting, *paused))
         assert all(s.state is SequenceState.RUNNING for s in running)
@@ -217,7 +218,7 @@ def test_a_key_keeps_its_first_block_and_the_quota_bounds_what_is_held() -> None
     cache.seal(second, 1)
     cache.seal(second, 2)
     cache.seal(second, 3)
-    assert (cache.lookup([1, 2]), cache.lookup([3])) == ((first, second), ())
+    assert (cache.lookup([1, 2]), cache.lookup([3, 1])) == ((first, second), ())
     with pytest.raises(OutOfBlocks):
         cache.take(2)
     cache.release([first, second])
@@ -226,14 +227,15 @@ def test_a_key_keeps_its_first_block_and_the_quota_bounds_what_is_held() -> None
     assert not cache.fits([first], 3)
     with pytest.raises(AssertionError, match="too small"):
         cache.set_quota(0)
+    assert cache.quota == 4
     cache.set_quota(2)
     assert (cache.quota, cache.cached, cache.lookup([1])) == (2, 1, (first,))
     with pytest.raises(OutOfBlocks):
         cache.take(2)
+    cache.release([third, *cache.take(1)])
+    assert (cache.used, cache.cached) == (0, 0)
     cache.set_quota(9)
     assert cache.quota == 4
-    cache.release([third])
-    assert cache.used == 0
 
 
 def test_misuse_is_refused() -> None:
