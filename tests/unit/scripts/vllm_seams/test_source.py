@@ -65,8 +65,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def find(folder: Path, name: str, use: Use = Use.CALLED) -> Definition | None:
-    return VllmSource(folder).find(name, use)
+def find(folder: Path, name: str, use: Use = Use.CALLED) -> Definition:
+    found = VllmSource(folder).find(f"vllm{name}", use)
+    assert found is not None, name
+    return found
 
 
 @pytest.mark.parametrize(
@@ -87,39 +89,27 @@ def find(folder: Path, name: str, use: Use = Use.CALLED) -> Definition | None:
 def test_a_signature_is_what_code_outside_sees(
     folder: Path, name: str, use: Use, signature: str
 ) -> None:
-    found = find(folder, f"vllm.core.engine:{name}", use)
-    assert found is not None
-    assert found.signature == signature
+    assert find(folder, f".core.engine:{name}", use).signature == signature
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["nowhere:Engine", "core.engine:Motor", "core.engine:Engine.stop", "core.engine:LIMIT.x"],
+    ("name", "use"),
+    [
+        ("nowhere:Engine", Use.CALLED),
+        ("core.engine:Motor", Use.CALLED),
+        ("core.engine:Engine.stop", Use.CALLED),
+        ("core.engine:LIMIT.x", Use.CALLED),
+        ("core:motor", Use.NAMED),
+    ],
 )
-def test_a_name_that_is_not_there_is_not_found(folder: Path, name: str) -> None:
-    assert find(folder, f"vllm.{name}") is None
+def test_a_name_that_is_not_there_is_not_found(folder: Path, name: str, use: Use) -> None:
+    assert VllmSource(folder).find(f"vllm.{name}", use) is None
 
 
-def test_an_imported_name_is_followed_to_its_definition(folder: Path) -> None:
-    found = find(folder, "vllm:Machine.step")
-    assert found is not None
-    assert found.files == ("vllm/__init__.py", "vllm/core/__init__.py", FILE)
-
-
-def test_a_module_is_found_as_a_name_of_its_package(folder: Path) -> None:
-    found = find(folder, "vllm.core:engine", Use.NAMED)
-    assert found is not None
-    assert found.signature == "module"
-    assert find(folder, "vllm.core:motor", Use.NAMED) is None
-
-
-def digest(folder: Path, old: str, new: str, name: str = "vllm.core.engine:Engine") -> str:
-    """The digest of a definition after one change of the file."""
-    assert ENGINE.count(old) == 1
-    (folder / FILE).write_text(ENGINE.replace(old, new), encoding="utf-8")
-    found = find(folder, name)
-    assert found is not None
-    return found.digest
+def test_imported_names_and_modules_are_followed_to_their_definition(folder: Path) -> None:
+    files = ("vllm/__init__.py", "vllm/core/__init__.py", FILE)
+    assert find(folder, ":Machine.step").files == files
+    assert find(folder, ".core:engine", Use.NAMED).signature == "module"
 
 
 @pytest.mark.parametrize(
@@ -136,8 +126,10 @@ def digest(folder: Path, old: str, new: str, name: str = "vllm.core.engine:Engin
     ],
 )
 def test_only_code_changes_the_digest(folder: Path, old: str, new: str, is_same: bool) -> None:
-    before = digest(folder, "class Base: ...", "class Base: ...")
-    assert (digest(folder, old, new) == before) is is_same
+    before = find(folder, ".core.engine:Engine").digest
+    assert ENGINE.count(old) == 1
+    (folder / FILE).write_text(ENGINE.replace(old, new), encoding="utf-8")
+    assert (find(folder, ".core.engine:Engine").digest == before) is is_same
 
 
 def test_a_wheel_reads_as_the_folder_does(folder: Path) -> None:
@@ -146,7 +138,7 @@ def test_a_wheel_reads_as_the_folder_does(folder: Path) -> None:
         for path in FILES:
             archive.write(folder / path, path)
     source, packed = VllmSource(folder), VllmSource(zipfile.Path(wheel))
-    name = "vllm:Machine"
-    assert packed.find(name, Use.SUBCLASSED) == source.find(name, Use.SUBCLASSED)
+    asked = ("vllm:Machine", Use.SUBCLASSED)
+    assert packed.find(*asked) == source.find(*asked)
     assert packed.hash_file(FILE) == source.hash_file(FILE) is not None
     assert packed.hash_file("vllm/gone.py") is source.hash_file("vllm/gone.py") is None

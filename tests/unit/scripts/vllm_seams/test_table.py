@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,9 @@ from tests.support.paths import ROOT
 
 PACKAGE = Path(flashedge.__file__).parent
 ROOM = PACKAGE / "engine" / "vllm"
-OURS = [*ROOM.rglob("*.py")]
 NAMES = [name for seam in SEAMS for name in seam.list_full_names()]
 OWNERS = {seam.owner for seam in SEAMS}
+VLLMS = re.compile(r"vllm(\.\w+)+(:\w+)?|VLLM_\w+")
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 BUILT_BY_KEYWORD = ("SamplingParams", "PoolingParams", "PoolerConfig", "SamplingMetadata")
 OF_TORCH = {"_init_amx", "_cdata"}
@@ -96,6 +97,12 @@ def is_listed(name: str) -> bool:
     return name in NAMES or name in OWNERS or name.replace(":", ".") in OWNERS
 
 
+def list_nodes() -> list[ast.AST]:
+    """The syntax of all our files beside vLLM."""
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in ROOM.rglob("*.py")]
+    return [node for tree in trees for node in ast.walk(tree)]
+
+
 def list_imports(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
@@ -106,10 +113,8 @@ def list_imports(tree: ast.AST) -> Iterator[str]:
 
 
 def test_every_import_from_vllm_is_in_the_table() -> None:
-    assert list(list_imports(ast.parse("from vllm.a import b\nimport vllm.c.d"))) == [
-        "vllm.a:b",
-        "vllm.c:d",
-    ], "the search itself finds imports"
+    two = ast.parse("from vllm.a import b\nimport vllm.c.d")
+    assert list(list_imports(two)) == ["vllm.a:b", "vllm.c:d"], "the search itself finds imports"
     texts = {file: file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")}
     missing = {
         f"{file.relative_to(PACKAGE)}: {name}"
@@ -121,20 +126,10 @@ def test_every_import_from_vllm_is_in_the_table() -> None:
     assert not missing
 
 
-def list_strings(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
 def test_every_name_of_vllm_in_a_string_is_in_the_table() -> None:
     """Classes that vLLM is told by their name, patched names, and environment variables."""
-    found = {
-        text
-        for file in OURS
-        for text in list_strings(ast.parse(file.read_text(encoding="utf-8")))
-        if re.fullmatch(r"vllm(\.\w+)+(:\w+)?|VLLM_\w+", text)
-    }
+    constants = [node.value for node in list_nodes() if isinstance(node, ast.Constant)]
+    found = {text for text in constants if isinstance(text, str) and VLLMS.fullmatch(text)}
     names = {
         f"vllm.envs:{text}" if text.startswith("VLLM_")
         else text if ":" in text
@@ -147,10 +142,8 @@ def test_every_name_of_vllm_in_a_string_is_in_the_table() -> None:
 
 def test_every_patch_is_in_the_table() -> None:
     vllms = [patch for patch in PATCHES if patch.target.startswith("vllm.")]
-    replaced = {patch.target for patch in vllms if not patch.adds}
-    assert replaced <= {
-        name for seam in SEAMS if seam.use is Use.REPLACED for name in seam.list_full_names()
-    }
+    rows = [seam.list_full_names() for seam in SEAMS if seam.use is Use.REPLACED]
+    assert {patch.target for patch in vllms if not patch.adds} <= set(chain.from_iterable(rows))
     assert {patch.target.rpartition(".")[0] for patch in PATCHES if patch.adds} <= OWNERS
 
 
@@ -163,23 +156,22 @@ def test_what_our_schedulers_use_of_vllms_is_in_the_table(installed: VllmSource)
     for file in files:
         for node in ast.walk(ast.parse((ROOM / "inside" / file).read_text(encoding="utf-8"))):
             match node:
-                case ast.Attribute(value=ast.Name(id="self" | "scheduler"), attr=name):
+                case (
+                    ast.Attribute(value=ast.Name(id="self" | "scheduler"), attr=name)
+                    | ast.Attribute(value=ast.Attribute(attr="_scheduler"), attr=name)
+                    | ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name)
+                    | ast.FunctionDef(name=name)
+                ):
                     used.add(name)
-                case ast.Attribute(value=ast.Attribute(attr="_scheduler"), attr=name):
-                    used.add(name)
-                case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
-                    used.add(name)
-                case ast.FunctionDef(name=name):
-                    used.add(name)
-    vllms = {name for name in used if installed.find(f"{SCHEDULER}.{name}", Use.NAMED)}
+    names = {f"{SCHEDULER}.{name}" for name in used}
+    vllms = {name for name in names if installed.find(name, Use.NAMED)}
     assert len(vllms) > 15
-    assert not {name for name in vllms if f"{SCHEDULER}.{name}" not in NAMES}
+    assert vllms <= set(NAMES)
 
 
 def test_private_attributes_of_other_objects_are_in_the_table() -> None:
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in OURS]
     used, defined = set(), set()
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in list_nodes():
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
                 if isinstance(node.ctx, ast.Store):
@@ -198,8 +190,7 @@ def test_the_keywords_of_a_vllm_object_are_in_the_table(built: str) -> None:
     listed = {name for seam in SEAMS if seam.owner.endswith(f":{built}") for name in seam.names}
     passed = {
         keyword.arg
-        for file in OURS
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in list_nodes()
         if isinstance(node, ast.Call) and ast.unparse(node.func) == built
         for keyword in node.keywords
         if keyword.arg
@@ -209,13 +200,7 @@ def test_the_keywords_of_a_vllm_object_are_in_the_table(built: str) -> None:
 
 
 def test_the_options_of_an_engine_are_in_the_table() -> None:
-    options = EngineOptions(
-        name="generator",
-        model=ROOT,
-        dtype="float32",
-        max_model_len=64,
-        kv_bytes=1 << 20,
-        quantization="fp8",
-    )
+    given = {"name": "generator", "dtype": "float32", "quantization": "fp8"}
+    options = EngineOptions(**given, model=ROOT, max_model_len=64, kv_bytes=1 << 20)  # type: ignore[arg-type]
     listed = {name for seam in SEAMS if seam.owner.endswith("EngineArgs") for name in seam.names}
     assert options.list_args().keys() <= listed
