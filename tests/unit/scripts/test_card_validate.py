@@ -77,16 +77,18 @@ def test_it_goes_on_where_it_was_cut(
         return run_part(plan, part)
 
     monkeypatch.setattr(validate, "run_part", record)
-    with pytest.raises(SystemExit) as first:
-        validate.main()
-    assert first.value.code == 1
+
+    def end() -> object:
+        with pytest.raises(SystemExit) as raised:
+            validate.main()
+        return raised.value.code
+
+    assert end() == 1
     told = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert told == {"passed": 1, "failed": ["another"]}
     assert "exit code 3" in (plan.output / "report.md").read_text()
     marker.touch()
-    with pytest.raises(SystemExit) as second:
-        validate.main()
-    assert second.value.code == 0
+    assert end() == 0
     assert ran == ["a part", "another", "another"]
     report = json.loads((plan.output / "report.json").read_text())
     assert [part["status"] for part in report["parts"]] == ["passed", "passed"]
@@ -102,22 +104,15 @@ def test_another_command_is_run_again(plan: Plan) -> None:
 
 
 def test_what_counts_as_passed() -> None:
-    checks = [
-        {"name": "gpu", "verdict": BAD, "detail": "no driver"},
-        {"name": "disk", "verdict": GOOD, "detail": "9 GiB"},
-    ]
-    assert find_failed_checks({"value": checks}) == ["gpu: no driver"]
-    assert find_unequal_cases(
-        {
-            "invariant_tokens": 512,
-            "cases": {
-                "chosen": {"runs": 2, "same": 1, "chose_same": 1, "differ_from_tokens": 600},
-                "early": {"runs": 2, "same": 1, "chose_same": 2, "differ_from_tokens": 512},
-                "late": {"runs": 2, "same": 1, "chose_same": 2, "differ_from_tokens": 513},
-                "equal": {"runs": 2, "same": 2, "chose_same": 2, "differ_from_tokens": 0},
-            },
-        }
-    ) == ["chosen: 1 of 2 trees are equal", "early: 1 of 2 trees are equal"]
+    bad = {"name": "gpu", "verdict": BAD, "detail": "no driver"}
+    good = {"name": "disk", "verdict": GOOD, "detail": "9 GiB"}
+    assert find_failed_checks({"value": [bad, good]}) == ["gpu: no driver"]
+    names = ("runs", "same", "chose_same", "differ_from_tokens")
+    counts = {"chosen": (2, 1, 1, 600), "early": (2, 1, 2, 512)}
+    counts |= {"late": (2, 1, 2, 513), "equal": (2, 2, 2, 0)}
+    cases = {name: dict(zip(names, of, strict=True)) for name, of in counts.items()}
+    unequal = find_unequal_cases({"invariant_tokens": 512, "cases": cases})
+    assert unequal == ["chosen: 1 of 2 trees are equal", "early: 1 of 2 trees are equal"]
     rungs = [{"rung": "+P", "n": 8, "same_trees": 0.5}, {"rung": "stock", "n": 8, "same_trees": 1}]
     assert find_unequal_rungs({"rungs": rungs}) == ["+P, n = 8: 50% of the trees are equal"]
     assert find_other_tokens({"tokens_identical": [True, False]}) == ["the tokens changed 1 times"]
@@ -126,17 +121,11 @@ def test_what_counts_as_passed() -> None:
 
 def test_harm_of_faults_is_found() -> None:
     quiet = {"times": 2, "lost": 0, "other_trees": 0, "leaked_blocks": 0}
-    faults = {
-        "stopped": quiet,
-        "killed": {**quiet, "lost": 1, "leaked_blocks": 7},
-        "out of memory": {**quiet, "times": 0},
-    }
-    assert find_harm({"faults": faults, "daemon": {"alive": False}}) == [
-        "killed: 1 lost",
-        "killed: 7 leaked_blocks",
-        "out of memory: it never happened",
-        "the daemon died",
-    ]
+    killed, none = {**quiet, "lost": 1, "leaked_blocks": 7}, {**quiet, "times": 0}
+    faults = {"stopped": quiet, "killed": killed, "out of memory": none}
+    harm = find_harm({"faults": faults, "daemon": {"alive": False}})
+    assert harm[:2] == ["killed: 1 lost", "killed: 7 leaked_blocks"]
+    assert harm[2:] == ["out of memory: it never happened", "the daemon died"]
     assert not find_harm({"faults": {"stopped": quiet}, "daemon": {"alive": True}})
 
 
@@ -161,22 +150,17 @@ def test_vllm_serves_with_its_own_defaults(tmp_path: Path) -> None:
 
 
 def test_a_tree_is_read_as_requests_level_by_level() -> None:
-    nodes = [
-        {"id": 0, "parent": None, "token_ids": [], "score": None},
-        {"id": 1, "parent": 0, "token_ids": [7, 8], "score": 0.5},
-        {"id": 2, "parent": 0, "token_ids": [9], "score": None},
-        {"id": 3, "parent": 1, "token_ids": [4, 4, 4], "score": 0.5},
-    ]
+    rows = ((None, [], None), (0, [7, 8], 0.5), (0, [9], None), (1, [4, 4, 4], 0.5))
+    names = ("parent", "token_ids", "score")
+    nodes = [{"id": i, **dict(zip(names, row, strict=True))} for i, row in enumerate(rows)]
     found = {
         "tree": {"nodes": nodes},
         "usage": {"prompt_tokens": 2, "speculation": {"drawn_tokens": 5, "kept_tokens": 1}},
         "timing": {"generate_s": 1.5, "verify_s": 0.25},
     }
     first, second = levels = read_levels(found)
-    assert [(node.path, node.ids, node.is_scored) for node in first] == [
-        ((5, 5), (7, 8), True),
-        ((5, 5), (9,), False),
-    ]
+    asked = [(node.path, node.ids, node.is_scored) for node in first]
+    assert asked == [((5, 5), (7, 8), True), ((5, 5), (9,), False)]
     assert [(node.path, node.ids) for node in second] == [((5, 5, 7, 8), (4, 4, 4))]
     run = read_run(found, levels, seconds=2.0)
     assert (run.tokens, run.in_a_row, run.drawn, run.kept) == (6, 5, 5, 1)
@@ -204,9 +188,7 @@ def test_a_deterministic_request_that_differs_is_a_fault() -> None:
     plain = {"deterministic": False, "logprobs_differ": 9, "requests": 64}
     flagged = {**plain, "deterministic": True, "logprobs_differ": 0}
     assert find_other_bits({"cases": [plain, flagged]}) == []
-    assert find_other_bits({"cases": [plain]}) == [
-        "the self-test found no shape for deterministic requests"
-    ]
-    assert find_other_bits({"cases": [{**flagged, "logprobs_differ": 2}]}) == [
-        "2 of 64 deterministic requests differ"
-    ]
+    (no_shape,) = find_other_bits({"cases": [plain]})
+    assert no_shape == "the self-test found no shape for deterministic requests"
+    (differing,) = find_other_bits({"cases": [{**flagged, "logprobs_differ": 2}]})
+    assert differing == "2 of 64 deterministic requests differ"

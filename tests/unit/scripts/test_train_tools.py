@@ -114,43 +114,36 @@ def test_chains_with_faults_have_wrong_steps_and_without_have_none() -> None:
 def test_the_template_writes_the_prompt_that_the_model_learnt() -> None:
     tokenizer = load_tokenizer()
     for task in TASKS[:20]:
-        written = tokenizer.apply_chat_template(
-            [{"role": "user", "content": task.text}],
-            tools=[define_tool(name) for name in task.tools],
-            add_generation_prompt=True,
-            tokenize=False,
+        turns = [{"role": "user", "content": task.text}]
+        tools = [define_tool(name) for name in task.tools]
+        assert format_task(task) == tokenizer.apply_chat_template(
+            turns, tools=tools, add_generation_prompt=True, tokenize=False
         )
-        assert written == format_task(task)
 
 
-def test_lessons_begin_with_the_prompt_and_end_the_turn() -> None:
+def test_lessons_begin_with_the_prompt_and_chains_label_every_separator() -> None:
     encoder = Encoder(load_tokenizer())
     row = make_lessons(encoder, 0)(3)
     prompt = encode_task(encoder, make_task(TRAIN_SEEDS[3]))
     assert row.ids[: len(prompt)] == prompt
     assert row.ids[-1] == encoder.end
     assert row.target == [False] * len(prompt) + [True] * (len(row.ids) - len(prompt))
-
-
-def test_checked_chains_label_every_separator() -> None:
-    encoder = Encoder(load_tokenizer())
-    make = make_checked_chains(encoder, 0)
-    for index in range(20):
-        row = make(index)
+    for row in map(make_checked_chains(encoder, 0), range(20)):
         ends = [i for i, token in enumerate(row.ids) if token == encoder.separator]
         assert [i for i, label in enumerate(row.step) if label != IGNORE] == ends
 
 
 @pytest.mark.parametrize(
-    ("call", "valid"),
+    ("name", "arguments", "valid"),
     [
-        ({"name": "store", "arguments": {"item": "nuts", "count": 3}}, True),
-        ({"name": "store", "arguments": {"item": "nuts", "count": "3"}}, False),
-        ({"name": "store", "arguments": {"item": "nuts"}}, False),
-        ({"name": "burn", "arguments": {"item": "nuts", "count": 3}}, False),
+        ("store", {"item": "nuts", "count": 3}, True),
+        ("store", {"item": "nuts", "count": "3"}, False),
+        ("store", {"item": "nuts"}, False),
+        ("burn", {"item": "nuts", "count": 3}, False),
     ],
 )
-def test_validity_is_that_of_the_schema(call: dict[str, object], valid: bool) -> None:
+def test_validity_is_that_of_the_schema(name: str, arguments: object, valid: bool) -> None:
+    call = {"name": name, "arguments": arguments}
     assert is_valid(as_reply(call), [define_tool("store")]) is valid
     assert read_arguments(as_reply(call)) == call
 
