@@ -1,7 +1,7 @@
 """Finding, normalizing and counting answers, one spelling for equal JSON; names of strategies."""
 
 import json
-from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -17,37 +17,36 @@ from flashedge.search.catalog import make_search, parse_strategy
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
 from flashedge.search.voting import count_votes
-from flashedge.types import NodeId, Vote
+from flashedge.types import Vote
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("answer", "texts"),
     [
-        *((r"So \boxed{5}.", "5"), (r"\boxed{1} then \boxed{2}", "2")),
-        *((r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"), (r"\boxed {7}", "7"), (r"\fbox{7}", "7")),
-        *((r"\boxed{\{1, 2\}}", r"\{1, 2\}"), (r"\boxed{\left\{x\right.}", r"\left\{x\right.")),
-        *((r"\boxed{\boxed{3}}", "3"), (r"\boxed{4} and \boxed{5", "4"), (r"\boxed{5", None)),
-        *((r"\boxed{}", None), (r"\boxed{ }", None)),
-        (r"The roots are \boxed{3}, \boxed{5} and \boxed{7}.", "3,5,7"),
-        (r"$\boxed{3}$ or $\boxed{5}$", "3,5"),
-        (r"\(\boxed{A}\) \text{ and } \(\boxed{C}\)", "A,C"),
-        *((r"\boxed{\boxed{3}, \boxed{5}}", "3,5"), (r"\boxed{2} and \boxed{300}", r"\{2,300\}")),
-        (r"\boxed{0.5} or \boxed{\frac{1}{2}}", "0.5"),
-        *((r"\boxed{1}. Check: yes, \boxed{1}", "1"), (r"\boxed{3}, wait, \boxed{7}", "7")),
-        *((r"\boxed{3}\boxed{5}", "5"), (r"x = \boxed{3}, y = \boxed{5}", "x=3,y=5")),
-        (r"$x_1=\boxed{3}$ and \(x_2 = \boxed{3}\)", "x_1=3,x_2=3"),
-        *((r"x = \boxed{3} or x = \boxed{5}", "3,5"), (r"x = \boxed{3}, \boxed{5}", "3,5")),
-        *((r"x = \boxed{3}, so y = \boxed{5}", "5"), (r"\boxed{3}, y = \boxed{5}", "5")),
-        *((r"\boxed{5}. Wait, \boxed{}", "5"), (r"\boxed{5}, as asked in \boxed{\ldots}", "5")),
-        *((r"\boxed{5} and \boxed{\text{ }}", "5"), (r"\boxed{-}", "-"), (r"\framebox{42}", "42")),
-        *((r"\framebox[3em][c]{\frac{1}{2}}", r"\frac{1}{2}"), (r"\Boxed{42}", "42")),
-        *((r"\boxed 5.", "5"), (r"\boxed -1,234.5", "-1,234.5")),
-        *((r"write it as \boxed text", None), (r"\boxed{a_{1}^{2}}", "a_{1}^{2}")),
-        *((r"<answer>\boxed{42}</answer>", "42"), ("5", None), ("", None)),
+        ("5", r"So \boxed{5}.|\boxed{3}\boxed{5}|x = \boxed{3}, so y = \boxed{5}|\boxed 5."),
+        ("5", r"\boxed{3}, y = \boxed{5}|\boxed{5}. Wait, \boxed{}|\boxed{5} and \boxed{\text{ }}"),
+        *(("5", r"\boxed{5}, as asked in \boxed{\ldots}"), ("2", r"\boxed{1} then \boxed{2}")),
+        (r"\frac{1}{2}", r"\boxed{\frac{1}{2}}|\framebox[3em][c]{\frac{1}{2}}"),
+        *(("7", r"\boxed {7}|\fbox{7}|\boxed{3}, wait, \boxed{7}"), ("3", r"\boxed{\boxed{3}}")),
+        *((r"\{1, 2\}", r"\boxed{\{1, 2\}}"), (r"\left\{x\right.", r"\boxed{\left\{x\right.}")),
+        ("3,5,7", r"The roots are \boxed{3}, \boxed{5} and \boxed{7}."),
+        (
+            "3,5",
+            r"$\boxed{3}$ or $\boxed{5}$|\boxed{\boxed{3}, \boxed{5}}|x = \boxed{3}, \boxed{5}",
+        ),
+        *(("3,5", r"x = \boxed{3} or x = \boxed{5}"), (r"\{2,300\}", r"\boxed{2} and \boxed{300}")),
+        ("A,C", r"\(\boxed{A}\) \text{ and } \(\boxed{C}\)"),
+        *(("0.5", r"\boxed{0.5} or \boxed{\frac{1}{2}}"), ("4", r"\boxed{4} and \boxed{5")),
+        *(("1", r"\boxed{1}. Check: yes, \boxed{1}"), ("x=3,y=5", r"x = \boxed{3}, y = \boxed{5}")),
+        *(("x_1=3,x_2=3", r"$x_1=\boxed{3}$ and \(x_2 = \boxed{3}\)"), ("-", r"\boxed{-}")),
+        ("42", r"\framebox{42}|\Boxed{42}|<answer>\boxed{42}</answer>"),
+        *(("-1,234.5", r"\boxed -1,234.5"), ("a_{1}^{2}", r"\boxed{a_{1}^{2}}")),
+        (None, r"\boxed{5|\boxed{}|\boxed{ }|write it as \boxed text|5|"),
     ],
 )
-def test_extract_answer(text: str, answer: str | None) -> None:
-    assert extract_answer(text) == answer
+def test_extract_answer(answer: str | None, texts: str) -> None:
+    found = {text: extract_answer(text) for text in texts.split("|")}
+    assert found == dict.fromkeys(found, answer)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +81,9 @@ def test_extract_answer(text: str, answer: str | None) -> None:
         *(("\\{2,300\\}", "2, 300|2 or 300"), ("x>2 or x<-1", "x > 2 or x < -1")),
         ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"),
         ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\2\\end{pmatrix}"),
+        # what may be a product is no mixed number
+        *((same, same) for same in ("12\\frac{3}{5}x", "2\\frac{5}{3}", "x^2\\frac{1}{2}")),
+        *((same, same) for same in ("3-2\\frac{1}{2}", "2\\frac{1}{2}\\pi")),
     ],
 )
 def test_normalize(form: str, spellings: str) -> None:
@@ -115,14 +117,6 @@ def test_decide_equal(pairs: str, equal: bool | None) -> None:
         assert decide_equal(a, b) is decide_equal(b, a) is equal, pair
 
 
-@pytest.mark.parametrize(
-    "product",
-    ["12\\frac{3}{5}x", "2\\frac{5}{3}", "x^2\\frac{1}{2}", "3-2\\frac{1}{2}", "2\\frac{1}{2}\\pi"],
-)
-def test_what_may_be_a_product_is_no_mixed_number(product: str) -> None:
-    assert normalize(product) == product
-
-
 def test_parse_number_never_meets_pythons_digit_limit() -> None:
     assert parse_number("9" * 5000) is None
     assert decide_equal("9" * 5000, "8" * 5000) is None
@@ -142,12 +136,9 @@ def test_strategies_are_found_by_name() -> None:
     assert parse_strategy("beam") == ("beam", None)
     assert parse_strategy("best_of_n-4") == parse_strategy("best-of-n-4") == ("best_of_n", 4)
     options = {"branching": 2, "max_step_tokens": 9, "max_steps": 3}
-    made = {
-        name: make_search(name, n=3, aggregate="min", selection="best", **options)
-        for name in ("beam", "best_of_n")
-    }
-    assert made["beam"] == BeamSearch(n=3, aggregate="min", selection="best", **options)
-    assert made["best_of_n"] == BestOfN(n=3, aggregate="min", selection="best")
+    common = {"n": 3, "aggregate": "min", "selection": "best"}
+    assert make_search("beam", **common, **options) == BeamSearch(**common, **options)
+    assert make_search("best_of_n", **common, **options) == BestOfN(**common)
 
 
 @pytest.mark.parametrize("name", ["bem", "beam-", "beam-x", "beam--4", "", "-4", "beam-1234567890"])
@@ -157,44 +148,39 @@ def test_unknown_strategy_names_the_known(name: str) -> None:
     assert error.value.param == "strategy"
 
 
-# ---------------------------------------------------------------- answers without a box
-
-
 @pytest.mark.parametrize(
-    ("text", "answer"),
+    ("answer", "texts"),
     [
-        *(("So 2 + 2.\n**Answer:** 4.", "4"), ("**Answer: 4**", "4")),
-        *(("**Final Answer**\n\n$$4$$", "4"), ("### Answer\n4", "4")),
-        ("> - *Answer:* 4\n\nLet me know if you need more.", "4"),
-        *(("work\n#### 1,234\n", "1234"), ("#### \\frac{1}{2}", "1/2")),
-        *(("#### Step 3: add\nnothing", None), ("#### 3. Add\nnothing", None)),
-        ("The final answer is 5.", "5"),
-        ("Final Answer: The final answer is $5$. I hope it is correct.", "5"),
-        ("The answer is 3.5 because 7 / 2 = 3.5.", "3.5"),
-        *(("The answer is 3 or 5.", "\\{3,5\\}"), ("the correct answer is (C) 5.", "C")),
-        *(("The answer is 4. Wait, no: the answer is 5.", "5"), ("The answer is not 5.", None)),
-        *(("No answer here. Is the answer right?", None), ("So 2 + 2. **Answer:** 4.", "4")),
-        ("So 2 + 2 is 4. Final answer: 4", "4"),
-        ("The answer is 3. Wait, 2 + 2. **Answer: 4**", "4"),
-        *(("The correct option is (B).", "B"), ("**Correct choice:** B", "B")),
-        *(("The best option is B.", None), ("It may answer: 5", None), ("Answer:", None)),
-        *(("<answer>42</answer>", "42"), ("<ANSWER> x < 5 </ANSWER>\nAnswer: 7", "x<5")),
-        *(("<think>Answer: 3</think><answer>42", "42"), ("<answer></answer>", None)),
-        *(("so \\boxed{42", None), ("The final answer is \\(\\boxed{42", None)),
-        *(("**Final answer:**\n\\[\n42\n\\]", "42"), ("Answer:\n42", "42")),
-        *(("The answer is yes.", "yes"), ("Let's check that our answer is accurate.", None)),
-        *(("The answer is negative, so none.", None), ("**Answer:**\nThe total is:\n", None)),
-        *(("# Final answer\nprint(total)", None), ("\\boxed{", None)),
-        *(("Answer: " + "x" * (MAX_LENGTH + 1), None), ("", None)),
+        ("4", "So 2 + 2.\n**Answer:** 4.|**Answer: 4**|**Final Answer**\n\n$$4$$|### Answer\n4"),
+        ("4", "> - *Answer:* 4\n\nLet me know if you need more.|So 2 + 2. **Answer:** 4."),
+        ("4", "So 2 + 2 is 4. Final answer: 4|The answer is 3. Wait, 2 + 2. **Answer: 4**"),
+        *(("1234", "work\n#### 1,234\n"), ("1/2", "#### \\frac{1}{2}")),
+        ("5", "The final answer is 5.|The answer is 4. Wait, no: the answer is 5."),
+        ("5", "Final Answer: The final answer is $5$. I hope it is correct."),
+        ("3.5", "The answer is 3.5 because 7 / 2 = 3.5."),
+        *(("\\{3,5\\}", "The answer is 3 or 5."), ("C", "the correct answer is (C) 5.")),
+        *(("B", "The correct option is (B).|**Correct choice:** B"), ("yes", "The answer is yes.")),
+        *(("x<5", "<ANSWER> x < 5 </ANSWER>\nAnswer: 7"), ("42", "<answer>42</answer>")),
+        ("42", "<think>Answer: 3</think><answer>42|**Final answer:**\n\\[\n42\n\\]|Answer:\n42"),
+        (None, "#### Step 3: add\nnothing|#### 3. Add\nnothing|The answer is not 5.|\\boxed{|"),
+        (
+            None,
+            "No answer here. Is the answer right?|The best option is B.|It may answer: 5|Answer:",
+        ),
+        (None, "<answer></answer>|so \\boxed{42|The final answer is \\(\\boxed{42"),
+        (None, "Let's check that our answer is accurate.|The answer is negative, so none."),
+        (None, "**Answer:**\nThe total is:\n|# Final answer\nprint(total)"),
+        (None, "Answer: " + "x" * (MAX_LENGTH + 1)),
     ],
 )
-def test_find_named_answer(text: str, answer: str | None) -> None:
-    found = find_named_answer(text)
-    assert (found and normalize(found)) == answer
+def test_find_named_answer(answer: str | None, texts: str) -> None:
+    named = {text: find_named_answer(text) for text in texts.split("|")}
+    found = {text: name and normalize(name) for text, name in named.items()}
+    assert found == dict.fromkeys(found, answer)
 
 
 async def group(*texts: str) -> tuple[list[str | None], bool]:
-    paths = {NodeId(i): (text,) for i, text in enumerate(texts)}
+    paths = {i: (text,) for i, text in enumerate(texts)}
     answers, is_unboxed = await group_answers(paths, "boxed", MathGrader(), WordGroups())
     return [answers[node] for node in paths], is_unboxed
 
@@ -208,13 +194,9 @@ async def test_named_answers_count_where_no_path_has_a_box() -> None:
 
 
 async def test_other_kinds_of_answers_know_no_boxes() -> None:
-    paths: Mapping[NodeId, tuple[str, ...]] = {NodeId(1): ("Answer: 4",)}
     for kind in ("text", "whole", "json"):
-        found = await group_answers(paths, kind, MathGrader(), WordGroups())
-        assert found == ({NodeId(1): "Answer: 4"}, False)
-
-
-# ---------------------------------------------------------------- answers that may be JSON
+        found = await group_answers({1: ("Answer: 4",)}, kind, MathGrader(), WordGroups())
+        assert found == ({1: "Answer: 4"}, False)
 
 
 @pytest.mark.parametrize(
@@ -252,22 +234,16 @@ def call(reason: str, count: int, blank: str = " ") -> str:
     return f'{reason}<tool_call>\n{{"name": "sell", "arguments": {arguments}}}\n</tool_call>'
 
 
-def test_a_grammar_says_how_calls_begin() -> None:
-    assert list_call_marks(AUTO) == (BEGIN,)
-    assert list_call_marks({"json": {}}) == list_call_marks(None) == ()
-
-
-def test_calls_are_found_behind_reasoning() -> None:
+def test_a_grammar_says_how_calls_begin_and_they_are_found_behind_reasoning() -> None:
     marks = list_call_marks(AUTO)
+    assert marks == (BEGIN,)
+    assert list_call_marks({"json": {}}) == list_call_marks(None) == ()
     assert find_calls(call("It is 46.\n\n", 46), marks) == call("", 46)
     assert find_calls("I call nothing.", marks) is None
 
 
 async def test_paths_with_one_call_are_one_vote_whatever_their_reasoning() -> None:
-    class NoGrader:
-        async def cluster(self, answers: Mapping[int, str | None]) -> Mapping[int, str | None]:
-            raise AssertionError("nothing is boxed")
-
+    no_grader: Any = None  # nothing is boxed
     paths = {
         1: ("13+33=46.\n\n", call("", 46)),
         2: ("33+13=46.\n\n", call("", 46, blank="")),
@@ -275,6 +251,6 @@ async def test_paths_with_one_call_are_one_vote_whatever_their_reasoning() -> No
         4: ("I need no tool.",),
     }
     marks = list_call_marks(AUTO)
-    found, _ = await group_answers(paths, "json", NoGrader(), WordGroups(), marks)
+    found, _ = await group_answers(paths, "json", no_grader, WordGroups(), marks)
     assert found[1] == found[2] != found[3]
     assert found[4] == "I need no tool."

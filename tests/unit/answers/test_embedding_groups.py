@@ -16,11 +16,7 @@ from transformers import AutoTokenizer, BertModel
 
 from flashedge.answers.workers import embedding_groups as module
 from flashedge.answers.workers.embedding import Embedder
-from flashedge.answers.workers.embedding_groups import (
-    EmbeddingGroups,
-    build_embedding_groups,
-    group_texts,
-)
+from flashedge.answers.workers.embedding_groups import EmbeddingGroups, build_embedding_groups
 from flashedge.answers.workers.line_worker import package_parent
 from flashedge.config import load_config
 from flashedge.errors import CheckpointError, ConfigError
@@ -51,9 +47,6 @@ async def worker(folder: Path) -> AsyncIterator[EmbeddingGroups]:
     await made.close()
 
 
-# ---------------------------------------------------------------- vectors
-
-
 def test_a_vector_is_the_mean_over_tokens_of_length_one(folder: Path, embedder: Embedder) -> None:
     tokenizer, model = AutoTokenizer.from_pretrained(folder), BertModel.from_pretrained(folder)
     encoded = tokenizer("red green it", return_tensors="pt")
@@ -78,12 +71,9 @@ def test_text_past_the_models_limit_is_ignored(embedder: Embedder) -> None:
     assert not torch.equal(shorter, whole)
 
 
-# ---------------------------------------------------------------- groups
-
-
 def test_groups_have_the_threshold_between_any_two(embedder: Embedder) -> None:
     texts = sorted(TEXTS)
-    homes = group_texts(embedder, texts, 0.97)
+    homes = module.group_texts(embedder, texts, 0.97)
     cosines = embedder.cosines(texts)
     assert 1 < len(set(homes)) < len(texts)
     for i, home in enumerate(homes):
@@ -92,7 +82,7 @@ def test_groups_have_the_threshold_between_any_two(embedder: Embedder) -> None:
 
 def test_other_numbers_are_other_answers(embedder: Embedder) -> None:
     texts = ["it takes 3 days", "it takes four days", "it takes three days"]
-    assert group_texts(embedder, texts, -1.0) == (0, 1, 0)
+    assert module.group_texts(embedder, texts, -1.0) == (0, 1, 0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -120,9 +110,6 @@ async def test_one_text_needs_no_worker(folder: Path) -> None:
     assert await made.group(["a", None, "a"]) == ("a", None, "a")
     assert await made.group([]) == ()
     assert made.worker.pid is None
-
-
-# ---------------------------------------------------------------- the worker
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -161,13 +148,9 @@ async def test_without_a_worker_words_decide(
 
 def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", module.__name__, str(tmp_path / "none"), "0.5"]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, check=True, cwd=package_parent()
-    )
+    quiet = {"stdin": subprocess.DEVNULL, "capture_output": True, "cwd": package_parent()}
+    done = subprocess.run(command, check=True, **quiet)
     assert "there is no model folder" in json.loads(done.stdout)["failed"]
-
-
-# ---------------------------------------------------------------- configuration
 
 
 def test_no_model_is_loaded_unless_configured(tmp_path: Path, folder: Path) -> None:
@@ -186,10 +169,10 @@ def test_no_model_is_loaded_unless_configured(tmp_path: Path, folder: Path) -> N
     ],
 )
 def test_a_missing_model_is_refused(
-    tmp_path: Path, folder: Path, model: str, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: str, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert folder.name == "embedder0"
-    monkeypatch.chdir(folder.parent)
+    (tmp_path / "embedder0").mkdir()
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     config = load_config({"clusters_model": model}, {"FLASHEDGE_HOME": str(tmp_path)})
     with pytest.raises(CheckpointError, match=said) as e:
@@ -207,24 +190,25 @@ def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_folder_that_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
-    def refused(name: str, said: str) -> None:
+    def refused(said: str) -> None:
         with pytest.raises(CheckpointError, match=said):
-            Embedder(tmp_path / name)
+            Embedder(tmp_path)
 
-    write_embedder(tmp_path / "cls", pooling="cls_token")
-    refused("cls", "does not use mean pooling")
-    plain = write_embedder(tmp_path / "plain")
-    (plain / "modules.json").unlink()
-    refused("plain", "modules.json is missing")
-    (write_embedder(tmp_path / "dense") / "modules.json").write_text(
-        json.dumps([{"type": f"m.{k}", "path": ""} for k in ("Transformer", "Pooling", "Dense")])
-    )
-    refused("dense", "has the modules Transformer, Pooling, Dense")
-    (write_embedder(tmp_path / "broken") / "modules.json").write_text("[{")
-    refused("broken", "modules.json is damaged")
-    weights = write_embedder(tmp_path / "short") / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    refused("short", "cut short")
+    write_embedder(tmp_path, pooling="cls_token")
+    refused("does not use mean pooling")
+    modules = write_embedder(tmp_path) / "modules.json"
+    weights = tmp_path / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1])
+    refused("cut short")
+    weights.write_bytes(whole)
+    dense = [{"type": f"m.{k}", "path": ""} for k in ("Transformer", "Pooling", "Dense")]
+    modules.write_text(json.dumps(dense))
+    refused("has the modules Transformer, Pooling, Dense")
+    modules.write_text("[{")
+    refused("modules.json is damaged")
+    modules.unlink()
+    refused("modules.json is missing")
 
 
 def test_pull_fetches_the_configured_model(

@@ -133,15 +133,9 @@ def test_a_deep_value_counts_as_text_however_deep_the_caller_is() -> None:
     assert write_canonically(value) == value.replace(" ", "")
 
 
-# ---------------------------------------------------------------- the list is complete
-
 READ_IN = ("answers", "certainty", "search", "runtime/thinking.py", "runtime/drive/segments.py")
-SEARCHES = frozenset(
-    {
-        *("search", "match", "fullmatch", "finditer", "findall", "sub"),
-        *("split", "partition", "find", "raw_decode", "loads"),
-    }
-)
+SEARCHES = {"search", "match", "fullmatch", "finditer", "findall", "sub", "split", "partition"}
+SEARCHES |= {"find", "raw_decode", "loads"}
 NO_MODEL_TEXT = {
     "answers.workers.embedding": "a checkpoint's own file",
     "answers.workers.line_worker": "in the worker, which has a time limit, and a worker's replies",

@@ -13,9 +13,6 @@ from flashedge.answers.pairwise import are_alike, group_by_complete_links, liken
 from flashedge.answers.spelling import normalize
 from tests.support.paths import DATA
 
-OPEN_ANSWERS = DATA / "open_answers.jsonl"
-HALVES = ("tune", "test")
-
 
 def test_complete_links_do_not_chain() -> None:
     chain = [(0.9, 0, 1), (0.8, 1, 2), (0.7, 2, 3)]
@@ -52,10 +49,14 @@ def test_numbers_in_digits_and_words(text: str, values: set[float]) -> None:
     assert find_numbers(text) == values
 
 
+def conflict(a: str, b: str) -> bool:
+    return numbers_conflict(find_numbers(a), find_numbers(b))
+
+
 def test_numbers_conflict_when_each_has_its_own() -> None:
-    assert numbers_conflict(find_numbers("3 days"), find_numbers("four days"))
-    assert not numbers_conflict(find_numbers("3 days"), find_numbers("three days"))
-    assert not numbers_conflict(find_numbers("91 is prime"), find_numbers("91 = 7 * 13"))
+    assert conflict("3 days", "four days")
+    assert not conflict("3 days", "three days")
+    assert not conflict("91 is prime", "91 = 7 * 13")
 
 
 def test_likeness_of_open_ended_text() -> None:
@@ -64,24 +65,22 @@ def test_likeness_of_open_ended_text() -> None:
     other = "Use a hash set and return as soon as an element is seen twice."
     assert likeness(a, a.upper()) == 1.0
     assert likeness(a, b) == likeness(b, a) > 0.6 > likeness(a, other)
-    assert are_alike(a, b)
-    assert not are_alike(a, other)
+    assert [are_alike(a, b), are_alike(a, other)] == [True, False]
     assert not are_alike("It takes 3 days to get there.", "It takes 4 days to get there.")
     assert likeness("", "x") == 0.0
 
 
 def test_likeness_on_the_labelled_answers() -> None:
-    pairs = [json.loads(line) for line in OPEN_ANSWERS.read_text(encoding="utf-8").splitlines()]
-    halves = {half: {p["question"] for p in pairs if p["split"] == half} for half in HALVES}
-    assert len(halves["tune"]) == len(halves["test"])
-    assert halves["tune"].isdisjoint(halves["test"])
+    lines = (DATA / "open_answers.jsonl").read_text(encoding="utf-8").splitlines()
+    pairs = [json.loads(line) for line in lines]
+    tune, test = ({p["question"] for p in pairs if p["split"] == s} for s in ("tune", "test"))
+    assert len(tune) == len(test)
+    assert tune.isdisjoint(test)
     assert len(pairs) >= 120
     called = [(are_alike(p["left"], p["right"]), p["same"]) for p in pairs]
     exact = [(normalize(p["left"]) == normalize(p["right"]), p["same"]) for p in pairs]
     assert (called.count((True, True)), called.count((True, False))) == (24, 40)
     assert (exact.count((True, True)), exact.count((True, False))) == (6, 0)
-    figures = [
-        p for p in pairs if numbers_conflict(find_numbers(p["left"]), find_numbers(p["right"]))
-    ]
+    figures = [p for p in pairs if conflict(p["left"], p["right"])]
     assert len(figures) > 5
     assert not any(p["same"] or are_alike(p["left"], p["right"]) for p in figures)
