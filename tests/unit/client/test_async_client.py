@@ -1,6 +1,7 @@
 """The asynchronous client over scripted HTTP, and following a run through lost connections."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
 from unittest.mock import AsyncMock, Mock
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.follow import Reconnection, RetryPolicy, cancel_quietly, follow, retry
 from flashedge.client.protocol import explain_missing_end
+from flashedge.client.run_view import Numbered
 from flashedge.errors import (
     DaemonError,
     EngineDead,
@@ -17,7 +19,7 @@ from flashedge.errors import (
     QueueFull,
     RunInterrupted,
 )
-from flashedge.events import Event, NodeScored, RunCancelled
+from flashedge.events import NodeScored, RunCancelled
 from tests.support.fake_daemon import encode_events
 
 Handler = Callable[[httpx.Request], httpx.Response]
@@ -25,14 +27,15 @@ SCORED = NodeScored(node=1, scores=(0.5,), score=0.5)
 OVER = RunCancelled(reason="asked")
 
 
+@dataclass
 class Pieces(httpx.AsyncByteStream):
-    def __init__(self, body: bytes, size: int, error: Exception | None) -> None:
-        self.pieces = [body[i : i + size] for i in range(0, len(body), size)]
-        self.error = error
+    body: bytes
+    size: int
+    error: Exception | None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self.pieces:
-            yield piece
+        for start in range(0, len(self.body), self.size):
+            yield self.body[start : start + self.size]
         if self.error is not None:
             raise self.error
 
@@ -60,8 +63,7 @@ def stream(
 async def test_events_come_in_pieces_however_the_network_cuts(size: int) -> None:
     items = [(3, SCORED), (4, SCORED), (5, OVER)]
     async with stream(*items, size=size) as daemon:
-        pieces = [piece async for piece in daemon.events("r", after=2)]
-    assert [item for piece in pieces for item in piece] == items
+        assert [i async for piece in daemon.events("r", after=2) for i in piece] == items
 
 
 @pytest.mark.parametrize(
@@ -100,8 +102,8 @@ async def test_calls_and_their_errors() -> None:
         return httpx.Response(404, json={"error": {"message": "no run", "code": "not_found"}})
 
     async with client(handler) as daemon:
-        assert (await daemon.runs(limit=7, before="run-1"))["data"] == [{"id": "a"}]
-        assert (await daemon.runs())["has_more"] is False
+        listed = {"data": [{"id": "a"}], "has_more": False}
+        assert await daemon.runs(limit=7, before="run-1") == await daemon.runs() == listed
         assert (await daemon.cancel("a"))["status"] == "cancelled"
         with pytest.raises(QueueFull):
             await daemon.submit({"problem": "p"})
@@ -114,9 +116,7 @@ async def test_calls_and_their_errors() -> None:
     assert caught.value.hint == "flashedge up"
 
 
-# ---------------------------------------------------------------- following a run
-
-STORY: list[tuple[int, Event]] = [*((i, SCORED) for i in range(1, 6)), (6, OVER)]
+STORY: list[Numbered] = [*((i, SCORED) for i in range(1, 6)), (6, OVER)]
 QUICK = RetryPolicy(first_s=0.0, max_retries=2)
 
 
@@ -127,9 +127,7 @@ class Source:
         self.script = list(script)
         self.starts: list[int] = []
 
-    async def events(
-        self, run: str, after: int = 0
-    ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:
+    async def events(self, run: str, after: int = 0) -> AsyncGenerator[tuple[Numbered, ...], None]:
         self.starts.append(after)
         count, error = self.script.pop(0)
         for item in STORY[after : after + count]:
@@ -142,22 +140,15 @@ async def numbers(source: Source) -> list[int]:
     return [n async for piece in follow(source, "r", QUICK) for n, _ in piece]
 
 
-# ---------------------------------------------------------------- decisions
-
-
-def test_pauses_double_up_to_the_longest() -> None:
-    policy = RetryPolicy(first_s=0.5, longest_s=8.0)
-    assert [policy.pause_s(n) for n in range(1, 8)] == [0.5, 1, 2, 4, 8, 8, 8]
+def test_pauses_double_up_to_the_longest_and_an_event_resets_the_failures() -> None:
+    policy = RetryPolicy(first_s=0.5, longest_s=8.0, max_retries=7)
+    connection = Reconnection(policy, after=4)
+    for number in (4, 7):
+        assert connection.last == number
+        pauses = [connection.fail() for _ in range(8)]
+        assert pauses == [0.5, 1, 2, 4, 8, 8, 8, None], "it gives up"
+        connection.receive(7)
     assert policy.pause_s(10**6) == 8
-
-
-def test_an_event_resets_the_failures() -> None:
-    connection = Reconnection(RetryPolicy(first_s=1.0, max_retries=2), after=4)
-    assert connection.last == 4
-    assert [connection.fail() for _ in range(3)] == [1, 2, None], "it gives up"
-    connection.receive(7)
-    assert connection.last == 7
-    assert [connection.fail() for _ in range(3)] == [1, 2, None]
 
 
 def test_an_open_run_can_be_followed_again_and_a_closed_one_was_interrupted() -> None:
@@ -167,13 +158,9 @@ def test_an_open_run_can_be_followed_again_and_a_closed_one_was_interrupted() ->
         assert type(explain_missing_end("r", closed)) is RunInterrupted
 
 
-# ---------------------------------------------------------------- following
-
-
 async def test_a_lost_connection_resumes_after_the_last_event() -> None:
-    source = Source(
-        (2, DaemonError("cut")), (0, DaemonError("away")), (3, DaemonError("cut")), (1, None)
-    )
+    cut, away = DaemonError("cut"), DaemonError("away")
+    source = Source((2, cut), (0, away), (3, cut), (1, None))
     assert await numbers(source) == [1, 2, 3, 4, 5, 6]
     assert source.starts == [0, 2, 2, 5]
 
@@ -194,22 +181,16 @@ async def test_errors_of_the_run_are_not_retried(error: FlashEdgeError) -> None:
     assert source.starts == [0]
 
 
-# ---------------------------------------------------------------- calls
-
-
 async def call_with(*script: object) -> tuple[object, int]:
     """The result of a retried call that ends as scripted, and how many losses it reported."""
     call, on_loss = AsyncMock(side_effect=script), Mock()
     return await retry(call, QUICK, on_loss), on_loss.call_count
 
 
-async def test_a_call_waits_for_a_full_queue_and_a_lost_daemon() -> None:
+async def test_a_call_waits_for_a_full_queue_and_a_lost_daemon_but_not_for_ever() -> None:
     full = QueueFull("full", retry_after_s=0.0)
     script = [full] * 4 + [DaemonError("away"), full, EngineDead("died"), 7]
     assert await call_with(*script) == (7, 2)
-
-
-async def test_a_call_gives_up_on_a_daemon_that_stays_away_and_when_it_is_refused() -> None:
     with pytest.raises(DaemonError, match="third"):
         await call_with(DaemonError("first"), DaemonError("second"), DaemonError("third"), 7)
     with pytest.raises(NotFound):

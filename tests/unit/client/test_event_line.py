@@ -2,7 +2,6 @@
 
 import io
 
-import pytest
 from rich.console import Console
 
 from flashedge import events
@@ -62,29 +61,13 @@ def test_a_level_of_any_size_takes_one_line_of_the_log() -> None:
     assert view == fold(RunView(), items), "however the events arrive"
 
 
-# ---------------------------------------------------------------- words
-
-
-@pytest.mark.parametrize(
-    ("position", "starts_in_s", "words"),
-    [
-        (2, 12.4, "2 before it, starts in about 12 s"),
-        (0, 3700.0, "next, starts in about 1 h"),
-        (0, 0.0, "next, starts in about a second"),
-        (1, None, "1 before it"),
-        (None, None, ""),
-    ],
-)
-def test_a_wait_in_words(position: int | None, starts_in_s: float | None, words: str) -> None:
-    assert describe_wait(position, starts_in_s) == words
-
-
-def test_durations_have_one_unit() -> None:
+def test_waits_and_durations_in_words() -> None:
+    assert describe_wait(2, 12.4) == "2 before it, starts in about 12 s"
+    assert describe_wait(0, 3700.0) == "next, starts in about 1 h"
+    assert describe_wait(0, 0.0) == "next, starts in about a second"
+    assert (describe_wait(1, None), describe_wait(None, None)) == ("1 before it", "")
     shown = [format_duration(s) for s in (0.2, 59.4, 61, 7300, 200_000)]
     assert shown == ["0 s", "59 s", "1 min", "2 h", "2 d"]
-
-
-# ---------------------------------------------------------------- rollouts in flight
 
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -104,16 +87,13 @@ def boosted_view(*more: Event) -> RunView:
     return fold(RunView(id="run-1"), enumerate(story, start=1))
 
 
-def test_a_running_search_tells_its_rollouts_and_how_many_it_may_have() -> None:
+def test_a_running_search_tells_its_rollouts_and_the_tree_marks_where_they_are() -> None:
     view = boosted_view()
     assert describe_progress(view) == "1/12 rollouts · 3 in flight, P 3/8"
     assert flights_through(view) == {ROOT: 3, ONE: 1, TWO: 2}
     assert view.boosts == 1
-
-
-def test_the_tree_marks_where_rollouts_are() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(render(boosted_view(), width=80, every_node=True))
+    console.print(render(view, width=80, every_node=True))
     lines = console.export_text().splitlines()
     assert "3 in flight, P 3/8" in lines[0]
     assert any("N1+1" in line for line in lines)
@@ -121,7 +101,7 @@ def test_the_tree_marks_where_rollouts_are() -> None:
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_a_search_that_is_over_tells_its_boosts_and_cancels() -> None:
+def test_a_search_that_is_over_tells_its_boosts_and_a_serial_one_nothing_of_flights() -> None:
     view = boosted_view(
         events.RolloutsAllowed(turn=6, rollouts=1, of=2),
         events.RolloutsInFlight(flights=((1, ONE),), cancelled=2),
@@ -130,6 +110,9 @@ def test_a_search_that_is_over_tells_its_boosts_and_cancels() -> None:
     )
     assert describe_flights(view) == "2 boosts, 2 rollouts cancelled"
     assert not flights_through(view)
+    story = [events.RunStarted(config=CONFIG, queue_s=0.0), events.RolloutsEnded(nodes=(ROOT,))]
+    serial = fold(RunView(), enumerate(story, start=1))
+    assert (describe_progress(serial), describe_flights(serial)) == ("1/12 rollouts", "")
 
 
 def test_tokens_of_cancelled_nodes_are_not_committed() -> None:
@@ -146,10 +129,3 @@ def test_rollouts_that_were_cut_count_among_those_that_are_over() -> None:
     assert describe(cut) == "2 futile rollouts cut"
     both = events.RolloutsEnded(nodes=(ONE,), futile=1)
     assert describe(both) == "1 rollout ended in node 1, 1 futile rollout cut"
-
-
-def test_a_serial_search_says_nothing_of_rollouts_in_flight() -> None:
-    story = [events.RunStarted(config=CONFIG, queue_s=0.0), events.RolloutsEnded(nodes=(ROOT,))]
-    view = fold(RunView(), enumerate(story, start=1))
-    assert describe_progress(view) == "1/12 rollouts"
-    assert describe_flights(view) == ""

@@ -41,25 +41,16 @@ def make_reply(code: str, status: int, **fields: Any) -> httpx.Response:
     return httpx.Response(status, json={"error": error}, headers=headers)
 
 
-# ---------------------------------------------------------------- following a run
-
-
-def test_solve_yields_queued_then_every_event() -> None:
-    daemon = FakeDaemon()
-    with client(daemon) as c:
-        got = list(c.solve({"problem": "p"}))
-    assert got == [(0, Queued(id="run-1", position=0)), *enumerate(STORY, start=1)]
-    assert daemon.bodies("/v1/solve") == [{"problem": "p", "stream": True}]
-    assert daemon.requests[0].headers["authorization"] == "Bearer sesame"
-    assert "x-flashedge-client" not in daemon.requests[0].headers
-
-
-def test_what_is_known_of_a_run_that_waits() -> None:
+def test_solve_yields_what_is_known_of_a_run_that_waits_then_every_event() -> None:
     daemon = FakeDaemon()
     daemon.queued = [{"position": 1, "starts_in_s": 2.5}, {"position": 0, "starts_in_s": None}]
     with client(daemon) as c:
-        told = [event for _, event in c.solve({"problem": "p"}) if isinstance(event, Queued)]
-    assert told == [Queued(id="run-1", position=1, starts_in_s=2.5), Queued(id="run-1", position=0)]
+        got = list(c.solve({"problem": "p"}))
+    waits = Queued(id="run-1", position=1, starts_in_s=2.5), Queued(id="run-1", position=0)
+    assert got == [*((0, wait) for wait in waits), *enumerate(STORY, start=1)]
+    assert daemon.bodies("/v1/solve") == [{"problem": "p", "stream": True}]
+    assert daemon.requests[0].headers["authorization"] == "Bearer sesame"
+    assert "x-flashedge-client" not in daemon.requests[0].headers
 
 
 @pytest.mark.parametrize("cut", range(len(STORY)))
@@ -114,16 +105,12 @@ def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
         list(c.solve({"problem": "p"}))
 
 
-# ---------------------------------------------------------------- errors
-
-
 @pytest.mark.parametrize("kind", errors.list_error_types(), ids=lambda k: k.__name__)
 def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
     reply = make_reply(kind.code, kind.http_status, param="n", hint="do this")
     with client(reply) as c, pytest.raises(FlashEdgeError, match="as described") as e:
         list(c.solve({"problem": "p"}))
-    assert type(e.value) is kind
-    assert e.value.hint == "do this"
+    assert (type(e.value), e.value.hint) == (kind, "do this")
     if isinstance(e.value, QueueFull):
         assert e.value.retry_after_s == 7.0
     else:
@@ -151,43 +138,30 @@ def test_answers_out_of_the_ordinary(
         assert "FLASHEDGE_API_KEY" in (e.value.hint or "")
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        e
-        for e in vars(httpx).values()
-        if isinstance(e, type) and issubclass(e, httpx.TransportError)
-    ],
-)
+TRANSPORT_ERRORS = [
+    e for e in vars(httpx).values() if isinstance(e, type) and issubclass(e, httpx.TransportError)
+]
+
+
+@pytest.mark.parametrize("error", TRANSPORT_ERRORS)
 def test_every_exception_of_the_transport_is_translated(error: type[Exception]) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         raise error("x")
 
-    with client(httpx.MockTransport(answer)) as c:
-        with pytest.raises(DaemonError):
-            c.run("run-1")
-        with pytest.raises(DaemonError):
-            list(c.solve({"problem": "p"}))
+    for call in (lambda c: c.run("run-1"), lambda c: list(c.solve({"problem": "p"}))):
+        with client(httpx.MockTransport(answer)) as c, pytest.raises(DaemonError):
+            call(c)
 
 
-def test_nobody_listens() -> None:
-    with Client("http://127.0.0.1:9") as c, pytest.raises(DaemonError, match="no daemon answers"):
-        c.health()
-
-
-@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", '{"ok": true}'])
-def test_somebody_else_on_the_port(body: str) -> None:
-    answer = httpx.Response(200, text=body)
-    with client(answer) as c, pytest.raises(DaemonError, match="other than FlashEdge"):
-        c.health()
-
-
-def test_health_while_starting_is_no_error() -> None:
+def test_health_while_starting_is_no_error_but_nobody_or_another_on_the_port_is() -> None:
     with client(FakeDaemon(health="starting")) as c:
         assert c.health()["status"] == "starting"
-
-
-# ---------------------------------------------------------------- the rest
+    with Client("http://127.0.0.1:9") as c, pytest.raises(DaemonError, match="no daemon answers"):
+        c.health()
+    for body in ("<html>hello</html>", "[]", '{"ok": true}'):
+        other = client(httpx.Response(200, text=body))
+        with other as c, pytest.raises(DaemonError, match="other than FlashEdge"):
+            c.health()
 
 
 def test_runs() -> None:
@@ -223,16 +197,11 @@ def test_chat() -> None:
 
 
 def test_the_client_brings_nothing_of_the_daemons() -> None:
-    code = (
-        "import sys, flashedge.client.sync_client;"
-        " bad = ('vllm', 'torch', 'fastapi', 'transformers',"
-        " 'flashedge.api', 'flashedge.runtime', 'flashedge.search');"
-        " print([m for m in bad if m in sys.modules])"
-    )
-    assert run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+    bad = {"vllm", "torch", "fastapi", "transformers"}
+    bad |= {"flashedge.api", "flashedge.runtime", "flashedge.search"}
+    code = f"import sys, flashedge.client.sync_client; assert not {bad} & set(sys.modules)"
+    run([sys.executable, "-c", code], check=True)
 
-
-# ---------------------------------------------------------------- what goes over the wire
 
 values = st.recursive(
     acting_texts | st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False),
@@ -240,14 +209,12 @@ values = st.recursive(
 )
 
 
-@given(values)
-def test_a_body_can_be_encoded(value: object) -> None:
+@given(values, st.dictionaries(st.text(), st.lists(st.text() | st.integers())))
+def test_any_body_can_be_encoded_and_valid_unicode_is_sent_as_it_is(
+    value: object, valid: object
+) -> None:
     json.dumps(make_sendable(value), ensure_ascii=False).encode()
-
-
-@given(st.dictionaries(st.text(), st.lists(st.text() | st.integers())))
-def test_valid_unicode_is_sent_as_it_is(value: object) -> None:
-    assert make_sendable(value) == value
+    assert make_sendable(valid) == valid
 
 
 def test_half_surrogates_are_marked() -> None:
@@ -264,9 +231,8 @@ def test_the_codes_of_errors_are_distinct() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
-    text = (
-        ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\ndata:x\n\nid: 9\n\ndata: unfinished"
-    )
+    text = ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\n"
+    text += "data:x\n\nid: 9\n\ndata: unfinished"
     raw = text.replace("\n", end).encode()
     reader = FrameReader()
     got = [frame for i in range(0, len(raw), size) for frame in reader.read(raw[i : i + size])]
