@@ -1,22 +1,18 @@
 """A name in backticks exists: a file, a module, a class, or something that these define.
 
-All pages and all source of the project are read. What a name looks like decides how it is looked
-up:
+All pages and all source are read. What a name looks like decides how it is looked up:
 
 - A path (`runtime/run.py`, `scripts/lab/`, `run.py`) must be the end of a path of the checkout,
   or a file of an installed library. So must a path without backticks that starts at the top of the
   checkout, in tests too.
-- A dotted name (`runtime.run.RunStatus`, `Run.cancel`) must lead from the end of a module's
-  name, or from a class, to something that is defined there. Else it must start with a module or a
-  class of another library that the project imports. Python's own modules are asked.
+- A dotted name (`runtime.run.RunStatus`, `Run.cancel`) must lead from the end of a module's name,
+  or from a class, to something that is defined there, or start with a module or a class of another
+  library that the project imports. Python's own modules are asked.
 - A name of capitals and small letters (`RunStatus`) must be a class of the project, or a name that
   the project takes from another library (`vllm_seams.table` has those of vLLM).
 
-Whatever else stands in backticks is an option, a value or a command, and is not looked up. Neither
-is a file of data, whose place is often a user's.
-
-The change log and the measurement logs are left out: their names were right on their day. ADRs are
-not, since an accepted one holds today.
+Whatever else stands in backticks is an option, a value or a command, or a file of a user's data.
+Logs are left out: their names were right on their day. ADRs are not: an accepted one holds today.
 """
 
 import ast
@@ -117,9 +113,6 @@ def _path_ends() -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(ends), frozenset(folders)
 
 
-# ------------------------------------------------------------------------------- modules, classes
-
-
 class Project:
     """The modules and classes of the source, and what it imports of other libraries."""
 
@@ -138,10 +131,8 @@ class Project:
             if not file.startswith("tests/"):
                 for name in CLASS.findall(text):
                     self.classes["".join(name)].append(file)
-            for module, names in [
-                *((m, "") for m in IMPORT.findall(text)),
-                *IMPORT_FROM.findall(text),
-            ]:
+            whole_modules = [(module, "") for module in IMPORT.findall(text)]
+            for module, names in [*whole_modules, *IMPORT_FROM.findall(text)]:
                 if module not in TOPS:
                     self.foreign_modules.add(module)
                     self.foreign_names.update(re.findall(r"\w+", names))
@@ -185,15 +176,10 @@ def _leads(owner: ast.Module | ast.ClassDef, parts: list[str]) -> bool:
     """Whether the first part is a member of `owner`, the second a member of that, and so on."""
     if not parts:
         return True
-    member = _find_members(owner).get(parts[0])
+    member = dict(_list_members(owner)).get(parts[0])
     if isinstance(member, ast.ClassDef):
         return _leads(member, parts[1:])
     return member is not None and len(parts) == 1
-
-
-@cache
-def _find_members(owner: ast.Module | ast.ClassDef) -> dict[str, ast.AST]:
-    return dict(_list_members(owner))
 
 
 def _list_members(owner: ast.Module | ast.ClassDef) -> Iterator[tuple[str, ast.AST]]:
@@ -222,9 +208,6 @@ def _is_of_a_library(parts: list[str]) -> bool:
     if CAMEL.fullmatch(parts[0]):
         return parts[0] in _project().foreign_names and parts[0] not in _project().classes
     return parts[0] in _project().foreign_modules
-
-
-# ------------------------------------------------------------------------------------------ tests
 
 
 def test_every_name_in_backticks_exists() -> None:

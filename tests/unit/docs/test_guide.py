@@ -46,8 +46,6 @@ def test_the_change_log_has_each_heading_once_in_a_release() -> None:
         assert len(headings) == len(set(headings))
 
 
-# ---------------------------------------------------------------- the project's language
-
 # Each term is a private coinage or an unusual use of a word. The second column says what to write.
 # The change log and the measurement log tell of the past and are left out.
 
