@@ -23,7 +23,7 @@ from flashedge.client.run_figures import (
     vote_shares,
 )
 from flashedge.client.run_view import CUT, LOG_LINES, ROOT, Numbered, RunView, fold, interrupt
-from flashedge.client.tree_lines import MAX_LEAD, tree_lines
+from flashedge.client.tree_lines import MAX_LEAD, TreeLine, tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.strategies.mcts import logprob_priors
 from flashedge.tui import device, state
@@ -37,7 +37,7 @@ from flashedge.tui.widgets.beam_tree import group_key
 from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.machine import draw_devices, draw_rates
 from flashedge.types import NodeId, Vote
-from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
+from tests.support.dashboard_rig import MCTS, engine, live_items, stored_items, summary
 from tests.support.fake_nvml import FakeNvml
 from tests.support.made_run import build_level, build_step
 from tests.support.made_run import build_score as score
@@ -45,16 +45,17 @@ from tests.support.made_run import build_score as score
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def whole() -> RunView:
-    return fold(RunView(id="r"), stored_items())
+LIVE, STORED = live_items(), stored_items()
+WHOLE = fold(RunView(id="r"), STORED)
+WHOLE_MCTS = fold(RunView(id="r"), live_items(MCTS))
 
 
-def whole_mcts() -> RunView:
-    return fold(RunView(id="r"), live_items(MCTS))
+def view(*story: events.Event) -> RunView:
+    return fold(RunView(id="r"), enumerate(story, start=1))
 
 
-def grown(*items: events.Event) -> RunView:
-    return fold(RunView(id="r"), enumerate((build_level(ROOT, 1, 1, 2), *items), start=1))
+def grown(*story: events.Event) -> RunView:
+    return view(build_level(ROOT, 1, 1, 2), *story)
 
 
 def step(node: int, tokens: int, text: str = "a step\n\n") -> events.StepCompleted:
@@ -65,23 +66,19 @@ def mark(status: str, *nodes: int) -> events.NodesMarked:
     return events.NodesMarked(status=status, nodes=tuple(map(NodeId, nodes)))
 
 
-# ---------------------------------------------------------------- one run
-
-
 def test_a_recorded_run_ends_as_its_result_says() -> None:
-    run, result = whole(), recorded()[1][-1][2].result  # type: ignore[union-attr]
-    assert run.state == "finished"
-    assert run.tokens == result["usage"]["tree_tokens"]
-    assert run.paths_done == 16
+    run, result = WHOLE, STORED[-1][1].result  # type: ignore[union-attr]
+    tokens = result["usage"]["tree_tokens"]
+    assert (run.state, run.tokens, run.paths_done) == ("finished", tokens, 16)
     assert {n.id: n.status for n in run.nodes.values()} == {
         n["id"]: n["status"] for n in result["tree"]["nodes"]
     }
     assert run.best == result["choice"]
     assert "".join(run.nodes[n].text for n in run.path(run.best)) == result["text"]
     assert run.certainty[-1].certainty == pytest.approx(result["certainty"])
-    alone = [n for n, e in stored_items() if not isinstance(e, events.NodeScored)]
+    alone = [n for n, e in STORED if not isinstance(e, events.NodeScored)]
     assert [e.seq for e in run.log if e.tally is None] == alone
-    assert sum(run.event_counts.values()) == len(stored_items())
+    assert sum(run.event_counts.values()) == len(STORED)
 
 
 def test_progress_stands_apart_from_committed_tokens() -> None:
@@ -109,28 +106,23 @@ def test_events_of_the_past_and_of_unknown_nodes_change_no_tree() -> None:
     assert (after.nodes, after.tokens) == (run.nodes, 5)
 
 
-def test_goodput_counts_what_the_search_keeps() -> None:
+def test_goodput_and_the_best_path_while_a_run_goes_on() -> None:
     run = grown(step(1, 5), step(2, 7), mark("active", 1))
-    assert (run.tokens, run.kept_tokens) == (12, 5)
+    assert (run.tokens, run.kept_tokens, grown().best) == (12, 5, None)
     run = fold(run, [(5, mark("pruned", 1))])
     assert run.kept_tokens == 0
-
-
-def test_the_best_path_while_a_run_goes_on() -> None:
     scored = step(1, 5), step(2, 5), score(1, 0.2), score(2, 0.9)
     assert grown(*scored, mark("active", 1, 2)).best == 2
-    assert grown().best is None
 
 
 def test_certainty_thresholds_and_exit() -> None:
     config = {"early_exit": {"thresholds": {"entropy": 0.8}}}
-    story = (
+    run = view(
         events.RunStarted(config=config, queue_s=0.0),
         events.CertaintyUpdated(certainty=None, answers=0, tokens=10),
         events.CertaintyUpdated(certainty=0.9, answers=4, tokens=30),
         events.EarlyExit(reason="non_convergence", tokens=31),
     )
-    run = fold(RunView(id="r"), enumerate(story, start=1))
     assert find_thresholds(run.config) == {"entropy": 0.8}
     assert find_thresholds({}) == find_thresholds({"early_exit": None}) == {}
     assert [(p.tokens, p.certainty) for p in run.certainty] == [(10, None), (30, 0.9)]
@@ -139,20 +131,15 @@ def test_certainty_thresholds_and_exit() -> None:
     assert run.log[-1].text == "stopped early: non convergence"
 
 
-@pytest.mark.parametrize(
-    ("end", "ended", "note"),
-    [
-        (events.RunFailed(error="no room", code="x"), "failed", "no room"),
-        (events.RunCancelled(reason="asked"), "cancelled", "asked"),
-    ],
-)
-def test_ends(end: events.Event, ended: str, note: str) -> None:
-    run = fold(grown(), [(1, events.Progress(tokens=((NodeId(1), 4),))), (2, end)])
-    assert (run.state, run.note, dict(run.growing), run.over) == (ended, note, {}, True)
-    assert interrupt(run) is run
-
-
-def test_an_interrupted_run_cuts_what_was_growing_and_a_restart_is_noted() -> None:
+def test_ends_and_what_is_noted_of_them() -> None:
+    failed, cancelled = (
+        events.RunFailed(error="no room", code="x"),
+        events.RunCancelled(reason="asked"),
+    )
+    for end, ended, note in ((failed, "failed", "no room"), (cancelled, "cancelled", "asked")):
+        run = fold(grown(), [(1, events.Progress(tokens=((NodeId(1), 4),))), (2, end)])
+        assert (run.state, run.note, dict(run.growing), run.over) == (ended, note, {}, True)
+        assert interrupt(run) is run
     run = interrupt(grown(step(1, 5)))
     assert (run.state, run.over) == ("interrupted", True)
     assert {n.id: n.status for n in run.nodes.values() if n.id != ROOT} == {1: "generated", 2: CUT}
@@ -162,30 +149,30 @@ def test_an_interrupted_run_cuts_what_was_growing_and_a_restart_is_noted() -> No
 
 # ---------------------------------------------------------------- live in any chunks
 
-LIVE = live_items()
-STORED = stored_items()
-NODES = [NodeId(n) for n in range(0, 120)]
 
-
-def chunked(items: list[Numbered], cuts: list[int]) -> RunView:
+def chunked(items: list[Numbered], cuts: list[int], back: int = 0) -> RunView:
+    """The fold of the chunks, each with the last `back` events before it once more."""
     run = RunView(id="r")
     edges = [0, *sorted(c % (len(items) + 1) for c in cuts), len(items)]
     for start, end in itertools.pairwise(edges):
-        run = fold(run, items[start:end])
+        run = fold(run, items[max(start - back, 0) : end])
     return run
 
 
+nodes = st.integers(0, 119).map(NodeId)
 progress = st.builds(
     lambda tokens, tails: events.Progress(tokens=tuple(tokens.items()), tails=tuple(tails.items())),
-    st.dictionaries(st.sampled_from(NODES), st.integers(0, 99), max_size=8),
-    st.dictionaries(st.sampled_from(NODES), st.sampled_from(["a", "b", ""]), max_size=3),
+    st.dictionaries(nodes, st.integers(0, 99), max_size=8),
+    st.dictionaries(nodes, st.sampled_from(["a", "b", ""]), max_size=3),
 )
 
 
-@settings(max_examples=60, deadline=None)
-@given(cuts=st.lists(st.integers(0, 10_000), max_size=40))
-def test_live_in_any_chunks_is_the_stored_run(cuts: list[int]) -> None:
-    assert chunked(LIVE, cuts) == whole()
+@settings(max_examples=90, deadline=None)
+@given(st.lists(st.integers(0, 10_000), max_size=40), st.just(0) | st.integers(0, 60))
+def test_live_in_any_chunks_that_may_repeat_events_is_the_stored_run(
+    cuts: list[int], back: int
+) -> None:
+    assert chunked(LIVE, cuts, back) == WHOLE
 
 
 @settings(max_examples=60, deadline=None)
@@ -207,34 +194,22 @@ def test_chunks_do_not_matter_at_any_moment(
     assert chunked(items, cuts) == one_by_one
 
 
-@settings(max_examples=30, deadline=None)
-@given(cut=st.integers(0, len(LIVE)), back=st.integers(0, 60))
-def test_a_resumed_follower_may_see_events_twice(cut: int, back: int) -> None:
-    run = fold(RunView(id="r"), LIVE[:cut])
-    assert fold(run, LIVE[max(cut - back, 0) :]) == whole()
-
-
-# ---------------------------------------------------------------- figures of a run
-
-
 def test_votes_before_and_after_the_result() -> None:
-    run = fold(RunView(id="r"), stored_items()[:-1])
+    run = fold(RunView(id="r"), STORED[:-1])
     assert run.result is None
     assert {v.answer: v.count for v in collect_votes(run)} == {"46": 15, "22": 1}
-    assert collect_votes(whole())[0] == Vote(answer="46", weight=11.080425500869751, count=15)
-    (best, share), (_, rest) = vote_shares(whole())
+    assert collect_votes(WHOLE)[0] == Vote(answer="46", weight=11.080425500869751, count=15)
+    (best, share), (_, rest) = vote_shares(WHOLE)
     assert (best.answer, share + rest) == ("46", pytest.approx(1.0))
     assert share == pytest.approx(11.080425500869751 / (11.080425500869751 + 0.7384710907936096))
     assert vote_shares(grown()) == ()
-    done = replace(step(1, 1, "7"), finish="stop", answer="7")
-    run = grown(done)
+    run = grown(replace(step(1, 1, "7"), finish="stop", answer="7"))
     vote = Vote(answer="7", weight=0.0, count=1)
     assert (run.paths_done, collect_votes(run)) == (1, (vote,)), "before its level is decided"
 
 
 def test_visits_and_values_follow_from_the_rollouts() -> None:
-    run = whole_mcts()
-    values = rollout_values(run)
+    run, values = WHOLE_MCTS, rollout_values(WHOLE_MCTS)
     assert len(run.rollouts) == run.config["n"] == 12
     assert values[ROOT][0] == 12
     for node, (visits, value) in values.items():
@@ -245,7 +220,7 @@ def test_visits_and_values_follow_from_the_rollouts() -> None:
 
 
 def test_priors_are_those_of_the_search() -> None:
-    run = whole_mcts()
+    run = WHOLE_MCTS
     ended = (e for _, e in live_items(MCTS) if isinstance(e, events.StepCompleted))
     segments = {event.node: SimpleNamespace(logprobs=event.logprobs) for event in ended}
     for _, event in live_items(MCTS):
@@ -259,12 +234,12 @@ def test_priors_are_those_of_the_search() -> None:
 
 
 def test_progress_in_words() -> None:
-    run = fold(RunView(id="r"), live_items()[:200])
-    assert describe_rest(run, 10.0) is None, "how many levels follow is unknown"
+    begun = fold(RunView(id="r"), LIVE[:200])
+    assert describe_rest(begun, 10.0) is None, "how many levels follow is unknown"
     mcts = fold(RunView(id="r"), live_items(MCTS)[:-80])
     done = len(mcts.rollouts)
     assert describe_rest(mcts, 6.0) == f"about {duration_text(6.0 / done * (12 - done))} left"
-    assert describe_rest(whole_mcts(), 6.0) is None
+    assert describe_rest(WHOLE_MCTS, 6.0) is None
     assert [duration_text(s) for s in (8.26, 42.2, 187)] == ["8.3 s", "42 s", "3:07"]
 
 
@@ -276,9 +251,6 @@ def test_the_log_keeps_rare_events() -> None:
     assert [line.category for line in run.log].count("errors") == 1
     assert len(run.log) == LOG_LINES + 1
     assert run.event_counts == {"steps": 4 * LOG_LINES - 2, "errors": 1}
-
-
-# ---------------------------------------------------------------- the dashboard
 
 
 READY = parse_status(
@@ -297,8 +269,12 @@ def test_live_runs_come_first_and_one_is_chosen() -> None:
     assert state.find_runs_to_follow(now) == ("go", "wait")
     now = state.choose(now, "old")
     assert state.find_runs_to_follow(now) == ("go", "wait", "old")
-    now = state.fold_events(now, "old", stored_items())
+    now = state.fold_events(now, "old", STORED)
     assert state.find_runs_to_follow(now) == ("go", "wait")
+    now = state.choose(listing(("old", "finished")), "new")
+    now = state.update_daemon(now, READY, now.runs)
+    assert now.chosen == "new", "the listing does not know it yet"
+    assert state.find_runs_to_follow(now) == ("new",)
 
 
 def test_runs_that_wait_stand_in_their_order_and_are_not_followed() -> None:
@@ -328,20 +304,10 @@ def test_what_is_known_of_a_run_that_waits() -> None:
     assert CertaintyPanel().draw(now, 110, 1).plain.split(maxsplit=1)[1] == line
 
 
-def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
-    now = state.choose(listing(("old", "finished")), "new")
-    now = state.update_daemon(now, READY, now.runs)
-    assert now.chosen == "new"
-    assert state.find_runs_to_follow(now) == ("new",)
-
-
 def poll(now: Dashboard, kept: int, first: int, last: int) -> Dashboard:
     """A poll that lists runs `first` to `last`, the newest first, of `kept` runs."""
-    rows = [
-        parse_run(summary(f"r{i:02}", "finished", created_at=float(i)))
-        for i in range(last, first - 1, -1)
-    ]
-    return state.update_daemon(now, parse_status({"kept_runs": kept}), rows)
+    rows = (summary(f"r{i:02}", "finished", created_at=i) for i in range(last, first - 1, -1))
+    return state.update_daemon(now, parse_status({"kept_runs": kept}), list(map(parse_run, rows)))
 
 
 def test_older_runs_stay_listed_behind_the_newest() -> None:
@@ -362,15 +328,14 @@ def test_older_runs_stay_listed_behind_the_newest() -> None:
 def test_few_trees_are_kept() -> None:
     now = listing(*((f"r{i}", "finished") for i in range(40)))
     for i in range(40):
-        now = state.fold_events(now, f"r{i}", stored_items()[-1:])
+        now = state.fold_events(now, f"r{i}", STORED[-1:])
     assert len(now.trees) <= state.TREES_KEPT
     assert {"r0", "r39"} <= set(now.trees)
 
 
 def test_the_split_of_memory() -> None:
     assert READY.generator_share == pytest.approx(0.75)
-    assert parse_status({}).generator_share is None
-    assert parse_status({}).detail == ""
+    assert (parse_status({}).generator_share, parse_status({}).detail) == (None, "")
     assert parse_status({"detail": "verifier: it hung"}).detail == "verifier: it hung"
     view = {"quota_blocks": 3, "block_bytes": 1 << 20}
     for kv_memory, share in (("kept", 0.5), ("own", None)):
@@ -410,45 +375,36 @@ def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
 
 
 def test_the_last_tokens_of_a_run_count() -> None:
-    now = state.fold_events(listing(("go", "running")), "go", live_items()[:160])
+    now = state.fold_events(listing(("go", "running")), "go", LIVE[:160])
     now = state.take_sample(now, 1.0)
-    now = state.fold_events(now, "go", stored_items())
+    now = state.fold_events(now, "go", STORED)
     now = state.update_daemon(now, READY, [parse_run(summary("go", "finished"))])
     now = state.take_sample(now, 2.0)
     assert now.rates[-1].tokens_per_s == 988
     assert state.show_replay(now, None).rates == now.rates, "choosing a run ends no replay"
-    replay = state.build_replay("go", stored_items())
+    replay = state.build_replay("go", STORED)
     assert state.show_replay(state.show_replay(now, replay), None).rates == ()
-    late = state.fold_events(state.choose(now, "old"), "old", stored_items())
+    late = state.fold_events(state.choose(now, "old"), "old", STORED)
     assert "old" not in state.take_sample(late, 3.0).samples[-1].counts
-
-
-# ---------------------------------------------------------------- replay
 
 
 @pytest.mark.parametrize("speed", state.SPEEDS)
 def test_a_replay_gives_every_event_once(speed: int) -> None:
-    items = stored_items()
-    played, given = replace(state.build_replay("r", items), speed=speed), []
+    played, given = replace(state.build_replay("r", STORED), speed=speed), []
     while not played.over:
         before, played = played, played.advance(0.05)
-        given += items[before.due : played.due]
+        given += STORED[before.due : played.due]
         assert played.view == fold(RunView(id="r"), given)
-    assert given == items
+    assert given == STORED
     assert played.advance(5.0).view == played.view
-    timing = items[-1][1].result["timing"]  # type: ignore[union-attr]
+    timing = STORED[-1][1].result["timing"]  # type: ignore[union-attr]
     assert played.total_s == pytest.approx(timing["total_s"] - timing["queue_s"])
     assert list(played.offsets_s) == sorted(played.offsets_s)
-    without_timing = state.build_replay("r", items[:100])
-    assert without_timing.total_s == pytest.approx(2.0)
-
-
-# ---------------------------------------------------------------- lines, export, the rest
+    assert state.build_replay("r", STORED[:100]).total_s == pytest.approx(2.0), "without timing"
 
 
 def test_lines_of_a_tree() -> None:
-    run = whole()
-    lines = tree_lines(run)
+    run, lines = WHOLE, tree_lines(WHOLE)
     assert len(lines) == len(run.nodes) - 1
     places = {line.node: i for i, line in enumerate(lines)}
     for line in lines:
@@ -462,17 +418,13 @@ def test_lines_of_a_tree() -> None:
 
 
 def family(*families: tuple[int, ...]) -> RunView:
-    items = (build_level(parent, 1, *children) for parent, *children in families)
-    return fold(RunView(id="r"), enumerate(items, start=1))
+    return view(*(build_level(parent, 1, *children) for parent, *children in families))
 
 
-def test_only_branch_points_indent() -> None:
+def test_only_branch_points_indent_and_any_depth_is_drawn() -> None:
     run = family((0, 1, 2), (1, 3), (3, 4, 5), (5, 6), (4, 7))
-    lines = [f"{line.lead}{line.node}" for line in tree_lines(run)]
-    assert lines == ["├ 2", "1", "3", "├ 4", "│ 7", "└ 5", "  6"]
-
-
-def test_chains_and_branches_of_any_depth_are_drawn() -> None:
+    drawn = [f"{line.lead}{line.node}" for line in tree_lines(run)]
+    assert drawn == ["├ 2", "1", "3", "├ 4", "│ 7", "└ 5", "  6"]
     deep = family(*((max(2 * i - 1, 0), 2 * i + 1, 2 * i + 2) for i in range(200)))
     lines = tree_lines(deep)
     assert len(lines) == len(deep.nodes) - 1
@@ -481,32 +433,25 @@ def test_chains_and_branches_of_any_depth_are_drawn() -> None:
     assert max(len(line.lead) for line in tree_lines(bushy)) == MAX_LEAD
 
 
+def grouped(run: RunView) -> tuple[TreeLine, ...]:
+    return tree_lines(run, group=partial(group_key, run))
+
+
 def test_equal_siblings_share_a_line() -> None:
-    run = whole()
-    lines = tree_lines(run, group=partial(group_key, run))
+    run, lines = WHOLE, grouped(WHOLE)
     assert sorted(m for line in lines for m in line.members) == sorted(set(run.nodes) - {ROOT})
     for line in lines:
         assert len({run.nodes[m].text.strip() for m in line.members}) == 1
         assert not any(run.children.get(m) for m in line.members[1:])
     assert len(lines) < len(run.nodes) - 1
-    cut = interrupt(grown())
-    assert [line.members for line in tree_lines(cut, group=partial(group_key, cut))] == [(1, 2)]
-
-
-def test_siblings_that_grow_with_equal_texts_share_a_line() -> None:
-    run = replace(grown(), growing={NodeId(1): 5, NodeId(2): 5}, tails={})
-
-    def count_lines(tails: dict[NodeId, str]) -> int:
-        now = replace(run, tails=tails)
-        return len(tree_lines(now, group=partial(group_key, now)))
-
-    assert count_lines({NodeId(1): "Day 1", NodeId(2): "Day 1"}) == 1
-    assert count_lines({NodeId(1): "Day 1", NodeId(2): "Day 2"}) == 2
-    assert count_lines({}) == 1  # nothing tells them apart
+    assert [line.members for line in grouped(interrupt(grown()))] == [(1, 2)]
+    growing = replace(grown(), growing={1: 5, 2: 5})
+    for tails, count in (({1: "Day 1", 2: "Day 1"}, 1), ({1: "Day 1", 2: "Day 2"}, 2), ({}, 1)):
+        assert len(grouped(replace(growing, tails=tails))) == count
 
 
 def test_a_filter_keeps_what_leads_to_a_match() -> None:
-    run = whole()
+    run = WHOLE
     lines = tree_lines(run, wanted="the ANSWER is \\boxed{22}")
     found = [n for n in run.nodes.values() if "boxed{22}" in n.text]
     assert {line.node for line in lines} == {i for n in found for i in run.path(n.id)}
@@ -520,7 +465,7 @@ def export_twice(run: RunView) -> tuple[dict[str, Any], ElementTree.Element, lis
 
 
 def test_exports() -> None:
-    run = whole()
+    run = WHOLE
     exported, picture, words = export_twice(run)
     assert (exported["answer"], len(exported["nodes"])) == ("46", len(run.nodes))
     assert [n["id"] for n in exported["nodes"] if n["best"]] == sorted(run.path(run.best))
@@ -534,7 +479,7 @@ def test_exports() -> None:
 
 
 def test_exports_show_distrust_and_paths_that_a_limit_cut() -> None:
-    run = replace(whole(), result={"answer": "46", "trusted": False})
+    run = replace(WHOLE, result={"answer": "46", "trusted": False})
     end = next(n for n in run.nodes.values() if n.status == "complete")
     cut = replace(end, finish="length", answer=None)
     exported, picture, words = export_twice(replace(run, nodes={**run.nodes, end.id: cut}))
@@ -566,31 +511,25 @@ def test_the_engines_cards_are_sampled_or_the_first_one(monkeypatch: pytest.Monk
     monkeypatch.setattr(device, "pynvml", nvml)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     assert [(card.name, card.label) for card in read_devices()] == [("second", "1")]
-    cards = "GPU 0 + GPU 1", "GPU 1"
-    engines = dict(zip(("generator", "verifier"), ({"cards": c} for c in cards), strict=True))
+    engines = {"generator": {"cards": "GPU 0 + GPU 1"}, "verifier": {"cards": "GPU 1"}}
     assert parse_status({"engines": engines}).cards == ("0", "1")
     assert [card.name for card in read_devices(("0", "1"))] == ["first", "second"]
 
 
 def test_the_status_tells_how_fast_requests_were_and_who_holds_the_card() -> None:
     times = {"p50": 0.1, "p90": 0.4, "p99": 2.0}
+    latency = {
+        "chat": {"requests": 2, "first_token_s": times, "token_s": None},
+        "run": {"requests": 5, "first_token_s": times, "token_s": times},
+        "idle": {"requests": 0, "first_token_s": None, "token_s": None},
+    }
     user = {"card": 0, "pid": 7, "name": "ollama\x1b]0;x", "memory_bytes": 3 << 30}
     nameless = {"card": 0, "pid": 8, "name": None, "memory_bytes": None}
-    status = parse_status(
-        {
-            "engines": {"generator": {"view": {"cache_hits": 0.75}}},
-            "latency": {
-                "chat": {"requests": 2, "first_token_s": times, "token_s": None},
-                "run": {"requests": 5, "first_token_s": times, "token_s": times},
-                "idle": {"requests": 0, "first_token_s": None, "token_s": None},
-            },
-            "pairs": {"a": {"card_users": [user, nameless]}, "b": {"card_users": [user]}},
-        }
-    )
-    assert [(one.kind, one.first_token_s, one.token_s) for one in status.latency] == [
-        ("run", (0.1, 0.4), (0.1, 0.4)),
-        ("chat", (0.1, 0.4), None),
-    ]
+    pairs = {"a": {"card_users": [user, nameless]}, "b": {"card_users": [user]}}
+    engines = {"generator": {"view": {"cache_hits": 0.75}}}
+    status = parse_status({"engines": engines, "latency": latency, "pairs": pairs})
+    told = [(one.kind, one.first_token_s, one.token_s) for one in status.latency]
+    assert told == [("run", (0.1, 0.4), (0.1, 0.4)), ("chat", (0.1, 0.4), None)]
     assert status.others == ("ollama␛]0;x 3.0 GiB", "process 8")
     assert (status.generator.cache_hits, status.verifier.cache_hits) == (0.75, None)
 
@@ -619,25 +558,22 @@ def test_this_machine_can_be_read() -> None:
 
 
 def test_a_run_is_over_in_the_list_as_soon_as_its_tree_is() -> None:
-    now = state.fold_events(listing(("r", "running")), "r", live_items())
+    now = state.fold_events(listing(("r", "running")), "r", LIVE)
     (row,) = now.listed
-    assert (row.status, row.answer, row.live) == ("finished", "46", False)
-    assert row.tokens == now.trees["r"].all_tokens
+    told = row.status, row.answer, row.live, row.tokens, row.prediction
+    assert told == ("finished", "46", False, now.trees["r"].all_tokens, "")
     assert row.total_s == pytest.approx(4.33, abs=0.01)
-    assert row.prediction == ""
     assert now.chosen_row == row
-    begun = state.fold_events(listing(("r", "running")), "r", live_items()[:99])
+    begun = state.fold_events(listing(("r", "running")), "r", LIVE[:99])
     (row,) = state.interrupt_run(begun, "r").listed
     assert (row.status, row.answer) == ("interrupted", None)
 
-
-# ---------------------------------------------------------------- votes: a line, or a table
 
 VOTES = {"10": 9, "11": 3, "12": 2, "13": 1, "14": 1}
 SHARES = tuple((Vote(answer=a, weight=n / 16, count=n), n / 16) for a, n in VOTES.items())
 
 
-def test_a_line_of_votes_counts_those_that_it_has_no_room_for() -> None:
+def test_a_line_of_votes_marks_the_chosen_and_counts_those_that_it_has_no_room_for() -> None:
     def draw(width: int) -> str:
         return draw_line("Votes", SHARES, "10", width).plain
 
@@ -646,9 +582,6 @@ def test_a_line_of_votes_counts_those_that_it_has_no_room_for() -> None:
     assert len(draw(50)) <= 50
     assert draw(50).endswith(f"{len(VOTES) - draw(50).count('×')} more")
     assert draw(12).count("×") == 1, "one always stands"
-
-
-def test_the_chosen_answer_stands_first_and_is_marked() -> None:
     line = draw_line("Answer", SHARES, "12", 60).plain
     assert line.startswith(f"Answer     {CHOSEN} 12 ×2 12% · 10 ×9 56%")
     assert line.count(CHOSEN) == 1
