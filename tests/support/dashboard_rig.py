@@ -2,11 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from textual.pilot import Pilot
 
 from flashedge import events
 from flashedge.client.run_view import Numbered
@@ -81,13 +84,13 @@ def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[s
 
 
 class FakeDaemon:
-    """Answers from its lists. down: nothing answers; `send` sends events to followers."""
+    """Answers from its lists; `items` are the events of each run. down: nothing answers."""
 
     base_url = "http://127.0.0.1:8642"
 
-    def __init__(self, *runs: dict[str, Any]) -> None:
+    def __init__(self, *runs: dict[str, Any], items: Sequence[Numbered] = ()) -> None:
         self.listing = list(runs)
-        self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
+        self.logs: dict[str, list[Numbered]] = {r["id"]: list(items) for r in runs}
         self.strategies = tuple(STRATEGIES)
         self.told: dict[str, Any] = {}
         """Further fields of its status."""
@@ -106,6 +109,10 @@ class FakeDaemon:
         self.logs.setdefault(run, []).extend(items)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def begin(self, row: dict[str, Any], items: Sequence[Numbered] = ()) -> None:
+        self.listing.insert(0, row)
+        self.logs[row["id"]] = list(items)
 
     def go(self, *, down: bool) -> None:
         self.down = down
@@ -148,8 +155,7 @@ class FakeDaemon:
             raise NotFound(f"no strategy {body['strategy']!r}; known: {known}", param="strategy")
         self.submitted.append(dict(body))
         run = f"run-new{len(self.submitted)}"
-        self.listing.insert(0, summary(run, "running", problem=body["problem"], answer=None))
-        self.logs[run] = []
+        self.begin(summary(run, "running", problem=body["problem"], answer=None))
         return {"id": run, "status": "running", "position": None}
 
     async def cancel(self, run: str) -> dict[str, Any]:
@@ -200,3 +206,15 @@ def dashboard(
         poll_s=0.05,
         theme_file=theme_file,
     )
+
+
+@asynccontextmanager
+async def opened(
+    daemon: FakeDaemon,
+    size: tuple[int, int] = (120, 40),
+    clock: Clock | None = None,
+    theme_file: Path | None = None,
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp]]:
+    app = dashboard(daemon, clock, theme_file)
+    async with app.run_test(size=size) as pilot:
+        yield pilot, app

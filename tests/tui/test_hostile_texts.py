@@ -4,7 +4,7 @@ import asyncio
 import importlib
 import json
 import pkgutil
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -70,16 +70,10 @@ class HostileDaemon(rig.FakeDaemon):
         found["engines"]["verifier"]["state"] = f"dead{self.text}"
         return found
 
-    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def submit(self, _: object) -> dict[str, Any]:
         raise RequestError(f"no {self.text}", hint=self.text)
 
-    async def cancel(self, run: str) -> dict[str, Any]:
-        raise RequestError(f"no {self.text}", hint=self.text)
-
-    def events(self, run: str, after: int = 0) -> AsyncGenerator[tuple[Numbered, ...], None]:
-        if self.down:
-            raise DaemonError(self.text)
-        return super().events(run, after)
+    cancel = submit
 
     def _check(self) -> None:
         if self.down:
@@ -138,13 +132,12 @@ def watch_filter(patch: pytest.MonkeyPatch, seen: Seen) -> None:
 
 async def walk(texts: Sequence[str], size: tuple[int, int], folder: Path, seen: Seen) -> None:
     daemon, clock = HostileDaemon(texts), rig.Clock()
-    app, text = rig.dashboard(daemon, clock), daemon.text
-    async with app.run_test(size=size) as pilot:
+    async with rig.opened(daemon, size, clock) as (pilot, app):
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
         await until(pilot, lambda: app.query_one(BeamTree).count and app.state.devices)
         await seen.look(pilot)
-        await walk_filters(pilot, app, text, seen)
-        await walk_dialogs(pilot, app, text, folder, seen)
+        await walk_filters(pilot, app, daemon.text, seen)
+        await walk_dialogs(pilot, app, daemon.text, folder, seen)
         app.query_one(RunList).focus()
         await pilot.press("down", "l", "v")
         await until(pilot, lambda: app.state.chosen == PAST)
@@ -221,26 +214,22 @@ def walk_alone(texts: Sequence[str], size: tuple[int, int], folder: Path, mark: 
     return seen
 
 
-def list_widgets() -> Iterator[type[Widget]]:
+def list_widgets() -> set[type[Widget]]:
+    """Those of ours that no other of ours derives from."""
     for module in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
         importlib.import_module(module.name)
-
-    def below(kind: type[Widget]) -> Iterator[type[Widget]]:
-        for one in kind.__subclasses__():
-            is_ours = one.__module__.startswith(tui.__name__)
-            ours = [k for k in one.__subclasses__() if k.__module__.startswith(tui.__name__)]
-            if is_ours and not ours:
-                yield one
-            yield from below(one)
-
-    return below(Widget)
+    kinds: list[type[Widget]] = [Widget]
+    for kind in kinds:
+        kinds += kind.__subclasses__()  # which the loop visits, too
+    ours = {kind for kind in kinds if kind.__module__.startswith(tui.__name__)}
+    return {kind for kind in ours if ours.isdisjoint(kind.__subclasses__())}
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> None:
     text = " ".join((HOSTILE[0], *HOSTILE[3:12]))
     seen = walk_alone([text], size, tmp_path, mark="␛")
-    assert set(list_widgets()) <= seen.classes, "a widget that this walk does not show"
+    assert list_widgets() <= seen.classes, "a widget that this walk does not show"
     assert not seen.dropped, "shown by a widget that does not make it visible"
 
 
@@ -251,21 +240,15 @@ def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, texts: list[
     assert not seen.dropped
 
 
-# ---------------------------------------------------------------- single texts
-
-
 def show_title(widget: Widget, app: DashboardApp) -> str:
     return app.screen._compositor.render_strips()[widget.region.y].text
 
 
 async def test_a_filter_is_no_markup() -> None:
     texts = ("[/", "[", "]", "[/]", "[b]", "[@click=app.quit]")
-    daemon = rig.FakeDaemon(
-        rig.summary(RUN, "finished", problem=f"A problem with {' '.join(texts)} in it.")
-    )
-    daemon.send(RUN, rig.stored_items())
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(120, 40)) as pilot:
+    row = rig.summary(RUN, "finished", problem=f"A problem with {' '.join(texts)} in it.")
+    daemon = rig.FakeDaemon(row, items=rig.stored_items())
+    async with rig.opened(daemon) as (pilot, app):
         await until(pilot, lambda: app.query_one(BeamTree).count)
         for panel in (app.query_one(RunList), app.query_one(BeamTree)):
             panel.focus()
@@ -286,8 +269,7 @@ async def test_an_answer_is_no_markup() -> None:
     daemon = rig.FakeDaemon(*rows)
     for row, answer in zip(rows, answers, strict=True):
         daemon.send(row["id"], rig.end_with(answer=answer, text=f"\\boxed{{{answer}}}"))
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with rig.opened(daemon) as (pilot, app):
         await until(pilot, lambda: app.state.shown is not None)
         panel, runs = app.query_one(AnswerPanel), app.query_one(RunList)
         for i, answer in enumerate(answers):
@@ -300,11 +282,9 @@ async def test_an_answer_is_no_markup() -> None:
 
 
 async def test_a_step_keeps_its_lines_and_shows_its_controls() -> None:
-    text = "one\r\n\ttwo\x1b[2J\u202e"
-    daemon = rig.FakeDaemon(rig.summary(RUN, "finished"))
-    daemon.send(RUN, poison_items(rig.stored_items(), text))
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(120, 40)) as pilot:
+    items = poison_items(rig.stored_items(), "one\r\n\ttwo\x1b[2J\u202e")
+    daemon = rig.FakeDaemon(rig.summary(RUN, "finished"), items=items)
+    async with rig.opened(daemon) as (pilot, app):
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.over)
         words = app.query_one(StepPanel).query_one(Static)
         await until(pilot, lambda: "two" in str(words.content))
@@ -313,15 +293,14 @@ async def test_a_step_keeps_its_lines_and_shows_its_controls() -> None:
 
 async def test_a_pasted_problem_is_sent_as_it_is_shown() -> None:
     daemon = rig.FakeDaemon(rig.summary(RUN, "finished"))
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with rig.opened(daemon) as (pilot, app):
         await pilot.press("s")
         app.post_message(events.Paste("first\r\nsecond\rthird\x1b[2J\u2028"))
         await until(pilot, lambda: app.screen.query_one(TextArea).text)
-        assert app.screen.query_one(TextArea).text == "first\nsecond\nthird␛[2J␤"
+        shown = app.screen.query_one(TextArea).text
         await pilot.press("ctrl+s")
         await until(pilot, lambda: daemon.submitted)
-        assert daemon.submitted[0]["problem"] == "first\nsecond\nthird␛[2J␤"
+        assert shown == daemon.submitted[0]["problem"] == "first\nsecond\nthird␛[2J␤"
 
 
 @pytest.mark.parametrize("text", HOSTILE)

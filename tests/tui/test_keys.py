@@ -15,7 +15,6 @@ from textual.widgets import Input, TextArea
 
 from flashedge.client.follow import RetryPolicy
 from flashedge.client.run_view import CUT
-from flashedge.errors import RunInterrupted
 from flashedge.tui.app import LISTED_RUNS, OLDER_RUNS, DashboardApp
 from flashedge.tui.widgets.bars import COMMANDS, KEYS
 from flashedge.tui.widgets.beam_tree import BeamTree
@@ -40,14 +39,11 @@ async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
 async def opened(
     status: str = "finished", size: tuple[int, int] = (120, 40)
 ) -> AsyncIterator[tuple[Pilot[None], DashboardApp, rig.FakeDaemon, rig.Clock]]:
-    daemon = rig.FakeDaemon(
-        rig.summary(OVER, status), rig.summary(OTHER, "finished", problem="Other one.")
-    )
-    daemon.send(OVER, rig.stored_items() if status == "finished" else rig.live_items()[:200])
-    daemon.send(OTHER, rig.stored_items())
-    clock = rig.Clock()
-    app = rig.dashboard(daemon, clock)
-    async with app.run_test(size=size) as pilot:
+    rows = rig.summary(OVER, status), rig.summary(OTHER, "finished", problem="Other one.")
+    daemon, clock = rig.FakeDaemon(*rows, items=rig.stored_items()), rig.Clock()
+    if status == "running":
+        daemon.logs[OVER] = rig.live_items()[:200]
+    async with rig.opened(daemon, size, clock) as (pilot, app):
         await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
         await until(pilot, lambda: app.query_one(BeamTree).count)
         yield pilot, app, daemon, clock
@@ -104,8 +100,8 @@ async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
     async with opened() as (pilot, app, daemon, _):
         runs = app.query_one(RunList)
         await pilot.press("slash", *"other", "enter", "f")
-        daemon.logs["run-begun"] = rig.live_items()[:50]
-        daemon.listing.insert(0, rig.summary("run-begun", "running", problem="Z", created_at=99.0))
+        begun = rig.summary("run-begun", "running", problem="Z", created_at=99.0)
+        daemon.begin(begun, rig.live_items()[:50])
         await until(pilot, lambda: app.state.chosen == "run-begun")
         await until(pilot, lambda: not runs.is_marked)
         assert (runs.count, runs.items[0].id) == (1, OTHER)
@@ -123,8 +119,7 @@ async def opened_with_many() -> AsyncIterator[
     ]
     daemon = rig.FakeDaemon(*rows)
     daemon.more_kept = 0
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with rig.opened(daemon) as (pilot, app):
         runs = app.query_one(RunList)
         await until(pilot, lambda: runs.count)
         yield pilot, app, daemon, runs
@@ -370,24 +365,26 @@ async def test_follow_goes_with_the_newest_node() -> None:
 async def test_follow_goes_to_a_run_that_begins() -> None:
     async with opened() as (pilot, app, daemon, _):
         begun = rig.summary("run-begun", "running", created_at=99.0)
-        daemon.logs["run-begun"] = rig.live_items()[:50]
-        daemon.listing.insert(0, begun)
+        daemon.begin(begun, rig.live_items()[:50])
         runs = app.query_one(RunList)
         await until(pilot, lambda: runs.items[runs.cursor].id == "run-begun")
         await pilot.press("down")
         assert app.state.chosen == OVER
         second = rig.summary("run-second", "running", created_at=99.5)
-        daemon.logs["run-second"] = rig.live_items()[:50]
-        daemon.listing.insert(0, second)
+        daemon.begin(second, rig.live_items()[:50])
         await until(pilot, lambda: len(app.state.runs) == 4)
         assert app.state.chosen == OVER, "the user chose it"
         await pilot.press("f")
         assert app.state.chosen == "run-second"
 
 
-async def test_events_are_filtered_by_category() -> None:
-    async with opened() as (pilot, app, _, _):
-        log = app.query_one(EventLogPanel)
+async def test_the_log_takes_the_steps_place_and_is_filtered_by_category() -> None:
+    async with opened(size=(80, 24)) as (pilot, app, _, _):
+        log, step = app.query_one(EventLogPanel), app.query_one(StepPanel)
+        assert (log.display, step.display) == (False, True)
+        await pilot.press("l")
+        await pilot.pause(0.2)
+        assert (log.display, step.display) == (True, False)
         counts = {"all": 163, "steps": 160, "certainty": 1, "memory": 0, "errors": 0}
         for category, count in counts.items():
             assert (log.category, log.count) == (category, count)
@@ -424,19 +421,6 @@ async def test_moving_collapsing_hiding_and_choosing_by_key_and_by_click() -> No
         assert app.state.chosen == OVER
 
 
-async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
-    async with opened(size=(80, 24)) as (pilot, app, _, _):
-        log, step = app.query_one(EventLogPanel), app.query_one(StepPanel)
-        assert (log.display, step.display) == (False, True)
-        await pilot.press("l")
-        await pilot.pause(0.2)
-        assert (log.display, step.display) == (True, False)
-        assert log.count == 163
-
-
-# ---------------------------------------------------------------- a daemon that goes away
-
-
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashedge.tui.app.RETRIES", RetryPolicy(first_s=0.05, longest_s=0.2))
@@ -444,10 +428,8 @@ def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
     items = rig.live_items()
-    daemon = rig.FakeDaemon(rig.summary(OVER, "running"))
-    daemon.send(OVER, items[:100])
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(80, 24)) as pilot:
+    daemon = rig.FakeDaemon(rig.summary(OVER, "running"), items=items[:100])
+    async with rig.opened(daemon, (80, 24)) as (pilot, app):
         await until(pilot, lambda: app.state.trees.get(OVER) and app.state.trees[OVER].seq > 50)
         bar, before = app.query_one("#status"), app.state.trees[OVER]
         daemon.go(down=True)
@@ -467,8 +449,7 @@ async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
 async def test_the_dashboard_waits_for_a_daemon() -> None:
     daemon = rig.FakeDaemon()
     daemon.go(down=True)
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with rig.opened(daemon, (80, 24)) as (pilot, app):
         await until(pilot, lambda: app.state.lost)
         await pilot.press("c", "r", "e", "f", "p", "down", "b")
         daemon.go(down=False)
@@ -476,21 +457,12 @@ async def test_the_dashboard_waits_for_a_daemon() -> None:
 
 
 async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
-    items = rig.live_items()[:100]
-
-    class Broken(rig.FakeDaemon):
-        async def events(self, run, after=0):  # type: ignore[no-untyped-def]
-            yield tuple(items)
-            raise RunInterrupted("it has no end")
-
-    daemon = Broken(rig.summary(OVER, "interrupted"))
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(80, 24)) as pilot:
+    daemon = rig.FakeDaemon(rig.summary(OVER, "interrupted"), items=rig.live_items()[:100])
+    async with rig.opened(daemon, (80, 24)) as (pilot, app):
         await until(pilot, lambda: app.state.trees.get(OVER) and app.state.trees[OVER].over)
         run = app.state.trees[OVER]
         assert run.state == "interrupted"
-        assert "generating" not in {n.status for n in run.nodes.values()}
-        assert CUT in {n.status for n in run.nodes.values()}
+        assert {n.status for n in run.nodes.values()} & {"generating", CUT} == {CUT}
         tree = app.query_one(BeamTree)
         await until(pilot, lambda: tree.count)
         assert any("cut before its end" in str(tree.line(i, 80)) for i in range(tree.count))
@@ -501,8 +473,7 @@ async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
 async def test_a_removed_run_is_reported_once() -> None:
     daemon = rig.FakeDaemon(rig.summary(OVER, "finished"))
     del daemon.logs[OVER]
-    app = rig.dashboard(daemon)
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with rig.opened(daemon, (80, 24)) as (pilot, app):
         await until(pilot, lambda: app.state.trees.get(OVER))
         await pilot.pause(0.3)
         assert len(app._notifications) == 1

@@ -39,10 +39,8 @@ async def watching(
     **row: Any,
 ) -> AsyncIterator[tuple[Pilot[None], DashboardApp]]:
     daemon = daemon or rig.FakeDaemon()
-    daemon.listing.insert(0, rig.summary(RUN, status, **row))
-    daemon.logs[RUN] = items
-    app = rig.dashboard(daemon, rig.Clock(), theme_file=theme_file)
-    async with app.run_test(size=size) as pilot:
+    daemon.begin(rig.summary(RUN, status, **row), items)
+    async with rig.opened(daemon, size, theme_file=theme_file) as (pilot, app):
         await until(pilot, lambda: app.state.shown and app.state.shown.seq >= items[-1][0])
         await until(pilot, lambda: app.state.devices)
         await pilot.pause(0.2)
@@ -141,10 +139,9 @@ async def test_a_run_that_was_cancelled_in_the_queue_says_so() -> None:
     problem = "A problem of its own."
     async with watching(items, SIZES[0], "cancelled", problem=problem) as (pilot, app):
         async for _ in show_each_size(pilot, app):
-            shown = read(app)
-            assert "cancelled before it started" in shown
+            assert "cancelled before it started" in read(app)
             assert problem in read(app, ProblemPanel)
-            assert "no tree: the run ended before its first step" in shown
+            assert "no tree: the run ended before its first step" in read(app)
 
 
 async def test_problems_that_begin_alike_are_told_apart() -> None:
@@ -154,24 +151,17 @@ async def test_problems_that_begin_alike_are_told_apart() -> None:
     async with watching(rig.stored_items(), (120, 40), daemon=rig.FakeDaemon(*rows)) as (_, app):
         runs = app.query_one(RunList)
         drawn = [runs.line(i, 74).plain for i in range(1, 5)]
-        assert [line[line.index("…") + 2 :][:12] for line in drawn] == [
-            "04. The end.",
-            "14. The end.",
-            "24. The end.",
-            "04. The end.",
-        ]
+        ends = [line[line.index("…") + 2 :][:12] for line in drawn]
+        assert ends == [f"{number}4. The end." for number in (0, 1, 2, 0)]
         assert all(line[2:].startswith("done  Noa has 85…") for line in drawn)
 
 
 async def test_a_question_is_withdrawn_when_its_run_ends() -> None:
-    daemon = rig.FakeDaemon()
-    async with watching(rig.live_items()[:200], (120, 40), "running", daemon=daemon) as (
-        pilot,
-        app,
-    ):
+    daemon, live = rig.FakeDaemon(), rig.live_items()
+    async with watching(live[:200], (120, 40), "running", daemon=daemon) as (pilot, app):
         await pilot.press("c")
         assert isinstance(app.screen, Confirm)
-        daemon.send(RUN, rig.live_items()[200:])
+        daemon.send(RUN, live[200:])
         await until(pilot, lambda: not isinstance(app.screen, Confirm))
         assert daemon.cancelled == []
 
@@ -191,9 +181,6 @@ async def test_kv_memory_takes_a_line_when_it_is_full_and_idle_engines_share_one
         use_memory(daemon, 0, 0)
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: read(app, "#memory") == "KV gen 0% ver 0% split 67:33")
-
-
-# ---------------------------------------------------------------- colours
 
 
 def list_colours(app: DashboardApp) -> set[str]:
@@ -230,8 +217,8 @@ async def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch) -> None:
         for theme in (OURS.name, "textual-light"):
             app.theme = theme
             await pilot.pause(0.1)
-            for name in list_colours(app):
-                assert name in ("default",) or name[1:3] == name[3:5] == name[5:7], name
+            for name in list_colours(app) - {"default"}:
+                assert name[1:3] == name[3:5] == name[5:7], name
 
 
 async def test_the_theme_is_remembered(tmp_path: Path) -> None:
@@ -245,12 +232,11 @@ async def test_the_theme_is_remembered(tmp_path: Path) -> None:
         assert app.theme == "nord"
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"no such theme\n"])
-async def test_a_theme_that_is_not_known_is_ours(content: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "theme"
-    file.write_bytes(content)
-    async with watching(rig.stored_items(), (80, 24), theme_file=file) as (_, app):
-        assert app.theme == OURS.name
+async def test_a_theme_that_is_not_known_is_ours(tmp_path: Path) -> None:
+    for content in (b"", b"\xff\xfe", b"no such theme\n"):
+        (tmp_path / "theme").write_bytes(content)
+        async with rig.opened(rig.FakeDaemon(), theme_file=tmp_path / "theme") as (_, app):
+            assert app.theme == OURS.name, content
 
 
 async def test_a_theme_that_cannot_be_remembered_says_so(tmp_path: Path) -> None:
