@@ -1,7 +1,6 @@
 """The guide says what the code does: settings, layers and links; and no retired term comes back."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ import pytest
 from scripts import architecture_page, settings_page
 from scripts.generated_part import replace_part
 from tests.support.paths import ROOT
+from tests.unit.docs.test_backticked_names import FILES
 
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -80,10 +80,7 @@ LEFT_OUT = (
 
 
 def project_files() -> list[Path]:
-    names = subprocess.run(
-        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
-    files = [ROOT / name for name in names if name.endswith(KINDS) and name not in LEFT_OUT]
+    files = [ROOT / name for name in FILES if name.endswith(KINDS) and name not in LEFT_OUT]
     return [file for file in files if file.is_file() and not file.is_symlink()]
 
 

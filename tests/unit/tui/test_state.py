@@ -81,7 +81,7 @@ def test_a_recorded_run_ends_as_its_result_says() -> None:
     assert sum(run.event_counts.values()) == len(STORED)
 
 
-def test_progress_stands_apart_from_committed_tokens() -> None:
+def test_progress_stands_apart_and_a_cancelled_node_loses_what_it_had() -> None:
     run = grown()
     run = fold(run, [(1, events.Progress(tokens=((NodeId(1), 4), (NodeId(2), 6))))])
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (0, 10, {1: 4, 2: 6})
@@ -89,9 +89,6 @@ def test_progress_stands_apart_from_committed_tokens() -> None:
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (5, 11, {2: 6})
     run = fold(run, [(3, mark("cancelled", 2))])
     assert run.all_tokens == 5
-
-
-def test_a_cancelled_node_loses_what_it_had() -> None:
     ended = replace(step(1, 5), answer="7", finish="stop", logprobs=(-1.0,))
     run = grown(ended, score(1, 0.5), mark("cancelled", 1))
     assert run.nodes[NodeId(1)] == replace(grown().nodes[NodeId(1)], status="cancelled")
