@@ -19,18 +19,10 @@ from flashedge.api.app import create_app
 from flashedge.api.bodies import replay_body
 from flashedge.api.paths import PROTOCOL_ROUTES
 from flashedge.config import load_config
+from tests.support import random_bodies
 from tests.support.api_rig import Live, serving, wait_until
 from tests.support.fake_protocols import FakeProtocols
-from tests.support.random_bodies import (
-    BODIES,
-    CHAT,
-    LATER,
-    PROTOCOLS,
-    SEARCHES,
-    change_bodies,
-    check_answer,
-    values,
-)
+from tests.support.random_bodies import BODIES, CHAT, LATER, PROTOCOLS, change_bodies, values
 from tests.support.sim_daemon import build_service
 
 EXAMPLES = 25
@@ -69,7 +61,7 @@ def ask(live: Live, path: str, body: Any) -> None:
         suppress(httpx.ReadTimeout),
     ):
         answer = client.post(path, content=text, headers=json_type)
-        check_answer(path, answer)
+        random_bodies.check_answer(path, answer)
         if path == LATER and answer.status_code == 202:
             client.post(f"/v1/runs/{answer.json()['id']}/cancel")
 
@@ -84,7 +76,7 @@ def test_every_route_with_a_body_is_asked(live: Live) -> None:
 @pytest.mark.parametrize("path", sorted(BODIES))
 def test_bodies_that_are_nearly_valid(live: Live, path: str) -> None:
     names = ["bundled", "bundled", "nobody", None]
-    if path in SEARCHES:
+    if path in random_bodies.SEARCHES:
         names += ["bundled:beam-2", "bundled:self_consistency-2", "bundled:dvts-2:x"]
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

@@ -46,18 +46,24 @@ def send(live: Live, path: str, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
-def vanish(connection: socket.socket, *, reset: bool) -> None:
-    """Close at once; `reset`: with RST, as when the client's process is killed by the machine."""
-    if reset:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+def reset(connection: socket.socket) -> None:
+    """Close with RST, as when the client's process is killed by the machine."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 
-@pytest.mark.parametrize("reset", [False, True])
+def queue_run(live: Live) -> str:
+    """The address of a new run's events."""
+    answer = httpx.post(f"{live.base_url}/v1/runs", json=ASK)
+    assert answer.status_code == 202
+    return f"{live.base_url}/v1/runs/{answer.json()['id']}/events"
+
+
+@pytest.mark.parametrize("vanish", [socket.socket.close, reset])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("path", "body"), [("/v1/solve", ASK), (URL, {**CHAT, "search": {}})])
 def test_a_disconnect_cancels_the_run(
-    live: Live, path: str, body: dict[str, Any], stream: bool, reset: bool
+    live: Live, path: str, body: dict[str, Any], stream: bool, vanish: Any
 ) -> None:
     connection = send(live, path, {**body, "stream": stream})
     wait_until(lambda: live.service.handles)
@@ -65,7 +71,7 @@ def test_a_disconnect_cancels_the_run(
     live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
     time.sleep(0.02)
     assert handle.cancelled == []
-    vanish(connection, reset=reset)
+    vanish(connection)
     assert wait_until(lambda: handle.cancelled == DISCONNECTED) < 1
     wait_until(lambda: handle.followers == 0)
 
@@ -78,7 +84,7 @@ def test_a_disconnect_ends_a_plain_request(live: Live, stream: bool, token_s: fl
     connection = send(live, URL, {**CHAT, "stream": stream})
     wait_until(lambda: live.service.protocols.open == 1)
     time.sleep(0.05)
-    vanish(connection, reset=False)
+    connection.close()
     assert wait_until(lambda: live.service.protocols.closed == 1) < 1
     assert live.service.protocols.open == 0
 
@@ -89,37 +95,30 @@ def test_a_detached_run_and_a_queued_run_survive_a_disconnect(live: Live) -> Non
         connection = send(live, "/v1/solve", body)
         wait_until(lambda n=before: len(live.service.handles) > n)
         live.call(lambda: live.service.last.emit(RunStarted(config={}, queue_s=0.0)))
-        vanish(connection, reset=True)
-    assert httpx.post(f"{live.base_url}/v1/runs", json=ASK).status_code == 202
+        reset(connection)
+    queue_run(live)
     time.sleep(0.1)
     assert [h.cancelled for h in live.service.handles.values()] == [[], [], []]
 
 
-def test_a_watcher_that_disconnects_cancels_nothing(live: Live) -> None:
-    run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
-    with httpx.stream("GET", f"{live.base_url}/v1/runs/{run}/events"):
-        wait_until(lambda: live.service.last.followers == 1)
-    wait_until(lambda: live.service.last.followers == 0)
-    assert live.service.last.cancelled == []
-
-
 def test_events_arrive_at_once_and_resume_after_a_disconnect(live: Live) -> None:
-    run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
-    handle = live.service.last
-    url = f"{live.base_url}/v1/runs/{run}/events"
-    script_events = script(handle.request, run)
+    """A watcher that disconnects cancels nothing."""
+    url, handle = queue_run(live), live.service.last
+    *events, last = script(handle.request, handle.id)
     with httpx.stream("GET", url) as response:
         lines = response.iter_lines()
-        for event in script_events[:4]:
+        for event in events[:4]:
             live.call(lambda e=event: handle.emit(e))
             assert next(line for line in lines if line.startswith("data: "))
-    live.call(lambda: handle.emit(*script_events[4:-1]))
+        assert handle.followers == 1
+    wait_until(lambda: handle.followers == 0)
+    assert handle.cancelled == []
+    live.call(lambda: handle.emit(*events[4:]))
     with httpx.stream("GET", url, headers={"last-event-id": "3"}) as response:
-        lines = response.iter_lines()
-        ids = [next(line for line in lines if line.startswith("id: ")) for _ in script_events[4:-1]]
-        live.call(lambda: handle.emit(script_events[-1]))
-        ids += [line for line in lines if line.startswith("id: ")]
-    assert ids == ["id: 4", "id: 5", "id: 6", "id: 7"]
+        ids = (line for line in response.iter_lines() if line.startswith("id: "))
+        told = [next(ids) for _ in events[4:]]
+        live.call(lambda: handle.emit(last))
+        assert [*told, *ids] == ["id: 4", "id: 5", "id: 6", "id: 7"]
 
 
 def test_a_silent_stream_is_pinged(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +185,7 @@ def test_a_disconnect_within_the_body_starts_nothing(live: Live) -> None:
     connection = live.connect()
     connection.sendall(post_bytes("/v1/solve", ASK)[:-5])
     time.sleep(0.05)
-    vanish(connection, reset=True)
+    reset(connection)
     time.sleep(0.05)
     assert not live.service.handles
 
@@ -231,12 +230,10 @@ def test_a_connection_whose_headers_do_not_arrive_is_closed(
             while not answer.endswith(b"}"):
                 answer += connection.recv(65536)
             assert b" 200 " in answer
-        for byte in b"GET /health HTTP/1.1\r\nHost":
-            time.sleep(0.03)
-            try:
+        with contextlib.suppress(OSError):
+            for byte in b"GET /health HTTP/1.1\r\nHost":
+                time.sleep(0.03)
                 connection.sendall(bytes([byte]))
-            except OSError:
-                break
         connection.settimeout(2)
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(65536) == b""
@@ -256,14 +253,12 @@ def test_a_slow_answer_outlasts_the_time_for_headers(
 @pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/runs", "/metrics", "/v1/nothing"])
 def test_head_answers_as_get_without_a_body(live: Live, path: str) -> None:
     head, get = (httpx.request(m, f"{live.base_url}{path}") for m in ("HEAD", "GET"))
-    assert head.status_code == get.status_code
-    assert head.headers["content-type"] == get.headers["content-type"]
-    assert head.content == b""
+    told = (get.status_code, get.headers["content-type"], b"")
+    assert (head.status_code, head.headers["content-type"], head.content) == told
 
 
 def test_head_of_a_stream_ends_at_once(live: Live) -> None:
-    run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
-    assert httpx.head(f"{live.base_url}/v1/runs/{run}/events").status_code == 200
+    assert httpx.head(queue_run(live)).status_code == 200
     wait_until(lambda: live.service.last.followers == 0)
 
 

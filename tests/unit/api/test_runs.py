@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import asdict, replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from httpx import AsyncClient
@@ -44,60 +45,42 @@ async def test_a_pair_chooses_the_strategy_that_its_verifier_serves(
 
 async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> None:
     service = FakeService()
-    given = {"strategy": "best_of_n", "n": 3, "branching": 2, "aggregate": "min", "seed": MAX_SEED}
+    given: dict[str, Any] = {"strategy": "best_of_n", "n": 3, "branching": 2, "aggregate": "min"}
     given |= {"selection": "best", "max_step_tokens": 11, "max_steps": 12, "token_budget": 13}
-    given |= {"deadline_s": 1.5, "baseline": True, "deterministic": False}
-    given |= {"step_rule": "entropy", "step_entropy": 0.5, "min_step_tokens": 3}
-    messages = [
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-    ]
-    sampling = {"temperature": 0, "top_p": 0.5, "top_k": 5}
-    async with client_of(service) as client:
-        body = {**given, **sampling, "messages": messages, "max_tokens": 14, "pair": "bundled"}
-        assert (await client.post("/v1/solve", json=body)).status_code == 200
-        said = Message(role="system", content="Be brief."), Message(role="user", content="a\nb")
-        assert service.last.request == Request(
-            problem=Problem(messages=said),
-            pair="bundled",
-            sampling=Sampling(temperature=0, top_p=0.5, top_k=5),
-            max_path_tokens=14,
-            **given,  # type: ignore[arg-type]
-        )
-        nulls = dict.fromkeys([*given, *sampling, "messages", "max_tokens", "pair", "stream"])
-        assert (await client.post("/v1/solve", json={**nulls, "problem": "p"})).status_code == 200
-        assert service.last.request == Request(
-            problem=Problem.from_text("p"),
-            pair="bundled",
-            sampling=Sampling(temperature=0.7, top_p=0.95),
-            max_step_tokens=96,
-            max_path_tokens=512,
-            step_entropy=0.3,
-            min_step_tokens=8,
-        )
+    given |= {"deadline_s": 1.5, "baseline": True, "deterministic": False, "seed": MAX_SEED}
+    given |= {"step_rule": "entropy", "step_entropy": 0.5, "min_step_tokens": 3, "pair": "bundled"}
+    texts = [{"type": "text", "text": text} for text in "ab"]
+    messages = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": texts}]
+    sampling: dict[str, Any] = {"temperature": 0, "top_p": 0.5, "top_k": 5}
+    body = {**given, **sampling, "messages": messages, "max_tokens": 14}
+    assert (await ask("/v1/solve", body, service))[1].status_code == 200
+    said = Message(role="system", content="Be brief."), Message(role="user", content="a\nb")
+    problem, drawn = Problem(messages=said), Sampling(**sampling)
+    assert service.last.request == Request(
+        problem=problem, sampling=drawn, max_path_tokens=14, **given
+    )
+    nulls = dict.fromkeys([*body, "stream"])
+    assert (await ask("/v1/solve", {**nulls, "problem": "p"}, service))[1].status_code == 200
+    usual: dict[str, Any] = {"max_step_tokens": 96, "max_path_tokens": 512}
+    usual |= {"step_entropy": 0.3, "min_step_tokens": 8, "pair": "bundled"}
+    problem, drawn = Problem.from_text("p"), Sampling(temperature=0.7, top_p=0.95)
+    assert service.last.request == Request(problem=problem, sampling=drawn, **usual)
 
 
-WIDE = {"n": 64, "early_exit": True}
-
-
-@pytest.mark.parametrize(
-    ("asked", "options"),
-    [
-        (WIDE, {"width": 16}),
-        ({"n": 64, "early_exit": {"policy": "every_step"}}, {"width": 16}),
-        ({**WIDE, "options": {"temperature": 1}}, {"width": 16, "temperature": 1}),
-        ({**WIDE, "options": {"width": 8}}, {"width": 8}),
-        ({"n": 64, "early_exit": False}, {}),
-        ({"n": 64}, {}),
-        ({"n": 16, "early_exit": True}, {}),
+async def test_rebase_with_early_exit_is_split_into_trees() -> None:
+    wide = {"n": 64, "early_exit": True}
+    asked: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (wide, {"width": 16}),
+        ({**wide, "early_exit": {"policy": "every_step"}}, {"width": 16}),
+        ({**wide, "options": {"temperature": 1}}, {"width": 16, "temperature": 1}),
+        ({**wide, "options": {"width": 8}}, {"width": 8}),
+        *((less, {}) for less in ({**wide, "early_exit": False}, {"n": 64}, {**wide, "n": 16})),
         ({"early_exit": True}, {}),
-    ],
-)
-async def test_rebase_with_early_exit_is_split_into_trees(
-    asked: dict[str, Any], options: dict[str, Any]
-) -> None:
-    service, response = await ask("/v1/solve", {"problem": "p", "strategy": "rebase", **asked})
-    assert (response.status_code, service.last.request.options) == (200, options)
+    ]
+    for fields, options in asked:
+        body = {"problem": "p", "strategy": "rebase", **fields}
+        service, response = await ask("/v1/solve", body)
+        assert (response.status_code, service.last.request.options) == (200, options), fields
 
 
 async def test_solve_streams_numbered_events() -> None:
@@ -114,39 +97,35 @@ async def test_solve_streams_numbered_events() -> None:
     assert from_json(rest[-2]["data"]) == expected[-2]
 
 
-async def test_resuming_after_any_event_sends_the_rest_once() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        await client.post("/v1/solve", json=ASK)
-        whole = frames((await client.get("/v1/runs/run-1/events")).text)
-        assert [int(f["id"]) for f in whole] == [1, 2, 3, 4, 5, 6, 7]
-        for after in range(9):
-            for request in (
-                client.get("/v1/runs/run-1/events", headers={"last-event-id": str(after)}),
-                client.get(f"/v1/runs/run-1/events?after={after}"),
-                # a browser resumes at the same address: the header is newer than the query
-                client.get("/v1/runs/run-1/events?after=1", headers={"last-event-id": str(after)}),
-            ):
-                assert frames((await request).text) == whole[after:]
+async def test_resuming_after_any_event_sends_the_rest_once(client: AsyncClient) -> None:
+    url = "/v1/runs/run-1/events"
+    await client.post("/v1/solve", json=ASK)
+    whole = frames((await client.get(url)).text)
+    assert [int(f["id"]) for f in whole] == [1, 2, 3, 4, 5, 6, 7]
+    for after in range(9):
+        last = {"last-event-id": str(after)}
+        answers = [await client.get(url, headers=last), await client.get(f"{url}?after={after}")]
+        # a browser resumes at the same address: the header is newer than the query
+        answers.append(await client.get(f"{url}?after=1", headers=last))
+        assert [frames(answer.text) for answer in answers] == [whole[after:]] * 3
 
 
-async def test_a_failed_and_a_cancelled_run_say_so() -> None:
-    service = FakeService(autoplay=False)
-    async with client_of(service) as client:
-        failed = asyncio.create_task(client.post("/v1/solve", json=ASK))
-        await asyncio.sleep(0.02)
-        service.last.emit(RunFailed(error="engine died", code="engine_dead", hint="wait"))
-        cancelled = asyncio.create_task(client.post("/v1/solve", json=ASK))
-        await asyncio.sleep(0.02)
-        for _ in range(2):  # idempotent
-            answer = await client.post(f"/v1/runs/{service.last.id}/cancel")
-            assert answer.json()["status"] == "cancelled"
-        for asked, status, code in ((failed, 500, "internal_error"), (cancelled, 499, "cancelled")):
-            response = await asked
-            assert (response.status_code, response.json()["error"]["code"]) == (status, code)
-        assert service.last.cancelled == ["cancelled by request"]
-        last = frames((await client.get("/v1/runs/run-1/events")).text)[-1]["data"]
+async def test_a_failed_and_a_cancelled_run_say_so(
+    service: FakeService, client: AsyncClient
+) -> None:
+    service.autoplay = False
+    failed, cancelled = (asyncio.create_task(client.post("/v1/solve", json=ASK)) for _ in range(2))
+    await asyncio.sleep(0.02)
     told = {"error": "engine died", "code": "engine_dead", "hint": "wait"}
+    service.handles["run-1"].emit(RunFailed(**told))
+    for _ in range(2):  # idempotent
+        answer = await client.post("/v1/runs/run-2/cancel")
+        assert answer.json()["status"] == "cancelled"
+    for asked, status, code in ((failed, 500, "internal_error"), (cancelled, 499, "cancelled")):
+        response = await asked
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+    assert service.last.cancelled == ["cancelled by request"]
+    last = frames((await client.get("/v1/runs/run-1/events")).text)[-1]["data"]
     assert last == {"type": "RunFailed", **told}
 
 
@@ -195,14 +174,12 @@ async def test_a_run_is_waited_for_until_its_end(service: FakeService, client: A
 
 
 async def test_a_run_with_the_clients_id_is_created_once() -> None:
-    service = FakeService(autoplay=False)
-    async with client_of(service) as client:
-        for _ in range(2):
-            response = await client.post("/v1/runs", json={**ASK, "id": "run-of-my-choice"})
-            assert (response.status_code, response.json()["id"]) == (202, "run-of-my-choice")
-        response = await client.post("/v1/runs", json={**ASK, "continues": "run-of-my-choice"})
-        assert service.continued == ["run-of-my-choice"]
-    assert list(service.handles) == ["run-of-my-choice", "run-1"]
+    service, name = FakeService(autoplay=False), "run-of-my-choice"
+    for _ in range(2):
+        _, response = await ask("/v1/runs", {**ASK, "id": name}, service)
+        assert (response.status_code, response.json()["id"]) == (202, name)
+    await ask("/v1/runs", {**ASK, "continues": name}, service)
+    assert (service.continued, list(service.handles)) == ([name], [name, "run-1"])
 
 
 async def test_each_change_of_the_place_and_now_and_then_of_the_start_is_sent(
@@ -252,16 +229,15 @@ async def test_status_tells_the_policy_and_the_programs() -> None:
     assert set(described["programs"]["items"]["properties"]) == set(asdict(standing))
 
 
-async def test_a_run_is_repeated_with_what_was_decided_for_it() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        body = {**ASK, "deterministic": True, "early_exit": True}
-        await client.post("/v1/solve", json=body)
-        first = service.last.request
-        response = await client.post("/v1/runs/run-1/repeat")
-        assert response.status_code == 202
-        assert response.json()["id"] == "run-2" == response.headers["x-flashedge-run"]
-        assert (await client.post("/v1/runs/run-9/repeat")).status_code == 404
+async def test_a_run_is_repeated_with_what_was_decided_for_it(
+    service: FakeService, client: AsyncClient
+) -> None:
+    await client.post("/v1/solve", json={**ASK, "deterministic": True, "early_exit": True})
+    first = service.last.request
+    response = await client.post("/v1/runs/run-1/repeat")
+    assert response.status_code == 202
+    assert response.json()["id"] == "run-2" == response.headers["x-flashedge-run"]
+    assert (await client.post("/v1/runs/run-9/repeat")).status_code == 404
     again = service.last.request
     assert again.deterministic
     assert again.early_exit is not None
@@ -269,29 +245,32 @@ async def test_a_run_is_repeated_with_what_was_decided_for_it() -> None:
     assert replace(again, early_exit=first.early_exit) == first
 
 
-async def test_status_and_metrics_report_the_engines() -> None:
+async def test_status_and_metrics_report_the_engines(
+    service: FakeService, client: AsyncClient
+) -> None:
     user = CardUser(card=0, pid=80, name="game", memory_bytes=5)
-    service = FakeService(
-        state=replace(READY, self_test={"batch_invariant": True}, card_users=(user,))
-    )
-    async with client_of(service) as client:
-        await client.post("/v1/solve", json=ASK)
-        status = (await client.get("/v1/status")).json()
-        assert (status["pair"], status["runs"]) == ("bundled", {"queued": 0, "running": 0})
-        assert status["engines"]["generator"]["view"]["blocks_total"] == 64
-        assert status["engines"]["verifier"]["pid"] == 2
-        pair = status["pairs"]["bundled"]
-        assert (pair["engines"], pair["runs"]) == (status["engines"], status["runs"])
-        assert status["self_test"] == {"batch_invariant": True}
-        assert pair["card_users"] == [asdict(user)]
-        assert pair["engines"]["generator"]["view"]["cache_hits"] is None, "no prompt yet"
-        assert status["latency"]["run"]["requests"] == 1
-        assert set(status["latency"]["run"]["token_s"]) == {"p50", "p90", "p99"}
-        response = await client.get("/metrics")
+    tested = {"batch_invariant": True}
+    service.state = replace(READY, self_test=tested, card_users=(user,))
+    await client.post("/v1/solve", json=ASK)
+    status = (await client.get("/v1/status")).json()
+    counts = {"queued": 0, "running": 0}
+    assert (status["pair"], status["runs"], status["self_test"]) == ("bundled", counts, tested)
+    view = status["engines"]["generator"]["view"]
+    assert (view["blocks_total"], view["cache_hits"]) == (64, None), "no prompt yet"
+    assert status["engines"]["verifier"]["pid"] == 2
+    pair = status["pairs"]["bundled"]
+    assert (pair["engines"], pair["runs"]) == (status["engines"], status["runs"])
+    assert pair["card_users"] == [asdict(user)]
+    latency = status["latency"]["run"]
+    assert (latency["requests"], set(latency["token_s"])) == (1, {"p50", "p90", "p99"})
+    response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
-    assert 'flashedge:runs_total{status="finished"} 1.0' in response.text
-    assert 'flashedge:kv_blocks_total{engine="generator",pair="bundled"} 64.0' in response.text
-    assert 'flashedge:engine_up{engine="verifier",pair="bundled"} 1.0' in response.text
+    for line in (
+        'flashedge:runs_total{status="finished"} 1.0',
+        'flashedge:kv_blocks_total{engine="generator",pair="bundled"} 64.0',
+        'flashedge:engine_up{engine="verifier",pair="bundled"} 1.0',
+    ):
+        assert line in response.text
 
 
 async def test_an_engine_that_does_not_answer_does_not_hang_status(
@@ -306,15 +285,10 @@ async def test_an_engine_that_does_not_answer_does_not_hang_status(
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_the_service_starts_and_stops_with_the_application(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
+    service: FakeService, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
-    service = FakeService()
-
-    async def broken() -> None:
-        raise RuntimeError("no memory")
-
     if fails:
-        monkeypatch.setattr(service, "start", broken)
+        monkeypatch.setattr(service, "start", AsyncMock(side_effect=RuntimeError("no memory")))
     app = make_app(service)
     async with app.router.lifespan_context(app):
         await asyncio.sleep(0)
@@ -343,8 +317,8 @@ async def test_runs_and_protocols_take_keep_alive(
 ) -> None:
     chat = {"model": "bundled", "messages": [{"role": "user", "content": "1 + 1?"}]}
     for path, body in (
-        ("/v1/solve", {"problem": "1 + 1?", "n": 2, "keep_alive": "10m"}),
-        ("/v1/runs", {"problem": "1 + 1?", "n": 2}),
+        ("/v1/solve", {**ASK, "keep_alive": "10m"}),
+        ("/v1/runs", ASK),
         ("/v1/chat/completions", {**chat, "keep_alive": -1}),
         ("/v1/chat/completions", {**chat, "model": "bundled:beam-2"}),
     ):

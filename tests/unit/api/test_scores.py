@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import httpx
 import pytest
@@ -68,19 +69,23 @@ async def compute_scores(rig: Rig, *steps: str) -> StepScores:
 class Recorded:
     """The requests that reach a rig's verifier, which answers them after `wait`."""
 
-    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.requests: list[ScoreRequest] = []
         self.began, self.wait = asyncio.Event(), asyncio.Event()
-        self.wait.set()
-        score = rig.engines.verifier.score
 
-        async def record(request: ScoreRequest) -> StepScores:
-            self.requests.append(request)
-            self.began.set()
-            await self.wait.wait()
-            return await score(request)
 
-        monkeypatch.setattr(rig.engines.verifier, "score", record)
+@pytest.fixture
+def recorded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    recorded, score = Recorded(), rig.engines.verifier.score
+
+    async def record(request: ScoreRequest) -> StepScores:
+        recorded.requests.append(request)
+        recorded.began.set()
+        await recorded.wait.wait()
+        return await score(request)
+
+    monkeypatch.setattr(rig.engines.verifier, "score", record)
+    return recorded
 
 
 # ---------------------------------------------------------------- scores
@@ -92,15 +97,14 @@ async def test_every_step_has_the_score_of_the_verifier(
 ) -> None:
     found = (await client.post(path, json=ASK)).json()
     assert (found["object"], found["model"], found["aggregate"]) == ("list", "bundled", "last")
-    assert [one["index"] for one in found["data"]] == [0, 1, 2]
-    for one, text in zip(found["data"], ASK["solution"], strict=True):
+    data = found["data"]
+    for at, (one, text) in enumerate(zip(data, ASK["solution"], strict=True)):
         expected = await compute_scores(rig, *split_steps(text))
-        assert one["steps"] == list(split_steps(text))
+        assert (one["index"], one["object"], one["steps"]) == (at, "score", [*split_steps(text)])
         assert (one["step_scores"], one["score"]) == ([*expected.scores], expected.scores[-1])
-        assert (one["tokens"], one["object"]) == (expected.tokens, "score")
-    assert found["data"][0]["score"] != found["data"][1]["score"]
-    tokens = sum(one["tokens"] for one in found["data"])
-    cached = sum(one["cached_tokens"] for one in found["data"])
+        assert one["tokens"] == expected.tokens
+    assert data[0]["score"] != data[1]["score"]
+    tokens, cached = (sum(one[name] for one in data) for name in ("tokens", "cached_tokens"))
     details = {"prompt_tokens_details": {"cached_tokens": cached}}
     assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens, **details}
 
@@ -124,14 +128,15 @@ async def test_given_steps_are_not_split(rig: Rig, client: httpx.AsyncClient) ->
 async def test_a_judge_of_answers_gives_one_score(tmp_path: Path) -> None:
     rig = Rig(tmp_path, family="sequence_classification")
     async with serve(rig) as client:
-        whole = await client.post("/v1/score", json={"problem": PROBLEM, "solution": RIGHT})
-        steps = {"problem": PROBLEM, "steps": list(split_steps(RIGHT))}
-        joined = await client.post("/v1/score", json=steps)
-        [one] = whole.json()["data"]
         expected = list((await compute_scores(rig, RIGHT)).scores)
-        assert one["steps"] == [RIGHT]
-        assert one["step_scores"] == [one["score"]] == expected
-        assert joined.json()["data"][0]["score"] == one["score"]
+        for asked in ({"solution": RIGHT}, {"steps": list(split_steps(RIGHT))}):
+            response = await client.post("/v1/score", json={"problem": PROBLEM, **asked})
+            [one] = response.json()["data"]
+            assert (one["steps"], one["step_scores"], [one["score"]]) == (
+                [RIGHT],
+                expected,
+                expected,
+            )
 
 
 async def test_what_a_pair_judges_of_a_thinking_model(tmp_path: Path) -> None:
@@ -149,18 +154,16 @@ async def test_what_a_pair_judges_of_a_thinking_model(tmp_path: Path) -> None:
 
 
 async def test_a_request_is_one_program_that_the_daemon_counts(
-    rig: Rig, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: httpx.AsyncClient, recorded: Recorded
 ) -> None:
-    recorded = Recorded(rig, monkeypatch)
-    recorded.wait.clear()
     asked = {**ASK, "deterministic": True, "priority": 1, "keep_alive": "10m"}
     headers = {"X-FlashEdge-Client": "me", "X-FlashEdge-Program": "filter"}
     task = asyncio.create_task(client.post("/v1/score", json=asked, headers=headers))
     await asyncio.sleep(1)
     [program] = rig.service.scheduling.programs
     assert (program.key, program.client, program.kind) == ("filter of me", "me", "batch")
-    assert {request.program for request in recorded.requests} == {program.key}
-    assert all(request.deterministic for request in recorded.requests)
+    asked_for = {(request.program, request.deterministic) for request in recorded.requests}
+    assert asked_for == {(program.key, True)}
     assert rig.service.idle.idle_s == 0, "it is in use"
     recorded.wait.set()
     assert (await task).status_code == 200
@@ -203,9 +206,7 @@ async def test_a_solution_that_is_too_long_is_named(rig: Rig, client: httpx.Asyn
         check(response, 400, "context_length_exceeded", param)
 
 
-async def test_a_client_that_leaves_ends_its_requests(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_client_that_leaves_ends_its_requests(rig: Rig, recorded: Recorded) -> None:
     app = create_app(rig.service, rig.config)
     await rig.service.start()
     messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -214,7 +215,7 @@ async def test_a_client_that_leaves_ends_its_requests(
     headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
     scope = {"type": "http", "method": "POST", "path": "/v1/score", "headers": headers}
     scope |= {"query_string": b"", "client": ("127.0.0.1", 1)}
-    recorded = Recorded(rig, monkeypatch)
+    recorded.wait.set()
     task = asyncio.create_task(app(scope, messages.get, keep_in(sent)))
     await recorded.began.wait()
     messages.put_nowait({"type": "http.disconnect"})
@@ -224,9 +225,8 @@ async def test_a_client_that_leaves_ends_its_requests(
     await rig.service.stop()
 
 
-async def test_a_daemon_that_stops_says_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded = Recorded(rig, monkeypatch)
-    recorded.wait.clear()
+@pytest.mark.usefixtures("recorded")
+async def test_a_daemon_that_stops_says_so(rig: Rig) -> None:
     async with serve(rig) as client:
         task = asyncio.create_task(client.post("/v1/score", json=ASK))
         await asyncio.sleep(1)
@@ -235,10 +235,8 @@ async def test_a_daemon_that_stops_says_so(rig: Rig, monkeypatch: pytest.MonkeyP
 
 
 async def test_too_much_at_once_is_refused_for_now(rig: Rig, client: httpx.AsyncClient) -> None:
-    async def ignore() -> None: ...
-
     ask = PlainAsk(program="other", pair="bundled", choices=MAX_CHOICES - 2, max_tokens=1)
-    with rig.service._plain.open(ask, ignore):
+    with rig.service._plain.open(ask, AsyncMock()):
         response = await client.post("/v1/score", json=ASK)
         check(response, 503, "queue_full")
         assert int(response.headers["retry-after"]) >= 1

@@ -7,13 +7,8 @@ from typing import Any
 import pytest
 
 from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from flashedge.api.protocols.client_habits import (
-    LIMITS,
-    NO_ARGUMENTS,
-    normalize,
-    steady,
-    steady_prompt,
-)
+from flashedge.api.protocols import client_habits
+from flashedge.api.protocols.client_habits import NO_ARGUMENTS, normalize, steady, steady_prompt
 from flashedge.errors import RequestError
 from flashedge.models.specs import ModelSpec
 from flashedge.optimizations import Features
@@ -22,7 +17,9 @@ from tests.support.fake_service import FakeService
 
 SAY = [{"role": "user", "content": "hi"}]
 ASK: dict[str, Any] = {"model": "bundled", "messages": SAY}
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ARGUMENTS = {"a": {"type": "integer"}}
+SCHEMA = {"type": "object", "properties": ARGUMENTS, "required": ["a"]}
+REFERENCE: dict[str, Any] = {"$ref": "#/$defs/a", "$defs": {}}
 COUNT = f"{MESSAGES}/count_tokens"
 CONVERSATIONS = (CHAT, RESPONSES, MESSAGES)
 ALL = (*CONVERSATIONS, COMPLETIONS)
@@ -30,21 +27,16 @@ ALL = (*CONVERSATIONS, COMPLETIONS)
 
 def build_tool(path: str, *schema: Any, name: str = "f") -> dict[str, Any]:
     """A tool in a route's form. schema: of its arguments, none where it is left out."""
+    key = "parameters" if path in (CHAT, RESPONSES) else "input_schema"
+    function = {"name": name, **(dict.fromkeys([key], *schema) if schema else {})}
     if path == CHAT:
-        return {"type": "function", "function": build_tool(MESSAGES, name=name) | _key(schema)}
-    if path == RESPONSES:
-        return {"type": "function", "name": name} | _key(schema)
-    return {"name": name} | _key(schema, "input_schema")
+        return {"type": "function", "function": function}
+    return {"type": "function"} | function if path == RESPONSES else function
 
 
-def _key(schema: tuple[Any, ...], key: str = "parameters") -> dict[str, Any]:
-    return {key: schema[0]} if schema else {}
-
-
-def read_schema(path: str, tool: dict[str, Any]) -> Any:
-    if path == CHAT:
-        return tool["function"]["parameters"]
-    return tool["parameters" if path == RESPONSES else "input_schema"]
+def read_schema(tool: dict[str, Any]) -> Any:
+    function = tool.get("function", tool)
+    return function["parameters" if "type" in tool else "input_schema"]
 
 
 async def send(path: str, fields: dict[str, Any], model: str = "bundled") -> dict[str, Any]:
@@ -65,15 +57,11 @@ def change(
 
 DISABLED = {"thinking": {"type": "disabled"}}
 MEANINGLESS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"tools": []}, {}),
-    ({"tools": None}, {}),
+    *(({"tools": none}, {}) for none in ([], None)),
     ({"tools": [], "tool_choice": "auto"}, {}),
     ({"tools": [], "tool_choice": "none", "parallel_tool_calls": True}, {}),
-    ({"tool_choice": "auto"}, {}),
-    ({"tool_choice": "none"}, {}),
     ({"tool_choice": None, "parallel_tool_calls": False}, {}),
-    ({"tool_choice": {"type": "auto"}}, {}),
-    ({"tool_choice": {"type": "none"}}, {}),
+    *(({"tool_choice": said}, {}) for said in ("auto", "none", {"type": "auto"}, {"type": "none"})),
     ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}}, {}),
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}}, {}),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {}),
@@ -140,26 +128,18 @@ async def test_stream_options_mean_something_to_streams_only(path: str, options:
 @pytest.mark.parametrize(
     ("schema", "expected"),
     [
-        ((), NO_ARGUMENTS),
-        ((None,), NO_ARGUMENTS),
-        (({},), NO_ARGUMENTS),
-        (({"type": "object"},), NO_ARGUMENTS),
+        *((schema, NO_ARGUMENTS) for schema in ((), (None,), ({},), ({"type": "object"},))),
         (({"type": "object", "properties": None, "required": None},), NO_ARGUMENTS),
-        (({"properties": SCHEMA["properties"]},), SCHEMA | {"required": None}),
-        ((SCHEMA,), SCHEMA),
-        (({"$ref": "#/$defs/a", "$defs": {}},), {"$ref": "#/$defs/a", "$defs": {}}),
-        (({"anyOf": [SCHEMA]},), {"anyOf": [SCHEMA]}),
-        (("text",), "text"),
+        (({"properties": ARGUMENTS},), {"type": "object", "properties": ARGUMENTS}),
+        *(((one,), one) for one in (SCHEMA, REFERENCE, {"anyOf": [SCHEMA]}, "text")),
     ],
     ids=lambda v: str(v)[:40],
 )
 def test_arguments_are_an_object(path: str, schema: tuple[Any, ...], expected: Any) -> None:
-    if isinstance(expected, dict):
-        expected = {name: value for name, value in expected.items() if value is not None}
-    form = CHAT if path == "/tokenize" else path
-    body = change(path, {"tools": [build_tool(form, *schema), "no tool", {"x": 1}]})
-    assert read_schema(form, body["tools"][0]) == expected
-    assert body["tools"][1:] == ["no tool", {"x": 1}]
+    tool = build_tool(CHAT if path == "/tokenize" else path, *schema)
+    first, *others = change(path, {"tools": [tool, "no tool", {"x": 1}]})["tools"]
+    assert read_schema(first) == expected
+    assert others == ["no tool", {"x": 1}]
 
 
 def test_the_tools_of_a_namespace_have_objects_too_and_texts_have_none() -> None:
@@ -173,26 +153,22 @@ def test_the_tools_of_a_namespace_have_objects_too_and_texts_have_none() -> None
 @pytest.mark.parametrize("path", CONVERSATIONS)
 def test_no_schema_is_shared_between_tools(path: str) -> None:
     tools = change(path, {"tools": [build_tool(path), build_tool(path, name="g")]})["tools"]
-    read_schema(path, tools[0])["title"] = "f"
-    assert read_schema(path, tools[1]) == {"type": "object", "properties": {}}
+    read_schema(tools[0])["title"] = "f"
+    assert read_schema(tools[1]) == {"type": "object", "properties": {}}
 
 
 FORCED = [
-    "required",
-    "any",
-    {"type": "function", "function": {"name": "f"}},
-    {"type": "function", "name": "f"},
-    {"type": "tool", "name": "f"},
-    {"type": "any"},
+    *("required", "any", {"type": "any"}, {"type": "function", "function": {"name": "f"}}),
+    *({"type": kind, "name": "f"} for kind in ("function", "tool")),
     {"type": "allowed_tools", "mode": "required", "tools": []},
 ]
-HOSTED = [
+HOSTED = (
     *("web_search", "web_search_preview", "file_search", "mcp", "code_interpreter", "computer"),
     *("image_generation", "local_shell", "shell", "apply_patch", "tool_search"),
-]
+)
 OWN = [{"type": "function", "name": "f", "parameters": SCHEMA}]
 WEB = {"type": "web_search"}
-WHOLE = "send the whole conversation"
+WHOLE, BUDGET = "send the whole conversation", "thinking_token_budget"
 ANTHROPIC = " is Anthropic's own; leave it out, or give a tool of your own with an input_schema"
 REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
     *((CONVERSATIONS, {"tool_choice": each}, "tool_choice", "no tools") for each in FORCED),
@@ -207,8 +183,7 @@ REFUSED: list[tuple[tuple[str, ...], dict[str, Any], str, str]] = [
     ((CHAT,), {"audio": {"voice": "ash", "format": "wav"}}, "audio", "leave it out"),
     ((MESSAGES, COUNT), {"mcp_servers": [{"url": "http://x"}]}, "mcp_servers", "leave it out"),
     ((MESSAGES, COUNT), {"container": {"id": "c"}}, "container", "leave it out"),
-    (ALL, {"prompt": "x", "thinking_token_budget": 16}, "thinking_token_budget", "does not think"),
-    (ALL, {"prompt": "x", "thinking_token_budget": 0}, "thinking_token_budget", "does not think"),
+    *((ALL, {"prompt": "x", BUDGET: most}, BUDGET, "does not think") for most in (16, 0)),
     ((CHAT,), {"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools", "'custom'"),
     ((CHAT,), {"functions": [{"name": "f"}]}, "functions", "send tools"),
     ((CHAT,), {"function_call": {"name": "f"}}, "function_call", "send tool_choice"),
@@ -278,7 +253,7 @@ def test_a_model_that_thinks_has_its_budget() -> None:
     assert change(MESSAGES, DISABLED) == DISABLED
 
 
-@pytest.mark.parametrize("limit", LIMITS)
+@pytest.mark.parametrize("limit", client_habits.LIMITS)
 def test_a_limit_is_lowered_with_its_budget(limit: str) -> None:
     given = {limit: 64000, "thinking": {"type": "enabled", "budget_tokens": 63999}}
     told = {limit: 32768, "thinking": {"type": "enabled", "budget_tokens": 32767}}
@@ -288,7 +263,7 @@ def test_a_limit_is_lowered_with_its_budget(limit: str) -> None:
     assert change(MESSAGES, text) == text, "the handler refuses it"
 
 
-async def test_a_tool_choice_of_a_wrong_kind_is_the_handlers() -> None:
+def test_a_tool_choice_of_a_wrong_kind_is_the_handlers() -> None:
     with pytest.raises(RequestError, match="no tools"):
         change(CHAT, {"tool_choice": {"odd": 1}})
     assert change(CHAT, {"tools": "x", "tool_choice": 5}) == {"tools": "x", "tool_choice": 5}
@@ -338,12 +313,12 @@ def list_bodies(turn: str) -> list[dict[str, Any]]:
 def test_instructions_stay_from_turn_to_turn(at: int) -> None:
     first, second = list_bodies("a1")[at], list_bodies("b2")[at]
     assert first != second
+    told = REST in str(first)
     steady_prompt(first)
     steady_prompt(second)
     assert first == second
     assert not [word for word in ("tokens left", "billing") if word in str(first)]
-    assert "hi" in str(first)
-    assert REST in str(first) or REST not in str(list_bodies("a1")[at])
+    assert ("hi" in str(first), REST in str(first)) == (True, told)
 
 
 def test_the_instructions_around_stay() -> None:
@@ -363,9 +338,7 @@ def test_the_instructions_around_stay() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        REST,
-        "",
-        " \n",
+        *(REST, "", " \n"),
         "Never write an x-anthropic-billing-header of your own.",
         "Leave the x-anthropic-billing-header: no one needs it.",
         "Say how many tokens are left: <total_tokens>.",
@@ -383,28 +356,16 @@ def test_other_instructions_stay_as_they_are(text: str) -> None:
 
 def test_what_is_no_instruction_stays() -> None:
     said = f"{head('a')}\n{left('a')}"
-    body = {
-        "messages": [
-            {"role": "user", "content": said},
-            {"role": "assistant", "content": [part(said)]},
-            {"role": "tool", "content": said},
-            {"role": "system", "content": 5},
-            "odd",
-        ],
-        "input": "odd",
-        "system": {"odd": said},
-        "instructions": 7,
-    }
+    turns = {"user": said, "assistant": [part(said)], "tool": said, "system": 5}
+    messages = [{"role": role, "content": content} for role, content in turns.items()]
+    body = {"messages": [*messages, "odd"], "input": "odd", "system": {"odd": said}}
+    body["instructions"] = 7
     before = copy.deepcopy(body)
     steady_prompt(body)
     assert body == before
 
 
-@pytest.mark.parametrize(
-    ("path", "at"),
-    [(MESSAGES, 0), (CHAT, 2), (RESPONSES, 4)],
-    ids=["messages", "chat", "responses"],
-)
+@pytest.mark.parametrize(("path", "at"), [(MESSAGES, 0), (CHAT, 2), (RESPONSES, 4)])
 @pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
 async def test_the_setting_turns_it_off(path: str, at: int, model: str) -> None:
     for setting in (True, False):

@@ -6,24 +6,13 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 
+from flashedge import errors
 from flashedge.api.failures import dump_json
 from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES, RESPONSES
-from flashedge.api.protocols.error_bodies import (
-    StreamFailures,
-    build_messages_error,
-    build_protocol_error,
-    rewrite_error,
-)
+from flashedge.api.protocols import error_bodies
+from flashedge.api.protocols.error_bodies import StreamFailures, build_protocol_error
 from flashedge.engine.http_requests import RequestTags, TaggedRequest
-from flashedge.errors import (
-    ContextOverflow,
-    DaemonStopping,
-    EngineDead,
-    FlashEdgeError,
-    GenerationFailed,
-    QueueFull,
-    StoreError,
-)
+from flashedge.errors import DaemonStopping, EngineDead, FlashEdgeError
 from tests.support.api_rig import ask, client_of, keep_in
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeService
@@ -57,31 +46,24 @@ async def test_refusals_of_the_guard_and_the_switch(path: str) -> None:
         assert "does not accept" in check(await client.get(path), 405, "invalid_request_error")
 
 
-@pytest.mark.parametrize(
-    ("failure", "status", "kind"),
-    [
-        (EngineDead("it is gone"), 503, "overloaded_error"),
-        (QueueFull("256 are open", retry_after_s=3), 503, "overloaded_error"),
-        (DaemonStopping.for_request(), 503, "overloaded_error"),
-        (StoreError("the disk is full"), 507, "api_error"),
-    ],
-)
-async def test_a_failure_has_the_form_of_its_protocol(
-    failure: FlashEdgeError, status: int, kind: str
-) -> None:
+FULL = errors.QueueFull("256 are open", retry_after_s=3)
+OVERLOADS = (EngineDead("it is gone"), FULL, DaemonStopping.for_request())
+
+
+@pytest.mark.parametrize("failure", [*OVERLOADS, errors.StoreError("the disk is full")])
+async def test_a_failure_has_the_form_of_its_protocol(failure: FlashEdgeError) -> None:
+    status, kind = (503, "overloaded_error") if failure in OVERLOADS else (507, "api_error")
     service = FakeService(protocols=FakeProtocols(failure=failure))
-    for path in (MESSAGES, CHAT):
-        _, answer = await ask(path, ASK, service)
-        assert answer.json()["error"]["message"] == failure.line
-        assert ("retry-after" in answer.headers) == (status == 503)
-        if path == MESSAGES:
-            check(answer, status, kind)
+    answers = [(await ask(path, ASK, service))[1] for path in (MESSAGES, CHAT)]
+    assert [answer.json()["error"]["message"] for answer in answers] == [failure.line] * 2
+    assert [("retry-after" in answer.headers) for answer in answers] == [status == 503] * 2
+    check(answers[0], status, kind)
 
 
 async def test_an_error_without_a_body_stays_without() -> None:
     """As the answer to HEAD."""
     sent: list[Any] = []
-    send = rewrite_error(keep_in(sent), lambda told, status: {})
+    send = error_bodies.rewrite_error(keep_in(sent), lambda told, status: {})
     await send({"type": "http.response.start", "status": 404, "headers": []})
     await send({"type": "http.response.body", "body": b"", "more_body": True})
     assert sent == [], "it waits for the whole body"
@@ -91,12 +73,11 @@ async def test_an_error_without_a_body_stays_without() -> None:
 
 # ---------------------------------------------------------------- vLLM's own errors
 
-LONG = "This model's maximum context length is 1024 tokens. However, "
+LONG = "This model's maximum context length is 1024 tokens. However, your prompt contains "
 TOO_LONG: list[tuple[str, str]] = [
-    (f"{LONG}your prompt contains 3000 input tokens, which exceeds this limit.", "3000"),
-    (
-        f"{LONG}your prompt contains at least 1025 input tokens, which exceeds this limit.",
-        "at least 1025",
+    *(
+        (f"{LONG}{count} input tokens, which exceeds this limit.", count)
+        for count in ("3000", "at least 1025")
     ),
     (
         "This model's maximum context length is 1024 tokens, which are 9000 characters at most."
@@ -114,11 +95,12 @@ def test_a_conversation_that_is_too_long_is_told_in_the_clients_words(
 ) -> None:
     vllms = {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}
     ours = {"type": "invalid_request_error", "code": "context_length_exceeded"}
-    for failure in (None, ContextOverflow(message)):
+    for failure in (None, errors.ContextOverflow(message)):
         assert build_protocol_error(vllms, 400, failure)["error"] == {**vllms, **ours}
     words = f"prompt is too long: {count} tokens > 1024 maximum"
     told = {"type": "invalid_request_error", "message": words}
-    assert build_messages_error({"message": message}, 400) == {"type": "error", "error": told}
+    said = error_bodies.build_messages_error({"message": message}, 400)
+    assert said == {"type": "error", "error": told}
 
 
 @pytest.mark.parametrize(
@@ -146,8 +128,8 @@ async def test_every_layer_writes_the_same_body(client: AsyncClient, path: str) 
     guard = await client.post(path, json=ASK, headers={"host": "evil.example"})
     switch = await client.post(path, json={**ASK, "model": "gpt-5"})
     handler = await client.post(path, json={"model": "bundled"})
-    for answer, status in ((guard, 403), (switch, 404), (handler, 400)):
-        assert answer.status_code == status
+    assert [answer.status_code for answer in (guard, switch, handler)] == [403, 404, 400]
+    for answer in (guard, switch, handler):
         assert int(answer.headers["content-length"]) == len(answer.content)
         body = answer.json()
         keys = (body.keys(), body["error"].keys())
@@ -182,8 +164,7 @@ async def pass_on(
     failures = StreamFailures(request, path, keep_in(sent))
     await failures.send(STREAM)
     for body in bodies:
-        part = {"type": "http.response.body", "body": body, "more_body": more}
-        await failures.send(part)
+        await failures.send({"type": "http.response.body", "body": body, "more_body": more})
     return failures, sent
 
 
@@ -202,15 +183,13 @@ async def test_a_stream_of_responses_that_breaks_off_gets_its_reason() -> None:
     assert sent[-1]["more_body"] is False
 
 
-@pytest.mark.parametrize(
-    ("failure", "kind"),
-    [(STOPPING, "overloaded_error"), (GenerationFailed("it failed"), "api_error")],
-)
-async def test_a_stream_of_messages_says_the_real_error(failure: Any, kind: str) -> None:
+async def test_a_stream_of_messages_says_the_real_error() -> None:
     body = b'event: error\ndata: {"error":"2 validation errors"}\n\n'
-    _, sent = await pass_on(MESSAGES, failure, body)
-    told = {"type": kind, "message": str(failure)}
-    assert read_error(sent) == {"type": "error", "error": told}
+    failed = errors.GenerationFailed("it failed")
+    for failure, kind in ((STOPPING, "overloaded_error"), (failed, "api_error")):
+        _, sent = await pass_on(MESSAGES, failure, body)
+        told = {"type": kind, "message": str(failure)}
+        assert read_error(sent) == {"type": "error", "error": told}
     _, unexplained = await pass_on(MESSAGES, None, body)
     assert unexplained[-1]["body"] == body
 
@@ -225,18 +204,14 @@ async def test_an_error_within_a_stream_has_the_form_of_others(
     told = {"message": "no", "type": "ServiceUnavailableError", "param": None, "code": 503}
     _, sent = await pass_on(path, failure, b"data: " + dump_json({"error": told}) + b"\n\n")
     data = json.loads(sent[-1]["body"].decode().strip().removeprefix("data: "))
-    told = {"message": "no", "type": "server_error", "param": None, "code": code}
-    assert data == {"error": told}
+    assert data == {"error": {**told, "type": "server_error", "code": code}}
 
 
-@pytest.mark.parametrize(
-    ("path", "failure", "more"),
-    [
+async def test_other_streams_are_not_ended() -> None:
+    for path, failure, more in (
         *((path, STOPPING, True) for path in (CHAT, MESSAGES)),  # they end their own streams
         (RESPONSES, STOPPING, False),  # it is whole
         (RESPONSES, None, True),  # a bug of ours is raised, for the log
-    ],
-)
-async def test_other_streams_are_not_ended(path: str, failure: Any, more: bool) -> None:
-    failures, _ = await pass_on(path, failure, b"event: x\ndata: {}\n\n", more=more)
-    assert not await failures.end()
+    ):
+        failures, _ = await pass_on(path, failure, b"event: x\ndata: {}\n\n", more=more)
+        assert not await failures.end()

@@ -45,15 +45,6 @@ async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
     assert not service.handles
 
 
-@pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
-async def test_a_search_starts_a_run_in_each_protocol_of_conversations(path: str) -> None:
-    service = FakeService()
-    for change in ({"model": "bundled:beam-4"}, {"search": {"n": 2}}):
-        _, answer = await ask(path, {**CHAT, **change}, service)
-        assert answer.status_code == 200
-    assert [h.request.n for h in service.handles.values()] == [4, 2]
-
-
 async def test_another_method_or_path_stays_with_us(client: AsyncClient) -> None:
     service, response = await ask("/v1/completions", {**CHAT, "model": "bundled:beam-4"})
     assert (response.status_code, URL in response.text) == (400, True), "with the way to go"
@@ -84,17 +75,18 @@ async def test_tags_say_who_asks_and_for_what(
     assert (tags.client, tags.program) == (client, program)
 
 
+SCOPE = {"type": "http", "path": URL, "headers": [], "client": None}
+
+
 def test_tags_hold_seed_priority_and_determinism() -> None:
-    scope = {"type": "http", "path": URL, "headers": [], "client": None}
-    tags = read_tags(scope, {"seed": 5, "priority": -2, "deterministic": True})
-    assert (tags.seed, tags.priority, tags.deterministic) == (5, -2, True)
-    assert tags.is_seeded
-    assert not read_tags(scope, {}).is_seeded
-    assert 0 <= read_tags(scope, {"seed": -1}).seed <= MAX_SEED
-    assert 0 <= read_tags(scope, {"seed": 1 << 80}).seed <= MAX_SEED
-    strange = read_tags(scope, {"seed": "5", "priority": True, "deterministic": "yes"})
+    tags = read_tags(SCOPE, {"seed": 5, "priority": -2, "deterministic": True})
+    assert (tags.seed, tags.is_seeded, tags.priority, tags.deterministic) == (5, True, -2, True)
+    assert not read_tags(SCOPE, {}).is_seeded
+    for seed in (-1, 1 << 80):
+        assert 0 <= read_tags(SCOPE, {"seed": seed}).seed <= MAX_SEED
+    strange = read_tags(SCOPE, {"seed": "5", "priority": True, "deterministic": "yes"})
     assert (strange.priority, strange.deterministic) == (0, False)
-    assert len({read_tags(scope, {}).seed for _ in range(8)}) == 8
+    assert len({read_tags(SCOPE, {}).seed for _ in range(8)}) == 8
 
 
 async def test_thinking_has_both_of_its_names() -> None:
@@ -128,16 +120,11 @@ async def test_tools_with_schemas_and_tools_of_a_wrong_shape_are_the_handlers() 
 
 
 SAID = {"type": "text", "text": "The"}
+THOUGHT = {"type": "thinking", "thinking": "so"}
+CALL = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
 PREFILLS: list[tuple[Any, bool]] = [
-    ("The answer is", True),
-    ([SAID], True),
-    ([{"type": "thinking", "thinking": "so"}, SAID], True),
-    ("", False),
-    ([], False),
-    (None, False),
-    ([{"type": "tool_use", "id": "a", "name": "f", "input": {}}], False),
-    ([{"type": "tool_use", "id": "a", "name": "f", "input": {}}, SAID], False),
-    ([SAID, {"type": "thinking", "thinking": "so"}], False),
+    *((said, True) for said in ("The answer is", [SAID], [THOUGHT, SAID])),
+    *((said, False) for said in ("", [], None, [CALL], [CALL, SAID], [SAID, THOUGHT])),
 ]
 
 
@@ -155,7 +142,7 @@ async def test_an_answer_goes_on_with_the_assistants_last_text(
 
 
 def test_only_the_last_message_begins_an_answer() -> None:
-    scope = {"type": "http", "path": "/v1/messages", "headers": [], "client": None}
+    scope = {**SCOPE, "path": "/v1/messages"}
     said = {"role": "assistant", "content": "The"}
     for turns in ([], [said, *CHAT["messages"]], [said, {"role": "system", "content": "x"}], "x"):
         assert not read_tags(scope, {"messages": turns}).continues
@@ -178,13 +165,13 @@ def test_only_the_last_message_begins_an_answer() -> None:
 async def test_model_name_and_search_object_choose_a_search(
     change: dict[str, Any], strategy: str, n: int
 ) -> None:
-    service, response = await ask(URL, {**CHAT, **change, "seed": 3, "max_tokens": 99})
-    assert response.status_code == 200, response.text
-    spec = service.last.request
-    assert (spec.strategy, spec.n, spec.seed, spec.max_path_tokens) == (strategy, n, 3, 99)
-    assert spec.max_step_tokens == 96
-    assert spec.prompt_ids == (1, 2, 3)
-    assert spec.problem.text == "hi"
+    for path in (URL, RESPONSES, MESSAGES):
+        service, response = await ask(path, {**CHAT, **change, "seed": 3, "max_tokens": 99})
+        assert (response.status_code, len(service.handles)) == (200, 1), response.text
+        spec = service.last.request
+        assert (spec.strategy, spec.n, spec.seed) == (strategy, n, 3)
+        assert (spec.max_path_tokens, spec.max_step_tokens) == (99, 96)
+        assert (spec.prompt_ids, spec.problem.text) == ((1, 2, 3), "hi")
 
 
 async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
@@ -220,22 +207,21 @@ async def test_a_stream_has_the_summary_in_its_last_chunk() -> None:
     assert chunks[-1]["flashedge"]["run_id"] == response.headers["x-flashedge-run"]
 
 
-@pytest.mark.parametrize(
-    ("ending", "message"),
-    [
-        (RunFailed(error="engine died", code="engine_dead", hint="try again"), "engine died"),
-        (RunCancelled(reason="by hand"), "by hand"),
-    ],
+ENDINGS = (
+    (RunFailed(error="engine died", code="engine_dead", hint="try again"), "engine died"),
+    (RunCancelled(reason="by hand"), "by hand"),
 )
+
+
+@pytest.mark.parametrize(("ending", "message"), ENDINGS)
 async def test_a_search_that_fails_within_the_stream_sends_an_error(
-    service: FakeService, client: httpx.AsyncClient, ending: Any, message: str
+    ending: Any, message: str
 ) -> None:
-    service.autoplay = False
-    body = {**CHAT, "search": {}, "stream": True}
-    asked = asyncio.create_task(client.post(URL, json=body))
+    service = FakeService(autoplay=False)
+    asked = asyncio.create_task(ask(URL, {**CHAT, "search": {}, "stream": True}, service))
     await asyncio.sleep(0.05)
     service.last.emit(RunStarted(config={}, queue_s=0.0), build_step(1, "1 + 1 = 2.\n\n"), ending)
-    sent = frames((await asked).text)
+    sent = frames((await asked)[1].text)
     (fault,) = [f["data"]["error"] for f in sent if "error" in f["data"]]
     assert message in fault["message"]
     assert not any("flashedge" in f["data"] for f in sent)
@@ -407,17 +393,15 @@ def encode_frame(data: Any, event: str = "") -> bytes:
     return f"{event}data: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
 
 
-@pytest.mark.parametrize(
-    ("path", "last"),
-    [
-        (URL, {"choices": [{"delta": {"content": TRAP}, "finish_reason": "stop"}]}),
-        (
-            RESPONSES,
-            {"response": {"output": TRAP, "instructions": TRAP}, "type": "response.completed"},
-        ),
-        (MESSAGES, {"type": "message_delta", "delta": {"text": TRAP}}),
-    ],
-)
+COMPLETED = {"response": {"output": TRAP, "instructions": TRAP}, "type": "response.completed"}
+LASTS = [
+    (URL, {"choices": [{"delta": {"content": TRAP}, "finish_reason": "stop"}]}),
+    (RESPONSES, COMPLETED),
+    (MESSAGES, {"type": "message_delta", "delta": {"text": TRAP}}),
+]
+
+
+@pytest.mark.parametrize(("path", "last"), LASTS)
 async def test_the_result_stands_in_the_event_itself_whatever_texts_say(
     path: str, last: Any
 ) -> None:
@@ -449,23 +433,21 @@ async def test_a_whole_answer_has_it_and_an_error_does_not() -> None:
 START = {"type": "http.response.start", "status": 200}
 STREAM = {**START, "headers": [(b"content-type", b"text/event-stream")]}
 WHOLE = {**START, "headers": [(b"content-type", b"application/json")]}
-
-
-def part(body: bytes, more: bool = True) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": body, "more_body": more}
+PIECE = {"type": "http.response.body", "body": b"x", "more_body": True}
+END = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 class Client:
+    """Takes `send_s` for each message, and no second one meanwhile."""
+
     def __init__(self, send_s: float = 0.0) -> None:
         self.got: list[bytes] = []
-        self._send_s = send_s
-        self._sends = False
+        self._send_s, self._lock = send_s, asyncio.Lock()
 
     async def send(self, message: Any) -> None:
-        assert not self._sends, "two at once"
-        self._sends = True
-        await asyncio.sleep(self._send_s)
-        self._sends = False
+        assert not self._lock.locked(), "two at once"
+        async with self._lock:
+            await asyncio.sleep(self._send_s)
         if "body" in message:
             self.got.append(message["body"])
 
@@ -475,29 +457,25 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashedge.api.sse.PING_S", 0.05)
 
 
-async def test_a_silent_stream_gets_comments_and_a_busy_one_does_not(often: None) -> None:
-    client = Client()
-    async with keep_alive(client.send) as send:
+async def test_a_silent_stream_gets_comments_and_a_busy_one_and_a_whole_answer_do_not(
+    often: None,
+) -> None:
+    client, reader = Client(), Client()
+    async with keep_alive(client.send) as send, keep_alive(reader.send) as send_whole:
+        await send_whole(WHOLE)
         await send(STREAM)
         await asyncio.sleep(0.18)
         assert set(client.got) == {PING}
+        await send_whole({**END, "body": b"{}"})
+        assert reader.got == [b"{}"]
         client.got.clear()
         for _ in range(20):
-            await send(part(b"x"))
+            await send(PIECE)
             await asyncio.sleep(0.005)
         assert client.got == [b"x"] * 20
-        await send(part(b"", more=False))
+        await send(END)
         await asyncio.sleep(0.12)
     assert client.got[20:] == [b""], "nothing after the end"
-
-
-async def test_a_whole_answer_gets_none(often: None) -> None:
-    client = Client()
-    async with keep_alive(client.send) as send:
-        await send(WHOLE)
-        await asyncio.sleep(0.12)
-        await send(part(b"{}", more=False))
-    assert client.got == [b"{}"]
 
 
 async def test_a_slow_client_gets_one_thing_at_a_time(often: None) -> None:
@@ -506,7 +484,7 @@ async def test_a_slow_client_gets_one_thing_at_a_time(often: None) -> None:
         await send(STREAM)
         for _ in range(5):
             await asyncio.sleep(0.04)
-            await send(part(b"x"))
+            await send(PIECE)
     assert client.got.count(b"x") == 5
 
 
