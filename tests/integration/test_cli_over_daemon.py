@@ -13,34 +13,31 @@ import pytest
 
 from flashedge.config import Config
 from flashedge.daemon import control
-from tests.support.commands import (
-    CLI,
-    SIMULATED,
-    cli,
-    list_runs,
-    start_cli,
-    start_simulated,
-    url_of,
-    wait_for,
-)
+from tests.support import commands
+from tests.support.commands import cli, list_runs, start_cli, start_simulated, url_of, wait_for
 
 pytestmark = pytest.mark.xdist_group("command line")  # one process starts the shared daemon
 LONG = ("-n", "512", "--set=branching=2", "--set=max_steps=200")
 
 
-def test_solve_twice_then_look_at_the_runs(shared_daemon: subprocess.Popen[bytes]) -> None:
-    first = cli("solve", "How many?", "--json", "-n", "4", "--seed", "7")
+def test_solve_twice_then_look_at_the_daemon_and_its_runs(
+    shared_config: Config, shared_daemon: subprocess.Popen[bytes]
+) -> None:
+    command = ("solve", "How many?", "-n", "4", "--seed", "7")
+    first, second = (cli(*command, "--json") for _ in range(2))
     assert first.returncode == 0, first.stderr
-    result = json.loads(first.stdout)
+    result, again = json.loads(first.stdout), json.loads(second.stdout)
     assert (result["status"], result["n"], result["seed"]) == ("finished", 4, 7)
     assert len(result["completions"]) == 4
-    again = json.loads(cli("solve", "How many?", "--json", "-n", "4", "--seed", "7").stdout)
     assert again["tree"] == result["tree"]
-    plain = cli("solve", "How many?", "-n", "4", "--seed", "7")
+    plain = cli(*command)
     assert plain.returncode == 0
     assert "4 complete" in plain.stderr
-    listed = list_runs("finished")
-    assert [r["id"] for r in listed][1:3] == [again["id"], result["id"]]
+    told = json.loads(cli("ps", "--json").stdout)
+    assert (told["engines"]["generator"]["state"], told["status"]) == ("ready", "ready")
+    checks = {c["name"]: c for c in json.loads(cli("doctor", "--json").stdout)}
+    assert checks["daemon"]["detail"] == f"ready at {url_of(shared_config)}"
+    assert [r["id"] for r in list_runs("finished")][1:3] == [again["id"], result["id"]]
     shown = json.loads(cli("runs", "show", result["id"], "--json").stdout)
     assert shown["tree"] == result["tree"]
     exported = cli("runs", "export", result["id"]).stdout.splitlines()
@@ -135,7 +132,9 @@ def test_daemon_stopped_in_mid_run(config: Config, daemon: subprocess.Popen[byte
 def test_three_who_start_it_at_once_get_one_daemon(config: Config) -> None:
     before = psutil.Process(os.getpid()).children()
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: control.ensure(config, command=SIMULATED), range(3)))
+        found = list(
+            pool.map(lambda _: control.ensure(config, command=commands.SIMULATED), range(3))
+        )
     assert len({record.pid for record in found}) == 1
     mine, daemons = set(psutil.Process(os.getpid()).children()) - set(before), 0
     for process in mine:
@@ -147,16 +146,12 @@ def test_three_who_start_it_at_once_get_one_daemon(config: Config) -> None:
 def test_chat_over_a_pipe(shared_daemon: subprocess.Popen[bytes]) -> None:
     text = "hello\n/search beam-2\nhow many?\n/tree\n"
     done = subprocess.run(
-        [*CLI, "chat", "--max-tokens", "32"], input=text, capture_output=True, text=True, timeout=60
+        [*commands.CLI, "chat", "--max-tokens", "32"],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert "error" not in done.stderr
     assert "2 complete" in done.stdout
-
-
-def test_ps_and_doctor(shared_daemon: subprocess.Popen[bytes], shared_config: Config) -> None:
-    told = json.loads(cli("ps", "--json").stdout)
-    assert told["engines"]["generator"]["state"] == "ready"
-    assert told["status"] == "ready"
-    checks = {c["name"]: c for c in json.loads(cli("doctor", "--json").stdout)}
-    assert checks["daemon"]["detail"] == f"ready at {url_of(shared_config)}"

@@ -21,11 +21,38 @@ from tests.support.commands import CLI, cli, list_runs, start_simulated, url_of,
 NUM = 16
 
 
-def restart(config: Config, killed: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """Kill the daemon and start another over its store."""
-    killed.kill()
-    killed.wait(60)
-    return start_simulated(config)
+class Served:
+    """The daemon of one state folder, whichever process it is."""
+
+    def __init__(self, config: Config) -> None:
+        self.config, self.process = config, start_simulated(config)
+
+    @property
+    def url(self) -> str:
+        return url_of(self.config)
+
+    def get(self, path: str) -> Any:
+        return httpx.get(f"{self.url}{path}", timeout=60).json()
+
+    def read_events(self, run: str, after: int = 0) -> list[dict[str, Any]]:
+        headers = {"last-event-id": str(after)} if after else {}
+        text = httpx.get(f"{self.url}/v1/runs/{run}/events", headers=headers, timeout=60).text
+        return [event for event in frames(text) if event["event"] != "Progress"]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(60)
+
+    def restart(self) -> None:
+        """Kill the daemon and start another over its store."""
+        self.kill()
+        self.process = start_simulated(self.config)
+
+
+@pytest.fixture
+def served(config: Config, monkeypatch: pytest.MonkeyPatch) -> Served:
+    monkeypatch.setenv("FLASHEDGE_QUEUE_LIMIT", "10000")
+    return Served(config)
 
 
 # ---------------------------------------------------------------- batches
@@ -69,9 +96,7 @@ def kill_in_the_middle(command: tuple[str, ...], times: int) -> int:
     return killed
 
 
-def test_no_problem_is_lost_or_solved_twice(
-    daemon: subprocess.Popen[bytes], command: tuple[str, ...]
-) -> None:
+def test_no_problem_is_lost_or_solved_twice(served: Served, command: tuple[str, ...]) -> None:
     assert kill_in_the_middle(command, 3) >= 2
     done = cli(*command)
     assert done.returncode == 0, done.stderr
@@ -85,7 +110,7 @@ def test_no_problem_is_lost_or_solved_twice(
     }
 
 
-def test_ctrl_c_then_on(daemon: subprocess.Popen[bytes], command: tuple[str, ...]) -> None:
+def test_ctrl_c_then_on(served: Served, command: tuple[str, ...]) -> None:
     process = begun(command)
     wait_for(lambda: lines(command) > 0)
     process.send_signal(signal.SIGINT)
@@ -99,16 +124,13 @@ def test_ctrl_c_then_on(daemon: subprocess.Popen[bytes], command: tuple[str, ...
     assert sum(r["status"] == "finished" for r in list_runs()) == NUM
 
 
-def test_a_killed_daemon(
-    config: Config, daemon: subprocess.Popen[bytes], command: tuple[str, ...]
-) -> None:
+def test_a_killed_daemon(served: Served, command: tuple[str, ...]) -> None:
     process = begun(command)
     wait_for(lambda: lines(command) > 2)
-    daemon.kill()
-    daemon.wait(60)
+    served.kill()
     assert process.wait(60) == 4
     kept = records(command)
-    start_simulated(config)
+    served.restart()
     assert cli(*command).returncode == 0
     found = records(command)
     assert found[: len(kept)] == kept
@@ -116,9 +138,7 @@ def test_a_killed_daemon(
 
 
 @pytest.mark.long
-def test_a_shared_budget_over_kills(
-    daemon: subprocess.Popen[bytes], command: tuple[str, ...]
-) -> None:
+def test_a_shared_budget_over_kills(served: Served, command: tuple[str, ...]) -> None:
     """Each problem's last run holds its whole tree; what a continued run holds is its beginning.
     It takes half a minute."""
     total = 60_000
@@ -131,11 +151,10 @@ def test_a_shared_budget_over_kills(
     assert all(r["cut_by"] in (None, "budget") for r in found)
     assert json.loads(done.stdout)["tokens"] == sum(r["tokens"] for r in found)
     assert any(run["id"].endswith("-1") for run in list_runs()), "some were given more"
-    largest = {r["id"]: r["tree_tokens"] for r in list_runs()}
     by_problem: dict[str, int] = {}
-    for run, tokens in largest.items():
-        index = run.split("-")[2]
-        by_problem[index] = max(by_problem.get(index, 0), tokens)
+    for run in list_runs():
+        index = run["id"].split("-")[2]
+        by_problem[index] = max(by_problem.get(index, 0), run["tree_tokens"])
     assert sum(by_problem.values()) == sum(r["tokens"] for r in found)
 
 
@@ -144,12 +163,6 @@ def test_a_shared_budget_over_kills(
 
 ASK = {"problem": "How many are left?", "n": 8, "seed": 3}
 LONG = {**ASK, "n": 200, "max_steps": 200}
-
-
-def read_events(url: str, run: str, after: int = 0) -> list[dict[str, Any]]:
-    headers = {"last-event-id": str(after)} if after else {}
-    text = httpx.get(f"{url}/v1/runs/{run}/events", headers=headers, timeout=60).text
-    return [event for event in frames(text) if event["event"] != "Progress"]
 
 
 def read_live(lines: Iterator[str], count: int) -> list[dict[str, Any]]:
@@ -165,63 +178,44 @@ def read_live(lines: Iterator[str], count: int) -> list[dict[str, Any]]:
     return found[:count]
 
 
-def test_a_finished_run_goes_on_where_the_client_stopped(
-    config: Config, daemon: subprocess.Popen[bytes]
-) -> None:
-    url = url_of(config)
+def test_a_finished_run_is_the_same_live_stored_and_replayed(served: Served) -> None:
+    """And it goes on where its client stopped, whichever process tells it."""
     body = {**ASK, "detach": True, "stream": True}
-    with httpx.stream("POST", f"{url}/v1/solve", json=body, timeout=60) as stream:
+    with httpx.stream("POST", f"{served.url}/v1/solve", json=body, timeout=60) as stream:
         run = stream.headers["x-flashedge-run"]
         lines = stream.iter_lines()
         while not next(lines).startswith("id: "):
             pass  # the place in the queue comes first, without a number
         read_live(lines, 7)
-    wait_for(lambda: httpx.get(f"{url}/v1/runs/{run}").json()["status"] == "finished")
-    whole = read_events(url, run)
+    whole = served.read_events(run)  # to the end of the run
     assert [int(event["id"]) for event in whole] == list(range(1, len(whole) + 1))
     assert whole[-1]["event"] == "RunFinished"
-    restart(config, daemon)
-    url = url_of(config)
-    for after in (0, 1, 7, len(whole) - 1, len(whole)):
-        assert read_events(url, run, after) == whole[after:]
+    stored = served.get(f"/v1/runs/{run}")
+    assert stored == {**whole[-1]["data"]["result"], "stored": True}
+    served.restart()
+    for after in (0, 1, 5, 7, len(whole) - 1, len(whole)):
+        assert served.read_events(run, after) == whole[after:]
+    streamed = httpx.post(f"{served.url}/v1/solve", json={**ASK, "stream": True}, timeout=60).text
+    _, *kept = [event for event in frames(streamed) if event["event"] != "Progress"]
+    again = httpx.post(f"{served.url}/v1/solve", json=ASK, timeout=60).json()
+    assert served.read_events(served.get("/v1/runs")["data"][1]["id"]) == kept
+    for name in ("tree", "text", "completions", "votes"):
+        assert again[name] == stored[name]
 
 
 def test_what_was_seen_of_a_run_that_the_kill_cut_is_the_beginning_of_its_log(
-    config: Config, daemon: subprocess.Popen[bytes]
+    served: Served,
 ) -> None:
-    url = url_of(config)
-    run = httpx.post(f"{url}/v1/runs", json=LONG).json()["id"]
-    with httpx.stream("GET", f"{url}/v1/runs/{run}/events", timeout=60) as stream:
+    run = httpx.post(f"{served.url}/v1/runs", json=LONG).json()["id"]
+    with httpx.stream("GET", f"{served.url}/v1/runs/{run}/events", timeout=60) as stream:
         seen = read_live(stream.iter_lines(), 12)
         time.sleep(0.1)  # more are stored than were read
-        restart(config, daemon)
-        url = url_of(config)
-    assert httpx.get(f"{url}/v1/runs/{run}").json()["status"] == "interrupted"
-    whole = read_events(url, run)
+        served.restart()
+    assert served.get(f"/v1/runs/{run}")["status"] == "interrupted"
+    whole = served.read_events(run)
     assert whole[: len(seen)] == seen
     assert [int(event["id"]) for event in whole] == list(range(1, len(whole) + 1))
-    last = int(seen[-1]["id"])
-    assert seen + read_events(url, run, last) == whole
-
-
-def test_a_run_is_the_same_live_stored_and_replayed(
-    config: Config, daemon: subprocess.Popen[bytes]
-) -> None:
-    ask = {**ASK, "n": 4, "seed": 9}
-    with httpx.Client(base_url=url_of(config), timeout=60) as client:
-        streamed = frames(client.post("/v1/solve", json={**ask, "stream": True}).text)
-        run = streamed[0]["data"]["id"]
-        kept = [f for f in streamed[1:] if f["event"] != "Progress"]
-        assert [int(f["id"]) for f in kept] == list(range(1, len(kept) + 1))
-        assert kept[-1]["event"] == "RunFinished"
-        stored = client.get(f"/v1/runs/{run}").json()
-        assert stored.pop("stored") is True
-        assert stored == kept[-1]["data"]["result"]
-        for after in (0, 5):
-            assert read_events(url_of(config), run, after) == kept[after:]
-        again = client.post("/v1/solve", json=ask).json()
-        for name in ("tree", "text", "completions", "votes"):
-            assert again[name] == stored[name]
+    assert seen + served.read_events(run, int(seen[-1]["id"])) == whole
 
 
 # ---------------------------------------------------------------- a thousand clients that leave
@@ -244,30 +238,6 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
 )
 LEAVING = (*KINDS[:2], *KINDS[4:7])
 """Three in five start a run that ends with its client."""
-
-
-class Served:
-    """The daemon of one state folder, whichever process it is."""
-
-    def __init__(self, config: Config, process: subprocess.Popen[bytes]) -> None:
-        self.config, self.process = config, process
-
-    @property
-    def url(self) -> str:
-        return url_of(self.config)
-
-    def get(self, path: str) -> Any:
-        return httpx.get(f"{self.url}{path}", timeout=60).json()
-
-    def kill(self) -> None:
-        """Kill it, and start the next one."""
-        self.process = restart(self.config, self.process)
-
-
-@pytest.fixture
-def served(config: Config, monkeypatch: pytest.MonkeyPatch) -> Served:
-    monkeypatch.setenv("FLASHEDGE_QUEUE_LIMIT", "10000")
-    return Served(config, start_simulated(config))
 
 
 def leave_in_the_middle(
@@ -335,7 +305,7 @@ def test_nothing_is_lost_and_nothing_stays(served: Served) -> None:
         url = served.url
         for _ in range(DISCONNECTS // KILLS + 1):
             leave_in_the_middle(url, draw)
-        found = ask_while_it_is_killed(url, round_, served.kill)
+        found = ask_while_it_is_killed(url, round_, served.restart)
         if found is not None:
             results[found["id"]] = found
         whole = httpx.post(f"{served.url}/v1/solve", json={**SUM, "seed": 99}, timeout=60).json()

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flashedge.config import Config, load_config
+from flashedge.config import Config
 from flashedge.daemon import control
 from flashedge.daemon.files import log_path
 from flashedge.errors import ConfigError
@@ -26,24 +26,13 @@ ASK = {"problem": "How many are left?", "n": 4}
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 8 MiB."""
+    """A file system of 8 MiB, in the place of the home."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root mounts a disk")
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder]).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path]).returncode:
         pytest.skip("mount is not allowed here")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
-
-
-@pytest.fixture
-def full_config(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
-    monkeypatch.setenv("FLASHEDGE_HOME", str(disk))
-    monkeypatch.setenv("FLASHEDGE_PORT", "0")
-    made = load_config()
-    yield made
-    control.stop(made, timeout_s=10)
+    yield tmp_path
+    subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
 def fill(disk: Path) -> Path:
@@ -58,9 +47,9 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
-    start_simulated(full_config)
-    with httpx.Client(base_url=url_of(full_config), timeout=60) as client:
+def test_nothing_that_finished_is_lost_on_a_full_disk(disk: Path, config: Config) -> None:
+    start_simulated(config)
+    with httpx.Client(base_url=url_of(config), timeout=60) as client:
         first = client.post("/v1/solve", json=ASK).json()
         filler = fill(disk)
         answers = [client.post("/v1/solve", json={**ASK, "seed": seed}) for seed in range(1, 4)]
@@ -82,26 +71,18 @@ def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
             told = client.get(f"/v1/runs/{run['id']}").json()
             assert (told["tree"], told["stored"]) == (run["tree"], True)
 
-    control.stop(full_config, timeout_s=10)
-    start_simulated(full_config)
-    with httpx.Client(base_url=url_of(full_config), timeout=60) as client:
+    control.stop(config, timeout_s=10)
+    filler = fill(disk)
+    with pytest.raises(ConfigError, match=f"the disk of the state folder {disk}.* is full"):
+        start_simulated(config)
+    filler.unlink()
+    start_simulated(config)
+    assert "Traceback" not in log_path(config).read_text()
+    with httpx.Client(base_url=url_of(config), timeout=60) as client:
         for run in runs:
             assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
         listed = client.get("/v1/runs?limit=100").json()["data"]
         assert {row["status"] for row in listed} == {"finished"}
-
-
-def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(
-    disk: Path, full_config: Config
-) -> None:
-    start_simulated(full_config)
-    control.stop(full_config, timeout_s=10)
-    filler = fill(disk)
-    with pytest.raises(ConfigError, match=f"the disk of the state folder {disk}.* is full"):
-        start_simulated(full_config)
-    filler.unlink()
-    start_simulated(full_config)
-    assert "Traceback" not in log_path(full_config).read_text()
 
 
 # ---------------------------------------------------------------- an old store
