@@ -4,6 +4,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,8 +26,14 @@ class Note:
 NOTES = [Note(1, "é\u2028"), Note(2, "two"), Note(3, "")]
 
 
-def open_notes(path: Path, settings: dict[str, Any] | None = SETTINGS) -> Journal[int, Note]:
-    return Journal(path, settings, lambda fields: Note(**fields), key=lambda note: note.id)
+def open_notes(
+    path: Path, settings: dict[str, Any] | None = SETTINGS, *notes: Note
+) -> Journal[int, Note]:
+    """A journal to which these notes are appended."""
+    journal = Journal(path, settings, lambda fields: Note(**fields), key=lambda note: note.id)
+    for note in notes:
+        journal.append(note)
+    return journal
 
 
 @pytest.fixture
@@ -36,9 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("settings", [SETTINGS, None])
 def test_a_journal_torn_at_any_byte_resumes(path: Path, settings: dict[str, Any] | None) -> None:
-    with open_notes(path, settings) as journal:
-        for note in NOTES:
-            journal.append(note)
+    open_notes(path, settings, *NOTES).close()
     whole = path.read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
@@ -52,9 +57,7 @@ def test_a_journal_torn_at_any_byte_resumes(path: Path, settings: dict[str, Any]
 
 @pytest.mark.parametrize("settings", [SETTINGS, None])
 def test_dropped_records_stay_dropped(path: Path, settings: dict[str, Any] | None) -> None:
-    with open_notes(path, settings) as journal:
-        for note in NOTES:
-            journal.append(note)
+    with open_notes(path, settings, *NOTES) as journal:
         journal.drop([1, 3])
         with pytest.raises(Conflict):
             open_notes(path, settings)
@@ -74,8 +77,7 @@ def test_a_foreign_file_is_not_touched(path: Path, content: str) -> None:
 
 @pytest.mark.parametrize("line", ["{}", "[]", "x", "", '{"id": 1, "text": "again"}'])
 def test_a_damaged_or_repeated_line_is_named(path: Path, line: str) -> None:
-    with open_notes(path) as journal:
-        journal.append(NOTES[0])
+    open_notes(path, SETTINGS, NOTES[0]).close()
     path.write_text(path.read_text() + line + "\n")
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="line 3 is damaged or repeats a record"):
@@ -92,14 +94,11 @@ def test_other_settings_are_refused(path: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_torn_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(file: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with open_notes(path) as journal:
-        journal.append(NOTES[0])
+    full = Mock(side_effect=OSError(28, "No space left on device"))
+    with open_notes(path, SETTINGS, NOTES[0]) as journal:
         before = path.read_bytes()
         with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", fail)
+            patch.setattr(os, "fsync", full)
             with pytest.raises(StoreError, match="No space left"):
                 journal.append(NOTES[1])
             with pytest.raises(StoreError, match="No space left"):
