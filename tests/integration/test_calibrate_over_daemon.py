@@ -25,28 +25,22 @@ def problems(tmp_path: Path) -> Path:
     return path
 
 
-def calibrate(*arguments: str) -> dict[str, Any]:
-    found = cli("calibrate", *arguments, "--max-loss", "0.5", "--json")
+def done(*arguments: str) -> dict[str, Any]:
+    found = cli("calibrate", *arguments, "--json")
     assert found.returncode == 0, found.stderr
     return dict(json.loads(found.stdout))
-
-
-def solve(problem: int, *arguments: str) -> Any:
-    run = json.loads(cli("solve", f"What is left of {problem}?", "--json", *arguments).stdout)
-    assert run["status"] == "finished"
-    return run
 
 
 def test_a_calibration_is_used_until_the_pair_changes(
     daemon: subprocess.Popen[bytes], config: Config, problems: Path, tmp_path: Path
 ) -> None:
     picture = tmp_path / "frontier.svg"
-    voted = ("--strategy", "self_consistency-6")
-    dry = calibrate(str(problems), *voted, "--dry-run", "--limit", "5")
+    command = (str(problems), "--strategy", "self_consistency-6", "--max-loss", "0.5")
+    dry = done(*command, "--dry-run", "--limit", "5")
     assert (dry["saved"], dry["provenance"]["num_problems"]) == (None, 5)
     assert not calibrations_file(config).exists()
     assert len(list_runs("finished")) == 5
-    made = calibrate(str(problems), *voted, "--plot", str(picture))
+    made = done(*command, "--plot", str(picture))
     assert len(list_runs("finished")) == 12  # the five were not run again
     origin = made["provenance"]
     assert origin["problems"]["name"] == problems.name
@@ -61,20 +55,23 @@ def test_a_calibration_is_used_until_the_pair_changes(
     fields = {key: made[key] for key in ("pair", "strategy", "fingerprint", "settings")}
     calibration = Calibration.from_json({**fields, "rule": rule, "provenance": origin})
     save_calibration(calibration, config)
-    run = solve(3, *voted, "--early-exit")
-    assert (run["early_exit_source"], len(run["completions"])) == ("calibration", 2)
-    assert solve(3, *voted, "--set", "early_exit.detect=2")["early_exit_source"] == "request"
+    solve = ("solve", "What is left of 3?", "--json", "--strategy", "self_consistency-6")
+    run = json.loads(cli(*solve, "--early-exit").stdout)
+    assert run["early_exit_source"] == "calibration"
+    assert len(run["completions"]) == 2
+    run = json.loads(cli(*solve, "--set", "early_exit.detect=2").stdout)
+    assert run["early_exit_source"] == "request"
     stored = json.loads(calibrations_file(config).read_text())
     del stored["calibrations"][0]["provenance"]["chosen"]["loss_bound"]
     calibrations_file(config).write_text(json.dumps(stored))
     assert "made without a bound: calibrate again" in cli("doctor").stdout
     stored["calibrations"][0]["fingerprint"] = "0" * 16
     calibrations_file(config).write_text(json.dumps(stored))
-    run = solve(3, *voted, "--early-exit")
+    run = json.loads(cli(*solve, "--early-exit").stdout)
     assert run["early_exit_source"] == "defaults"
     assert "the pair bundled has changed since" in run["early_exit_note"]
-    plain = cli("solve", "What is left of 3?", *voted, "--early-exit")
-    assert "has changed since" in " ".join(plain.stderr.split())
+    plain = ("solve", "What is left of 3?", "--strategy", "self_consistency-6", "--early-exit")
+    assert "has changed since" in " ".join(cli(*plain).stderr.split())
     report = cli("doctor").stdout
     assert "self_consistency on bundled" in report
     assert "not used: the pair has changed since" in report
@@ -85,7 +82,8 @@ def test_rebase_is_calibrated_in_the_trees_that_it_exits_between(
     shared_daemon: subprocess.Popen[bytes], problems: Path
 ) -> None:
     """It takes 20 s."""
-    made = calibrate(str(problems), "--strategy", "rebase-20", "--limit", "6")
+    command = ("--strategy", "rebase-20", "--limit", "6", "--max-loss", "0.5")
+    made = done(str(problems), *command)
     assert made["settings"]["options"] == {"width": 16}
 
 
@@ -109,19 +107,24 @@ def test_every_strategy(
 def test_stored_runs_of_the_problems_are_used(
     daemon: subprocess.Popen[bytes], problems: Path
 ) -> None:
-    beam = ("--strategy", "beam-4")
-    command = (str(problems), "--from-runs", *beam)
+    command = (str(problems), "--from-runs", "--strategy", "beam-4", "--max-loss", "0.5")
     none = cli("calibrate", *command)
     assert none.returncode == 2
     assert "no run of beam-4 on bundled at full compute" in none.stderr
+
+    def solve(problem: int, *extra: str) -> None:
+        text = f"What is left of {problem}?"
+        solved = cli("solve", text, "-q", "--strategy", "beam-4", *extra)
+        assert solved.returncode == 0, solved.stderr
+
     for problem in (0, 1, 2, 3, 99):
-        solve(problem, *beam)
-    solve(0, *beam, "--seed", "1")
-    solve(4, *beam, "--early-exit")
+        solve(problem)
+    solve(0, "--seed", "1")
+    solve(4, "--early-exit")
     few = cli("calibrate", *command)
     assert "4 distinct problems are too few: it takes 5" in few.stderr  # the last three don't count
-    solve(4, *beam)
-    made = calibrate(*command, "--policy", "every_step")["provenance"]
+    solve(4)
+    made = done(*command, "--policy", "every_step")["provenance"]
     assert (made["origin"], made["num_problems"]) == ("runs", 5)
 
 
@@ -140,18 +143,18 @@ def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ("", 2, "Missing argument"),
-        ("gone.jsonl --strategy bem", 2, "no strategy 'bem'"),
-        ("gone.jsonl --strategy beam-4 -n 5", 2, "contradict"),
-        ("gone.jsonl -n 1", 2, "n is 1"),
-        ("gone.jsonl --strategy probed_cot -n 4", 2, "one chain"),
-        ("gone.jsonl --policy luck", 2, "policy"),
-        ("gone.jsonl --max-loss 2", 2, "max_loss"),
-        ("gone.jsonl --plot x.pdf", 2, ".svg or .png"),
-        ("gone.jsonl", 5, "can't read gone.jsonl"),
+        ((), 2, "Missing argument"),
+        (("gone.jsonl", "--strategy", "bem"), 2, "no strategy 'bem'"),
+        (("gone.jsonl", "--strategy", "beam-4", "-n", "5"), 2, "contradict"),
+        (("gone.jsonl", "-n", "1"), 2, "n is 1"),
+        (("gone.jsonl", "--strategy", "probed_cot", "-n", "4"), 2, "one chain"),
+        (("gone.jsonl", "--policy", "luck"), 2, "policy"),
+        (("gone.jsonl", "--max-loss", "2"), 2, "max_loss"),
+        (("gone.jsonl", "--plot", "x.pdf"), 2, ".svg or .png"),
+        (("gone.jsonl",), 5, "can't read gone.jsonl"),
     ],
 )
-def test_wrong_calls(config: Config, arguments: str, code: int, message: str) -> None:
-    found = cli("calibrate", *arguments.split())
+def test_wrong_calls(config: Config, arguments: tuple[str, ...], code: int, message: str) -> None:
+    found = cli("calibrate", *arguments)
     assert (found.returncode, found.stdout) == (code, "")
     assert message in found.stderr

@@ -47,7 +47,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_nothing_that_finished_is_lost_on_a_full_disk(disk: Path, config: Config) -> None:
+def test_nothing_that_finished_is_lost(disk: Path, config: Config) -> None:
     start_simulated(config)
     with httpx.Client(base_url=url_of(config), timeout=60) as client:
         first = client.post("/v1/solve", json=ASK).json()
@@ -72,17 +72,23 @@ def test_nothing_that_finished_is_lost_on_a_full_disk(disk: Path, config: Config
             assert (told["tree"], told["stored"]) == (run["tree"], True)
 
     control.stop(config, timeout_s=10)
+    start_simulated(config)
+    with httpx.Client(base_url=url_of(config), timeout=60) as client:
+        for run in runs:
+            assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
+        listed = client.get("/v1/runs?limit=100").json()["data"]
+        assert {row["status"] for row in listed} == {"finished"}
+
+
+def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(disk: Path, config: Config) -> None:
+    start_simulated(config)
+    control.stop(config, timeout_s=10)
     filler = fill(disk)
     with pytest.raises(ConfigError, match=f"the disk of the state folder {disk}.* is full"):
         start_simulated(config)
     filler.unlink()
     start_simulated(config)
     assert "Traceback" not in log_path(config).read_text()
-    with httpx.Client(base_url=url_of(config), timeout=60) as client:
-        for run in runs:
-            assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
-        listed = client.get("/v1/runs?limit=100").json()["data"]
-        assert {row["status"] for row in listed} == {"finished"}
 
 
 # ---------------------------------------------------------------- an old store
