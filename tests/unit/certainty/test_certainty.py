@@ -9,20 +9,7 @@ import pytest
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.pairwise import group_by_first_match
 from flashedge.batch.batch import Claim, share_budget, top_up
-from flashedge.certainty.measures import (
-    consistency,
-    count_wanted,
-    failure_bound,
-    find_most_wanted,
-    has_settled,
-    hesitates,
-    is_unsettled,
-    measure_certainty,
-    measure_lead,
-    min_probes,
-    pick_settled_answer,
-    total_variation,
-)
+from flashedge.certainty import measures
 
 LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 
@@ -40,10 +27,7 @@ LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
     ],
 )
 def test_certainindex(answers: list[str | None], expected: float | None) -> None:
-    assert measure_certainty(answers) == pytest.approx(expected)
-
-
-# ---------------------------------------------------------------- probes
+    assert measures.measure_certainty(answers) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -57,107 +41,87 @@ def test_certainindex(answers: list[str | None], expected: float | None) -> None
     ],
 )
 def test_consistency(answers: str, window: int, expected: float | None) -> None:
-    assert consistency([None if a == "-" else a for a in answers], window) == expected
-
-
-def test_a_window_is_at_least_one_probe() -> None:
-    with pytest.raises(ValueError, match="window"):
-        consistency(["a"], 0)
+    assert measures.consistency([None if a == "-" else a for a in answers], window) == expected
 
 
 def test_hesitation() -> None:
     doubts = "42} Wait, no", "hmm 3}", "Hold on", "7}. Actually it is 8"
     sure = "42}", "awaiting}", "await", "the weight is 3}"
-    assert [text for text in (*doubts, *sure) if hesitates(text)] == list(doubts)
+    assert [text for text in (*doubts, *sure) if measures.hesitates(text)] == list(doubts)
 
 
 def test_unsettled() -> None:
-    assert not is_unsettled(list("abcd"), after=5, below=0.5)
-    assert is_unsettled(list("abcd"), after=4, below=0.5)
-    assert not is_unsettled(list("aabc"), after=4, below=0.5)
-    assert is_unsettled(["a", "a", "a", "a", None, None, None], after=3, below=0.5)
+    rows = ("abcd", 5), ("abcd", 4), ("aabc", 4), ([*"aaaa", None, None, None], 3)
+    found = [
+        measures.is_unsettled(list(answers), after=after, below=0.5) for answers, after in rows
+    ]
+    assert found == [False, True, False, True]
 
 
 def test_settled_answer() -> None:
-    assert pick_settled_answer(list("bbbaa"), 3) == "a"
-    assert pick_settled_answer(["b", None, "a", None], 4) == "a"  # a tie: the newest
-    assert pick_settled_answer(["b", "b", None, None], 2) == "b"  # none in the window: of all
-    assert pick_settled_answer([None], 1) is None
-
-
-# ---------------------------------------------------------------- App. E
+    pick = measures.pick_settled_answer
+    assert pick(list("bbbaa"), 3) == "a"
+    assert pick(["b", None, "a", None], 4) == "a"  # a tie: the newest
+    assert pick(["b", "b", None, None], 2) == "b"  # none in the window: of all
+    assert pick([None], 1) is None
 
 
 def test_total_variation() -> None:
-    assert total_variation("aabb", "aabb") == 0.0
-    assert total_variation("aaaa", "bbbb") == 1.0
-    assert total_variation("aaab", "aabb") == pytest.approx(0.25)
-    assert total_variation(["a", None], ["a", "b"]) == pytest.approx(0.5)
+    assert measures.total_variation("aabb", "aabb") == 0.0
+    assert measures.total_variation("aaaa", "bbbb") == 1.0
+    assert measures.total_variation("aaab", "aabb") == pytest.approx(0.25)
+    assert measures.total_variation(["a", None], ["a", "b"]) == pytest.approx(0.5)
 
 
-def test_the_bound_is_the_papers() -> None:
-    expected = 2002 * 8 * math.exp(-1000 * 0.01 / 2)
-    assert failure_bound(1001, epsilon=0.3, num_groups=2) == pytest.approx(expected)
-
-
-def test_probes_needed() -> None:
+def test_the_bound_and_the_probes_it_needs_are_the_papers() -> None:
     """The least k: the bound holds there and not one below. By hand, at eps = 0.3, delta = 0.05,
     M = 2: 16 k exp(-0.005 (k - 1)) <= 0.05, so ln(320 k) <= 0.005 (k - 1); at k = 2,737 13.6829
     is above 13.6800, at 2,738 13.6833 is below 13.6850."""
-    k = min_probes(epsilon=0.3, delta=0.05, num_groups=2)
-    assert k == 2738
+    expected = 2002 * 8 * math.exp(-1000 * 0.01 / 2)
+    assert measures.failure_bound(1001, epsilon=0.3, num_groups=2) == pytest.approx(expected)
+    assert measures.min_probes(epsilon=0.3, delta=0.05, num_groups=2) == 2738
     with pytest.raises(ValueError, match="epsilon"):
-        min_probes(epsilon=0.0, delta=0.1, num_groups=2)
+        measures.min_probes(epsilon=0.0, delta=0.1, num_groups=2)
+    with pytest.raises(ValueError, match="window"):
+        measures.consistency(["a"], 0)
 
 
 def test_the_rule_itself() -> None:
-    assert has_settled("a" * 8, 4, epsilon=0.3)
-    assert has_settled("b" * 50 + "a" * 8, 4, epsilon=0.3)  # only the last 2k count
-    assert not has_settled("a" * 7, 4, epsilon=0.3)
-    assert not has_settled("aaaabbbb", 4, epsilon=0.9)
-    assert not has_settled("abababab", 4, epsilon=0.3)  # windows of 3 move by 1/3
-    assert has_settled("ab" * 40, 40, epsilon=0.3)  # they move by 1/39
-
-
-# ---------------------------------------------------------------- clusters
+    assert measures.has_settled("a" * 8, 4, epsilon=0.3)
+    assert measures.has_settled("b" * 50 + "a" * 8, 4, epsilon=0.3)  # only the last 2k count
+    assert not measures.has_settled("a" * 7, 4, epsilon=0.3)
+    assert not measures.has_settled("aaaabbbb", 4, epsilon=0.9)
+    assert not measures.has_settled("abababab", 4, epsilon=0.3)  # windows of 3 move by 1/3
+    assert measures.has_settled("ab" * 40, 40, epsilon=0.3)  # they move by 1/39
 
 
 def test_groups_go_by_the_first_member() -> None:
-    def same(a: str, b: str) -> bool:
-        return decide_equal(a, b) is True
+    answers = ["7", None, "07", "8", "$7$"]
+    found = group_by_first_match(answers, lambda a, b: decide_equal(a, b) is True)
+    assert found == ("7", None, "7", "8", "7")
+    assert group_by_first_match([], lambda a, b: True) == ()
 
-    assert group_by_first_match(["7", None, "07", "8", "$7$"], same) == ("7", None, "7", "8", "7")
-    assert group_by_first_match([], same) == ()
 
-
-# ---------------------------------------------------------------- budgets
+def claim(wanted_tokens: int, certainty: float | None = 0.0) -> Claim:
+    return Claim(wanted_tokens=wanted_tokens, certainty=certainty)
 
 
 def test_a_shared_budget_goes_to_the_unsure() -> None:
-    unsure = Claim(wanted_tokens=1000, certainty=0.25)
-    sure = Claim(wanted_tokens=1000, certainty=0.75)
+    unsure, sure = claim(1000, 0.25), claim(1000, 0.75)
     assert share_budget(800, [unsure, sure]) == (600, 200)
-    assert share_budget(800, [unsure, Claim(wanted_tokens=0, certainty=0.0)]) == (800, 0)
-    small = Claim(wanted_tokens=100, certainty=None)
-    assert share_budget(800, [small, unsure, sure]) == (100, 525, 175)
+    assert share_budget(800, [unsure, claim(0)]) == (800, 0)
+    assert share_budget(800, [claim(100, None), unsure, sure]) == (100, 525, 175)
     assert share_budget(10_000, [unsure, sure]) == (1000, 1000)
-    assert share_budget(0, [unsure]) == (0,)
-    assert share_budget(5, []) == ()
+    assert (share_budget(0, [unsure]), share_budget(5, [])) == ((0,), ())
 
 
 def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
-    claims = [Claim(wanted_tokens=1000, certainty=c) for c in (0.5, 0.0, 0.75)]
+    claims = [claim(1000, certainty) for certainty in (0.5, 0.0, 0.75)]
     assert top_up(700, claims, 64) == (200, 400, 100)
     assert top_up(210, claims, 64) == (70, 140, 0)
     assert top_up(90, claims, 64) == (0, 90, 0)
-    assert top_up(63, claims, 64) == (0, 0, 0)
-    nearly = Claim(wanted_tokens=10, certainty=0.0)
-    over = Claim(wanted_tokens=0, certainty=0.0)
-    assert top_up(100, [over, nearly], 64) == (0, 10)
-    assert top_up(-5, claims, 64) == (0, 0, 0)
-
-
-# ---------------------------------------------------------------- the lead of a vote
+    assert top_up(63, claims, 64) == top_up(-5, claims, 64) == (0, 0, 0)
+    assert top_up(100, [claim(0), claim(10)], 64) == (0, 10)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +135,7 @@ def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
     ],
 )
 def test_by_the_counts(answers: list[str | None], cap: int, chance: float | None) -> None:
-    found = measure_lead(answers, cap)
-    assert found == (None if chance is None else pytest.approx(chance, abs=5e-4))
+    assert measures.measure_lead(answers, cap) == pytest.approx(chance, abs=5e-4)
 
 
 @pytest.mark.parametrize(("first", "second", "left"), [(1, 0, 7), (2, 1, 5), (3, 3, 4), (5, 4, 7)])
@@ -184,18 +147,17 @@ def test_it_is_the_share_of_all_continuations(first: int, second: int, left: int
             weight *= (counts[answer] + 1) / (counts["a"] + counts["b"] + 2)
             counts[answer] += 1
         wins += weight * (counts["a"] >= counts["b"])
-    assert measure_lead(["a"] * first + ["b"] * second, first + second + left) == pytest.approx(
-        wins
-    )
+    answers = ["a"] * first + ["b"] * second
+    assert measures.measure_lead(answers, len(answers) + left) == pytest.approx(wins)
 
 
 def test_a_vote_that_is_settled_is_sure() -> None:
-    assert [measure_lead(["a"] * n, 2 * n) for n in range(1, 40)] == [1.0] * 39
+    assert [measures.measure_lead(["a"] * n, 2 * n) for n in range(1, 40)] == [1.0] * 39
 
 
 def test_more_paths_are_wanted_where_answers_differ() -> None:
     def count(text: str, cap: int = 8) -> int:
-        return count_wanted([None if a == "-" else a for a in text], cap, 0.955)
+        return measures.count_wanted([None if a == "-" else a for a in text], cap, 0.955)
 
     assert count("") == 6  # three alike, of which a half would be
     assert count("aaa") == count("aaab") == 0
@@ -208,17 +170,17 @@ def test_more_paths_are_wanted_where_answers_differ() -> None:
 
 @pytest.mark.parametrize("cap", [1, 2, 8, 16, 33])
 def test_no_count_wants_more_than_equal_counts_do(cap: int) -> None:
-    most = find_most_wanted(cap, 0.955)
+    most = measures.find_most_wanted(cap, 0.955)
     for first in range(cap + 1):
         for second in range(min(first, cap - first) + 1):
             answers = ["a"] * first + ["b"] * second
-            assert count_wanted(answers, cap, 0.955) <= most
+            assert measures.count_wanted(answers, cap, 0.955) <= most
     assert most <= cap
 
 
 def test_a_large_vote_is_exact() -> None:
     answers = ["a"] * 260 + ["b"] * 240
-    found = measure_lead(answers, 1000)
+    found = measures.measure_lead(answers, 1000)
     ways = sum(comb(240 + x, x) * comb(760 - x, 260) for x in range(261))
     assert found == pytest.approx(ways / comb(1001, 500))
     assert 0.5 < found < 1.0

@@ -16,10 +16,8 @@ STATIC = Rule(policy="static", detect=5, thresholds=(("entropy", 0.7),))
 COUNTED = Rule(policy="lead", detect=4, thresholds=(("lead", 0.955),))
 
 
-def checkpoint(progress: int, entropy: float, tokens: int = 0) -> Checkpoint:
-    return Checkpoint(
-        progress=progress, tokens=tokens, answers=progress, measures={"entropy": entropy}
-    )
+def checkpoint(at: int, entropy: float) -> Checkpoint:
+    return Checkpoint(progress=at, tokens=0, answers=at, measures={"entropy": entropy})
 
 
 def grants(policy: Policy, entropies: list[float], cap: int = 20) -> list[int]:
@@ -68,18 +66,14 @@ def test_every_5_and_every_step() -> None:
 def test_all_thresholds_must_be_met() -> None:
     both = replace(STATIC, thresholds=(("entropy", 0.99), ("reward", 0.4)))
     assert both.is_met({"entropy": 0.99, "reward": 0.4, "other": 0.0})
-    assert not both.is_met({"entropy": 0.98, "reward": 1.0})
-    assert not both.is_met({"entropy": 1.0, "reward": 0.39})
-    assert not both.is_met({"entropy": 1.0})
+    unmet = {"entropy": 0.98, "reward": 1.0}, {"entropy": 1.0, "reward": 0.39}, {"entropy": 1.0}
+    assert not any(both.is_met(found) for found in unmet)
 
 
 def test_a_lead_is_looked_at_after_every_path() -> None:
-    def allot(*values: float) -> int:
-        history = tuple(
-            replace(checkpoint(i, 0.0), measures={"lead": value})
-            for i, value in enumerate(values, 1)
-        )
-        return replace(COUNTED, thresholds=(("lead", 0.9),)).allot(history, 3).more
+    def allot(*leads: float) -> int:
+        seen = [replace(checkpoint(i, 0.0), measures={"lead": x}) for i, x in enumerate(leads, 1)]
+        return replace(COUNTED, thresholds=(("lead", 0.9),)).allot(tuple(seen), 3).more
 
     assert [allot(), allot(0.8), allot(0.8, 0.9), allot(0.8, 0.8, 0.8)] == [1, 1, 0, 0]
 
@@ -87,14 +81,10 @@ def test_a_lead_is_looked_at_after_every_path() -> None:
 def test_a_run_that_does_not_settle_is_given_up() -> None:
     policy = GiveUp(policy=STATIC, after=10, below=0.3, measure="entropy")
     assert grants(policy, [0.1, 0.2]) == [5, 5, 0]
-    assert (
-        policy.allot((checkpoint(5, 0.1), checkpoint(10, 0.2)), 20).reason is Reason.NON_CONVERGENCE
-    )
+    seen = checkpoint(5, 0.1), checkpoint(10, 0.2)
+    assert policy.allot(seen, 20).reason is Reason.NON_CONVERGENCE
     assert grants(policy, [0.1, 0.5]) == [5, 5, 10]
     assert policy.allot((checkpoint(5, 0.9),), 20).reason is Reason.CERTAINTY
-
-
-# ---------------------------------------------------------------- as a request says it
 
 
 @pytest.mark.parametrize(
@@ -118,29 +108,22 @@ def test_the_papers_defaults(
 def test_votes_stop_by_their_counts(strategy: str) -> None:
     assert build_exit_policy(ExitOptions(), strategy) == COUNTED
     changed = ExitOptions(policy="lead", detect=6, thresholds={"lead": 0.9})
-    assert build_exit_policy(changed, strategy) == replace(
-        COUNTED, detect=6, thresholds=(("lead", 0.9),)
-    )
+    expected = replace(COUNTED, detect=6, thresholds=(("lead", 0.9),))
+    assert build_exit_policy(changed, strategy) == expected
     named = build_exit_policy(ExitOptions(policy="static"), strategy)
     assert named == build_paper_rule(strategy)
-    other = build_exit_policy(ExitOptions(), "mcts")
-    assert other == build_paper_rule("mcts")
+    assert build_exit_policy(ExitOptions(), "mcts") == build_paper_rule("mcts")
 
 
 def test_options_make_their_policy() -> None:
     def made(**fields: Any) -> Policy | None:
         return build_exit_policy(ExitOptions(**fields), "self_consistency")
 
-    expected = Rule(policy="every_5", detect=3, thresholds=(("entropy", 0.9),))
-    assert made(policy="every_5", detect=3, thresholds={"entropy": 0.9}) == expected
-    assert made(give_up_after=7, give_up_below=0.2) == GiveUp(
-        policy=COUNTED, after=7, below=0.2, measure="entropy"
-    )
-
-
-def test_options_go_through_json() -> None:
-    options = ExitOptions(policy="every_5", thresholds={"reward": 0.5})
-    assert ExitOptions.from_json(asdict(options)) == options
+    fields: dict[str, Any] = {"policy": "every_5", "detect": 3, "thresholds": {"entropy": 0.9}}
+    assert made(**fields) == Rule(policy="every_5", detect=3, thresholds=(("entropy", 0.9),))
+    patient = GiveUp(policy=COUNTED, after=7, below=0.2, measure="entropy")
+    assert made(give_up_after=7, give_up_below=0.2) == patient
+    assert ExitOptions.from_json(asdict(ExitOptions(**fields))) == ExitOptions(**fields)
 
 
 def test_a_removed_policy_opens_and_starts_no_run() -> None:

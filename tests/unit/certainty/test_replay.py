@@ -10,6 +10,7 @@ from flashedge import events
 from flashedge.certainty.calibration import Ending, RunTrace, find_stop, replay
 from flashedge.certainty.measures import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import POLICIES, Allotment, Rule
+from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -75,6 +76,16 @@ def rules(strategy: str) -> list[Rule]:
 STRATEGIES = (*VOTES, "mcts", "rebase", IN_TREES, "beam", "dvts", "probed_cot")
 
 
+async def exit_early(spec: Request, whole: Recording, rule: Rule) -> Outcome:
+    """End a run early, and check that the replay of the whole one costs as much."""
+    real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions().take_rule(rule)))
+    spent = replay(whole.build_trace(whole.answers), rule)
+    probed = sum(event.tokens for event in real.list_events(events.Probed))
+    expected = real.outcome.tree.committed_tokens, probed
+    assert (spent.tokens, spent.overhead) == expected, (spec.seed, rule)
+    return real.outcome
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
     stopped = 0
@@ -82,34 +93,23 @@ async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
         spec = spec_of(strategy, seed=seed)
         whole = await recorded(spec)
         for rule in rules(strategy):
-            real = await drive(
-                sim_engines(), replace(spec, early_exit=ExitOptions().take_rule(rule))
-            )
+            real = await exit_early(spec, whole, rule)
             at = find_stop(whole.checkpoints, rule, whole.cap)
             answer = whole.answer if at is None else whole.checkpoints[at].answer
-            assert answer == real.outcome.finish.answer, (seed, rule)
-            spent = replay(whole.build_trace(frozenset()), rule)
-            assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
-            assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
-            stopped += real.outcome.cut_by == "certainty"
-            if at is not None and real.outcome.cut_by == "certainty":
-                assert dict(whole.checkpoints[at].measures) == real.outcome.history[-1].measures
-                assert whole.checkpoints[at].progress == real.outcome.history[-1].progress
+            assert answer == real.finish.answer, (seed, rule)
+            stopped += real.cut_by == "certainty"
+            if at is not None and real.cut_by == "certainty":
+                assert dict(whole.checkpoints[at].measures) == real.history[-1].measures
+                assert whole.checkpoints[at].progress == real.history[-1].progress
     assert stopped >= SEEDS
 
 
 @pytest.mark.parametrize("beside", [True, False])
 async def test_probes_beside_and_before(beside: bool) -> None:
-    spec = spec_of("probed_cot", options={**PROBES, "beside": beside})
     rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),))
     for seed in range(20):
-        whole = await recorded(replace(spec, seed=seed))
-        real = await drive(
-            sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions().take_rule(rule))
-        )
-        spent = replay(whole.build_trace(whole.answers), rule)
-        assert spent.tokens == real.outcome.tree.committed_tokens
-        assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
+        spec = spec_of("probed_cot", options={**PROBES, "beside": beside}, seed=seed)
+        await exit_early(spec, await recorded(spec), rule)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -119,12 +119,10 @@ async def test_a_rule_that_is_never_met_is_the_whole_run(strategy: str) -> None:
     right = frozenset({whole.answer} - {None})
     spent = replay(whole.build_trace(right), NEVER)
     assert (spent.right, spent.tokens) == (True, whole.tokens)
-    progress_values = [checkpoint.progress for checkpoint in whole.checkpoints]
-    assert progress_values == sorted(progress_values)
-    tokens = [checkpoint.tokens for checkpoint in whole.checkpoints]
-    assert tokens == sorted(tokens)
+    progress, tokens = zip(*((c.progress, c.tokens) for c in whole.checkpoints), strict=True)
+    assert [*progress, *tokens] == [*sorted(progress), *sorted(tokens)]
     if strategy in VOTES:
-        assert progress_values == list(range(1, spec.n + 1))
+        assert progress == tuple(range(1, spec.n + 1))
 
 
 async def test_only_whole_runs_are_recorded() -> None:
@@ -132,12 +130,11 @@ async def test_only_whole_runs_are_recorded() -> None:
     story = await drive(sim_engines(), spec)
     log = log_of(story, spec)
     assert build_recording("r", log) is not None
-    assert build_recording("r", log[1:]) is None  # not started
-    assert build_recording("r", log[:-1]) is None  # not finished
+    assert build_recording("r", log[1:]) is None, "not started"
+    assert build_recording("r", log[:-1]) is None, "not finished"
     watched = replace(spec, early_exit=ExitOptions(thresholds={ENTROPY: 1.0}))
-    assert build_recording("r", log_of(await drive(sim_engines(), watched), watched)) is None
-    late = replace(spec, deadline_s=0.01)
-    assert build_recording("r", log_of(await drive(sim_engines(), late), late)) is None
+    for other in (watched, replace(spec, deadline_s=0.01)):
+        assert build_recording("r", log_of(await drive(sim_engines(), other), other)) is None
     old = [replace(e, answer=None) if isinstance(e, events.CertaintyUpdated) else e for e in log]
     assert build_recording("r", old) is None
 
@@ -150,9 +147,8 @@ def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
             seen.append([checkpoint.progress for checkpoint in history])
             return Allotment(more=3 if len(history) < 2 else 0)
 
-    progress_values = (1, 2, 5, 6, 9, 10)
     checkpoints = tuple(
-        Checkpoint(progress=k, tokens=k, answers=k, measures={}) for k in progress_values
+        Checkpoint(progress=k, tokens=k, answers=k, measures={}) for k in (1, 2, 5, 6, 9, 10)
     )
     assert find_stop(checkpoints, Spy(), 12) == 4
     assert seen == [[], [5], [5, 9]]

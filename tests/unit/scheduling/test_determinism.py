@@ -6,19 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.scheduling.determinism import (
-    MAX_WAIT,
-    BatchState,
-    ReplayShape,
-    StepKind,
-    choose_step,
-)
+from flashedge.scheduling import determinism
+from flashedge.scheduling.determinism import BatchState, ReplayShape, StepKind, choose_step
 
 SHARED, PREFILL, VERIFY = StepKind.SHARED, StepKind.PREFILL, StepKind.VERIFY
 NOTHING = dict.fromkeys(("can_prefill", "is_joined", "can_share", "others"), False)
 IDLE = BatchState(**NOTHING, ready=0, waited=0, last=SHARED, last_pass=VERIFY)
 BUSY = replace(IDLE, can_share=True, others=True)
-DUE = replace(IDLE, can_prefill=True, ready=1, waited=MAX_WAIT)
+DUE = replace(IDLE, can_prefill=True, ready=1, waited=determinism.MAX_WAIT)
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,7 @@ DUE = replace(IDLE, can_prefill=True, ready=1, waited=MAX_WAIT)
         (replace(BUSY, ready=3, is_joined=True), SHARED),  # a fourth comes
         (replace(BUSY, ready=3), VERIFY),  # none comes
         (replace(BUSY, ready=4), VERIFY),
-        (replace(BUSY, ready=1, is_joined=True, waited=MAX_WAIT), VERIFY),
+        (replace(BUSY, ready=1, is_joined=True, waited=determinism.MAX_WAIT), VERIFY),
         (replace(DUE, last=PREFILL, last_pass=PREFILL), VERIFY),  # the prompts found no room
     ],
 )

@@ -6,15 +6,9 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
+from flashedge.scheduling.kv import stages
 from flashedge.scheduling.kv.split import HostLink, KvMemory, KvSplit
-from flashedge.scheduling.kv.stages import (
-    FIRST_STEP_TOKENS,
-    EngineCost,
-    Stage,
-    Workload,
-    combine_loads,
-    estimate_load,
-)
+from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId
 from tests.support.search_rig import make_segment
@@ -50,8 +44,8 @@ def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: in
     verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
     both = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes)
     split = both.split_evenly()
-    assert split.generator_bytes == generator_bytes
-    assert split.verifier_bytes == kv_bytes - generator_bytes
+    expected = generator_bytes, kv_bytes - generator_bytes
+    assert (split.generator_bytes, split.verifier_bytes) == expected
     mirrored = replace(both, generator=verifier, verifier=generator).split_evenly()
     assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
 
@@ -73,8 +67,8 @@ def test_spare_memory_is_divided_in_proportion() -> None:
     needs = [Stage(each, LEVEL, decodes=each is SMALL).whole for each in (SMALL, VERIFIER_7B)]
     for times in (1, 3):
         split = split_of(times * sum(needs))
-        assert split.generator_bytes == pytest.approx(times * needs[0], abs=times - 1)
-        assert split.verifier_bytes == pytest.approx(times * needs[1], abs=times - 1)
+        expected = pytest.approx([times * need for need in needs], abs=times - 1)
+        assert [split.generator_bytes, split.verifier_bytes] == expected
 
 
 def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None:
@@ -90,8 +84,7 @@ def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None
     again = LEVEL.live_tokens / LEVEL.paths / LEVEL.step_tokens
     assert verify_s(whole // 2) / all_s > 1 + 0.8 * again / 2
     found = split_of(2000 * MIB)
-    assert found.verifier_bytes >= whole
-    assert found.prefill_batch == LEVEL.paths
+    assert (found.verifier_bytes >= whole, found.prefill_batch) == (True, LEVEL.paths)
 
 
 def test_a_fixed_half_and_the_split_of_eq_1_are_slower() -> None:
@@ -119,29 +112,21 @@ def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
 
 @pytest.mark.parametrize("link", [None, LINK])
 def test_the_error_for_too_little_memory_names_the_bytes(link: HostLink | None) -> None:
-    def choose(kv_bytes: int) -> KvSplit:
-        return memory(kv_bytes, link).choose_split(LEVEL)
-
     one = LEVEL.context_tokens + LEVEL.step_tokens
     with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
-        choose(1000)
+        memory(1000, link).choose_split(LEVEL)
     needed = int(str(e.value.hint).split()[3])
-    split = choose(needed)
+    split = memory(needed, link).choose_split(LEVEL)
     assert split.offload if link else split.decode_batch == 1
     with pytest.raises(ConfigError):
-        choose(needed - 1)
+        memory(needed - 1, link).choose_split(LEVEL)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *({"paths": 0}, {"step_tokens": 0}, {"context_tokens": -1}, {"live_tokens": 399}),
-        {"live_tokens": 64 * 400 + 1},
-    ],
-)
-def test_impossible_loads_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="Workload"):
-        replace(LEVEL, **wrong)
+def test_impossible_loads_are_refused() -> None:
+    wrong = {"paths": 0}, {"step_tokens": 0}, {"context_tokens": -1}, {"live_tokens": 399}
+    for fields in (*wrong, {"live_tokens": 64 * 400 + 1}):
+        with pytest.raises(ValueError, match="Workload"):
+            replace(LEVEL, **fields)
 
 
 def test_a_split_is_kept_until_a_move_pays() -> None:
@@ -152,16 +137,14 @@ def test_a_split_is_kept_until_a_move_pays() -> None:
         return memory(kv_bytes).decide_split(LEVEL, current, move_s)
 
     for percent in (5, 10, 15, 20):  # more for the generator: 0.8, 1.7, 2.5, 3.3 % slower
-        generator_bytes = best.generator_bytes * (100 + percent) // 100
-        verifier_bytes = kv_bytes - generator_bytes
-        worse = refit(replace(best, generator_bytes=generator_bytes, verifier_bytes=verifier_bytes))
+        more = best.generator_bytes * (100 + percent) // 100
+        worse = refit(replace(best, generator_bytes=more, verifier_bytes=kv_bytes - more))
         gain_s = worse.seconds - best.seconds
         assert (gain_s > 0.02 * best.seconds) == (percent > 12)
         assert decide(worse) == (best if percent > 12 else worse)
         assert decide(worse, move_s=1.01 * gain_s) == worse
         assert decide(worse, move_s=0.99 * gain_s) == decide(worse)
-    no_longer_fits = replace(best, generator_bytes=MIB)
-    assert decide(no_longer_fits) == best
+    assert decide(replace(best, generator_bytes=MIB)) == best, "it no longer fits"
     little = memory(1000)
     assert little.decide_split(LEVEL, best) == little.split_evenly(), "less than one path"
 
@@ -173,11 +156,8 @@ def test_a_chosen_split_is_predicted_to_take_as_long_as_when_it_was_chosen() -> 
             assert refit(split, link=link).seconds == pytest.approx(split.seconds)
     longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
     assert refit(split_of(300 * MIB), longer) is None
-    offloading = memory(600 * MIB, LINK).choose_split(LEVEL)
-    assert refit(offloading) is None
+    assert refit(memory(600 * MIB, LINK).choose_split(LEVEL)) is None
 
-
-# ---------------------------------------------------------------- loads
 
 STEP = Granularity(max_tokens=100)
 
@@ -194,31 +174,26 @@ def grow(tree: Tree, node: int, tokens: int) -> Tree:
 
 def test_the_first_level_shares_its_prompt() -> None:
     tree, _ = Tree.from_seed(1).expand(ROOT, 4)
-    for step, tokens in (
-        *((STEP, FIRST_STEP_TOKENS), (Granularity(max_tokens=30), 30)),
-        (Granularity(max_tokens=600, to_end=True), 300),
-    ):
-        assert estimate_load(tree, 50, step) == load_of(4, 50, 50, tokens)
+    short, to_end = Granularity(max_tokens=30), Granularity(max_tokens=600, to_end=True)
+    for step, tokens in ((STEP, stages.FIRST_STEP_TOKENS), (short, 30), (to_end, 300)):
+        assert stages.estimate_load(tree, 50, step) == load_of(4, 50, 50, tokens)
 
 
 def test_shared_ancestors_count_once_and_dead_branches_not_at_all() -> None:
     tree, _ = Tree.from_seed(1).expand(ROOT, 3)
     for node, tokens in ((1, 10), (2, 20), (3, 90)):
         tree = grow(tree, node, tokens)
-    assert estimate_load(tree, 50, STEP) is None
-    tree, _ = tree.expand(NodeId(1), 2)
-    tree, _ = tree.expand(NodeId(2), 1)
-    assert estimate_load(tree, 50, STEP) == load_of(3, (60 + 60 + 70) // 3, 80, 40)
-
-
-def test_a_path_of_an_earlier_level_that_still_grows_counts() -> None:
+    assert stages.estimate_load(tree, 50, STEP) is None
+    for node, count in ((1, 2), (2, 1)):
+        tree, _ = tree.expand(NodeId(node), count)
+    assert stages.estimate_load(tree, 50, STEP) == load_of(3, (60 + 60 + 70) // 3, 80, 40)
     tree, _ = Tree.from_seed(1).expand(ROOT, 2)
     tree, _ = grow(tree, 1, 10).expand(NodeId(1), 1)
-    assert estimate_load(tree, 50, STEP) == load_of(2, (50 + 60) // 2, 60, 10)
+    expected = load_of(2, (50 + 60) // 2, 60, 10)
+    assert stages.estimate_load(tree, 50, STEP) == expected, "a path that still grows counts"
 
 
 def test_the_loads_of_several_runs_are_added_up() -> None:
     a, b = load_of(4, 100, 200, 40), load_of(1, 300, 300, 90)
-    assert combine_loads([a, b]) == load_of(5, 140, 500, 50)
-    assert combine_loads([a]) == a
-    assert combine_loads([]) is None
+    loads = [stages.combine_loads(runs) for runs in ([a, b], [a], [])]
+    assert loads == [load_of(5, 140, 500, 50), a, None]

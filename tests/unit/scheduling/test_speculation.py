@@ -4,13 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from flashedge.scheduling.speculation import draft_choice
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.draft_choice import (
-    BatchView,
-    count_slots,
-    find_flat_batch,
-    limit_drafts,
-)
+from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, find_flat_batch
 from flashedge.scheduling.speculation.drafts import Continuation, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
 
@@ -29,10 +25,14 @@ def continuation(beam: int, *, max_drafts: int = 4, level: int = 1, run: str = "
 
 
 class Level:
-    def __init__(self, *max_drafts: int) -> None:
+    """Beams, each with its most drafts. The first `finished` of them have ended."""
+
+    def __init__(self, *max_drafts: int, finished: int = 0) -> None:
         self.board = DraftBoard()
         steps = [continuation(i, max_drafts=m) for i, m in enumerate(max_drafts)]
         self.beams = [self.board.add_beam(step, SAMPLING) for step in steps]
+        for beam in range(finished):
+            self.finish(beam)
 
     def finish(self, beam: int, reason: FinishReason = FinishReason.BOUNDARY) -> Draft | None:
         return self.board.finish_beam(self.beams[beam], (*PATH, beam), ends_path=reason.ends_path)
@@ -56,19 +56,14 @@ def adopt(level: Level, child: int) -> Draft | None:
     return level.board.adopt(continuation(0, level=2), (*PATH, 0), seed, SAMPLING)
 
 
-# ---------------------------------------------------------------- which beams, and how many drafts
-
-
 def test_more_drafts_in_higher_bins() -> None:
     """M_i = B - j + 1, C_1 the highest of B equal bins. Equal scores limit nothing."""
-    assert limit_drafts([1.0, 0.8, 0.6, 0.4, 0.2, 0.0], 4) == (4, 4, 3, 2, 1, 1)
-    assert limit_drafts([0.9, 0.1], 2) == (2, 1)
-    assert limit_drafts([0.3, 0.9], 1) == (1, 1)
-    assert limit_drafts([None, None], 4) == (4, 4)
-    assert limit_drafts([0.5, 0.5], 4) == (4, 4)
-    assert limit_drafts([0.2, None, 0.8], 4) == (1, 4, 4)
-    assert limit_drafts([], 4) == ()
-    assert limit_drafts([0.3], 0) == (0,)
+    limit = draft_choice.limit_drafts
+    assert limit([1.0, 0.8, 0.6, 0.4, 0.2, 0.0], 4) == (4, 4, 3, 2, 1, 1)
+    assert (limit([0.9, 0.1], 2), limit([0.3, 0.9], 1)) == ((2, 1), (1, 1))
+    assert limit([None, None], 4) == limit([0.5, 0.5], 4) == (4, 4)
+    assert limit([0.2, None, 0.8], 4) == (1, 4, 4)
+    assert (limit([], 4), limit([0.3], 0)) == ((), (0,))
 
 
 WIDE = replace(view(5), flat_batch=32)
@@ -111,12 +106,9 @@ def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
     def step_s(batch: int) -> float:
         return 5.0 + max(0, batch - 10) * 0.1
 
-    assert find_flat_batch(step_s, 256) == max(b for b in range(1, 257) if step_s(b) <= 6.25)
-    assert find_flat_batch(step_s, 4) == 4
+    largest = max(b for b in range(1, 257) if step_s(b) <= 6.25)
+    assert [find_flat_batch(step_s, most) for most in (256, 4)] == [largest, 4]
     assert find_flat_batch(lambda batch: float(batch), 256) == 1
-
-
-# ---------------------------------------------------------------- filling slots
 
 
 def test_slots_are_filled_as_beams_finish() -> None:
@@ -134,20 +126,16 @@ def test_slots_are_filled_as_beams_finish() -> None:
 
 def test_the_best_bin_goes_first_and_displaces_no_running_draft() -> None:
     """The paper's public artifact gives all drafts the same priority."""
-    level = Level(1, 4, 2, 4, 4)
-    for beam in (0, 1, 2, 3):
-        level.finish(beam)
+    level = Level(1, 4, 2, 4, 4, finished=4)
     assert level.start() == [(1, 0), (3, 0), (1, 1), (3, 1)]
-    level = Level(1, 4, 4)
-    level.finish(0)
+    level = Level(1, 4, 4, finished=1)
     assert level.start() == [(0, 0)]
     level.finish(1)
     assert level.start() == [(1, 0)]
 
 
 def test_a_complete_draft_gives_its_slot_to_the_next() -> None:
-    level = Level(4, 4)
-    level.finish(0)
+    level = Level(4, 4, finished=1)
     (draft,) = level.plan()
     level.draw(draft)
     assert level.start() == []
@@ -157,13 +145,8 @@ def test_a_complete_draft_gives_its_slot_to_the_next() -> None:
     assert level.board.list_complete("a") == (draft,)
 
 
-# ---------------------------------------------------------------- pausing
-
-
 def test_drafts_pause_at_once_and_go_on_later() -> None:
-    level = Level(4, 4, 4)
-    level.finish(0)
-    level.finish(1)
+    level = Level(4, 4, 4, finished=2)
     started = level.plan()
     for draft in started:
         level.draw(draft)
@@ -200,41 +183,32 @@ def test_a_paused_draft_takes_the_token_that_was_in_flight() -> None:
     assert level.board.running == ()
 
 
-# ---------------------------------------------------------------- adopting
-
-
 def test_children_start_fresh_from_the_boundary() -> None:
     """Child 0 goes on with its parent's noise; the others start empty, with their own seeds. The
     paper's public artifact lets duplicates keep their parent's speculated steps."""
-    level = Level(4, 4, 4, 4, 4)
-    level.finish(0)
+    level = Level(4, 4, 4, 4, 4, finished=1)
     for beam in (1, 2, 3):
         level.finish(beam, FinishReason.STOP)
     (first, *others) = level.plan()
     level.draw(first)
     assert [draft.seed for draft in (first, *others)] == [0, 1, 2, 3]
-    for draft in others:
-        assert draft.path == first.path == (*PATH, 0)
-        assert draft.token_ids == []
-    found = adopt(level, 1)
-    assert found is others[0]
-    assert found.token_ids == []
+    assert all((draft.path, draft.token_ids) == ((*PATH, 0), []) for draft in others)
+    assert first.path == (*PATH, 0)
+    assert adopt(level, 1) is others[0]
+    assert others[0].token_ids == []
 
 
 def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
-    level = Level(4, 4)
-    level.finish(0)
+    level = Level(4, 4, finished=1)
     (draft,) = level.plan()
-    board, requested = level.board, continuation(0, level=2)
-    others = continuation(0, level=2, run="b")
+    requested, others = continuation(0, level=2), continuation(0, level=2, run="b")
     for step, path, seed, sampling in (
         *((requested, (*PATH, 1), 0, SAMPLING), (requested, (*PATH, 0), 1, SAMPLING)),
         *((requested, (*PATH, 0), 0, Sampling(temperature=0.1)), (others, (*PATH, 0), 0, SAMPLING)),
     ):
-        assert board.adopt(step, path, seed, sampling) is None
-    assert adopt(level, 0) is draft
-    assert adopt(level, 0) is None
-    assert board.running == ()
+        assert level.board.adopt(step, path, seed, sampling) is None
+    assert (adopt(level, 0), adopt(level, 0)) == (draft, None)
+    assert level.board.running == ()
 
 
 def test_a_beam_requested_twice_has_one_draft() -> None:
@@ -247,20 +221,17 @@ def test_a_beam_requested_twice_has_one_draft() -> None:
 
 
 def test_unused_drafts_are_dropped_and_all_tokens_counted() -> None:
-    level = Level(4, 4, 4)
-    level.finish(0)
-    level.finish(1)
+    level = Level(4, 4, 4, finished=2)
     kept, dropped = level.plan()
     for draft in (kept, dropped, dropped):
         level.draw(draft)
     level.board.plan(view(1, waiting=1))
-    assert level.board.drop_unused("a", [1], {kept.seed}) == (dropped,)
-    assert dropped.state is DraftState.DROPPED
-    assert level.board.drop_unused("b", [1], ()) == ()
+    drop = level.board.drop_unused
+    assert drop("a", [1], {kept.seed}) == (dropped,)
+    assert (dropped.state, drop("b", [1], ())) == (DraftState.DROPPED, ())
     assert level.board.count_drawn("a") == 3
-    assert level.board.drop_unused("a", [2], {kept.seed}) == (kept,)  # too old to be requested
-    assert level.board.end_run("a") == ()
-    assert level.board.count_drawn("a") == 0
+    assert drop("a", [2], {kept.seed}) == (kept,)  # too old to be requested
+    assert (level.board.end_run("a"), level.board.count_drawn("a")) == ((), 0)
 
 
 def test_a_request_may_end_after_its_run() -> None:
@@ -272,25 +243,21 @@ def test_a_request_may_end_after_its_run() -> None:
 
 
 def test_a_dead_engine_forgets_drafts_but_not_the_count() -> None:
-    level = Level(4, 4)
-    level.finish(0)
+    level = Level(4, 4, finished=1)
     (draft,) = level.plan()
     level.draw(draft)
     level.board.clear()
-    assert level.board.running == ()
-    assert draft.state is DraftState.DROPPED
-    assert adopt(level, 0) is None
-    assert level.board.count_drawn("a") == 1
+    assert (level.board.running, draft.state) == ((), DraftState.DROPPED)
+    assert (adopt(level, 0), level.board.count_drawn("a")) == (None, 1)
 
 
 def test_an_expansion_waits_for_earlier_ones_of_its_run_but_not_for_later_ones() -> None:
     board = DraftBoard()
-    steps = {level: continuation(level, level=level) for level in (1, 2, 3)}
-    beams = {level: board.add_beam(step, SAMPLING) for level, step in steps.items()}
+    beams = [board.add_beam(continuation(n, level=n), SAMPLING) for n in (1, 2, 3)]
     other = board.add_beam(continuation(9, level=1, run="b"), SAMPLING)
-    board.finish_beam(beams[2], (*PATH, 2), ends_path=False)
+    board.finish_beam(beams[1], (*PATH, 2), ends_path=False)
     assert [draft.path[-1] for draft in board.plan(view(3)).run] == [2]
-    board.finish_beam(beams[1], (*PATH, 1), ends_path=False)
+    board.finish_beam(beams[0], (*PATH, 1), ends_path=False)
     assert len(board.plan(view(2)).pause) == 1, "its turn has come; level 3 does not matter"
     board.finish_beam(other, (*PATH, 9), ends_path=False)
     assert board.plan(view(1)).run == ()

@@ -19,16 +19,10 @@ from tests.support.search_rig import World, drive
     ("how", "score"), [("last", 0.5), ("min", 0.2), ("prod", 0.08), ("mean", 0.5)]
 )
 def test_aggregate(how: str, score: float) -> None:
-    assert aggregate((0.8, 0.2, 0.5), how) == pytest.approx(score)
-    assert aggregate((0.7,), how) == pytest.approx(0.7)
-    assert aggregate((), how) == 0.0
-
-
-@pytest.mark.parametrize("how", AGGREGATES)
-def test_a_score_per_step_does_not_depend_on_the_number_of_steps(how: str) -> None:
-    assert score_per_step((0.6,) * 3, how) == pytest.approx(0.6)
-    assert score_per_step((0.6,) * 12, how) == pytest.approx(0.6)
-    assert score_per_step((), how) == 0.0
+    """A score per step does not depend on the number of steps."""
+    assert [aggregate((0.8, 0.2, 0.5), how), aggregate((0.7,), how)] == pytest.approx([score, 0.7])
+    assert [score_per_step((0.6,) * n, how) for n in (3, 12)] == pytest.approx([0.6, 0.6])
+    assert aggregate((), how) == score_per_step((), how) == 0.0
 
 
 def test_a_product_per_step_is_the_geometric_mean() -> None:
@@ -37,14 +31,11 @@ def test_a_product_per_step_is_the_geometric_mean() -> None:
     assert score_per_step((0.9, 0.4), "min") == 0.4
 
 
-def test_unknown_aggregate_names_the_known() -> None:
+def test_a_run_may_ask_for_each_and_for_no_other() -> None:
+    assert set(values.AGGREGATES) == set(AGGREGATES) == {"last", "min", "prod", "mean"}
     with pytest.raises(RequestError, match="last, min, prod, mean") as error:
         aggregate((0.5,), "max")
     assert error.value.param == "aggregate"
-
-
-def test_a_run_may_ask_for_each() -> None:
-    assert set(values.AGGREGATES) == set(AGGREGATES)
 
 
 def finished(*paths: tuple[str | None, float]) -> tuple[Tree, tuple[NodeId, ...]]:
@@ -67,19 +58,14 @@ def test_choose(by: str, answer: str, choice: int) -> None:
 
 def test_choose_without_an_answer_shows_the_best_path() -> None:
     tree, nodes = finished((None, 0.1), (None, 0.4), (None, 0.4))
-    assert choose_answer(tree, nodes, how="last", by="weighted") == Finish(
-        choice=NodeId(2), answer=None, votes=()
-    )
-
-
-# ---------------------------------------------------------------- verifiers of whole answers
+    found = choose_answer(tree, nodes, how="last", by="weighted")
+    assert found == Finish(choice=NodeId(2), answer=None, votes=())
 
 
 def build(strategy: str, judges: Judges, **fields: Any) -> Search[Any]:
     usual = {"n": 4, "branching": 2, "aggregate": "prod", "selection": "best"}
-    return make_search(
-        strategy, **{**usual, "max_step_tokens": 8, "max_steps": 6, **fields}, judges=judges
-    )
+    usual |= {"max_step_tokens": 8, "max_steps": 6}
+    return make_search(strategy, **{**usual, **fields}, judges=judges)
 
 
 class AnswerWorld(World):

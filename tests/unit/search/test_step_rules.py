@@ -5,24 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.search.step_rules import (
-    TOP,
-    BoundaryRule,
-    EntropyRule,
-    StepEnd,
-    build_rules,
-    estimate_entropy,
-    split_steps,
-)
+from flashedge.search import step_rules
+from flashedge.search.step_rules import TOP, BoundaryRule, StepEnd, estimate_entropy
 from flashedge.types import BLANK_LINE, MARKERS, MAX_STEP_ENTROPY, STEP_RULES, TOKENS, FinishReason
 
 TEXTS = ["A", "\n\n", ".\n\n", "\n", "B\n", "\nC", " \n", "\n\nD", "", " "]
 A, BLANK, DOT, NEWLINE, B, C, SPACE_NL, D, EMPTY, SPACE = range(len(TEXTS))
 
 
-@pytest.fixture
-def rule() -> BoundaryRule:
-    return BoundaryRule.from_texts(enumerate(TEXTS))
+BLANK_LINES = BoundaryRule.from_texts(enumerate(TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +27,7 @@ def rule() -> BoundaryRule:
     ],
 )
 def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
-    assert split_steps(text) == steps
+    assert step_rules.split_steps(text) == steps
 
 
 @pytest.mark.parametrize(
@@ -46,32 +37,23 @@ def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
         *((NEWLINE, NEWLINE, True), (B, NEWLINE, True), (B, C, True), (SPACE_NL, C, True)),
         *((B, A, False), (A, C, False), (A, D, True), (B, SPACE, False), (NEWLINE, EMPTY, False)),
         *((B, 10_000, False), (10_000, C, False)),
+        *((None, BLANK, False), (None, NEWLINE, False), (None, D, True)),
     ],
 )
-def test_ends_step(rule: BoundaryRule, prev: int | None, token: int, ends: bool) -> None:
-    assert rule.ends_step(prev, token) is ends
+def test_ends_step(prev: int | None, token: int, ends: bool) -> None:
+    assert BLANK_LINES.ends_step(prev, token) is ends
 
 
-def test_a_step_is_never_empty(rule: BoundaryRule) -> None:
-    assert not rule.ends_step(None, BLANK)
-    assert not rule.ends_step(None, NEWLINE)
-    assert rule.ends_step(None, D)
-    assert rule.split_ids([A, BLANK, BLANK, A, BLANK]) == ((A, BLANK), (BLANK, A, BLANK))
-
-
-def test_split_ids(rule: BoundaryRule) -> None:
-    assert rule.split_ids([A, DOT, A, NEWLINE, NEWLINE, A]) == (
-        *((A, DOT), (A, NEWLINE, NEWLINE), (A,)),
-    )
-    assert rule.split_ids([]) == ()
-
-
-# ---------------------------------------------------------------- the rules of a vocabulary
+def test_ids_are_split_into_steps_that_are_never_empty() -> None:
+    split = BLANK_LINES.split_ids
+    assert split([A, BLANK, BLANK, A, BLANK]) == ((A, BLANK), (BLANK, A, BLANK))
+    assert split([A, DOT, A, NEWLINE, NEWLINE, A]) == ((A, DOT), (A, NEWLINE, NEWLINE), (A,))
+    assert split([]) == ()
 
 
 def test_a_vocabulary_has_every_rule() -> None:
     texts = [*TEXTS, "Wait", " Wait", "Waiting", " Alternatively", "</think>", "wait"]
-    rules = build_rules(enumerate(texts))
+    rules = step_rules.build_rules(enumerate(texts))
     assert tuple(rules) == STEP_RULES
     assert rules[BLANK_LINE] == BoundaryRule.from_texts(enumerate(texts))
     first = len(TEXTS)
@@ -81,15 +63,8 @@ def test_a_vocabulary_has_every_rule() -> None:
     assert rules[TOKENS].split_ids((A, BLANK, first)) == ((A, BLANK, first),)
 
 
-# ---------------------------------------------------------------- the end of a requested step
-
 EOS = 99
-END = StepEnd(
-    max_tokens=8,
-    room=100,
-    boundary=BoundaryRule.from_texts(enumerate(TEXTS)),
-    stop_ids=frozenset({EOS}),
-)
+END = StepEnd(max_tokens=8, room=100, boundary=BLANK_LINES, stop_ids=frozenset({EOS}))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +77,11 @@ END = StepEnd(
         (replace(END, room=3), [A] * 9, (3, FinishReason.LENGTH)),
         (replace(END, room=8), [A] * 9, (8, FinishReason.LENGTH)),
         (replace(END, boundary=None), [A, BLANK, A], (3, None)),
+        # a boundary counts where it uses up the last token
+        (replace(END, room=2), [A, BLANK], (2, FinishReason.BOUNDARY)),
+        (replace(END, max_tokens=2), [A, BLANK], (2, FinishReason.BOUNDARY)),
+        (replace(END, room=2), [A, EOS], (2, FinishReason.STOP)),
+        (replace(END, max_tokens=2), [A, EOS], (2, FinishReason.STOP)),
     ],
 )
 def test_a_step_is_cut_where_it_ends(
@@ -110,17 +90,7 @@ def test_a_step_is_cut_where_it_ends(
     assert end.cut(token_ids) == expected
 
 
-@pytest.mark.parametrize("limit", ["room", "max_tokens"])
-def test_a_boundary_counts_where_it_uses_up_the_last_token(limit: str) -> None:
-    end = replace(END, **{limit: 2})
-    assert end.cut([A, BLANK]) == (2, FinishReason.BOUNDARY)
-    assert end.cut([A, EOS]) == (2, FinishReason.STOP)
-
-
-# ---------------------------------------------------------------- the rule entropy
-
-
-RULE = EntropyRule(threshold=1.0, min_tokens=2)
+RULE = step_rules.EntropyRule(threshold=1.0, min_tokens=2)
 
 
 def measure_exactly(shares: list[float]) -> float:

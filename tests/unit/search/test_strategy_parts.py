@@ -39,7 +39,7 @@ def test_priors() -> None:
         return replace(made, logprobs=logprobs)
 
     even = logprob_priors([segment(-1.0), segment(-1.0, -1.0, -1.0)])
-    assert even == pytest.approx((0.5, 0.5))  # length does not count
+    assert even == pytest.approx((0.5, 0.5)), "length does not count"
     likely = logprob_priors([segment(0.0, -2.0), segment(-2.0, -2.0)])
     assert likely == pytest.approx((0.731059, 0.268941), abs=1e-6)  # e^-1 : e^-2
 
@@ -60,26 +60,23 @@ def test_softmax() -> None:
     assert softmax([1.0, 0.0], 0.001) == (1.0, 0.0)
 
 
-# ---------------------------------------------------------------- options
-
-
 def spec(strategy: str, **fields: Any) -> Request:
     return replace(BEAM, strategy=strategy, **fields)
 
 
 def test_options_reach_their_search() -> None:
     mcts = build_search(spec("mcts", options={"c": 2, "prior": "uniform"}))
-    assert isinstance(mcts, Mcts)
-    assert (mcts.c, mcts.prior, mcts.n) == (2.0, "uniform", 8)
+    assert (type(mcts), mcts.c, mcts.prior, mcts.n) == (Mcts, 2.0, "uniform", 8)
     rebase = build_search(spec("rebase", options={"temperature": 0.5}))
-    assert isinstance(rebase, Rebase)
-    assert rebase.temperature == 0.5
+    assert (type(rebase), rebase.temperature) == (Rebase, 0.5)
     varying = build_search(spec("varying_granularity"))
     assert isinstance(varying, VaryingGranularity)
     assert [varying.step_tokens(depth) for depth in range(5)] == [64, 64, 64, 2048, 2048]
     chain = build_search(spec("probed_cot", n=1, options={"window": 4, "beside": False}))
-    assert isinstance(chain, ProbedCot)
-    assert (chain.window, chain.beside, chain.policy) == (4, False, None)
+    found = type(chain), chain.window, chain.beside, chain.policy
+    assert found == (ProbedCot, 4, False, None)
+    with pytest.raises(RequestError, match="one chain"):
+        build_search(spec("probed_cot", n=2))
 
 
 @pytest.mark.parametrize(
@@ -101,10 +98,8 @@ def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> No
 
 
 def test_a_model_name_carries_a_strategy() -> None:
-    assert ModelName.parse("bundled").search is None
-    assert ModelName.parse("bundled:beam").search == {"strategy": "beam"}
-    named = ModelName.parse("bundled:best-of-n-4")
-    assert named.search == {"strategy": "best_of_n", "n": 4}
+    found = [ModelName.parse(f"bundled{name}").search for name in ("", ":beam", ":best-of-n-4")]
+    assert found == [None, {"strategy": "beam"}, {"strategy": "best_of_n", "n": 4}]
 
 
 @pytest.mark.parametrize("name", ["bundled:beem-8", "bundled:", "bundled:beam-x"])
@@ -115,19 +110,10 @@ def test_a_model_name_with_an_unknown_strategy_is_not_found(name: str) -> None:
     assert name != "bundled:beem-8" or error.value.hint == "did you mean 'beam'?"
 
 
-def test_a_chain_is_one_path() -> None:
-    with pytest.raises(RequestError, match="one chain"):
-        build_search(spec("probed_cot", n=2))
-
-
 def test_a_spec_survives_json() -> None:
     exits = ExitOptions(policy="every_5", detect=3, thresholds={"entropy": 0.5})
-    asked = spec("mcts", early_exit=exits, options={"c": 0.5})
-    assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
-    assert Request.from_json(json.loads(json.dumps(BEAM.to_json()))) == BEAM
-
-
-# ---------------------------------------------------------------- users' programs
+    for asked in (BEAM, spec("mcts", early_exit=exits, options={"c": 0.5})):
+        assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 class Wide:
@@ -161,9 +147,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("installed")
 async def test_a_program_is_found_by_name_and_driven() -> None:
     story = await drive(sim_engines(), spec("wide", n=4))
-    tree = story.outcome.tree
-    done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
-    assert len(done) == 4
+    nodes = story.outcome.tree.nodes.values()
+    assert sum(node.status is NodeStatus.COMPLETE for node in nodes) == 4
     assert story.outcome.history[-1].measures["program"] == 1.0
     exits = ExitOptions(policy="every_step", detect=1, thresholds={"program": 0.9})
     stopped = await drive(sim_engines(), spec("wide", n=8, early_exit=exits))

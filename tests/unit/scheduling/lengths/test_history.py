@@ -75,8 +75,7 @@ def test_a_prompt_that_ran_before_is_known_by_itself() -> None:
     before = predictor.predict(odd)
     predictor.learn(end(odd, [900, 950, 1000, 880, 910, 930, 940, 990]))
     after = predictor.predict(odd)
-    assert middle(before) < 350
-    assert middle(after) > 750
+    assert middle(before) < 350 < 750 < middle(after)
     assert middle(predictor.predict(ask("another", tokens=70))) < 350
     assert find_ratio(after) < find_ratio(before)
 
@@ -99,8 +98,8 @@ def test_strategies_are_told_apart_and_a_new_one_is_predicted_from_all() -> None
 
 def test_a_prompt_of_unknown_length_is_predicted_from_its_strategy() -> None:
     predictor = learn(HistoryPredictor(), [make_run(i) for i in range(80)])
-    found = predictor.predict(ask(tokens=0))
-    assert middle(found) == pytest.approx(exp(4.5 + 0.15 * 6), rel=0.2)
+    expected = pytest.approx(exp(4.5 + 0.15 * 6), rel=0.2)
+    assert middle(predictor.predict(ask(tokens=0))) == expected
 
 
 def test_cut_outputs_are_lower_bounds() -> None:
@@ -108,8 +107,8 @@ def test_cut_outputs_are_lower_bounds() -> None:
     random = Random(0)
     for i in range(150):
         drawn = [round(exp(random.gauss(6.0, 0.3))) for _ in range(8)]
-        kept, cut = [min(t, 400) for t in drawn], [t > 400 for t in drawn]
-        outputs = OutputLengths.from_outputs(kept, cut)
+        kept = [min(tokens, 400) for tokens in drawn]
+        outputs = OutputLengths.from_outputs(kept, [tokens > 400 for tokens in drawn])
         honest.learn(FinishedOutputs(request=ask(f"{i}"), lengths=outputs))
         naive.learn(end(ask(f"{i}"), kept))
     assert middle(honest.predict(ask())) == pytest.approx(exp(6.0), rel=0.06)
@@ -126,13 +125,10 @@ def test_a_prompt_whose_paths_were_all_cut_is_long() -> None:
 def test_what_paths_of_a_tree_share_counts_once() -> None:
     """Two paths part at 60 tokens; one is pruned at 80, the other ends at 100. Without the prunings
     the known lengths would be those of the shortest paths."""
-    predictor = HistoryPredictor()
-    lengths = OutputLengths(
-        tokens=(100, 60, 80), is_censored=(False, True, True), weights=(1.0, -1.0, 1.0)
-    )
-    for i in range(60):
-        predictor.learn(FinishedOutputs(request=ask(f"{i}"), lengths=lengths))
-    found = predictor.predict(ask())
+    told = {"is_censored": (False, True, True), "weights": (1.0, -1.0, 1.0)}
+    lengths = OutputLengths(tokens=(100, 60, 80), **told)
+    runs = [FinishedOutputs(request=ask(f"{i}"), lengths=lengths) for i in range(60)]
+    found = learn(HistoryPredictor(), runs).predict(ask())
     assert 95 < middle(found) < 160
     assert find_ratio(found) < 4
 

@@ -12,16 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.distribution import LengthDistribution, LogT
+from flashedge.scheduling.programs import policies
 from flashedge.scheduling.programs.active import RETURNS_S, ActivePrograms, Rules
-from flashedge.scheduling.programs.policies import (
-    MEASURED_DECAY,
-    POLICIES,
-    Decay,
-    FirstCome,
-    LeastWork,
-    Queued,
-    compute_risk_weight,
-)
+from flashedge.scheduling.programs.policies import POLICIES, Decay, FirstCome, LeastWork
 from flashedge.scheduling.programs.program import Kind, Member
 from flashedge.types import POLICY_NAMES
 
@@ -58,6 +51,10 @@ def make_lengths(median: float) -> LengthDistribution:
 
 
 class Active(ActivePrograms):
+    def __init__(self, rules: Rules, *programs: Put) -> None:
+        super().__init__(rules)
+        self.put(*programs)
+
     def put(self, *programs: Put) -> None:
         for put in programs:
             put(self)
@@ -66,14 +63,9 @@ class Active(ActivePrograms):
         return "".join(program.key for program in self.order(now_s, BATCH))
 
 
-def place(rules: Rules, *programs: Put) -> str:
-    active = Active(rules)
-    active.put(*programs)
-    return active.place()
-
-
 PLAIN = Rules(policy=FirstCome(), is_gang=False, is_fair=False, ranks_kinds=False)
 SHORTEST = replace(PLAIN, policy=LeastWork())
+FAIR = replace(SHORTEST, is_fair=True)
 
 
 def test_the_names_of_the_policies_are_those_of_the_setting() -> None:
@@ -87,6 +79,7 @@ KINDS = [make(key, size=SIZES[kind], kind=kind) for key, kind in zip("abc", SIZE
 BEGUN = [make("a", size=10), make("b", size=900, started=True)]
 LATE = make("b", size=10, kind=Kind.BATCH, arrived_s=0.1)
 BATCH_WORK = [make("a", size=900, kind=Kind.BATCH), LATE]
+LATE_CLIENT = make("old", size=10, client="late")
 HALF_DRAWN = make("a", size=100, outputs=8, drawn_tokens=500)
 
 
@@ -100,25 +93,22 @@ HALF_DRAWN = make("a", size=100, outputs=8, drawn_tokens=500)
         *((replace(SHORTEST, ranks_kinds=True), KINDS, "bca"), (SHORTEST, KINDS, "acb")),
         *((replace(SHORTEST, ranks_kinds=True), BATCH_WORK, "ab"), (SHORTEST, BATCH_WORK, "ba")),
         *((replace(SHORTEST, is_gang=True), BEGUN, "ba"), (SHORTEST, BEGUN, "ab")),
-        (replace(SHORTEST, is_fair=True), [*GREEDY, PERSON], "azbcd"),
-        (SHORTEST, [*GREEDY, PERSON], "abcdz"),
+        *((FAIR, [*GREEDY, PERSON], "azbcd"), (SHORTEST, [*GREEDY, PERSON], "abcdz")),
     ],
 )
 def test_the_order_follows_the_rules(rules: Rules, programs: list[Put], expected: str) -> None:
-    assert place(rules, *programs) == expected
+    assert Active(rules, *programs).place() == expected
 
 
 def test_served_tokens_count_against_a_client() -> None:
-    active = Active(replace(SHORTEST, is_fair=True))
-    active.put(*GREEDY, make("z", size=500, client="person"))
+    active = Active(FAIR, *GREEDY, make("z", size=500, client="person"))
     active.note_tokens("a", 90, 0.5)
     assert active.place()[0] == "z"
 
 
 def test_a_client_that_returns_has_saved_nothing_up() -> None:
     """It was served little before its pause. It does not go first until it has caught up."""
-    active = Active(replace(SHORTEST, is_fair=True))
-    active.put(make("old", size=10, client="late"), make("a", size=100, client="agent"))
+    active = Active(FAIR, LATE_CLIENT, make("a", size=100, client="agent"))
     active.leave("old", 0.1)
     active.note_tokens("a", 5000, 0.2)
     active.put(make("z", size=900, client="late"), make("b", size=10, client="agent"))
@@ -126,8 +116,7 @@ def test_a_client_that_returns_has_saved_nothing_up() -> None:
 
 
 def test_a_client_that_returns_keeps_its_count() -> None:
-    active = Active(replace(SHORTEST, is_fair=True))
-    active.put(make("a", size=100, client="agent"), make("old", size=10, client="late"))
+    active = Active(FAIR, make("a", size=100, client="agent"), LATE_CLIENT)
     active.note_tokens("old", 5000, 0.1)
     active.leave("old", 0.2)
     active.put(make("y", size=1, client="late"))
@@ -146,21 +135,18 @@ def test_the_news_of_a_member_that_is_over_change_nothing() -> None:
 def test_pressure_prefers_the_certain_program() -> None:
     """One has the lower expectation, the other the lighter tail (arXiv 2604.00499 §4)."""
     both = make("a", lengths=LogT(mu=5.0, sigma=0.6)), make("b", lengths=LogT(mu=5.5, sigma=0.1))
-    assert place(SHORTEST, *both) == "ab"
+    assert Active(SHORTEST, *both).place() == "ab"
     crowded = replace(PLAIN, policy=LeastWork(tail_weight=None))
     others = [make(f"z{number}") for number in range(BATCH)]
-    assert place(crowded, *both, *others).startswith("ba")
+    assert Active(crowded, *both, *others).place().startswith("ba")
 
 
 def test_a_prediction_that_arrives_later_counts() -> None:
-    active = Active(SHORTEST)
-    active.put(make("a"), make("b", size=300))
+    active = Active(SHORTEST, make("a"), make("b", size=300))
     assert active.place() == "ba"
     active.change("a", lengths=make_lengths(20))
     assert active.place() == "ab"
 
-
-# ---------------------------------------------------------------- members
 
 SEARCH = {"outputs": 16, "width": 11, "max_tokens": 400, "lengths": make_lengths(500)}
 CHAT = {"kind": Kind.CHAT, "max_tokens": 64, "lengths": make_lengths(10)}
@@ -199,15 +185,12 @@ def test_the_most_urgent_member_says_what_a_program_is_for() -> None:
 
 @pytest.mark.parametrize(("pause_s", "resumes"), [(RETURNS_S, True), (RETURNS_S + 1, False)])
 def test_a_program_that_comes_back_soon_is_under_way(pause_s: float, resumes: bool) -> None:
-    active = Active(PLAIN)
-    active.put(make("a", started=True))
+    active = Active(PLAIN, make("a", started=True))
     active.leave("a", 1.0)
     active.put(make("a", arrived_s=1.0 + pause_s))
     program = active.get("a")
     assert (program.is_under_way, program.started_s) == (resumes, None)
 
-
-# ---------------------------------------------------------------- nobody starves
 
 SOME_PROGRAM = st.fixed_dictionaries(
     {
@@ -234,8 +217,7 @@ def test_what_has_waited_long_enough_is_passed_by_no_later_program(
 ) -> None:
     """The bound: once a program got nothing for `escalate_after_s`, only those that arrived before
     it go before it, whatever the policy."""
-    active = Active(rules)
-    active.put(*(make(f"p{number}", **fields) for number, fields in enumerate(found)))
+    active = Active(rules, *(make(f"p{number}", **fields) for number, fields in enumerate(found)))
     order = active.order(100.0, BATCH)
     assert sorted(p.key for p in order) == sorted(f"p{i}" for i in range(len(found)))
     for at, program in enumerate(order):
@@ -246,8 +228,8 @@ def test_what_has_waited_long_enough_is_passed_by_no_later_program(
 def test_work_that_goes_on_is_not_what_waits() -> None:
     """However long batch work runs, a chat that arrives goes first, until the work got nothing for
     too long: then it keeps its place until it is over."""
-    active = Active(Rules(policy=POLICIES["shortest"], escalate_after_s=30.0))
-    active.put(make("work ", kind=Kind.BATCH, started=True))
+    rules = Rules(policy=POLICIES["shortest"], escalate_after_s=30.0)
+    active = Active(rules, make("work ", kind=Kind.BATCH, started=True))
     active.note_tokens("work ", 0, 99.0)
     active.put(make("chat ", kind=Kind.CHAT, arrived_s=100.0))
     assert active.place(100.0) == "chat work "
@@ -265,25 +247,14 @@ def test_the_order_depends_on_the_programs_alone(found: list[dict[str, Any]], po
     """Not on the order in which the board was told of them, as long as clients are one."""
     rules = Rules(policy=POLICIES[policy])
     programs = [make(f"p{i}", **{**fields, "client": ""}) for i, fields in enumerate(found)]
-    assert place(rules, *programs) == place(rules, *reversed(programs))
+    assert Active(rules, *programs).place() == Active(rules, *reversed(programs)).place()
 
 
-# ---------------------------------------------------------------- scores
-
-
-DECAY = Decay(factor=0.5, interval_s=10)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "weight"), [(0, 0.1), (1, 0.1), (2, 0.125), (4, 0.25), (8, 0.5), (900, 0.5)]
-)
-def test_the_risk_weight_follows_the_queue(waiting: int, weight: float) -> None:
-    assert compute_risk_weight(waiting, 16) == weight
-
-
-def test_a_batch_of_nothing_is_refused() -> None:
+def test_the_risk_weight_follows_the_queue() -> None:
+    weights = [policies.compute_risk_weight(waiting, 16) for waiting in (0, 1, 2, 4, 8, 900)]
+    assert weights == [0.1, 0.1, 0.125, 0.25, 0.5, 0.5]
     with pytest.raises(ValueError, match="at least 1"):
-        compute_risk_weight(3, 0)
+        policies.compute_risk_weight(3, 0)
 
 
 @pytest.mark.parametrize(
@@ -294,21 +265,22 @@ def test_an_impossible_decay_is_refused(factor: float, interval_s: float) -> Non
         Decay(factor=factor, interval_s=interval_s)
 
 
+def score(policy: LeastWork, expected: list[float], tail: list[float], waited_s: Any) -> Any:
+    told = {"expected": np.array(expected), "tail": np.array(tail), "waited_s": np.array(waited_s)}
+    return policy.score(policies.Queued(**told, waiting=0, max_batch=1))
+
+
 def test_scores_are_the_inflated_expectation_less_the_decay() -> None:
     """A clock that is behind does not raise a score."""
-    expected = np.array([100.0, 200.0, 300.0, 50.0, 100.0])
-    risk = np.array([400.0, 300.0, 310.0, 60.0, 100.0])
-    waited_s = np.array([0.0, 9.99, 10.0, 25.0, -70.0])
-    now = Queued(expected=expected, tail=risk, waited_s=waited_s, waiting=0, max_batch=1)
-    scores = LeastWork(tail_weight=0.2, decay=DECAY).score(now)
+    policy = LeastWork(tail_weight=0.2, decay=Decay(factor=0.5, interval_s=10))
+    expected, tail = [100.0, 200.0, 300.0, 50.0, 100.0], [400.0, 300.0, 310.0, 60.0, 100.0]
+    scores = score(policy, expected, tail, [0.0, 9.99, 10.0, 25.0, -70.0])
     assert scores.tolist() == pytest.approx([180.0, 260.0, 362.0 / 2, 62.0 / 4, 120.0])
 
 
 def test_every_request_goes_first_in_the_end() -> None:
-    long, short = np.array([4096.0 * 1.5]), np.array([1.0])
-    waits = np.arange(0, 2000, MEASURED_DECAY.interval_s)
-    expected = np.repeat(long, waits.size)
-    now = Queued(expected=expected, tail=long, waited_s=waits, waiting=0, max_batch=1)
-    scores = LeastWork(tail_weight=0.5, decay=MEASURED_DECAY).score(now)
+    waits = np.arange(0, 2000, policies.MEASURED_DECAY.interval_s)
+    policy = LeastWork(tail_weight=0.5, decay=policies.MEASURED_DECAY)
+    scores = score(policy, [4096.0 * 1.5] * waits.size, [4096.0 * 1.5], waits)
     assert (np.diff(scores) < 0).all()
-    assert scores[-1] < short[0]
+    assert scores[-1] < 1.0

@@ -6,15 +6,8 @@ from math import log
 import pytest
 
 from flashedge.scheduling.lengths.distribution import LogT
-from flashedge.scheduling.programs.admission import (
-    UNPREDICTED_SHARE,
-    Capacity,
-    KvShares,
-    Need,
-    can_start,
-    find_useful_batch,
-    predict_need,
-)
+from flashedge.scheduling.programs import admission
+from flashedge.scheduling.programs.admission import Capacity, Need, can_start, predict_need
 from flashedge.scheduling.programs.program import Member
 
 ROOM = Capacity(kv_tokens=1000, max_running=3, useful_sequences=32)
@@ -49,21 +42,21 @@ def test_a_need_is_predicted_from_the_lengths(width: int | None) -> None:
 
 def test_an_unpredicted_output_counts_by_a_share_of_its_limit() -> None:
     run = Member(outputs=2, max_tokens=1000)
-    assert predict_need(run).kv_tokens == 2 * 1000 * UNPREDICTED_SHARE
+    assert predict_need(run).kv_tokens == 2 * 1000 * admission.UNPREDICTED_SHARE
 
 
 def test_the_useful_batch_ends_where_steps_grow_with_the_batch() -> None:
     def flat_then_linear(batch: int) -> float:
         return max(1.0, batch / 16)
 
-    assert find_useful_batch(flat_then_linear, 256) == 16
-    assert find_useful_batch(lambda batch: 1.0, 256) == 256, "a flat step: all of them"
-    assert find_useful_batch(lambda batch: float(batch), 256) == 1, "nothing is gained"
-    assert find_useful_batch(lambda batch: 1.0, 100) == 100, "no power of two"
+    assert admission.find_useful_batch(flat_then_linear, 256) == 16
+    assert admission.find_useful_batch(lambda batch: 1.0, 256) == 256, "a flat step: all of them"
+    assert admission.find_useful_batch(lambda batch: float(batch), 256) == 1, "nothing is gained"
+    assert admission.find_useful_batch(lambda batch: 1.0, 100) == 100, "no power of two"
 
 
 def test_a_larger_part_counts_at_once_and_a_smaller_one_slowly() -> None:
-    shares = KvShares()
+    shares = admission.KvShares()
     for seen, kept in ((0.3, 0.3), (0.5, 0.5), (0.4, 0.48)):
         shares.learn("beam", seen)
         assert shares.find("beam") == pytest.approx(kept)

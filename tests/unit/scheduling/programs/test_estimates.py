@@ -1,6 +1,5 @@
 """What users see of runs and programs: when they are expected to start, and how long they are."""
 
-from collections.abc import Callable
 from math import exp, log
 
 import pytest
@@ -8,19 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.distribution import LogT
-from flashedge.scheduling.programs.estimates import (
-    LEAST_S,
-    ProgramEstimate,
-    SearchSpeed,
-    estimate_programs,
-    predict_starts,
-)
+from flashedge.scheduling.programs import estimates
+from flashedge.scheduling.programs.estimates import SearchSpeed, predict_starts
 from flashedge.scheduling.programs.program import Kind, Member, Program, Work
 from tests.support.length_rig import LogNormal
-
-
-def steady(rate: float) -> Callable[[int], float]:
-    return lambda batch: rate
 
 
 def work(left: float | None, outputs: int = 1) -> Member:
@@ -47,7 +37,7 @@ def test_waiting_runs_start_as_running_ones_end(
     running: list[Member], waiting: list[Member], starts: list[float | None]
 ) -> None:
     """At ten tokens a second, whatever the batch."""
-    assert predict_starts(running, waiting, steady(10.0)) == pytest.approx(starts)
+    assert predict_starts(running, waiting, lambda batch: 10.0) == pytest.approx(starts)
 
 
 def test_a_larger_batch_may_be_faster() -> None:
@@ -69,17 +59,15 @@ lengths = st.tuples(st.floats(1, 1e5), st.integers(1, 64)).map(lambda pair: work
 def test_starts_follow_the_order_and_the_work(
     running: list[Member], waiting: list[Member], rate: float
 ) -> None:
-    starts = predict_starts(running, waiting, steady(rate))
+    starts = predict_starts(running, waiting, lambda batch: rate)
     found = [start for start in starts if start is not None]
     assert len(found) == len(waiting)
     assert found == sorted(found)
     everything = sum(run.work.expected for run in (*running, *waiting))
     assert all(0.0 <= start <= everything / rate * (1 + 1e-9) for start in found)
-    quicker = predict_starts(running, waiting, steady(2 * rate))
+    quicker = predict_starts(running, waiting, lambda batch: 2 * rate)
     assert quicker == pytest.approx([start / 2 for start in found])
 
-
-# ---------------------------------------------------------------- programs
 
 LENGTHS = LogNormal(mu=log(100), sigma=0.5)
 UPPER_TENTH = 1.2816  # of the standard normal distribution
@@ -91,14 +79,10 @@ def make(key: str, started_s: float | None = None, **fields: object) -> Program:
     return Program(key=key, client="me", **times, members={key: member})
 
 
-def estimate(program: Program, queued: dict[str, float | None] | None = None) -> ProgramEstimate:
-    (found,) = estimate_programs("pair", [program], 20.0, queued or {})
-    return found
-
-
 def test_places_count_the_programs_in_the_queue() -> None:
     programs = [make("q", kind=Kind.CHAT), make("r", started_s=12.0), make("a"), make("b")]
-    found = estimate_programs("pair", programs, 20.0, {"b": None, "a": 3.0})
+    queued = {"r": 1.0, "b": None, "a": 3.0}  # one of r's runs still waits, the program does not
+    found = estimates.estimate_programs("pair", programs, 20.0, queued)
     assert [(s.key, s.place, s.has_started, s.starts_in_s, s.waited_s) for s in found] == [
         ("q", None, False, None, 10.0),
         ("r", None, True, None, 2.0),  # until its start, the others until now
@@ -106,31 +90,14 @@ def test_places_count_the_programs_in_the_queue() -> None:
     ]
 
 
-def test_a_program_that_started_is_not_in_the_queue() -> None:
-    """One of its runs may still wait. The program does not."""
-    found = estimate(make("a", started_s=12.0), {"a": 3.0})
-    assert (found.place, found.starts_in_s) == (None, None)
-
-
 def test_a_predicted_program_has_a_median_and_a_tail() -> None:
-    unknown = estimate(make("a"))
+    programs = [make("a"), make("b", lengths=LENGTHS, kind=Kind.BATCH)]
+    unknown, known = estimates.estimate_programs("pair", programs, 20.0, {})
     assert (unknown.median_tokens, unknown.tail_tokens) == (None, None)
-    assert unknown.left_tokens == 4 * 10_000
-    known = estimate(make("a", lengths=LENGTHS, kind=Kind.BATCH))
-    assert known.kind == "batch"
+    assert (unknown.left_tokens, known.kind) == (4 * 10_000, "batch")
     assert known.median_tokens == pytest.approx(100, rel=0.01)
     assert known.tail_tokens == pytest.approx(100 * exp(0.5 * UPPER_TENTH), rel=0.01)
     assert known.left_tokens == pytest.approx(4 * 100 * exp(0.5**2 / 2), rel=0.01)
-
-
-# ---------------------------------------------------------------- the speed of searches
-
-
-def search_speed() -> SearchSpeed:
-    """Of eight sequences from the start on."""
-    speed = SearchSpeed()
-    speed.add_sequences(8, 0.0)
-    return speed
 
 
 def draw(speed: SearchSpeed, start_s: float, end_s: float, per_s: float, every_s: float) -> None:
@@ -145,28 +112,31 @@ def test_nothing_is_known_before_searches_have_run_for_a_while() -> None:
     speed = SearchSpeed()
     assert speed.measure(100.0) is None
     speed.add_sequences(8, 100.0)
-    speed.add_tokens(500, 100.0 + LEAST_S / 2)
-    assert speed.measure(100.0 + LEAST_S / 2) is None
+    speed.add_tokens(500, 100.0 + estimates.LEAST_S / 2)
+    assert speed.measure(100.0 + estimates.LEAST_S / 2) is None
     assert speed.measure(101.0)(8) == pytest.approx(500, rel=0.05)
 
 
 @pytest.mark.parametrize("every_s", [0.1, 2.0])
 def test_a_steady_speed_is_measured(every_s: float) -> None:
     """To within a level: right behind one more tokens were counted than the time explains."""
-    speed = search_speed()
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
     draw(speed, 0.0, 60.0, 50.0, every_s)
     assert speed.measure(60.0)(8) == pytest.approx(50.0, rel=0.03 + every_s / 20)
 
 
 def test_the_first_level_is_no_rush() -> None:
-    speed = search_speed()
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
     for i in range(16):
         speed.add_tokens(20, 4.0 + i * 0.001)
     assert speed.measure(4.1)(8) == pytest.approx(16 * 20 / 4.1, rel=0.15)
 
 
 def test_idle_time_does_not_count() -> None:
-    speed = search_speed()
+    speed = SearchSpeed()
+    speed.add_sequences(8, 0.0)
     draw(speed, 0.0, 10.0, 50.0, 0.1)
     before = speed.measure(10.0)(8)
     speed.add_sequences(-8, 10.0)
@@ -180,10 +150,10 @@ def test_the_curve_says_how_the_speed_grows_with_the_batch() -> None:
     """Half of what the curve promises for 4 sequences is half of what it promises for 64."""
     speed = SearchSpeed()
     speed.set_curve(lambda batch: 0.01 + 0.001 * batch)
-    speed.add_sequences(1, 0.0)
-    speed.add_sequences(3, 0.0)
+    for sequences in (1, 3):
+        speed.add_sequences(sequences, 0.0)
     draw(speed, 0.0, 20.0, 0.5 * 4 / 0.014, 0.1)
-    assert speed.measure(20.0)(4) == pytest.approx(0.5 * 4 / 0.014, rel=0.03)
-    assert speed.measure(20.0)(64) == pytest.approx(0.5 * 64 / 0.074, rel=0.03)
+    expected = pytest.approx([0.5 * 4 / 0.014, 0.5 * 64 / 0.074], rel=0.03)
+    assert [speed.measure(20.0)(batch) for batch in (4, 64)] == expected
     speed.set_curve(None)
     assert speed.measure(20.0) is None

@@ -16,13 +16,10 @@ from tests.support.rollout_rig import LinearCurve, make_candidate, make_cost, ma
 FLAT = make_cost(0.0)
 
 
-def limit(
-    runs: list[RolloutCandidate],
-    cost: RolloutCost | None = FLAT,
-    *,
-    margin: float = 0.1,
-    **load: Any,
-) -> Limit:
+Runs = list[RolloutCandidate]
+
+
+def limit(runs: Runs, cost: RolloutCost | None = FLAT, margin: float = 0.1, **load: Any) -> Limit:
     return RolloutLimiter(margin=margin).limit(runs, Allocator(), make_load(**load), cost)
 
 
@@ -68,11 +65,7 @@ SHORT = {"free_kv_tokens": 1200.0, "max_sequences": 12}
     ],
 )
 def test_rollouts_are_added_until_a_limit_and_its_reason(
-    runs: list[RolloutCandidate],
-    cost: RolloutCost | None,
-    load: dict[str, Any],
-    budget: int,
-    reason: str,
+    runs: Runs, cost: RolloutCost | None, load: dict[str, Any], budget: int, reason: str
 ) -> None:
     assert limit(runs, cost, **load) == Limit(budget=budget, reason=reason)
 
