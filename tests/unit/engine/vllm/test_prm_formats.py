@@ -103,7 +103,7 @@ def test_skywork_gives_the_ids_of_its_prepare_input(folders: dict[str, Path]) ->
     assert tokenizer.decode(ids[:1]) == "<|endoftext|>"
 
 
-def test_step_tag_gives_the_ids_of_its_model_card(folders: dict[str, Path]) -> None:
+def test_step_tag_gives_its_model_cards_ids_or_a_models_own(folders: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(folders["step_tag"])
     prm = make("step_tag", folders["step_tag"], step_token="ки", good_token="+", bad_token="-")
     ids, scored = encode(prm)
@@ -116,33 +116,29 @@ def test_step_tag_gives_the_ids_of_its_model_card(folders: dict[str, Path]) -> N
     good, bad = tokenizer.encode("+ -")[1:]
     assert tokenizer.convert_tokens_to_ids(list_labels(prm)) == [bad, good]
     assert list_labels(prm) == ["▁-", "▁+"]
-
-
-def test_step_tag_numbers_only_steps_that_have_no_number(folders: dict[str, Path]) -> None:
-    prm = make("step_tag", folders["step_tag"])
+    prm = make("step_tag", folders["step_tag"])  # it numbers only steps that have no number
     assert prm.encode_step("Step 2: So it is.", 1) == prm.encode_step("So it is.", 1)
     assert prm.encode_step("Steps follow.", 0) == prm.encode_step("Step 1: Steps follow.", 0)
+    own = make("step_tag", folders["step_tag"], step_token="+", good_token="ки")
+    ids, scored = encode(own, ("So it is.",))
+    assert tokenizer.convert_ids_to_tokens(ids[scored[0]]) == "▁+"
+    assert list_labels(own) == ["▁-", "▁ки"]
 
 
 @pytest.mark.parametrize(
-    ("variant", "checkpoint", "behind_question", "joint", "tag", "labels"),
+    ("variant", "checkpoint", "joints", "tag", "labels"),
     [
         # Ref: VersaPRM's model card and db-Lee/Multi-RM, discriminative/get_reward.py.
-        ("versa", "rlhflow", " \n\n", "", " \n\n\n\n", ["-", "+"]),
+        ("versa", "rlhflow", (" \n\n", ""), " \n\n\n\n", ["-", "+"]),
         # Ref: openreasoner/openr, prm/code/finetune_qwen.py: f"{question} {process}".
-        ("openr", "qwen_generator", " ", " ", " \n\n\n\n\n", [" -", " +"]),
+        ("openr", "qwen_generator", (" ", " "), " \n\n\n\n\n", [" -", " +"]),
     ],
 )
 def test_other_published_tags_give_their_authors_ids(
-    variant: str,
-    checkpoint: str,
-    behind_question: str,
-    joint: str,
-    tag: str,
-    labels: list[str],
-    tmp_path: Path,
+    variant: str, checkpoint: str, joints: tuple[str, str], tag: str, labels: Any, tmp_path: Path
 ) -> None:
-    text = QUESTION + behind_question + joint.join(f"{step.strip()}{tag}" for step in STEPS)
+    """joints: what stands behind the question, and between two steps."""
+    text = QUESTION + joints[0] + joints[1].join(f"{step.strip()}{tag}" for step in STEPS)
     folder = make_checkpoint(checkpoint, tmp_path / checkpoint)
     tokenizer = load_tokenizer(folder)
     prm = make("step_tag", folder, variant=variant)
@@ -156,13 +152,6 @@ def test_other_published_tags_give_their_authors_ids(
     check_checkpoint(folder, family="step_tag", tokens=(tag, *labels))
     before = make("step_tag", folder, variant=variant, score_at="before_tag")
     assert encode(before) == (ids, [i - 1 for i in scored])
-
-
-def test_a_models_own_tag_and_labels_replace_those_of_the_variant(folders: dict[str, Path]) -> None:
-    prm = make("step_tag", folders["step_tag"], step_token="+", good_token="ки")
-    ids, scored = encode(prm, ("So it is.",))
-    assert load_tokenizer(folders["step_tag"]).convert_ids_to_tokens(ids[scored[0]]) == "▁+"
-    assert list_labels(prm) == ["▁-", "▁ки"]
 
 
 def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> None:
@@ -224,15 +213,6 @@ def test_a_prompt_of_ones_own_is_filled_in_once(folders: dict[str, Path]) -> Non
         make("yes_no", folder, prompt="Is it right?")
 
 
-def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path: Path) -> None:
-    folder = make_checkpoint("sequence_classification", tmp_path / "two")
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="2 labels"):
-        make("sequence_classification", folder)
-
-
 def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> None:
     tokenizer = load_tokenizer(folders["rlhflow"])
     prm = make("rlhflow", folders["rlhflow"])
@@ -251,13 +231,9 @@ def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> No
     assert ids == expected[:-2], "the answer to the last step can't change its score"
     plus, minus = tokenizer.encode("+")[-1], tokenizer.encode("-")[-1]
     assert tokenizer.convert_tokens_to_ids(list_labels(prm)) == [minus, plus]
-
-
-def test_rlhflow_accepts_its_own_system_prompt(folders: dict[str, Path]) -> None:
-    plain = make("rlhflow", folders["rlhflow"])
-    with_system = make("rlhflow", folders["rlhflow"], system_prompt="You are a helpful assistant.")
-    assert len(with_system.encode_problem(PROBLEM)) > len(plain.encode_problem(PROBLEM))
-    assert with_system.encode_step(STEPS[1], 1) == plain.encode_step(STEPS[1], 1)
+    own = make("rlhflow", folders["rlhflow"], system_prompt="You are a helpful assistant.")
+    assert len(own.encode_problem(PROBLEM)) > len(prm.encode_problem(PROBLEM))
+    assert own.encode_step(STEPS[1], 1) == prm.encode_step(STEPS[1], 1)
 
 
 @pytest.mark.parametrize("name", ["skywork", "step_tag", "rlhflow"])
@@ -265,11 +241,8 @@ def test_earlier_turns_are_encoded_and_a_system_message_is_not(
     name: str, folders: dict[str, Path]
 ) -> None:
     prm = make(name, folders[name])
-    turns = (
-        Message(role="user", content="What is 1 + 2?"),
-        Message(role="assistant", content="3"),
-        Message(role="user", content=QUESTION),
-    )
+    said = (("user", "What is 1 + 2?"), ("assistant", "3"), ("user", QUESTION))
+    turns = tuple(Message(role=role, content=content) for role, content in said)
     system = Message(role="system", content="Reason step by step.")
     encoded = prm.encode_problem(Problem(messages=turns))
     assert encoded != prm.encode_problem(PROBLEM)
@@ -296,7 +269,13 @@ def test_a_checkpoint_of_another_kind_is_refused(
         make(name, folders[checkpoint], **options)
 
 
-def test_an_odd_chat_template_and_a_missing_tokenizer_are_refused(tmp_path: Path) -> None:
+def test_two_labels_an_odd_template_and_no_tokenizer_are_refused(tmp_path: Path) -> None:
+    folder = make_checkpoint("sequence_classification", tmp_path / "two")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="2 labels"):
+        make("sequence_classification", folder)
     folder = make_checkpoint("rlhflow", tmp_path / "odd")
     (folder / "chat_template.jinja").write_text(
         "{%- for m in messages %}{{- m.role + m.content + '|' }}{%- endfor %}"
