@@ -34,6 +34,7 @@ from tests.support.runtime_rig import (
     both,
     drive,
     drive_alike,
+    drive_alone,
     driver_of,
     folded,
     nodes_of,
@@ -52,6 +53,11 @@ each_p = pytest.mark.parametrize("parallel", [1, 4])
 
 def with_p(parallel: int, spec: Request = MCTS, **options: Any) -> Request:
     return replace(spec, options={"parallel": parallel, **options})
+
+
+def irregular(problem: int, parallel: int, n: int = 8) -> Request:
+    """Of a problem whose steps have very different lengths."""
+    return with_p(parallel, spec_for(problem, strategy="mcts", n=n, **find_defaults("mcts")))
 
 
 class Watch:
@@ -80,25 +86,21 @@ class Watch:
 @pytest.mark.parametrize("switch", [s for s in SWITCHES if s not in OF_ENGINES])
 async def test_no_switch_changes_the_tree(parallel: int, switch: str) -> None:
     for problem in range(3):
-        spec = with_p(parallel, spec_for(problem, strategy="mcts", n=8, **find_defaults("mcts")))
         outcomes = []
         for on in (False, True):
             switches = {switch: on, "speculation": on or switch != "speculation"}
             if switch == "early_scores":
                 switches["lookahead"] = False
             engines = engines_with().switch(**switches)
-            outcomes.append((await drive_run(engines, spec)).outcome)
+            outcomes.append((await drive_run(engines, irregular(problem, parallel))).outcome)
             await assert_nothing_left(engines)
         assert outcomes[0] == outcomes[1]
 
 
 @each_p
 async def test_drafts_are_used(parallel: int) -> None:
-    kept = 0
-    for problem in range(3):
-        spec = spec_for(problem, strategy="mcts", n=8, **find_defaults("mcts"))
-        kept += (await drive_run(engines_with(), with_p(parallel, spec))).speculation.kept_tokens
-    assert kept > 50
+    runs = [await drive_run(engines_with(), irregular(problem, parallel)) for problem in range(3)]
+    assert sum(run.speculation.kept_tokens for run in runs) > 50
 
 
 @each_p
@@ -123,11 +125,8 @@ async def test_the_same_tree_in_tight_kv_beside_others_and_over_a_dead_engine(
 
 
 async def test_more_rollouts_at_once_take_less_time() -> None:
-    took_s = {}
-    for parallel in (1, 4):
-        spec = spec_for(0, strategy="mcts", n=12, **find_defaults("mcts"))
-        took_s[parallel] = (await drive_run(engines_with(), with_p(parallel, spec))).seconds
-    assert took_s[4] < 0.7 * took_s[1]
+    alone, four = [await drive_run(engines_with(), irregular(0, p, n=12)) for p in (1, 4)]
+    assert four.seconds < 0.7 * alone.seconds
 
 
 # ---------------------------------------------------------------- cancels
@@ -197,13 +196,9 @@ async def test_a_search_without_rollouts_ignores_allowances() -> None:
 async def test_an_exit_ends_the_run_and_says_why(
     options: dict[str, Any], cut_by: str, is_unlikely: bool
 ) -> None:
-    spec, engines = with_p(4, **options), sim_engines()
-    story = await drive(engines, spec)
-    finish = story.outcome.finish
-    assert (story.outcome.cut_by, finish.unlikely) == (cut_by, is_unlikely)
-    assert finish.answer is not None
-    assert folded(story.events) == nodes_of(story.outcome.tree, spec)
-    await assert_nothing_left(engines)
+    outcome = (await drive_alone(sim_engines(), with_p(4, **options))).outcome
+    assert (outcome.cut_by, outcome.finish.unlikely) == (cut_by, is_unlikely)
+    assert outcome.finish.answer is not None
 
 
 # ---------------------------------------------------------------- the order of submission
@@ -213,21 +208,11 @@ WIDE = replace(BEAM, n=32, branching=2)
 
 
 def build_tight_config(tokens: int) -> SimConfig:
-    kv_bytes = tokens * TINY.kv_bytes_per_token
-    return replace(TIGHT, kv_bytes=kv_bytes, max_model_len=96)
+    return replace(TIGHT, kv_bytes=tokens * TINY.kv_bytes_per_token, max_model_len=96)
 
 
 def build_engines(config: SimConfig, order: Ordering) -> Engines:
     return replace(engines_with(config, lookahead=False, model=MODEL), order=order)
-
-
-async def count_cached(spec: Request, tokens: int, order: Ordering) -> tuple[int, int]:
-    """Tokens of KV that generator and verifier reused."""
-    engines = build_engines(build_tight_config(tokens), order)
-    driver = driver_of(engines, spec, lambda event: None)
-    await driver.run()
-    generated = sum(chunk.cached_tokens for chunk in get_generator(engines).chunks)
-    return generated, driver.scoring.cached_tokens
 
 
 def test_the_engines_receive_paths_in_prefix_order() -> None:
@@ -264,26 +249,31 @@ def test_the_engines_receive_paths_in_prefix_order() -> None:
 def test_the_tree_is_one_in_any_order(strategy: str, n: int, seed: int, kv_tokens: int) -> None:
     spec = spec_of(strategy, n=n, seed=seed)
 
-    async def run(order: Ordering) -> Any:
+    def run(order: Ordering) -> Outcome:
         engines = replace(sim_engines(config=build_tight_config(kv_tokens)), order=order)
-        return (await drive(engines, spec)).outcome
+        return run_virtual(drive(engines, spec)).outcome
 
-    outcome = run_virtual(run(arrival_order))
-    assert run_virtual(run(sweep_order)) == outcome
-    assert run_virtual(run(scattered_order)) == outcome
-    assert run_virtual(run(lambda paths: random_order(paths, Random(seed)))) == outcome
+    outcome = run(arrival_order)
+    for order in (sweep_order, scattered_order, lambda paths: random_order(paths, Random(seed))):
+        assert run(order) == outcome
 
 
 @pytest.mark.parametrize("kv_tokens", [160, 200, 256])
 def test_a_sweep_reuses_more_of_a_tight_kv(kv_tokens: int) -> None:
     """Summed over several runs: a single one may be lucky."""
 
-    def total(order: Ordering) -> tuple[int, int]:
-        specs = [replace(WIDE, seed=seed) for seed in range(5)]
-        runs = [run_virtual(count_cached(spec, kv_tokens, order)) for spec in specs]
-        return sum(g for g, _ in runs), sum(v for _, v in runs)
+    async def count_cached(order: Ordering) -> tuple[int, int]:
+        """Tokens of KV that generator and verifier reused."""
+        generated = scored = 0
+        for seed in range(5):
+            engines = build_engines(build_tight_config(kv_tokens), order)
+            driver = driver_of(engines, replace(WIDE, seed=seed), lambda event: None)
+            await driver.run()
+            generated += sum(chunk.cached_tokens for chunk in get_generator(engines).chunks)
+            scored += driver.scoring.cached_tokens
+        return generated, scored
 
-    swept, arrived = total(sweep_order), total(arrival_order)
+    swept, arrived = (run_virtual(count_cached(order)) for order in (sweep_order, arrival_order))
     assert swept[0] > arrived[0]
     assert swept[1] > arrived[1]
 

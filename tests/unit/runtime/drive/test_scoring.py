@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from tests.support.runtime_rig import (
     both,
     drive,
     drive_alike,
+    drive_alone,
     driver_of,
     sim_engines,
 )
@@ -38,10 +40,15 @@ def spec_of(strategy: str) -> Request:
     return replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
 
 
-async def test_equal_paths_make_one_request_at_once_and_later() -> None:
-    verifier = SimulatedVerifier(CONFIG)
+def build_once(faults: Faults | None = None) -> tuple[SimulatedVerifier, Any, ScoreOnce]:
+    """A verifier, what records its requests, and what asks it once for equal paths."""
+    verifier = SimulatedVerifier(CONFIG, faults=faults)
     counting = RecordingVerifier(verifier)
-    once = ScoreOnce(counting)
+    return verifier, counting, ScoreOnce(counting)
+
+
+async def test_equal_paths_make_one_request_at_once_and_later() -> None:
+    verifier, counting, once = build_once()
     first, *rest = await asyncio.gather(*(once.score(r) for r in [REQUEST, OTHER, REQUEST]))
     rest.append(await once.score(REQUEST))
     assert counting.asked == [REQUEST, OTHER]
@@ -50,8 +57,7 @@ async def test_equal_paths_make_one_request_at_once_and_later() -> None:
 
 
 async def test_the_same_words_behind_others_are_another_path() -> None:
-    counting = RecordingVerifier(SimulatedVerifier(CONFIG))
-    once = ScoreOnce(counting)
+    _, counting, once = build_once()
     paths = [
         replace(REQUEST, steps=(*REQUEST.steps, "Next w9"), num_scored=1),
         replace(OTHER, steps=(*OTHER.steps, "Next w9"), num_scored=1),
@@ -64,8 +70,7 @@ async def test_the_same_words_behind_others_are_another_path() -> None:
 
 @pytest.mark.parametrize("cut", [0, 1])
 async def test_a_cancelled_request_takes_nothing_from_an_equal_one(cut: int) -> None:
-    verifier = SimulatedVerifier(CONFIG)
-    once = ScoreOnce(verifier)
+    verifier, _, once = build_once()
     tasks = [asyncio.ensure_future(once.score(REQUEST)) for _ in range(2)]
     await asyncio.sleep(0)
     tasks[cut].cancel()
@@ -75,13 +80,9 @@ async def test_a_cancelled_request_takes_nothing_from_an_equal_one(cut: int) -> 
 
 
 async def test_a_failure_reaches_only_the_request_that_failed() -> None:
-    counting = RecordingVerifier(
-        SimulatedVerifier(CONFIG, faults=Faults(fail_requests=frozenset({0})))
-    )
-    once = ScoreOnce(counting)
-    failed, scored = await asyncio.gather(
-        once.score(REQUEST), once.score(REQUEST), return_exceptions=True
-    )
+    _, counting, once = build_once(Faults(fail_requests=frozenset({0})))
+    both = once.score(REQUEST), once.score(REQUEST)
+    failed, scored = await asyncio.gather(*both, return_exceptions=True)
     assert isinstance(failed, GenerationFailed)
     assert scored == await SimulatedVerifier(CONFIG).score(REQUEST)
     assert counting.asked == [REQUEST] * 2
@@ -94,8 +95,7 @@ async def test_the_tree_stays_the_same(strategy: str, early: bool) -> None:
     expected = await drive(sim_engines(model=TWINS).switch(score_once=False), spec)
     faults = Faults(fail_requests=frozenset({1}), die_after_steps=frozenset({3}), restart_s=2.0)
     engines = sim_engines(model=TWINS, verifier=faults).switch(early_scores=early)
-    assert (await drive(engines, spec)).outcome == expected.outcome
-    await assert_nothing_left(engines)
+    assert (await drive_alone(engines, spec)).outcome == expected.outcome
 
 
 async def test_duplicates_cost_the_verifier_nothing() -> None:

@@ -23,11 +23,10 @@ from tests.support.runtime_rig import (
     BEST,
     CONFIG,
     TIGHT,
-    assert_nothing_left,
     drive,
     drive_alike,
+    drive_alone,
     folded,
-    nodes_of,
     sim_engines,
 )
 
@@ -67,11 +66,8 @@ async def test_the_events_tell_rollouts_and_answers() -> None:
 @pytest.mark.parametrize("aggregate", ["last", "min", "prod", "mean"])
 async def test_the_events_tell_the_tree(strategy: str, aggregate: str) -> None:
     spec = spec_of(strategy, aggregate=aggregate)
-    engines = sim_engines()
-    story = await drive(engines, spec)
-    tree = story.outcome.tree
-    assert folded(story.events) == nodes_of(tree, spec)
-    done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    story = await drive_alone(sim_engines(), spec)
+    done = [n for n in story.outcome.tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     assert len(done) >= spec.n
     assert story.outcome.finish.answer is not None
     assert story.outcome.cut_by is None
@@ -83,7 +79,6 @@ async def test_the_events_tell_the_tree(strategy: str, aggregate: str) -> None:
     assert checkpoints[-1].certainty == story.outcome.certainty
     if strategy in ("beam", "best_of_n"):
         assert checkpoints[-1].answers == sum(n.answer is not None for n in done)
-    await assert_nothing_left(engines)
 
 
 @every_strategy
@@ -111,9 +106,8 @@ async def test_a_budget_is_named_as_the_cause(strategy: str) -> None:
 @searching
 async def test_certainty_stops_the_run(strategy: str) -> None:
     whole = await drive(sim_engines(), spec_of(strategy))
-    engines = sim_engines()
     spec = spec_of(strategy, early_exit=ALWAYS)
-    story = await drive(engines, spec)
+    story = await drive_alone(sim_engines(), spec)
     outcome = story.outcome
     assert outcome.cut_by == "certainty"
     (checkpoint,) = outcome.history
@@ -124,9 +118,7 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
     for node, seen in folded(story.events).items():  # a stopped run is the beginning of a whole one
         assert seen.token_ids == folded(whole.events)[node].token_ids
     result = build_result("run-1", Plan(request=spec), outcome, Usage(), Timing())
-    assert result["cut_by"] == "certainty"
-    assert result["certainty"] == outcome.certainty
-    await assert_nothing_left(engines)
+    assert (result["cut_by"], result["certainty"]) == ("certainty", outcome.certainty)
 
 
 @searching
@@ -173,8 +165,7 @@ async def test_probes_that_agree_end_the_chain(beside: bool) -> None:
     stopped = 0
     for seed in range(12):
         spec = spec_of("probed_cot", seed=seed, options=options, early_exit=ExitOptions())
-        engines = sim_engines()
-        story = await drive(engines, spec)
+        story = await drive_alone(sim_engines(), spec)
         whole = await drive(sim_engines(), replace(spec, early_exit=None))
         chain = whole.outcome.tree.path_token_ids(whole.outcome.finish.choice)
         ids = story.outcome.tree.path_token_ids(story.outcome.finish.choice)
@@ -185,7 +176,6 @@ async def test_probes_that_agree_end_the_chain(beside: bool) -> None:
             said = [e.text for e in story.list_events(events.Probed)]
             assert story.outcome.certainty == 1.0
             assert all(f"{{{story.outcome.finish.answer}}}" in text for text in said[-2:])
-        await assert_nothing_left(engines)
     assert stopped >= 3
 
 
