@@ -1,12 +1,12 @@
 """Metrics follow events, views and plain requests."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 import pytest
-from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flashedge import events
@@ -29,15 +29,17 @@ from tests.support.runtime_rig import BEAM
 
 READY = Health(state="ready")
 VIEW = replace(fake_service.VIEW, blocks_used=3, blocks_total=40, preemptions=5)
+CHAT = {"prompt_tokens": 2, "first_token_s": 0.25, "total_s": 1.0}
 
 
-def values(metrics: Metrics) -> dict[str, float]:
-    """`name{label}` -> value."""
-    return {
-        s.name + "".join(f"{{{v}}}" for v in s.labels.values()): s.value
+def assert_shows(metrics: Metrics, figures: Mapping[str, float | None]) -> None:
+    """figures: by `name{label}`; None for what is not shown."""
+    found = {
+        s.name.removeprefix("flashedge:") + "".join(f"{{{v}}}" for v in s.labels.values()): s.value
         for family in text_string_to_metric_families(metrics.render())
         for s in family.samples
     }
+    assert {name: found.get(name) for name in figures} == figures
 
 
 class Observed(Metrics):
@@ -63,39 +65,30 @@ def make_state(
 def test_runs_are_counted_by_how_they_ended() -> None:
     metrics = Observed()
     metrics.observe_pairs({"p": make_state(queued=3, running=2)}, {"p": {}})
-    seen = values(metrics)
-    names = "flashedge:num_runs_waiting{p}", "flashedge:num_runs_running{p}"
-    assert [seen[name] for name in names] == [3, 2]
+    assert_shows(metrics, {"num_runs_waiting{p}": 3, "num_runs_running{p}": 2})
     metrics.see("a", RunStarted(config={}, queue_s=0.1))
     metrics.see("b", RunStarted(config={}, queue_s=0.1))
     metrics.see("c", RunCancelled(reason="left the queue"))
     metrics.see("a", RunFinished(result=build_result(timing={"total_s": 3.0})))
     metrics.see("b", RunFailed(error="x", code="y"))
-    seen = values(metrics)
-    counts = [seen[f"flashedge:runs_total{{{end}}}"] for end in ("finished", "failed", "cancelled")]
-    assert counts == [1, 1, 1]
-    assert seen["flashedge:run_seconds_sum"] == 3.0
-    assert seen["flashedge:queue_seconds_count"] == 2
+    ends = {f"runs_total{{{end}}}": 1 for end in ("finished", "failed", "cancelled")}
+    assert_shows(metrics, {**ends, "run_seconds_sum": 3.0, "queue_seconds_count": 2})
 
 
 def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     metrics = Observed()
-    metrics.see("a", RunStarted(config={}, queue_s=0.0), 10.0)
-    metrics.see("a", Progress(tokens=((NodeId(1), 0),)), 10.0)
-    metrics.see("a", Progress(tokens=((NodeId(1), 3),)), 10.5)
-    metrics.see("a", build_step(1, "", tokens=5), 99.0)
-    metrics.see("a", build_step(1, "", tokens=6), 99.0)
-    metrics.see("a", events.Probed(node=NodeId(1), text="7}", tokens=5), 99.0)
-    metrics.see("a", events.EarlyExit(reason="certainty", tokens=9), 99.0)
-    metrics.see("a", RunFinished(result=build_result()), 99.0)
-    metrics.observe_chat(
-        prompt_tokens=2, completion_tokens=9, first_token_s=0.25, total_s=1.0, finish="stop"
-    )
-    seen = values(metrics)
-    assert seen["flashedge:time_to_first_token_seconds_sum{run}"] == 0.5
-    assert seen["flashedge:time_to_first_token_seconds_sum{chat}"] == 0.25
-    assert seen["flashedge:time_per_output_token_seconds_count{run}"] == 1
-    assert seen["flashedge:time_per_output_token_seconds_sum{chat}"] == 0.75 / 8
+    for now_s, event in (
+        (10.0, RunStarted(config={}, queue_s=0.0)),
+        (10.0, Progress(tokens=((NodeId(1), 0),))),
+        (10.5, Progress(tokens=((NodeId(1), 3),))),
+        (99.0, build_step(1, "", tokens=5)),
+        (99.0, build_step(1, "", tokens=6)),
+        (99.0, events.Probed(node=NodeId(1), text="7}", tokens=5)),
+        (99.0, events.EarlyExit(reason="certainty", tokens=9)),
+        (99.0, RunFinished(result=build_result())),
+    ):
+        metrics.see("a", event, now_s)
+    metrics.observe_chat(**CHAT, completion_tokens=9, finish="stop")
     latency = metrics.describe_latency()
     assert latency["run"]["first_token_s"] == {"p50": 0.5, "p90": 0.5, "p99": 0.5}
     assert latency["chat"]["token_s"] == dict.fromkeys(("p50", "p90", "p99"), 0.75 / 8)
@@ -103,22 +96,22 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     counts |= {"probe_tokens": 5, "verifier_tokens": 120, "verifier_cached_tokens": 60}
     counts |= {"speculated_tokens": 4, "speculation_kept_tokens": 5, "speculation_kept_steps": 2}
     counts |= {"steps_scored_ahead": 1}
-    assert {name: seen[f"flashedge:{name}_total"] for name in counts} == counts
-    assert seen["flashedge:early_exits_total{certainty}"] == 1
-    assert seen["flashedge:early_exits_total{deadline}"] == 0
+    assert_shows(metrics, {f"{name}_total": count for name, count in counts.items()})
+    assert_shows(metrics, {"early_exits_total{certainty}": 1, "early_exits_total{deadline}": 0})
+    first, each = "time_to_first_token_seconds_sum", "time_per_output_token_seconds"
+    assert_shows(metrics, {f"{first}{{run}}": 0.5, f"{first}{{chat}}": 0.25})
+    assert_shows(metrics, {f"{each}_count{{run}}": 1, f"{each}_sum{{chat}}": 0.75 / 8})
 
 
 def test_only_requests_that_finished_tell_how_fast_they_were() -> None:
     metrics = Observed()
     for run, end in (("a", RunFailed(error="x", code="y")), ("b", RunCancelled(reason="z"))):
-        metrics.see(run, RunStarted(config={}, queue_s=0.0))
-        metrics.see(run, build_step(1, "", tokens=5))
-        metrics.see(run, end)
-    told = {"prompt_tokens": 2, "first_token_s": 0.25, "total_s": 1.0}
-    metrics.observe_chat(**told, completion_tokens=9, finish="cancelled")
+        for event in (RunStarted(config={}, queue_s=0.0), build_step(1, "", tokens=5), end):
+            metrics.see(run, event)
+    metrics.observe_chat(**CHAT, completion_tokens=9, finish="cancelled")
     assert [found["requests"] for found in metrics.describe_latency().values()] == [0, 0]
-    metrics.observe_chat(**told, completion_tokens=12, finish="length", choices=4)
-    metrics.observe_chat(**told, completion_tokens=1, finish="stop")
+    metrics.observe_chat(**CHAT, completion_tokens=12, finish="length", choices=4)
+    metrics.observe_chat(**CHAT, completion_tokens=1, finish="stop")
     chat = metrics.describe_latency()["chat"]
     assert (chat["requests"], chat["token_s"]["p99"]) == (2, 0.375)
 
@@ -131,11 +124,9 @@ def test_counts_of_engines_are_kept_across_their_restarts() -> None:
         view = replace(VIEW, prompt_tokens=prompt, cached_tokens=cached, replays=replays)
         metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
     assert (view.cache_hits, VIEW.cache_hits) == (0.2, None)
-    seen = values(metrics)
-    assert seen["flashedge:prefix_cache_queries_total{generator}{p}"] == 350
-    assert seen["flashedge:prefix_cache_hits_total{generator}{p}"] == 220
-    assert seen["flashedge:deterministic_verified_tokens_total{generator}{p}"] == 100
-    assert seen["flashedge:deterministic_rollbacks_total{generator}{p}"] == 1
+    counts = {"prefix_cache_queries": 350, "prefix_cache_hits": 220}
+    counts |= {"deterministic_verified_tokens": 100, "deterministic_rollbacks": 1}
+    assert_shows(metrics, {f"{name}_total{{generator}}{{p}}": n for name, n in counts.items()})
 
 
 def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
@@ -150,17 +141,13 @@ def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     metrics.observe_scheduling(["p"], now)
     metrics.observe_wait(Kind.CHAT, 0.02)
     metrics.observe_wait(Kind.CHAT, 0.03)
-    seen = values(metrics)
-    name = "flashedge:num_programs_waiting"
-    assert [seen[f"{name}{{{kind}}}{{p}}"] for kind in Kind] == [0, 0, 2]
-    name = "flashedge:program_queue_time_seconds"
-    assert [seen[f"{name}_count{{{kind}}}"] for kind in Kind] == [2, 0, 0]
-    assert seen[f"{name}_sum{{chat}}"] == 0.05
+    for kind, waiting, waited in zip(Kind, (0, 0, 2), (2, 0, 0), strict=True):
+        told = {f"program_queue_time_seconds_count{{{kind}}}": waited}
+        assert_shows(metrics, {**told, f"num_programs_waiting{{{kind}}}{{p}}": waiting})
+    assert_shows(metrics, {"program_queue_time_seconds_sum{chat}": 0.05})
     metrics.observe_scheduling(["p"], replace(now, programs=(), boost_running_s=4.0))
-    seen = values(metrics)
-    assert seen["flashedge:num_programs_waiting{batch}{p}"] == 0
-    assert seen["flashedge:boost_seconds_total{running}"] == 4.0
-    assert seen["flashedge:boost_seconds_total{open}"] == 0.5
+    boosts = {"boost_seconds_total{running}": 4.0, "boost_seconds_total{open}": 0.5}
+    assert_shows(metrics, {**boosts, "num_programs_waiting{batch}{p}": 0})
 
 
 def test_the_load_of_the_engines_is_shown() -> None:
@@ -169,27 +156,22 @@ def test_the_load_of_the_engines_is_shown() -> None:
     state = make_state(generator=replace(READY, restarts=1), verifier=dead)
     for _ in range(2):
         metrics.observe_pairs({"p": state}, {"p": {"generator": VIEW}})
-    seen = values(metrics)
-    assert seen["flashedge:kv_blocks_used{generator}{p}"] == 3
-    assert seen["flashedge:kv_blocks_total{generator}{p}"] == 40
-    assert seen["flashedge:num_preemptions_total{generator}{p}"] == 5
-    assert seen["flashedge:engine_restarts_total{generator}{p}"] == 1
-    assert seen["flashedge:engine_up{verifier}{p}"] == 0
-    assert seen["flashedge:engine_restarts_total{verifier}{p}"] == 2
+    generator = {"kv_blocks_used": 3, "kv_blocks_total": 40, "num_preemptions_total": 5}
+    generator |= {"engine_restarts_total": 1}
+    assert_shows(metrics, {f"{name}{{generator}}{{p}}": n for name, n in generator.items()})
+    assert_shows(metrics, {"engine_up{verifier}{p}": 0, "engine_restarts_total{verifier}{p}": 2})
 
-    metrics = Metrics()  # of two pairs each has its own figures while it is loaded
+
+def test_each_pair_has_its_own_figures_while_it_is_loaded() -> None:
+    metrics, used, preempted = Metrics(), "kv_blocks_used{generator}", "num_preemptions_total"
     both = {"p": make_state(queued=1), "q": make_state(running=2)}
     views = {"p": {"generator": VIEW}, "q": {"generator": replace(VIEW, blocks_used=7)}}
     metrics.observe_pairs(both, views)
-    seen = values(metrics)
-    used = [seen[f"flashedge:kv_blocks_used{{generator}}{{{pair}}}"] for pair in both]
-    assert used == [VIEW.blocks_used, 7]
+    assert_shows(metrics, {f"{used}{{p}}": VIEW.blocks_used, f"{used}{{q}}": 7})
     metrics.observe_pairs({"q": make_state()}, {"q": {"generator": replace(VIEW, preemptions=9)}})
-    seen = values(metrics)
-    assert "flashedge:kv_blocks_used{generator}{p}" not in seen
-    assert "flashedge:num_runs_waiting{p}" not in seen
-    assert seen["flashedge:num_preemptions_total{generator}{p}"] == VIEW.preemptions
-    assert seen["flashedge:num_preemptions_total{generator}{q}"] == 9
+    assert_shows(metrics, {f"{used}{{p}}": None, "num_runs_waiting{p}": None})
+    counts = {f"{preempted}{{generator}}{{p}}": VIEW.preemptions}
+    assert_shows(metrics, {**counts, f"{preempted}{{generator}}{{q}}": 9})
 
 
 def test_percentiles_are_times_of_requests() -> None:
@@ -197,8 +179,8 @@ def test_percentiles_are_times_of_requests() -> None:
 
     def note(first_token_s: float, token_s: float | None) -> None:
         tokens, total_s = (1, first_token_s) if token_s is None else (2, first_token_s + token_s)
-        times = {"first_token_s": first_token_s, "total_s": total_s}
-        metrics.observe_chat(prompt_tokens=1, completion_tokens=tokens, finish="stop", **times)
+        told = {**CHAT, "first_token_s": first_token_s, "total_s": total_s}
+        metrics.observe_chat(**told, completion_tokens=tokens, finish="stop")
 
     none = {"requests": 0, "first_token_s": None, "token_s": None}
     assert metrics.describe_latency() == {"chat": none, "run": none}
@@ -223,60 +205,51 @@ def make_ask(choices: int) -> PlainAsk:
     return PlainAsk(program="one", choices=choices, max_tokens=64)
 
 
-class Rig:
-    def __init__(self) -> None:
-        self.metrics = Metrics()
-        config = load_config({"scheduling_policy": "fcfs"}, environ={})
-        scheduler = PairScheduler("bundled", config, lambda keys: ignore())
-        self.plain = PlainRequests(partial(watch_request, self.metrics, lambda pair: scheduler))
-
-    def read(self, name: str) -> float:
-        lines = generate_latest(self.metrics.registry).decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+def build_plain(metrics: Metrics) -> PlainRequests:
+    config = load_config({"scheduling_policy": "fcfs"}, environ={})
+    scheduler = PairScheduler("bundled", config, lambda keys: ignore())
+    return PlainRequests(partial(watch_request, metrics, lambda pair: scheduler))
 
 
 async def test_stopping_aborts_what_is_open_and_waits_for_its_end() -> None:
-    rig = Rig()
-    told, ended = asyncio.Event(), []
+    plain, told, ended = build_plain(Metrics()), asyncio.Event(), []
 
     async def abort() -> None:
         told.set()
 
     async def request() -> None:
-        with rig.plain.open(make_ask(1), abort):
+        with plain.open(make_ask(1), abort):
             await told.wait()
-            assert rig.plain.is_stopping
+            assert plain.is_stopping
         ended.append(True)
 
     asked = [asyncio.create_task(request()) for _ in range(3)]
     await asyncio.sleep(0)
-    assert not rig.plain.is_stopping
-    await rig.plain.stop()
+    assert not plain.is_stopping
+    await plain.stop()
     assert ended == [True] * 3
     await asyncio.gather(*asked)
 
 
 async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashedge.engine.http_requests.STOP_TIMEOUT_S", 0.01)
-    rig = Rig()
-    with rig.plain.open(make_ask(1), ignore):
-        await rig.plain.stop()
-        assert rig.plain._open.total() == 1
+    plain = build_plain(Metrics())
+    with plain.open(make_ask(1), ignore):
+        await plain.stop()
+        assert plain._open.total() == 1
 
 
 def test_too_many_choices_are_refused() -> None:
-    rig = Rig()
+    plain = build_plain(Metrics())
     with pytest.raises(RequestError, match="at most 256"):
-        rig.plain.check_admission("", MAX_CHOICES + 1)
-    with rig.plain.open(make_ask(MAX_CHOICES - 1), ignore):
-        rig.plain.check_admission("another pair", MAX_CHOICES)
-        rig.plain.check_admission("", 1)
-        with (
-            pytest.raises(QueueFull, match="255 completions and scores are open"),
-            rig.plain.open(make_ask(2), ignore),
-        ):
+        plain.check_admission("", MAX_CHOICES + 1)
+    with plain.open(make_ask(MAX_CHOICES - 1), ignore):
+        plain.check_admission("another pair", MAX_CHOICES)
+        plain.check_admission("", 1)
+        refused = pytest.raises(QueueFull, match="255 completions and scores are open")
+        with refused, plain.open(make_ask(2), ignore):
             pass
-    assert rig.plain._open.total() == 0
+    assert plain._open.total() == 0
 
 
 @pytest.mark.parametrize(
@@ -293,13 +266,11 @@ def test_too_many_choices_are_refused() -> None:
 def test_metrics_learn_how_a_request_ended(
     finishes: tuple[str, ...], error: BaseException | None, told: str
 ) -> None:
-    rig = Rig()
-    ask = make_ask(max(1, len(finishes)))
-    with suppress(RuntimeError, GeneratorExit), rig.plain.open(ask, ignore) as follow:
+    metrics, ask = Metrics(), make_ask(max(1, len(finishes)))
+    with suppress(RuntimeError, GeneratorExit), build_plain(metrics).open(ask, ignore) as follow:
         follow(7, 2, ())
         follow(7, 3, finishes)
         if error is not None:
             raise error
-    assert rig.read(f'flashedge:chats_total{{finished_reason="{told}"}}') == 1
-    assert rig.read("flashedge:chat_tokens_total") == 5
-    assert rig.read('flashedge:time_to_first_token_seconds_count{kind="chat"}') == 1
+    counts = {f"chats_total{{{told}}}": 1, "chat_tokens_total": 5}
+    assert_shows(metrics, {**counts, "time_to_first_token_seconds_count{chat}": 1})
