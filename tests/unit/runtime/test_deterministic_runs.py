@@ -17,7 +17,7 @@ from flashedge.runtime.request.plan import pin_early_exit
 from flashedge.runtime.request.validation import Request
 from flashedge.scheduling.kv.split import EngineRole
 from tests.support.runtime_rig import BEAM
-from tests.support.service_rig import SELF_TEST, Rig, Serve, log_of
+from tests.support.service_rig import SELF_TEST, Rig, SelfTest, Serve, log_of
 
 SPEC = replace(BEAM, n=8, deterministic=True)
 
@@ -85,15 +85,18 @@ async def test_a_time_limit_of_grading_is_told(rig: Rig, monkeypatch: pytest.Mon
         assert result["deterministic"] is False
 
 
-async def test_it_waits_for_the_self_test_that_goes_on_behind(serve: Serve) -> None:
-    may_end = asyncio.Event()
-
+def hold_self_test(may_end: asyncio.Event, found: dict[str, Any] = SELF_TEST) -> SelfTest:
     async def self_test(turns: Turns) -> dict[str, Any]:
         async with turns.take(EngineRole.GENERATOR):
             await may_end.wait()
-        return SELF_TEST
+        return found
 
-    rig = await serve(max_running=2, self_test=self_test)
+    return self_test
+
+
+async def test_it_waits_for_the_self_test_that_goes_on_behind(serve: Serve) -> None:
+    may_end = asyncio.Event()
+    rig = await serve(max_running=2, self_test=hold_self_test(may_end))
     assert rig.service.health().state == "ready"
     waiting = rig.service.submit(SPEC)
     other = await rig.service.submit(replace(SPEC, deterministic=False)).result()
@@ -105,12 +108,8 @@ async def test_it_waits_for_the_self_test_that_goes_on_behind(serve: Serve) -> N
 
 async def test_without_a_verdict_of_the_self_test_it_fails(serve: Serve) -> None:
     may_end = asyncio.Event()
-
-    async def self_test(turns: Turns) -> dict[str, Any]:
-        await may_end.wait()
-        return {**UNTESTED, "failure": "it takes too long on this machine"}
-
-    rig = await serve(max_running=1, self_test=self_test)
+    failed = {**UNTESTED, "failure": "it takes too long on this machine"}
+    rig = await serve(max_running=1, self_test=hold_self_test(may_end, failed))
     waiting = rig.service.submit(SPEC)
     await asyncio.sleep(1)
     may_end.set()

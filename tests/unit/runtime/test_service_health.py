@@ -4,12 +4,12 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, log
 from pathlib import Path
 from random import Random
 from statistics import mean, median, pstdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +30,19 @@ from tests.support.service_rig import SELF_TEST, Rig, Serve, ended, log_of
 # ---------------------------------------------------------------- health
 
 
+async def assert_refuses(service: Service, match: str) -> None:
+    with pytest.raises(EngineDead, match=match):
+        service.submit(BEAM)
+    with pytest.raises(EngineDead, match=match):
+        async with service.use_pair("bundled"):
+            pass
+
+
+def tell(service: Service) -> tuple[str, str | None]:
+    health = service.health()
+    return health.state, health.detail
+
+
 async def test_health_tells_how_they_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig, begun = Rig(tmp_path), Health(state="starting")
     loading = replace(begun, stage="loading the weights (1 of 2)")
@@ -42,7 +55,7 @@ async def test_health_tells_how_they_start(tmp_path: Path, monkeypatch: pytest.M
         ((begun, begun), None),
     ):
         monkeypatch.setattr(rig.served._engines, "health", lambda engines=engines: engines)
-        assert (rig.service.health().state, rig.service.health().detail) == ("starting", detail)
+        assert tell(rig.service) == ("starting", detail)
 
 
 async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> None:
@@ -52,19 +65,14 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
     starting = asyncio.create_task(service.start())
     await asyncio.sleep(0.5)
     assert service.health().state == "starting"
-    with pytest.raises(EngineDead, match="still loading"):
-        service.submit(BEAM)
-    with pytest.raises(EngineDead, match="still loading"):
-        async with service.use_pair("bundled"):
-            pass
+    await assert_refuses(service, "still loading")
     await starting
     async with service.use_pair("bundled") as pair:
         assert pair.protocols is not None
-    assert service.health().state == "ready"
-    assert service.health().self_test == SELF_TEST
+    assert (service.health().state, service.health().self_test) == ("ready", SELF_TEST)
 
     generator.kill("a test")
-    assert (service.health().state, service.health().detail) == ("degraded", "generator: a test")
+    assert tell(service) == ("degraded", "generator: a test")
     run = service.submit(BEAM)
     await asyncio.sleep(4.9)
     assert service.health().state == "degraded"
@@ -73,11 +81,7 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
 
     verifier.kill("for good")
     assert service.health().state == "failed"
-    with pytest.raises(EngineDead, match="the engines are down"):
-        service.submit(BEAM)
-    with pytest.raises(EngineDead, match="the engines are down"):
-        async with service.use_pair("bundled"):
-            pass
+    await assert_refuses(service, "the engines are down")
     await service.stop()
 
 
@@ -87,11 +91,8 @@ async def test_health_says_what_is_wrong_and_what_comes_next(rig: Rig) -> None:
     assert service.health().detail == "the card reported Xid 31"
     generator._health = Health(state="dead", detail="it hung", attempt=3, retry_in_s=11.6)
     verifier._health = Health(state="ready", detail="it died once", notice="its batch is smaller")
-    assert (service.health().state, service.health().detail) == (
-        "degraded",
-        "generator: it hung; restart 3 in 12 s; verifier: its batch is smaller; "
-        "the card reported Xid 31",
-    )
+    notes = "verifier: its batch is smaller; the card reported Xid 31"
+    assert tell(service) == ("degraded", f"generator: it hung; restart 3 in 12 s; {notes}")
     generator._health = replace(generator._health, retry_in_s=None)
     assert "it hung; restart 3 is under way" in (service.health().detail or "")
 
@@ -107,11 +108,10 @@ async def test_a_failed_start_is_reported(tmp_path: Path, error: Exception, told
     rig = Rig(tmp_path, error=error)
     with pytest.raises(type(error)):
         await rig.service.start()
-    health = rig.service.health()
-    assert health.state == "failed"
-    assert told in (health.detail or "")
-    with pytest.raises(EngineDead, match="the engines are down"):
-        rig.service.submit(BEAM)
+    state, detail = tell(rig.service)
+    assert state == "failed"
+    assert told in (detail or "")
+    await assert_refuses(rig.service, "the engines are down")
     await rig.service.stop()
     assert rig.pair.stopped
 
@@ -120,12 +120,13 @@ async def test_a_failed_start_is_reported(tmp_path: Path, error: Exception, told
 
 
 async def test_an_open_request_keeps_the_daemon_busy(rig: Rig) -> None:
-    rig.service.idle.busy_at -= 60
-    assert rig.service.idle.idle_s >= 60
+    idle = rig.service.idle
+    idle.busy_at -= 60
+    assert idle.idle_s >= 60
     async with rig.service.use_pair("bundled"):
-        rig.service.idle.busy_at -= 60
-        assert rig.service.idle.idle_s < 60
-    assert rig.service.idle.idle_s < 60
+        idle.busy_at -= 60
+        assert idle.idle_s < 60
+    assert idle.idle_s < 60
 
 
 async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: Serve) -> None:
@@ -147,11 +148,8 @@ async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: 
 async def test_without_a_loaded_pair_the_next_request_loads_one(serve: Serve) -> None:
     service = (await serve(load=False)).service
     service.idle.busy_at -= 1e9
-    assert (service.health().state, service.loaded, service.should_unload) == (
-        "unloaded",
-        (),
-        False,
-    )
+    assert (tell(service)[0], service.loaded) == ("unloaded", ())
+    assert not service.should_unload
     (state,) = service.pairs().values()
     assert (state.health.state, await state.read_views()) == ("unloaded", {})
     async with service.use_pair("bundled"):
@@ -196,8 +194,7 @@ async def test_without_a_split_the_budgets_stay(
     rig = await serve(config=ROOM, features={"kv_split": why != "switched off"})
     before = await rig.served.views()
     result, changes = await solved(rig, BEAM)
-    assert result["kv"] == {"curves": None}
-    assert changes == []
+    assert (result["kv"], changes) == ({"curves": None}, [])
     after = await rig.served.views()
     assert [v.quota_blocks for v in after.values()] == [v.quota_blocks for v in before.values()]
 
@@ -205,28 +202,16 @@ async def test_without_a_split_the_budgets_stay(
 # ---------------------------------------------------------------- a clock that jumps
 
 
-JUMPS = (DAY_S, -DAY_S, 400 * DAY_S)
-
-
-@dataclass
-class Clock:
-    ahead_s: float = 0.0
-    _real: Callable[[], float] = time.time
-
-    def __call__(self) -> float:
-        return self._real() + self.ahead_s
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(time, "time", made)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made, real = SimpleNamespace(ahead_s=0.0), time.time
+    monkeypatch.setattr(time, "time", lambda: real() + made.ahead_s)
     return made
 
 
-@pytest.mark.parametrize("jump_s", JUMPS)
+@pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S, 400 * DAY_S])
 async def test_runs_go_on(
-    serve: Serve, clock: Clock, jump_s: float, caplog: pytest.LogCaptureFixture
+    serve: Serve, clock: SimpleNamespace, jump_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     rig = await serve(keep_alive_s=100, keep_runs_days=0.5, queue_limit=10)
@@ -247,11 +232,8 @@ async def test_runs_go_on(
         assert len(await log_of(run)) > 3
     told = [float(s) for s in re.findall(r"(?:waited|finished:|after) (-?[\d.]+) s", caplog.text)]
     assert len(told) >= 6
-    assert all(0 <= seconds < 60 for seconds in told), caplog.text
-
-    assert 0 <= service.idle.idle_s < 60
+    assert all(0 <= seconds < 60 for seconds in [*told, service.idle.idle_s]), caplog.text
     assert not service.should_unload, "nobody has been idle for a day"
-
     newest_first = [cancelled.id, waiting.id, running.id, before.id]
     assert [run["id"] for run in await service.runs()] == newest_first
     assert [run["id"] for run in await service.runs(before=waiting.id)] == newest_first[2:]
@@ -260,7 +242,9 @@ async def test_runs_go_on(
     await rig.assert_idle()
 
 
-async def test_a_daemon_that_starts_later_trusts_the_clock(tmp_path: Path, clock: Clock) -> None:
+async def test_a_daemon_that_starts_later_trusts_the_clock(
+    tmp_path: Path, clock: SimpleNamespace
+) -> None:
     rig = Rig(tmp_path, keep_runs_days=2)
     await rig.service.start()
     run = rig.service.submit(BEAM)
@@ -276,36 +260,29 @@ async def test_a_daemon_that_starts_later_trusts_the_clock(tmp_path: Path, clock
 # ---------------------------------------------------------------- when runs are expected to start
 
 
-@pytest.fixture
-def quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The simulated searches take a tenth of a second each."""
-    monkeypatch.setattr(estimates, "LEAST_S", 0.05)
-
-
-async def measure_lengths(service: Service) -> LogNormal:
-    run = service.submit(replace(BEST, n=32, seed=99))
-    result = await run.result()
+async def measure_lengths(service: Service, monkeypatch: pytest.MonkeyPatch) -> LogNormal:
+    monkeypatch.setattr(estimates, "LEAST_S", 0.05)  # a simulated search takes 0.1 s
+    result = await service.submit(replace(BEST, n=32, seed=99)).result()
     await asyncio.sleep(0.01)
     logs = [log(len(path["token_ids"])) for path in result["completions"]]
     return LogNormal(mu=mean(logs), sigma=pstdev(logs))
 
 
-@pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("max_running", [1, 4])
-async def test_runs_start_about_when_they_are_expected_to(serve: Serve, max_running: int) -> None:
+async def test_runs_start_about_when_they_are_expected_to(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, max_running: int
+) -> None:
     """Half of the estimates are within a quarter of the time that is left."""
     rig = await serve(max_running=max_running, queue_limit=100)
     clock = asyncio.get_running_loop().time
     rig.service.scheduler("bundled")._clock = clock  # virtual, like the searches
-    lengths = await measure_lengths(rig.service)
+    lengths = await measure_lengths(rig.service, monkeypatch)
     draw = Random(3)
-    specs = [
-        replace(draw.choice([BEAM, BEST]), n=draw.choice([4, 8, 16, 32]), seed=seed)
-        for seed in range(24)
-    ]
-    runs = [rig.service.submit(spec) for spec in specs]
-    for run in runs:
-        rig.service.scheduler("bundled").predict(run.id, lengths)
+    runs = []
+    for seed in range(24):
+        spec = replace(draw.choice([BEAM, BEST]), n=draw.choice([4, 8, 16, 32]), seed=seed)
+        runs.append(rig.service.submit(spec))
+        rig.service.scheduler("bundled").predict(runs[-1].id, lengths)
     expected: list[tuple[str, float, float]] = []
     started: dict[str, float] = {}
     while len(started) < len(runs):
@@ -321,10 +298,11 @@ async def test_runs_start_about_when_they_are_expected_to(serve: Serve, max_runn
     assert median(errors) < 0.25
 
 
-@pytest.mark.usefixtures("quick_searches")
-async def test_an_estimate_is_at_most_a_moment_old(serve: Serve) -> None:
+async def test_an_estimate_is_at_most_a_moment_old(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rig = await serve(queue_limit=9)
-    lengths = await measure_lengths(rig.service)
+    lengths = await measure_lengths(rig.service, monkeypatch)
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
     assert [run.estimate.position for run in (first, second, third)] == [None, 0, 1]
     assert second.estimate.median_tokens is None
