@@ -37,15 +37,10 @@ VIEW = EngineView(**IDLE, blocks_total=64, quota_blocks=64, block_tokens=32, blo
 
 
 def build_run_result(run_id: str, request: Request) -> dict[str, Any]:
-    return build_result(
-        id=run_id,
-        pair=request.pair,
-        strategy=request.strategy,
-        n=request.n,
-        seed=request.seed,
-        votes=[{"answer": "2", "weight": 0.9, "count": request.n}],
-        completions=[{"node": 2, "text": "…", "finish_reason": "stop", "score": 0.9}],
-    )
+    asked = {name: getattr(request, name) for name in ("pair", "strategy", "n", "seed")}
+    votes = [{"answer": "2", "weight": 0.9, "count": request.n}]
+    completions = [{"node": 2, "text": "…", "finish_reason": "stop", "score": 0.9}]
+    return build_result(id=run_id, **asked, votes=votes, completions=completions)
 
 
 def script(request: Request, run_id: str) -> list[Event]:
@@ -118,13 +113,8 @@ class FakeHandle:
         if self.status == "finished":
             return build_run_result(self.id, self.request)
         error = self.error and {"message": str(self.error), "code": self.error.code}
-        return {
-            "id": self.id,
-            "status": self.status,
-            **asdict(self.estimate),
-            "spec": self.plan.to_json(),
-            "error": error,
-        }
+        now = {"id": self.id, "status": self.status, **asdict(self.estimate)}
+        return {**now, "spec": self.plan.to_json(), "error": error}
 
 
 PROCESSES = {n: Health(state="ready", pid=at) for at, n in enumerate(("generator", "verifier"), 1)}
@@ -251,12 +241,7 @@ class FakeService:
         return self.handles[run_id]
 
     async def runs(
-        self,
-        *,
-        limit: int = 50,
-        before: str | None = None,
-        status: str | None = None,
-        text: str | None = None,
+        self, *, limit: int = 50, before: Any = None, status: Any = None, text: str | None = None
     ) -> list[dict[str, Any]]:
         newest = list(reversed(self.handles.values()))
         start = 0 if before is None else newest.index(self.run(before)) + 1
@@ -271,11 +256,8 @@ class FakeService:
 
 def _summary(handle: FakeHandle) -> dict[str, Any]:
     request = handle.request
-    row = build_row(
-        build_run_result(handle.id, request),
-        status=handle.status,
-        problem=request.problem.text[:200],
-    )
+    told = {"status": handle.status, "problem": request.problem.text[:200]}
+    row = build_row(build_run_result(handle.id, request), **told)
     if handle.status != "finished":
         row |= dict.fromkeys(("finished_at", "answer", "tree_tokens", "total_s"))
     return row
@@ -283,16 +265,14 @@ def _summary(handle: FakeHandle) -> dict[str, Any]:
 
 def fake_pair(judges: str = "steps") -> Any:
     """The served pair's defaults, all that the HTTP layer reads of a Pair."""
+    limits = {"max_step_tokens": 96, "max_path_tokens": 512, "min_step_tokens": 8}
+    rules = {"step_rule": "blank_line", "step_entropy": 0.3, "judge": "steps"}
     return SimpleNamespace(
         name="bundled",
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
         generator=SimpleNamespace(max_model_len=1024, reasoning_parser=None),
         verifier=SimpleNamespace(judges=judges, scores_pairs=judges == "answers"),
-        max_step_tokens=96,
-        max_path_tokens=512,
-        step_rule="blank_line",
-        step_entropy=0.3,
-        min_step_tokens=8,
-        judge="steps",
         options={"probed_cot": {"suffix": "\n\nFinal answer: \\boxed{"}},
+        **limits,
+        **rules,
     )

@@ -10,40 +10,20 @@ from flashedge.types import NodeId
 
 def build_usage(**changes: Any) -> dict[str, Any]:
     """The `usage` of a result. `changes` replace single fields, here and below."""
-    return {
-        "prompt_tokens": 11,
-        "completion_tokens": 20,
-        "tree_tokens": 80,
-        "speculated_tokens": 4,
-        "speculation": {"drawn_tokens": 9, "kept_tokens": 5, "kept_steps": 2, "scored_steps": 1},
-        "verifier_tokens": 120,
-        "verifier_cached_tokens": 60,
-        "probe_tokens": 0,
-        **changes,
-    }
+    generated = {"prompt_tokens": 11, "completion_tokens": 20, "tree_tokens": 80}
+    kept = {"drawn_tokens": 9, "kept_tokens": 5, "kept_steps": 2, "scored_steps": 1}
+    verified = {"verifier_tokens": 120, "verifier_cached_tokens": 60, "probe_tokens": 0}
+    return {**generated, "speculated_tokens": 4, "speculation": kept, **verified, **changes}
 
 
 def build_result(**changes: Any) -> dict[str, Any]:
     """The object of a finished run. Its tree, completions and votes are empty."""
     return {
-        "id": "run-1",
-        "status": "finished",
-        "pair": "bundled",
-        "strategy": "beam",
-        "n": 2,
-        "seed": 0,
-        "deterministic": True,
-        "baseline": False,
-        "answer": "2",
-        "text": "1 + 1 = 2.\n\n\\boxed{2}",
-        "choice": 2,
-        "votes": [],
-        "completions": [],
-        "tree": {"root": 0, "nodes": []},
-        "certainty": 1.0,
-        "trusted": True,
-        "cut_by": None,
-        "usage": build_usage(),
+        **{"id": "run-1", "status": "finished", "pair": "bundled", "strategy": "beam", "n": 2},
+        **{"seed": 0, "deterministic": True, "baseline": False},
+        **{"answer": "2", "text": "1 + 1 = 2.\n\n\\boxed{2}", "choice": 2},
+        **{"votes": [], "completions": [], "tree": {"root": 0, "nodes": []}},
+        **{"certainty": 1.0, "trusted": True, "cut_by": None, "usage": build_usage()},
         "timing": {"queue_s": 0.0, "generate_s": 0.1, "verify_s": 0.1, "total_s": 0.2},
         **changes,
     }
