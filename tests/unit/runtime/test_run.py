@@ -96,8 +96,7 @@ def test_illegal_moves_change_nothing(store: RunStore, status: RunStatus, move: 
     if to is None:
         with pytest.raises(ValueError, match=r"can.t go from"):
             MOVES[move](run)
-        assert look(run) == before
-        assert store.events("r") == kept
+        assert (look(run), store.events("r")) == (before, kept)
     else:
         MOVES[move](run)
         assert run.status is to

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import pytest
 
@@ -38,19 +39,10 @@ GENERATOR, VERIFIER = EngineRole.GENERATOR, EngineRole.VERIFIER
 DVTS = replace(BEAM, strategy="dvts", n=8, seed=3)
 WIDE = replace(BEAM, n=32)
 LINK = HostLink(bytes_per_s=1e12, capacity_bytes=1 << 30)
-ALTERNATING = KvSplit(
-    generator_bytes=ROOM.kv_bytes,
-    verifier_bytes=ROOM.kv_bytes,
-    decode_batch=8,
-    prefill_batch=8,
-    generate_s=0.0,
-    verify_s=0.0,
-    offload=True,
-    generator_saved=True,
-    verifier_saved=True,
-)
-
-
+WHOLE = dict.fromkeys(("generator_bytes", "verifier_bytes"), ROOM.kv_bytes)
+TIMES = {"decode_batch": 8, "prefill_batch": 8, "generate_s": 0.0, "verify_s": 0.0}
+SAVED = {"generator_saved": True, "verifier_saved": True}
+ALTERNATING = KvSplit(**WHOLE, **TIMES, **SAVED, offload=True)
 HALF, MORE = ROOM.kv_bytes // 2, 3 * ROOM.kv_bytes // 4
 
 
@@ -59,10 +51,8 @@ def alternate(load: Workload | None) -> KvSplit:
 
 
 def share(generator_bytes: int) -> KvSplit:
-    verifier_bytes = ROOM.kv_bytes - generator_bytes
-    return replace(
-        ALTERNATING, generator_bytes=generator_bytes, verifier_bytes=verifier_bytes, offload=False
-    )
+    sizes = {"generator_bytes": generator_bytes, "verifier_bytes": ROOM.kv_bytes - generator_bytes}
+    return replace(ALTERNATING, **sizes, offload=False)
 
 
 @dataclass(frozen=True)
@@ -154,15 +144,9 @@ async def test_memory_moves_less_often_if_a_move_is_slow(monkeypatch: pytest.Mon
 
 
 async def test_both_quotas_never_exceed_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, granted_bytes = 0, list[int]()
-
-    def moving(load: Workload | None) -> KvSplit:
-        nonlocal calls
-        calls += 1
-        return share((2 + calls % 3) * ROOM.kv_bytes // 6)
-
-    budget = SimEngine.budget
-    async with managed_engines(forced=moving) as here:
+    granted_bytes, budget = list[int](), SimEngine.budget
+    thirds = cycle(share(part * ROOM.kv_bytes // 6) for part in (3, 4, 2))
+    async with managed_engines(forced=lambda load: next(thirds)) as here:
 
         async def watched(self: SimEngine, kv_bytes: int) -> int:
             granted = await budget(self, kv_bytes)

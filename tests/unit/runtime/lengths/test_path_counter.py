@@ -59,23 +59,22 @@ async def test_a_limit_cuts_paths() -> None:
     assert lengths.num_outputs == SAMPLES.n
 
 
-def feed(*, sees_progress: bool) -> OutputLengths | None:
-    """Three samples; one ended, one was cancelled at 70 tokens, one had not begun."""
+def build_lengths(*tokens: int, is_censored: tuple[bool, ...] = (False, False)) -> OutputLengths:
+    return OutputLengths(tokens=tokens, is_censored=is_censored, weights=(1.0, 1.0))
+
+
+@pytest.mark.parametrize("sees_progress", [True, False])
+def test_a_cancelled_path_is_a_lower_bound_where_its_progress_was_seen(sees_progress: bool) -> None:
+    """Of three samples one ended, one was cancelled at 70 tokens, one had not begun. Without
+    progress the quick siblings are left out, too."""
     counter = PathCounter(sees_progress=sees_progress)
     counter.expand(NodeId(0), [NodeId(1), NodeId(2), NodeId(3)])
     counter.complete(NodeId(1), 40, "stop")
     if sees_progress:
         counter.observe(Progress(tokens=((NodeId(1), 30), (NodeId(2), 55))))
         counter.observe(Progress(tokens=((NodeId(2), 70),)))
-    return counter.count()
-
-
-def test_a_cancelled_path_is_a_lower_bound_where_its_progress_was_seen() -> None:
-    """Without it the quick siblings are left out, too."""
-    assert feed(sees_progress=True) == OutputLengths(
-        tokens=(40, 70), is_censored=(False, True), weights=(1.0, 1.0)
-    )
-    assert feed(sees_progress=False) is None
+    bound = build_lengths(40, 70, is_censored=(False, True))
+    assert counter.count() == (bound if sees_progress else None)
 
 
 def test_later_steps_alone_are_no_outputs() -> None:
@@ -86,9 +85,7 @@ def test_later_steps_alone_are_no_outputs() -> None:
     counter.complete(NodeId(3), 10, "stop")
     assert counter.count() is None
     counter.complete(NodeId(2), 30, "stop")
-    assert counter.count() == OutputLengths(
-        tokens=(30, 50), is_censored=(False, False), weights=(1.0, 1.0)
-    )
+    assert counter.count() == build_lengths(30, 50)
 
 
 # ---------------------------------------------------------------- stored runs
@@ -115,8 +112,7 @@ async def test_a_stored_run_counts_as_a_live_one(store: RunStore, strategy: str)
     assert len(outline.steps) == steps
     (stored,) = iter_newest(store, 0.0)
     finished = read_run(store, stored)
-    assert finished.request.num_prompt_tokens == 8
-    assert finished.request.kind == strategy
+    assert (finished.request.num_prompt_tokens, finished.request.kind) == (8, strategy)
     assert finished.request.text == "user: How many are left?"
 
 

@@ -149,7 +149,7 @@ async def test_requests_with_one_key_are_one_program(build: Build) -> None:
     assert rig.estimate_programs() == []
 
 
-async def test_tokens_and_certainty_shorten_what_is_left(build: Build) -> None:
+async def test_tokens_shorten_what_is_left_and_certainty_only_with_early_exit(build: Build) -> None:
     rig = build()
     rig.add("a", 100)
     whole = rig.only.left_tokens
@@ -157,9 +157,7 @@ async def test_tokens_and_certainty_shorten_what_is_left(build: Build) -> None:
     rig.step("a", 200)
     assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01)
     rig.note_event("a", CertaintyUpdated(certainty=0.9, answers=1))
-    assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01), (
-        "a run without early exit goes on however sure it is"
-    )
+    assert rig.only.left_tokens == pytest.approx(whole - 200, rel=0.01)
 
 
 async def test_the_queue_starts_as_many_runs_as_the_memory_holds(build: Build) -> None:
@@ -214,17 +212,16 @@ async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> Non
     await rig.draw("a", 20, 5)
     left_s = (BEAM.n * 100 - 100) / 20
     runs = rig.estimate_runs()
-    assert runs["b"].starts_in_s == pytest.approx(left_s, rel=0.1)
-    assert runs["c"].starts_in_s == pytest.approx(left_s + BEAM.n * 200 / 20, rel=0.1)
-    assert runs["a"].starts_in_s is None, "it runs"
+    starts_s = {run_id: run.starts_in_s for run_id, run in runs.items()}
+    expected = {"a": None, "b": left_s, "c": left_s + BEAM.n * 200 / 20}
+    assert starts_s == pytest.approx(expected, rel=0.1), "a runs"
     assert runs["a"].median_tokens == pytest.approx(100, rel=0.01)
-    assert [(s.key, s.place, s.starts_in_s) for s in rig.estimate_programs()] == [
-        (key, at, runs[key].starts_in_s) for key, at in (("a", None), ("b", 0), ("c", 1))
-    ]
+    places = [(program.key, program.place) for program in rig.estimate_programs()]
+    assert places == [("a", None), ("b", 0), ("c", 1)]
+    assert {s.key: s.starts_in_s for s in rig.estimate_programs()} == starts_s
     chat = rig.add_request(PlainAsk(program="chat", max_tokens=64))
-    before = rig.estimate_runs()["b"].starts_in_s
     rig.note_tokens(chat, 1000)
-    assert rig.estimate_runs()["b"].starts_in_s == before, "a chat's tokens are no search's speed"
+    assert rig.estimate_runs()["b"].starts_in_s == starts_s["b"], "a chat is no search"
 
 
 async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> None:
@@ -234,8 +231,7 @@ async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> No
     rig.submit("b", 100, job)
     await rig.draw("a", 20, 5)
     run = rig.estimate_runs()["b"]
-    assert run.position == 0
-    assert run.starts_in_s == pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1)
+    assert (run.position, run.starts_in_s) == (0, pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1))
     assert (rig.only.place, rig.only.starts_in_s) == (None, None)
 
 
@@ -338,14 +334,24 @@ async def test_the_room_of_two_engines(is_shared: bool) -> None:
 # ---------------------------------------------------------------- the queue
 
 
-def first_come(max_running: int, limit: int) -> RunQueue:
-    return RunQueue(lambda waiting: waiting, lambda run, running: len(running) < max_running, limit)
+class Turns(RunQueue):
+    """Whoever came first starts first. It knows who began, and holds them until they may end."""
+
+    def __init__(self, most: int, limit: int) -> None:
+        super().__init__(lambda waiting: waiting, lambda _, running: len(running) < most, limit)
+        self.began: list[str] = []
+        self.may_end = asyncio.Event()
+
+    async def hold(self, name: str) -> None:
+        async with self.wait_turn(name):
+            self.began.append(name)
+            await self.may_end.wait()
 
 
 @pytest.mark.parametrize("limit", [2, 0])
 async def test_a_full_queue_refuses(limit: int) -> None:
     """Where none may wait, a run still starts if there is room."""
-    queue = first_come(1, limit)
+    queue = Turns(1, limit)
     names = "abc"[: limit + 1]
     for name in names:
         queue.reserve(name)
@@ -359,26 +365,20 @@ async def test_a_full_queue_refuses(limit: int) -> None:
 
 
 async def test_turns_come_in_the_order_of_reserve() -> None:
-    queue, done, began = first_come(1, 9), asyncio.Event(), list[str]()
-
-    async def hold(name: str) -> None:
-        async with queue.wait_turn(name):
-            began.append(name)
-            await done.wait()
-
+    queue = Turns(1, 9)
     for name in "abc":
         queue.reserve(name)
     async with asyncio.TaskGroup() as group:
         for name in "cba":  # whoever asks first
-            group.create_task(hold(name))
+            group.create_task(queue.hold(name))
         await asyncio.sleep(1)
-        assert began == ["a"]
-        done.set()
-    assert (began, queue.sizes) == (["a", "b", "c"], (0, 0))
+        assert queue.began == ["a"]
+        queue.may_end.set()
+    assert (queue.began, queue.sizes) == (["a", "b", "c"], (0, 0))
 
 
 async def test_an_error_admits_the_next_run() -> None:
-    queue = first_come(1, 1)
+    queue = Turns(1, 1)
     queue.reserve("a")
     with pytest.raises(ZeroDivisionError):
         async with queue.wait_turn("a"):
@@ -388,28 +388,23 @@ async def test_an_error_admits_the_next_run() -> None:
 
 async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
     """b's turn has come, but it never gets to know: its ticket goes on to c."""
-    queue, began = first_come(1, 9), list[str]()
-
-    async def hold(name: str) -> None:
-        async with queue.wait_turn(name):
-            began.append(name)
-
+    queue = Turns(1, 9)
+    queue.may_end.set()
     for name in "abc":
         queue.reserve(name)
-    b, c = (asyncio.create_task(hold(name)) for name in "bc")
+    b, c = (asyncio.create_task(queue.hold(name)) for name in "bc")
     await asyncio.sleep(1)
     queue.leave("a")
     assert (queue.running, queue.waiting) == (("b",), ["c"])
     b.cancel()
     await c
     assert b.cancelled()
-    assert (began, queue.sizes) == (["c"], (0, 0))
+    assert (queue.began, queue.sizes) == (["c"], (0, 0))
 
 
 @pytest.mark.parametrize("seed", range(5))
 async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
-    draw = random.Random(seed)
-    queue, began, at_once = first_come(3, 100), list[int](), 0
+    draw, queue, began, at_once = random.Random(seed), Turns(3, 100), list[int](), 0
 
     async def one(number: int) -> None:
         nonlocal at_once
@@ -427,10 +422,8 @@ async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
         queue.reserve(str(number))
         tasks.append(asyncio.create_task(one(number)))
         await asyncio.sleep(draw.random() * 0.2)
-        if draw.random() < 0.5:
-            task = draw.choice(tasks)
-            if task is not tasks[-1]:  # a task without a step yet never enters its turn
-                task.cancel()
+        if draw.random() < 0.5 and (task := draw.choice(tasks)) is not tasks[-1]:
+            task.cancel()  # not a task without a step yet: it never enters its turn
     await asyncio.wait(tasks)
     assert began == sorted(began)
     assert len(began) >= 30

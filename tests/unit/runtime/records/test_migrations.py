@@ -188,8 +188,7 @@ def test_the_oldest_go_while_all_take_too_much(store: RunStore, limit: Limit) ->
 
 def test_open_runs_stay_even_where_they_take_too_much(store: RunStore, limit: Limit) -> None:
     fill(store, 3)
-    assert limit(keep_runs_gib=0).remove_old() == 3
-    assert names(store) == {"open"}
+    assert (limit(keep_runs_gib=0).remove_old(), names(store)) == (3, {"open"})
 
 
 async def test_it_looks_now_and_then(

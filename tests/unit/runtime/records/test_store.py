@@ -57,11 +57,9 @@ def test_a_run_comes_back_as_it_was_from_a_private_file(store: RunStore) -> None
 
 
 def test_early_exits_go_through_json() -> None:
-    for event in (
-        events.CertaintyUpdated(certainty=0.5, answers=3, measures={"entropy": 0.5}, progress=4),
-        events.Probed(node=NodeId(3), text=" 7}", tokens=2),
-        events.EarlyExit(reason="non_convergence", tokens=120),
-    ):
+    probed = events.Probed(node=NodeId(3), text=" 7}", tokens=2)
+    sure = events.CertaintyUpdated(certainty=0.5, answers=3, measures={"entropy": 0.5}, progress=4)
+    for event in (sure, probed, events.EarlyExit(reason="non_convergence", tokens=120)):
         assert from_json(json.loads(json.dumps(to_json(event)))) == event
     old = {"type": "CertaintyUpdated", "certainty": None, "answers": 2}
     assert from_json(old) == events.CertaintyUpdated(certainty=None, answers=2)
@@ -196,7 +194,6 @@ def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) -> None:
-    steps = [event for event in EVENTS if isinstance(event, events.StepCompleted)]
     store.create("never begun", SPEC, 1.0)
     for run_id in ("cancelled", "open"):
         store.create(run_id, SPEC, 1.0)
@@ -204,6 +201,7 @@ def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) 
             store.append(run_id, seq, event)
     store.finish("cancelled", "cancelled", None, {"message": "by hand"}, 2.0)
     store.interrupt_unfinished()
+    steps = [event for event in EVENTS if isinstance(event, events.StepCompleted)]
     expected = sum(len(step.token_ids) for step in steps)
     assert expected > 0
     counts = {run.id: run.tree_tokens for run in store.list()}
@@ -212,12 +210,21 @@ def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) 
 
 # ---------------------------------------------------------------- crashes
 
-_WRITER = textwrap.dedent(
-    """
-    import sys
-    from pathlib import Path
-    from flashedge.events import NodeScored, RunStarted
-    from flashedge.runtime.records.store import RunStore
+_IMPORTS = """
+import os, resource, signal, sys
+from pathlib import Path
+from flashedge.errors import StoreError
+from flashedge.events import NodeScored, RunFailed, RunStarted
+from flashedge.runtime.records.store import RunStore
+"""
+
+
+def python(code: str, *arguments: object) -> list[str]:
+    """The command that runs it in a process of its own."""
+    return [sys.executable, "-c", _IMPORTS + textwrap.dedent(code), *map(str, arguments)]
+
+
+_WRITER = """
     store = RunStore(Path(sys.argv[1]))
     store.create("r", {}, 1.0)
     store.append("r", 1, RunStarted(config={}, queue_s=0.0))
@@ -226,16 +233,13 @@ _WRITER = textwrap.dedent(
         print(seq, flush=True)  # acknowledged
         seq += 1
         store.append("r", seq, NodeScored(node=seq, scores=(0.5,) * 50, score=0.5))
-    """
-)
+"""
 
 
 @pytest.mark.parametrize("delay_s", [0.02, 0.15, 0.4])
 def test_kill_9_loses_no_acknowledged_event(tmp_path: Path, delay_s: float) -> None:
     path = tmp_path / "runs.db"
-    writer = subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
-    )
+    writer = subprocess.Popen(python(_WRITER, path), stdout=subprocess.PIPE, text=True)
     assert writer.stdout.readline() == "1\n"
     time.sleep(delay_s)
     writer.send_signal(signal.SIGKILL)
@@ -269,19 +273,13 @@ def test_full_database_says_so_and_works_again_with_room(store: RunStore) -> Non
 
 
 def run_python(code: str, *arguments: object) -> str:
-    """Run it in a process of its own, and return what it prints."""
-    command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    """Returns what it prints."""
+    done = subprocess.run(python(code, *arguments), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 _CAPPED = """
-    import resource, signal, sys
-    from pathlib import Path
-    from flashedge.errors import StoreError
-    from flashedge.events import RunFailed
-    from flashedge.runtime.records.store import RunStore
     store = RunStore(Path(sys.argv[1]))
     store.create("r", {}, 1.0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -346,10 +344,6 @@ def test_a_really_full_disk_is_reported(tmp_path: Path) -> None:
 
 
 _UNPRIVILEGED = """
-    import os, sys
-    from pathlib import Path
-    from flashedge.errors import StoreError
-    from flashedge.runtime.records.store import RunStore
     if os.geteuid() == 0:
         os.setgid(65534); os.setuid(65534)  # root may write anywhere
     for path in sys.argv[1:]:

@@ -69,10 +69,10 @@ def test_request_and_setting_decide(spec: Request, mode: str, boosted: bool) -> 
         assert decide_boost(other, ALL) is other
 
 
-@pytest.mark.parametrize("option", [{"parallel": 2}, {"take": "arrival"}])
-def test_a_boosted_run_has_no_fixed_number(option: dict[str, Any]) -> None:
-    with pytest.raises(RequestError, match=f"has no {next(iter(option))} of its own"):
-        decide_boost(replace(MCTS, options={"boost": True, **option}), ASKED)
+@pytest.mark.parametrize(("option", "value"), [("parallel", 2), ("take", "arrival")])
+def test_a_boosted_run_has_no_fixed_number(option: str, value: object) -> None:
+    with pytest.raises(RequestError, match=f"has no {option} of its own"):
+        decide_boost(replace(MCTS, options={"boost": True, option: value}), ASKED)
 
 
 SHAPES = {"replay_shape": {"window": 32}, "score_shape": {"window": 32}}
@@ -97,16 +97,11 @@ def test_what_time_or_load_decide_is_refused(fields: dict[str, Any], param: str,
     replace(BEAM, **fields)  # without the flag it may
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"token_budget": 100},
-        {"strategy": "mcts", "options": {"parallel": 4, "take": "launch", "boost": False}},
-    ],
-)
-def test_token_budgets_and_a_fixed_number_of_rollouts_are_allowed(fields: dict[str, Any]) -> None:
-    spec = replace(FLAGGED, **fields)
-    assert Request.from_json(spec.to_json()) == spec
+def test_token_budgets_and_a_fixed_number_of_rollouts_are_allowed() -> None:
+    fixed = {"parallel": 4, "take": "launch", "boost": False}
+    for fields in ({"token_budget": 100}, {"strategy": "mcts", "options": fixed}):
+        spec = replace(FLAGGED, **fields)
+        assert Request.from_json(spec.to_json()) == spec
 
 
 @pytest.mark.parametrize(
@@ -165,19 +160,14 @@ def test_the_rule_is_the_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"step_entropy": -0.1}, "step_entropy"),
-        ({"step_entropy": 3.01}, "step_entropy"),
-        ({"step_entropy": float("nan")}, "step_entropy"),
-        ({"min_step_tokens": 0}, "min_step_tokens"),
-        ({"min_step_tokens": 256}, "min_step_tokens"),  # as many as a step may have
-    ],
+    ("param", "values"),
+    [("step_entropy", (-0.1, 3.01, float("nan"))), ("min_step_tokens", (0, BEAM.max_step_tokens))],
 )
-def test_values_out_of_bounds_are_refused(fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        replace(UNSURE, **fields)
-    assert caught.value.param == param
+def test_values_out_of_bounds_are_refused(param: str, values: tuple[float, ...]) -> None:
+    for value in values:
+        with pytest.raises(RequestError) as caught:
+            replace(UNSURE, **{param: value})
+        assert caught.value.param == param
 
 
 @pytest.mark.parametrize("strategy", ["best_of_n", "self_consistency", "probed_cot"])
@@ -216,6 +206,12 @@ def calibration(**fields: Any) -> Calibration:
     return Calibration(settings=collect_settings(SC), **made)
 
 
+def save_fitting(config: Config) -> None:
+    """One that was made with the pair as it is."""
+    fingerprint = fingerprint_pair(find_pair("bundled", config), config)
+    save_calibration(calibration(fingerprint=fingerprint), config)
+
+
 def settled(request: Request, config: Config, fingerprint: str = "f" * 16) -> Plan:
     return decide_exit(request, config, lambda: fingerprint)
 
@@ -232,15 +228,12 @@ def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
 BY_LUCK = {"policy": "luck", "detect": 1, "thresholds": [["entropy", 1]], "curve": []}
 
 
+def encode(calibrations: list[dict[str, Any]], version: int = 1) -> str:
+    return json.dumps({"version": version, "calibrations": calibrations})
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        '{"version": 2, "calibrations": []}',
-        '{"version": 1, "calibrations": [{"pair": "bundled"}]}',
-        json.dumps({"version": 1, "calibrations": [{"rule": BY_LUCK}]}),
-    ],
+    "text", ["", "[]", encode([], 2), encode([{"pair": "bundled"}]), encode([{"rule": BY_LUCK}])]
 )
 def test_a_broken_file_is_named(config: Config, text: str) -> None:
     config.config_dir.mkdir(parents=True)
@@ -292,13 +285,11 @@ def test_a_calibration_that_does_not_fit_is_left_aside_or_may_say_never(config: 
 
 async def test_a_run_tells_whose_early_exit_it_has(serve: Serve) -> None:
     rig = await serve(queue_limit=8)
-    fits = fingerprint_pair(find_pair("bundled", rig.config), rig.config)
-    save_calibration(calibration(fingerprint=fits), rig.config)
+    save_fitting(rig.config)
     run = rig.service.submit(SC)
     result = await run.result()
     assert (result["early_exit_source"], result["early_exit_note"]) == ("calibration", None)
-    assert result["cut_by"] == "certainty"
-    assert len(result["completions"]) == 2
+    assert (result["cut_by"], len(result["completions"])) == ("certainty", 2)
     started = (await log_of(rig.service.run(run.id)))[0][1]
     assert started.config["early_exit_source"] == "calibration"
     assert started.config["early_exit"]["detect"] == 2
@@ -315,8 +306,7 @@ async def test_a_named_run_stays_the_same_run_when_calibrated_since(serve: Serve
     rig = await serve(queue_limit=8)
     first = rig.service.submit(SC, run_id="run-mine-0123456789")
     await first.result()
-    fits = fingerprint_pair(find_pair("bundled", rig.config), rig.config)
-    save_calibration(calibration(fingerprint=fits), rig.config)
+    save_fitting(rig.config)
     assert rig.service.submit(SC, run_id="run-mine-0123456789").id == first.id
     with pytest.raises(Conflict):
         rig.service.submit(replace(SC, early_exit=None), run_id="run-mine-0123456789")

@@ -69,9 +69,7 @@ def test_flags(cli: Cli, daemon: FakeDaemon, flags: str, expected: dict[str, Any
 )
 def test_wrong_flags(cli: Cli, daemon: FakeDaemon, flags: str) -> None:
     done = cli("solve", "p", *flags.split())
-    assert done.code == 2
-    assert done.out == ""
-    assert daemon.bodies("/v1/solve") == []
+    assert (done.code, done.out, daemon.bodies("/v1/solve")) == (2, "", [])
 
 
 # ---------------------------------------------------------------- HTTP

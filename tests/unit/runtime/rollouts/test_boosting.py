@@ -113,8 +113,8 @@ async def test_a_run_is_boosted_once_a_rollout_has_ended(boost: Rig) -> None:
         await asyncio.sleep(1.0)
         assert boost.told["a"] == [1]
         boost.end_rollout("a")
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        for _ in range(2):
+            await asyncio.sleep(0)
         assert boost.told["a"] == [1, 8]
         assert (boost.state.budget, boost.state.runs) == (8, {"a": 8})
     assert boost.boosting.list_states() == ()
@@ -143,8 +143,7 @@ async def test_a_request_waits_where_it_finds_no_room_at_two_looks(
 ) -> None:
     with boost.begun("a"):
         await asyncio.sleep(1.1 * POLL_S)
-        busy = {"waiting": 3, "running": running, "blocks_used": used}
-        boost.engines.view = replace(IDLE, **busy)
+        boost.engines.view = replace(IDLE, waiting=3, running=running, blocks_used=used)
         await asyncio.sleep(2 * POLL_S)
         assert (boost.state.reason == "requests wait in an engine") is closes
         assert (boost.told["a"][-1] == 1) is closes
@@ -251,8 +250,7 @@ async def test_a_daemon_that_is_busy_with_each_token_closes_the_gate(boost: Rig)
             boost.tokens += 200
             boost.cpu_s += 200 * 0.01
             await asyncio.sleep(POLL_S)
-        assert boost.told["a"][-1] == 1
-        assert boost.state.reason == "more would gain too little"
+        assert (boost.told["a"][-1], boost.state.reason) == (1, "more would gain too little")
 
 
 async def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing(boost: Rig) -> None:
@@ -263,8 +261,7 @@ async def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing(boos
         assert (boost.state.budget, boost.state.reason) == (1, "more would gain too little")
         boost.engines.rollout_cost = make_cost(0.0)
         await asyncio.sleep(POLL_S)
-        assert boost.engines.asked == 1
-        assert boost.told["a"] == [1, 8]
+        assert (boost.engines.asked, boost.told["a"]) == (1, [1, 8])
 
 
 async def test_chats_that_were_there_count_at_the_first_opening(boost: Rig) -> None:
@@ -313,20 +310,22 @@ class Daemon:
     def __post_init__(self) -> None:
         self.time = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
 
+        self.time.look()
+
     def work(self, tokens: int, spent_s: float) -> None:
         self.tokens += tokens
         self.cpu_s += spent_s
 
+    def measure(self, tokens: int, spent_s: float) -> float:
+        self.work(tokens, spent_s)
+        self.time.look()
+        return self.time.token_s
+
 
 def test_it_is_unknown_until_enough_tokens_are_drawn() -> None:
     machine = Daemon()
-    machine.time.look()
-    machine.work(MIN_SAMPLE_TOKENS - 1, 1.0)
-    machine.time.look()
-    assert machine.time.token_s == 0.0
-    machine.work(1, 0.0)
-    machine.time.look()
-    assert machine.time.token_s == pytest.approx(1.0 / MIN_SAMPLE_TOKENS)
+    assert machine.measure(MIN_SAMPLE_TOKENS - 1, 1.0) == 0.0
+    assert machine.measure(1, 0.0) == pytest.approx(1.0 / MIN_SAMPLE_TOKENS)
 
 
 def test_a_pause_counts_what_came_before_it_and_nothing_after_it() -> None:
@@ -342,10 +341,6 @@ def test_a_pause_counts_what_came_before_it_and_nothing_after_it() -> None:
 def test_what_was_long_ago_is_outweighed() -> None:
     """A daemon that took 1 ms for a token takes 2 ms now."""
     machine = Daemon()
-    machine.time.look()
-    machine.work(MAX_SAMPLE_TOKENS, MAX_SAMPLE_TOKENS * 1e-3)
-    machine.time.look()
-    for _ in range(5):
-        machine.work(MAX_SAMPLE_TOKENS, MAX_SAMPLE_TOKENS * 2e-3)
-        machine.time.look()
-    assert machine.time.token_s == pytest.approx(2e-3, rel=0.05)
+    for token_s in (1e-3, *[2e-3] * 5):
+        found_s = machine.measure(MAX_SAMPLE_TOKENS, MAX_SAMPLE_TOKENS * token_s)
+    assert found_s == pytest.approx(2e-3, rel=0.05)
