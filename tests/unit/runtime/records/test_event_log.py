@@ -11,13 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.events import TERMINAL, Event, NodesMarked, Progress, RunCancelled, RunFinished
+from flashedge.runtime.records import repetition
 from flashedge.runtime.records.event_log import EventLog
-from flashedge.runtime.records.repetition import (
-    RecordedNode,
-    RecordedRun,
-    compare_fingerprints,
-    find_difference,
-)
+from flashedge.runtime.records.repetition import RecordedNode, RecordedRun, find_difference
 from flashedge.types import NodeId
 from scripts.lab.sim.clock import run_virtual
 from tests.support.made_run import build_result, build_start
@@ -191,7 +187,9 @@ def test_what_had_arrived_of_a_cancelled_node_does_not_count() -> None:
 
 def test_the_first_name_by_which_fingerprints_differ_is_given() -> None:
     was = {"vllm": "0.32.0", "verifier": {"digest": "a", "dtype": "float32"}}
-    assert compare_fingerprints(was, was) is None
+    assert repetition.compare_fingerprints(was, was) is None
     now = {**was, "verifier": {"digest": "b", "dtype": "float32"}}
-    assert compare_fingerprints(was, now) == "verifier.digest was 'a' and is 'b'"
-    assert compare_fingerprints(was, {**was, "threads": 2}) == "threads was None and is 2"
+    assert repetition.compare_fingerprints(was, now) == "verifier.digest was 'a' and is 'b'"
+    assert (
+        repetition.compare_fingerprints(was, {**was, "threads": 2}) == "threads was None and is 2"
+    )

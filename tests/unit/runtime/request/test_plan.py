@@ -16,6 +16,7 @@ from flashedge.models.folders import fingerprint_pair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.runtime.drive.speculation_client import SpeculationClient
+from flashedge.runtime.request import plan
 from flashedge.runtime.request.calibrations import (
     Calibration,
     calibrations_file,
@@ -25,17 +26,7 @@ from flashedge.runtime.request.calibrations import (
     save_calibration,
 )
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.runtime.request.plan import (
-    ALL,
-    ASKED,
-    OFF,
-    Plan,
-    check_same_bits,
-    check_shapes,
-    decide_boost,
-    decide_exit,
-    is_boosted,
-)
+from flashedge.runtime.request.plan import ALL, ASKED, OFF, Plan, decide_boost, decide_exit
 from flashedge.runtime.request.strategies import build_search, count_paths_at_once
 from flashedge.runtime.request.validation import Request
 from flashedge.search.base import Expand
@@ -62,7 +53,7 @@ ASKS = replace(MCTS, options={"boost": True})
 )
 def test_request_and_setting_decide(spec: Request, mode: str, boosted: bool) -> None:
     resolved = decide_boost(spec, mode)
-    assert is_boosted(resolved) is boosted
+    assert plan.is_boosted(resolved) is boosted
     assert decide_boost(resolved, mode) == resolved
     assert decide_boost(ASKS, OFF).options == {"boost": False}, "the record tells it"
     for other in (BEAM, replace(MCTS, baseline=True)):
@@ -116,16 +107,16 @@ def test_token_budgets_and_a_fixed_number_of_rollouts_are_allowed() -> None:
 def test_both_engines_need_a_shape(
     self_test: dict[str, Any] | None, error: type[Exception], said: str
 ) -> None:
-    check_shapes(SHAPES)
+    plan.check_shapes(SHAPES)
     with pytest.raises(error, match=said):
-        check_shapes(self_test)
+        plan.check_shapes(self_test)
 
 
 def test_a_run_goes_on_with_the_bits_it_began_with() -> None:
     earlier = {"id": "run-1", "fingerprint": {"torch": "2"}}
-    check_same_bits(earlier, {"fingerprint": {"torch": "2"}})
+    plan.check_same_bits(earlier, {"fingerprint": {"torch": "2"}})
     with pytest.raises(Conflict, match="run run-1 was computed by other models or engines"):
-        check_same_bits(earlier, {"fingerprint": {"torch": "3"}})
+        plan.check_same_bits(earlier, {"fingerprint": {"torch": "3"}})
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,8 @@ from flashedge.engine.base import EngineView
 from flashedge.errors import EngineDead
 from flashedge.events import Event, NodeScored, NodesExpanded, NodesMarked, RolloutsEnded
 from flashedge.runtime.request.validation import Request
-from flashedge.runtime.rollouts.boosting import (
-    MAX_SAMPLE_TOKENS,
-    MIN_SAMPLE_TOKENS,
-    OTHERS_POLLS,
-    POLL_S,
-    Boosting,
-    DaemonTime,
-)
+from flashedge.runtime.rollouts import boosting
+from flashedge.runtime.rollouts.boosting import OTHERS_POLLS, POLL_S, Boosting, DaemonTime
 from flashedge.runtime.run_state import RunState
 from flashedge.scheduling.rollouts.allocation import BoostState
 from flashedge.scheduling.rollouts.limiter import RolloutCost
@@ -324,8 +318,8 @@ class Daemon:
 
 def test_it_is_unknown_until_enough_tokens_are_drawn() -> None:
     machine = Daemon()
-    assert machine.measure(MIN_SAMPLE_TOKENS - 1, 1.0) == 0.0
-    assert machine.measure(1, 0.0) == pytest.approx(1.0 / MIN_SAMPLE_TOKENS)
+    assert machine.measure(boosting.MIN_SAMPLE_TOKENS - 1, 1.0) == 0.0
+    assert machine.measure(1, 0.0) == pytest.approx(1.0 / boosting.MIN_SAMPLE_TOKENS)
 
 
 def test_a_pause_counts_what_came_before_it_and_nothing_after_it() -> None:
@@ -342,5 +336,5 @@ def test_what_was_long_ago_is_outweighed() -> None:
     """A daemon that took 1 ms for a token takes 2 ms now."""
     machine = Daemon()
     for token_s in (1e-3, *[2e-3] * 5):
-        found_s = machine.measure(MAX_SAMPLE_TOKENS, MAX_SAMPLE_TOKENS * token_s)
+        found_s = machine.measure(boosting.MAX_SAMPLE_TOKENS, boosting.MAX_SAMPLE_TOKENS * token_s)
     assert found_s == pytest.approx(2e-3, rel=0.05)
