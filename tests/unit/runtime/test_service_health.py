@@ -148,8 +148,7 @@ async def test_the_engines_are_due_after_what_the_last_request_asked_for(serve: 
 async def test_without_a_loaded_pair_the_next_request_loads_one(serve: Serve) -> None:
     service = (await serve(load=False)).service
     service.idle.busy_at -= 1e9
-    assert (tell(service)[0], service.loaded) == ("unloaded", ())
-    assert not service.should_unload
+    assert (tell(service)[0], service.loaded, service.should_unload) == ("unloaded", (), False)
     (state,) = service.pairs().values()
     assert (state.health.state, await state.read_views()) == ("unloaded", {})
     async with service.use_pair("bundled"):
@@ -282,7 +281,8 @@ async def test_runs_start_about_when_they_are_expected_to(
     for seed in range(24):
         spec = replace(draw.choice([BEAM, BEST]), n=draw.choice([4, 8, 16, 32]), seed=seed)
         runs.append(rig.service.submit(spec))
-        rig.service.scheduler("bundled").predict(runs[-1].id, lengths)
+    for run in runs:
+        rig.service.scheduler("bundled").predict(run.id, lengths)
     expected: list[tuple[str, float, float]] = []
     started: dict[str, float] = {}
     while len(started) < len(runs):

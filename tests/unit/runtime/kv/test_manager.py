@@ -145,8 +145,8 @@ async def test_memory_moves_less_often_if_a_move_is_slow(monkeypatch: pytest.Mon
 
 async def test_both_quotas_never_exceed_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     granted_bytes, budget = list[int](), SimEngine.budget
-    thirds = cycle(share(part * ROOM.kv_bytes // 6) for part in (3, 4, 2))
-    async with managed_engines(forced=lambda load: next(thirds)) as here:
+    shares = cycle(share(part * ROOM.kv_bytes // 6) for part in (3, 4, 2))
+    async with managed_engines(forced=lambda load: next(shares)) as here:
 
         async def watched(self: SimEngine, kv_bytes: int) -> int:
             granted = await budget(self, kv_bytes)
