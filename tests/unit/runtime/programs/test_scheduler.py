@@ -214,14 +214,14 @@ async def test_a_start_is_expected_once_a_rate_was_measured(build: Build) -> Non
     runs = rig.estimate_runs()
     starts_s = {run_id: run.starts_in_s for run_id, run in runs.items()}
     expected = {"a": None, "b": left_s, "c": left_s + BEAM.n * 200 / 20}
-    assert starts_s == pytest.approx(expected, rel=0.1), "a runs"
+    assert starts_s == pytest.approx(expected, rel=0.1)
     assert runs["a"].median_tokens == pytest.approx(100, rel=0.01)
     places = [(program.key, program.place) for program in rig.estimate_programs()]
     assert places == [("a", None), ("b", 0), ("c", 1)]
     assert {s.key: s.starts_in_s for s in rig.estimate_programs()} == starts_s
     chat = rig.add_request(PlainAsk(program="chat", max_tokens=64))
     rig.note_tokens(chat, 1000)
-    assert rig.estimate_runs()["b"].starts_in_s == starts_s["b"], "a chat is no search"
+    assert rig.estimate_runs()["b"].starts_in_s == starts_s["b"], "a chat's speed is no search's"
 
 
 async def test_a_run_of_a_program_that_has_started_waits_too(build: Build) -> None:
