@@ -1,15 +1,17 @@
 """A model that thinks, on real engines: stop strings, budgets and streams."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
+from scripts.bench.daemon import start_daemon
 from tests.support import tool_suite
 from tests.support.streams import list_blocks, read, read_events
-from tests.support.tool_caller import NO_TOOLS, THOUGHT
+from tests.support.tool_caller import NO_TOOLS, THOUGHT, make_pairs
 
 SAY = [{"role": "user", "content": "3 + 4?"}]
 MODELS = pytest.mark.parametrize("model", ["thinker", "thinker:self_consistency-2"])
@@ -108,3 +110,14 @@ def test_messages_show_the_thinking_in_blocks_of_its_own(client: httpx.Client, m
     assert (content[0]["thinking"], content[1]["text"]) == (THOUGHT, NO_TOOLS)
     answer = client.post(MESSAGES, json={**body, "stream": True})
     assert list(list_blocks(answer)) == ["thinking", "text"]
+
+
+@pytest.mark.long
+def test_a_daemon_starts_with_a_pair_that_is_not_bundled(tmp_path: Path) -> None:
+    (tmp_path / "models.toml").write_text(make_pairs(tmp_path), encoding="utf-8")
+    with (
+        start_daemon(config_dir=tmp_path, pair="thinker") as daemon,
+        httpx.Client(base_url=daemon.url, timeout=120) as client,
+    ):
+        assert client.get("/v1/status").json()["loaded"] == ["thinker"]
+        assert ask(client, "thinker", stream=False) == (THOUGHT, NO_TOOLS, [])
