@@ -5,10 +5,8 @@ The checkpoints are tiny and random, one of each architecture, in fp32 on the CP
 from token to token, so that a score which is read at the wrong token fails.
 """
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +25,7 @@ from transformers import (
     Qwen2Model,
 )
 
-from flashedge.engine.base import EngineProxy, ScoreRequest, StepScores
+from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.http_requests import PlainRequests, RequestTags, tag_requests
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.prm import FAMILIES, find_family
@@ -43,6 +41,7 @@ from flashedge.runtime.request.validation import Request
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
 from tests.engine.conftest import build_tiny_options, started
+from tests.support.engine_rig import joined, score_by_steps
 from tests.support.tiny_checkpoints import make_checkpoint
 
 PROBLEM = Problem.from_text(
@@ -157,6 +156,14 @@ CASES = (
 )
 
 
+@dataclass(frozen=True)
+class Rig:
+    case: Case
+    folder: Path
+    prm: PrmFormat | AnswerFormat
+    verifier: VllmVerifier
+
+
 def compute_expected_scores(rig: Rig, steps: tuple[str, ...]) -> tuple[list[float], torch.Tensor]:
     """Returns a path's scores, and the score at every token, of a judge of steps.
 
@@ -175,14 +182,6 @@ def compute_expected_scores(rig: Rig, steps: tuple[str, ...]) -> tuple[list[floa
 
 
 # ---------------------------------------------------------------- the engine
-
-
-@dataclass(frozen=True)
-class Rig:
-    case: Case
-    folder: Path
-    prm: PrmFormat | AnswerFormat
-    verifier: VllmVerifier
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=CASES, ids=lambda c: c.kind)
@@ -219,23 +218,14 @@ async def test_kv_of_a_shorter_path_is_reused_without_a_bit_changed(rig: Rig) ->
     if rig.case.judge is not None:
         pytest.skip("a judge of answers scores a path once")
 
-    async def score_step_by_step(path: tuple[str, ...]) -> tuple[tuple[float, ...], int]:
-        scores: tuple[float, ...] = ()
-        cached = 0
-        for upto in range(1, len(path) + 1):
-            request = ScoreRequest(problem=PROBLEM, steps=path[:upto], num_scored=len(scores))
-            result = await rig.verifier.score(request)
-            scores += result.scores
-            cached += result.cached_tokens
-        return scores, cached
-
-    together = await asyncio.gather(*(score_step_by_step(path) for path in PATHS))
-    for path, (scores, cached) in zip(PATHS, together, strict=True):
+    together = await asyncio.gather(*(score_by_steps(rig.verifier, PROBLEM, p) for p in PATHS))
+    for path, parts in zip(PATHS, together, strict=True):
         request = ScoreRequest(problem=PROBLEM, steps=path)
         whole = await rig.verifier.score_whole(request)
         assert whole.cached_tokens == 0
+        cached = sum(part.cached_tokens for part in parts)
         assert cached > whole.tokens, "no KV was reused, so nothing is compared"
-        assert scores == whole.scores
+        assert joined(parts) == whole.scores
         half = await rig.verifier.score_whole(replace(request, num_scored=2))
         assert half.scores == whole.scores[2:]
 
@@ -291,44 +281,32 @@ def build_request(rig: Rig, path: tuple[str, ...]) -> ScoreRequest:
 # ---------------------------------------------------------------- best of 16 by an outcome model
 
 
-class CountingVerifier(EngineProxy[VllmVerifier]):
-    """Remembers what it was asked."""
-
-    def __init__(self, engine: VllmVerifier) -> None:
-        super().__init__(engine)
-        self.asked: list[ScoreRequest] = []
-
-    async def score(self, request: ScoreRequest) -> StepScores:
-        self.asked.append(request)
-        return await self._engine.score(request)
-
-
 async def test_the_answer_that_the_outcome_model_likes_best_is_chosen(
-    engines: Engines, problem: Problem, tmp_path: Path
+    engines: Engines, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = "sequence_classification"
     folder = make_checkpoint(kind, tmp_path / kind)
-    asked = Request(
-        problem=problem,
-        pair="outcome",
-        strategy="best_of_n",
-        n=16,
-        selection="best",
-        answers="whole",
-        aggregate="prod",
-        max_path_tokens=80,
-    )
+    chosen: dict[str, Any] = {"selection": "best", "answers": "whole", "aggregate": "prod"}
+    chosen |= {"strategy": "best_of_n", "n": 16, "max_path_tokens": 80}
+    asked = Request(problem=problem, pair="outcome", **chosen)
     prompt = engines.generator.codec.encode_chat(problem.messages)
     prm = find_family(kind)(folder, {})
-    async with started(VllmVerifier(build_tiny_options("verifier", folder), prm)) as judge:
-        verifier = CountingVerifier(judge)
-        judged = replace(engines, verifier=verifier, judges="answers")
+    judge, seen = VllmVerifier(build_tiny_options("verifier", folder), prm), list[ScoreRequest]()
+    score = judge.score
+
+    def record(request: ScoreRequest) -> Awaitable[StepScores]:
+        seen.append(request)
+        return score(request)
+
+    monkeypatch.setattr(judge, "score", record)
+    async with started(judge):
+        judged = replace(engines, verifier=judge, judges="answers")
         search = build_search(asked, "answers")
         outcome = await Driver(search, asked, prompt, judged, lambda event: None).run()
     tree = outcome.tree
     paths = [node.id for node in tree.nodes.values() if node.status is NodeStatus.COMPLETE]
     texts = {node: tree.path_text(node) for node in paths}
-    assert sorted(r.steps for r in verifier.asked) == sorted({(t,) for t in texts.values()})
+    assert sorted(r.steps for r in seen) == sorted({(t,) for t in texts.values()})
     with torch.inference_mode():
         expected = {
             node: judge_by_classifier(folder, text, problem.text)[0] for node, text in texts.items()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -159,21 +160,11 @@ async def test_a_boundary_that_fills_the_context_counts(pair: VllmPair, problem:
     first = (await generate(generator, step)).token_ids
 
     async def find_boundaries(room: int) -> list[tuple[ExtendRequest, EngineOutcome]]:
-        """Steps that end at a boundary, behind a path that leaves so much room."""
+        """Steps of many lengths that end at a boundary, behind a path that leaves such room."""
         size = generator.max_model_len - len(step.token_ids) - room
         path = (first * (size // len(first) + 1))[-size:]
-        requests = [
-            ask(
-                generator,
-                problem,
-                seed=seed,
-                after=path,
-                max_tokens=99,
-                to_boundary=True,
-                temperature=1.5,  # steps of many lengths
-            )
-            for seed in range(32)
-        ]
+        fields: dict[str, Any] = {"max_tokens": 99, "to_boundary": True, "temperature": 1.5}
+        requests = [ask(generator, problem, seed=s, after=path, **fields) for s in range(32)]
         outcomes = await generate_all(generator, requests)
         found = zip(requests, outcomes, strict=True)
         return [(r, o) for r, o in found if generator.codec.decode(o.token_ids).endswith("\n\n")]
