@@ -26,9 +26,6 @@ def config_of(home: Path, **settings: object) -> Config:
     return load_config(settings, {"FLASHEDGE_HOME": str(home)})
 
 
-# ---------------------------------------------------------------- documented
-
-
 def test_every_switch_says_what_it_does_and_where_it_comes_from() -> None:
     tree = ast.parse(inspect.getsource(optimizations))
     documented = {}
@@ -41,9 +38,6 @@ def test_every_switch_says_what_it_does_and_where_it_comes_from() -> None:
     assert set(SWITCHES) - set(FEATURES) == {"suffix_scoring"}, "what only baselines go without"
     for name, doc in documented.items():
         assert "Ref: arXiv" in doc or "Ours." in doc or doc == "vLLM's.", name
-
-
-# ---------------------------------------------------------------- set by the user
 
 
 def choose(*, separate_processors: bool = False, **features: Any) -> Optimizations:
@@ -110,9 +104,6 @@ def test_stock_twins_score_whole_paths(
     grader: Any = None
     engines = build_engines(Optimizations.only(*switches), twins, grader=grader)
     assert (engines.generator, engines.verifier) == (generator, verifier)
-
-
-# ---------------------------------------------------------------- used
 
 
 SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}

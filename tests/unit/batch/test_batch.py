@@ -74,9 +74,6 @@ def folder(tmp_path: Path, cli: Cli, daemon: BatchDaemon) -> Folder:
     return Folder(tmp_path, cli, "solve", *THREE)
 
 
-# ---------------------------------------------------------------- results
-
-
 def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon) -> None:
     done = folder.ends(0, "", "-n", "8", "--budget-tokens", "500", "--seed", "3")
     assert done.out == f"3 of 3 solved, 50.0% right (1 of 2), 30 tokens: {folder.target}\n"
@@ -122,9 +119,6 @@ def test_failures_are_kept_and_the_batch_goes_on(folder: Folder, daemon: BatchDa
     assert len(daemon.runs) == 4
     assert folder.records()[1]["correct"] is True
     assert folder.records()[1]["run"].endswith("-0-1")
-
-
-# ---------------------------------------------------------------- going on
 
 
 @pytest.mark.parametrize("kept", range(0, 400, 13))
@@ -225,9 +219,6 @@ def test_the_progress_bar_tells_what_runs_and_how_fast() -> None:
     assert per_s == pytest.approx(100 * 4 / 5)
 
 
-# ---------------------------------------------------------------- refusals
-
-
 def test_another_input_or_other_settings_are_refused(folder: Folder, daemon: BatchDaemon) -> None:
     folder.solve("-n", "8")
     before = folder.target.read_bytes()
@@ -304,9 +295,6 @@ def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
     cli.ends(5, "can't read /nowhere", "solve", "--input", "/nowhere", "--output", target)
 
 
-# ---------------------------------------------------------------- one budget for all
-
-
 def test_what_sure_problems_leave_goes_to_the_unsure(folder: Folder, daemon: BatchDaemon) -> None:
     """4 x 250 tokens; the easy two leave 480: 288 for the unsure one, 192 for the surer."""
     hard = ({"problem": "hard 530 0.25", "answer": "530"}, {"problem": "hard 900 0.5"})
@@ -372,8 +360,6 @@ async def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists(
         await asyncio.gather(*arrivals)
     assert [run["status"] for run in daemon.runs.values()] == ["cancelled"]
 
-
-# ---------------------------------------------------------------- files of solutions
 
 PROBLEM, RIGHT, WRONG = "What is 12 + 7?", "12 + 7.\n\nSo 19.", "It is\t18."
 

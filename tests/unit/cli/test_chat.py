@@ -83,9 +83,6 @@ def test_chat_help_and_exit(talk: Talk, daemon: FakeDaemon) -> None:
     assert daemon.bodies(PLAIN) == []
 
 
-# ---------------------------------------------------------------- how turns look
-
-
 Screen = Callable[[io.StringIO], str]
 
 

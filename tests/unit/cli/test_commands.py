@@ -33,9 +33,6 @@ SKYWORK = "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B"
 PAIR = "qwen-1.5b+skywork-1.5b"
 
 
-# ---------------------------------------------------------------- the whole
-
-
 def test_help_imports_nothing_slow(cli: Cli) -> None:
     code = (
         "import sys\n"
@@ -100,9 +97,6 @@ def test_without_a_daemon_runs_and_logs_say_so(cli: Cli, command: str) -> None:
     cli.ends(4, "flashedge up", *command.split())
     assert cli.ends(1, "flashedge up", "ps").out == ""
     assert json.loads(cli.ends(1, "", "ps", "--json").out) == {"daemon": None}
-
-
-# ---------------------------------------------------------------- the daemon's life
 
 
 def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
@@ -264,9 +258,6 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: Patch) -> None:
     assert down.err == f"stopping the daemon (process {told['pid']})\n", "before it has ended"
     assert down.out == f"stopped the daemon (process {told['pid']})\n"
     assert "no daemon runs" in cli("down").err
-
-
-# ---------------------------------------------------------------- runs
 
 
 def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
@@ -451,9 +442,6 @@ def test_runs_ls_prints_one_run_a_line(cli: Cli, monkeypatch: Patch) -> None:
     assert first.rstrip().endswith("…")
 
 
-# ---------------------------------------------------------------- models
-
-
 def hub(tmp_path: Path) -> Path:
     """A folder laid out by huggingface_hub that holds both models of PAIR."""
     write_hub_model(tmp_path / "hub", QWEN, QWEN_COMMIT, "Qwen2ForCausalLM")
@@ -544,9 +532,6 @@ def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
     assert (theirs / "config.json").exists()
     assert cli("models", "rm", "bundled").code == 0
     assert cli("models", "rm", "nope").code == 2
-
-
-# ---------------------------------------------------------------- doctor
 
 
 def diagnose(cli: Cli) -> dict[str, dict[str, str]]:

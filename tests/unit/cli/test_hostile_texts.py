@@ -177,9 +177,6 @@ def test_unknown_arguments_are_text(command: str, text: str, tmp_path: Path) -> 
     assert "No such option" in shown
 
 
-# ---------------------------------------------------------------- pipes
-
-
 @pytest.mark.parametrize("text", HOSTILE)
 def test_tables_and_json_in_a_pipe(cli: Cli, monkeypatch: Patch, text: str) -> None:
     with_daemon(monkeypatch, HostileDaemon(text))
@@ -209,9 +206,6 @@ def test_a_conversation_goes_on_after_half_a_surrogate(cli: Cli, monkeypatch: Pa
     monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
     done = cli.ends(0, "", "chat", "--search", "off")
     assert done.out.count("ok 😀 �\n") == 2
-
-
-# ---------------------------------------------------------------- what else is printed
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -136,9 +136,6 @@ def test_a_folder_that_takes_no_file_is_named(cli: Cli) -> None:
     cli.ends(5, "can't write", "profile", "--quick")
 
 
-# ---------------------------------------------------------------- before a daemon starts
-
-
 def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: Patch) -> None:
     monkeypatch.setattr(daemon_control, "start", failing(EngineError("stop here")))
     assert "stop here" in cli("up").err
@@ -162,9 +159,6 @@ def test_a_renewal_that_fails(
     FakePair.fails = EngineError("no memory")
     profile.renew_profile(load_config())
     assert "the profile was not measured: no memory" in capfd.readouterr().err
-
-
-# ---------------------------------------------------------------- doctor
 
 
 def check(cli: Cli) -> dict[str, Any]:

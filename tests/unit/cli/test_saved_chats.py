@@ -138,9 +138,6 @@ def test_the_oldest_make_room(talk: Talk, monkeypatch: Patch, daemon: FakeDaemon
     with_held.close()
 
 
-# ---------------------------------------------------------------- what can go wrong
-
-
 def test_a_line_that_a_crash_tore_is_no_turn(talk: Talk) -> None:
     talk("one\ntwo\n")
     path = only_file()

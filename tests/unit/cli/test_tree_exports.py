@@ -114,9 +114,6 @@ def test_the_dashboard_loads_nothing_of_the_engine() -> None:
     assert found <= {*shared, "client", "tui", "profiler"}, "the profiler finds the cards"
 
 
-# ---------------------------------------------------------------- the dashboard
-
-
 @pytest.fixture(autouse=True)
 def terminal(monkeypatch: Patch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))

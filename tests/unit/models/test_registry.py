@@ -26,9 +26,6 @@ def users_file(config: Config, text: str) -> None:
     (config.config_dir / "models.toml").write_text(text)
 
 
-# ---------------------------------------------------------------- as shipped
-
-
 TIED = ("2.5-1.5B", "2.5-Math-1.5B", "Qwen3-4B", "Phi-4-mini", "Reward-V2", "PRM-7B")
 """Models whose output matrix is that of the embedding, or that have none."""
 
@@ -161,8 +158,6 @@ def test_the_bundled_pair_is_found_and_for_an_unknown_one_the_nearest(config: Co
     assert e.value.hint == "did you mean 'bundled'?"
 
 
-# ---------------------------------------------------------------- the user's file
-
 MINE = """
 [generators.mine]
 source = "/models/g"
@@ -239,9 +234,6 @@ def test_a_mistake_is_named(config: Config, old: str, new: str, message: str, hi
     assert hint in (e.value.hint or "")
 
 
-# ---------------------------------------------------------------- folders
-
-
 @pytest.mark.parametrize("place", ["own", "users"])
 def test_a_model_in_a_hub_cache_is_found(config: Config, tmp_path: Path, place: str) -> None:
     pair = find_pair("qwen-1.5b+skywork-1.5b", config)
@@ -268,9 +260,6 @@ def test_a_model_in_a_folder_is_found(config: Config, tmp_path: Path) -> None:
     assert resolve_model(pair.verifier, config) == tmp_path / "v"
 
 
-# ---------------------------------------------------------------- read again when changed
-
-
 def test_the_files_are_parsed_once_for_all_who_ask(config: Config) -> None:
     load_pairs(config)
     before = parse_pairs.cache_info().misses
@@ -290,9 +279,6 @@ def test_a_changed_file_is_read_again_and_a_removed_one_forgotten(config: Config
             load_pairs(config)
     (config.config_dir / "models.toml").unlink()
     assert dict(load_pairs(config)) == shipped
-
-
-# ---------------------------------------------------------------- variables of a chat template
 
 
 @pytest.mark.parametrize(

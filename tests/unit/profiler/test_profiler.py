@@ -61,9 +61,6 @@ def read_truth(found: Fit) -> list[float | None]:
     return [found.overhead_s, found.sequence_s, found.flops_per_s, found.bytes_per_s]
 
 
-# ---------------------------------------------------------------- the fit
-
-
 TRUTHS = (
     TRUTH,
     replace(TRUTH, overhead_s=0.0, sequence_s=3e-4),
@@ -108,9 +105,6 @@ def test_a_fit_of_too_little_or_of_nonsense_is_refused() -> None:
         fit([replace(s, seconds=0.0) for s in steps()])
 
 
-# ---------------------------------------------------------------- probes
-
-
 @pytest.mark.parametrize("quick", [True, False])
 async def test_a_profile_through_a_probe_finds_its_model(quick: bool) -> None:
     reported: list[float] = []
@@ -146,9 +140,6 @@ async def test_the_time_limit_leaves_out_the_dearest() -> None:
     slow = FakeProbe("verifier", decodes=False, pace=1000)
     with pytest.raises(ProfileError, match=r"verifier: only \d prefill steps could be measured"):
         await measure_steps(slow, quick=True, limit_s=3, on_progress=quiet)
-
-
-# ---------------------------------------------------------------- the file
 
 
 def made() -> Profile:
@@ -196,9 +187,6 @@ def test_a_missing_broken_or_foreign_file_is_no_profile(tmp_path: Path) -> None:
         assert (found.profile, word in (found.why or "")) == (None, True), text[:40]
 
 
-# ---------------------------------------------------------------- report
-
-
 def test_rows_and_roofs_tell_the_figures() -> None:
     profile = made()
     rows = {"GEMM float32": "90 GFLOP/s", "memory, copy": "20 GB/s"}
@@ -214,9 +202,6 @@ def test_rows_and_roofs_tell_the_figures() -> None:
     assert marks == {name for name in lines if not name.startswith("roof")}
     figures = (format_duration(0), format_duration(2.5e-9), format_rate(5, "B/s"))
     assert figures == ("0", "2 ns", "5 B/s")
-
-
-# ---------------------------------------------------------------- cards
 
 
 def test_a_card_in_order_gives_no_warning() -> None:
@@ -285,9 +270,6 @@ def test_figures_are_compared_with_the_sheet_of_exactly_that_card() -> None:
     assert compare_with_sheet("NVIDIA H200", None, 2000e9)[1]
     assert compare_with_sheet("NVIDIA GeForce RTX 4090 Laptop GPU", 80e12, 500e9) is None
     assert all(sheet.tflops > 10 and sheet.gb_per_s > 100 for sheet in SHEETS.values())
-
-
-# ---------------------------------------------------------------- the device's own process
 
 
 def test_the_benchmark_measures_this_cpu_or_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:

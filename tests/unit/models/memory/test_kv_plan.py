@@ -71,9 +71,6 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     return cli_for(tmp_path, monkeypatch, capfd)
 
 
-# ---------------------------------------------------------------- the plan
-
-
 @pytest.mark.parametrize("mib", [9_000, 10_000, 16_376, 24_564, 32_607, 81_920])
 def test_everything_planned_fits_the_free_memory(config: Config, mib: int) -> None:
     card = build_idle_card("a card", mib * MIB)
@@ -166,9 +163,6 @@ def test_a_number_of_cards_that_vllm_refuses_is_named() -> None:
     with pytest.raises(ConfigError, match=r"can't be spread over 3 cards: .* 28 attention") as e:
         check_spread(SHAPE, 3, "generator")
     assert e.value.hint == "give the generator one of these numbers of cards: 1, 2, 4"
-
-
-# ---------------------------------------------------------------- what fits
 
 
 def test_the_parts_add_up(config: Config) -> None:
