@@ -4,25 +4,15 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.certainty.calibration import (
-    Calibrator,
-    Ending,
-    Grid,
-    RunTrace,
-    bound_loss,
-    compare_endings,
-    end_at,
-    end_at_cap,
-    keep_pareto_front,
-    min_problems,
-    replay,
-)
+from flashedge.certainty import calibration
+from flashedge.certainty.calibration import Calibrator, Ending, RunTrace, bound_loss, replay
 from flashedge.certainty.measures import ENTROPY, REWARD, Checkpoint
 from flashedge.certainty.policies import POLICIES, Rule
 from scripts.bench.certainty.equal_accuracy import lower_cap
@@ -33,27 +23,22 @@ CAP = 12
 def trace(
     problem: str, certain: Sequence[float], right: Sequence[bool], overhead: int = 0
 ) -> RunTrace:
-    checkpoints = tuple(
+    seen = tuple(
         Checkpoint(progress=k, tokens=10 * k, answers=k, measures={ENTROPY: c, REWARD: c / 2})
         for k, c in enumerate(certain, start=1)
     )
     stops = tuple(
         Ending(right=r, tokens=10 * k, overhead=overhead * k) for k, r in enumerate(right, start=1)
     )
-    return RunTrace(
-        problem=problem, cap=len(checkpoints), checkpoints=checkpoints, stops=stops, whole=stops[-1]
-    )
+    return RunTrace(problem=problem, cap=len(seen), checkpoints=seen, stops=stops, whole=stops[-1])
 
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[RunTrace]:
-    count = draw(st.integers(1, 12))
-    made = []
-    for i in range(count):
-        length = draw(st.integers(1, CAP))
-        value = st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
-        certain = draw(st.lists(value, min_size=length, max_size=length))
-        right = draw(st.lists(st.booleans(), min_size=length, max_size=length))
+    made, value = [], st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0])
+    for i in range(draw(st.integers(1, 12))):
+        pairs = draw(st.lists(st.tuples(value, st.booleans()), min_size=1, max_size=CAP))
+        certain, right = zip(*pairs, strict=True)
         made.append(trace(f"problem {i}", certain, right, draw(st.integers(0, 3))))
     return made
 
@@ -82,9 +67,8 @@ def test_a_choice_saves_and_keeps_its_bound(
     assert (choice.validated is None) == (len(made) == 1)
     if choice.validated is not None:
         assert choice.validated.runs == len(made)  # each run once
-    tokens = [point.tokens for point in choice.frontier]
     accuracy = [point.accuracy for point in choice.frontier]
-    assert tokens == sorted(tokens)
+    assert [p.tokens for p in choice.frontier] == sorted(p.tokens for p in choice.frontier)
     assert accuracy == sorted(set(accuracy))
 
 
@@ -102,29 +86,23 @@ def test_a_larger_loss_saves_no_less(made: list[RunTrace], losses: tuple[float, 
     assert high <= low
 
 
-def test_a_problem_is_calibrated_on_once() -> None:
-    twice = [trace("p", [0.5], [True])] * 2
-    with pytest.raises(ValueError, match="twice"):
-        Calibrator(twice, "static", (ENTROPY,))
-
-
 def test_a_rule_must_beat_a_smaller_cap() -> None:
     made = [trace(f"p{i}", [0.9] * CAP, [True] * CAP) for i in range(60)]
     choice = Calibrator(made, "every_step", (ENTROPY,)).choose(0.05)
     assert choice.rule is None
-    assert choice.smaller_cap is not None
     cap, compared = choice.smaller_cap
-    assert cap == 1
-    assert (compared.tokens, compared.saved) == (10, pytest.approx(11 / 12))
+    assert (cap, compared.tokens, compared.saved) == (1, 10, pytest.approx(11 / 12))
+    with pytest.raises(ValueError, match="twice"):
+        Calibrator([*made, made[0]], "every_step", (ENTROPY,))
 
 
 def test_a_run_ends_at_a_smaller_cap() -> None:
     """Which makes no probes."""
     one = trace("p", [0.5] * 4, [True, False, True, True], overhead=3)
-    assert end_at_cap(one, 2) == Ending(right=False, tokens=20)
-    assert end_at_cap(one, 9) == Ending(right=True, tokens=40)
-    assert end_at(one, 3) == one.stops[2]
-    assert end_at(one, 5) is None
+    assert calibration.end_at_cap(one, 2) == Ending(right=False, tokens=20)
+    assert calibration.end_at_cap(one, 9) == Ending(right=True, tokens=40)
+    assert calibration.end_at(one, 3) == one.stops[2]
+    assert calibration.end_at(one, 5) is None
     lower = lower_cap(one, 2)
     assert (lower.cap, len(lower.checkpoints), lower.whole) == (2, 2, one.stops[1])
     assert lower_cap(one, 4) == one
@@ -136,10 +114,8 @@ def test_the_grid_knows_no_answer(made: list[RunTrace]) -> None:
     def flip(ending: Ending) -> Ending:
         return replace(ending, right=not ending.right)
 
-    flipped = [
-        replace(one, stops=tuple(map(flip, one.stops)), whole=flip(one.whole)) for one in made
-    ]
-    assert Grid.build(made, (ENTROPY,)) == Grid.build(flipped, (ENTROPY,))
+    flipped = [replace(t, stops=tuple(map(flip, t.stops)), whole=flip(t.whole)) for t in made]
+    assert calibration.Grid.build(made, (ENTROPY,)) == calibration.Grid.build(flipped, (ENTROPY,))
 
 
 def test_it_finds_the_threshold_that_separates() -> None:
@@ -147,29 +123,26 @@ def test_it_finds_the_threshold_that_separates() -> None:
     made = []
     for i in range(60):
         sure = i % 2 == 0
-        first = [rng.uniform(0.7, 0.95) if sure else rng.uniform(0.1, 0.5) for _ in range(CAP)]
-        right = [sure] * (CAP - 1) + [True]
-        made.append(trace(f"p{i}", first, right))
+        low, high = (0.7, 0.95) if sure else (0.1, 0.5)
+        certain = [rng.uniform(low, high) for _ in range(CAP)]
+        made.append(trace(f"p{i}", certain, [sure] * (CAP - 1) + [True]))
     choice = Calibrator(made, "static", (ENTROPY,)).choose(0.05)
-    assert choice.rule is not None
-    assert choice.rule.detect == 1
     (name, least), *_ = choice.rule.thresholds
-    assert name == ENTROPY
-    unsure = max(one.checkpoints[0].measures[ENTROPY] for one in made[1::2])
-    assert unsure < least <= min(one.checkpoints[0].measures[ENTROPY] for one in made[::2])
+    assert (choice.rule.detect, name) == (1, ENTROPY)
+    first = [one.checkpoints[0].measures[ENTROPY] for one in made]
+    assert max(first[1::2]) < least <= min(first[::2])
     assert (choice.comparison.gained, choice.comparison.lost) == (0, 0)
     assert choice.comparison.saved == pytest.approx(0.5 * 11 / 12, abs=0.06)
-    assert choice.validated is not None
     assert choice.validated.saved > 0.35
     assert choice.validated.difference > -0.05
 
 
 def noisy_runs(rng: random.Random, count: int) -> list[RunTrace]:
-    made = []
-    for i in range(count):
+    def one(name: str) -> RunTrace:
         certain = [rng.random() for _ in range(CAP)]
-        made.append(trace(f"p{i}", certain, [rng.random() < 0.3 + 0.04 * k for k in range(CAP)]))
-    return made
+        return trace(name, certain, [rng.random() < 0.3 + 0.04 * k for k in range(CAP)])
+
+    return [one(f"p{i}") for i in range(count)]
 
 
 @pytest.mark.parametrize("policy", ["static", "every_step"])
@@ -179,11 +152,10 @@ def test_noise_is_not_mistaken_for_gain(policy: str) -> None:
     for _ in range(4):
         choice = Calibrator(noisy_runs(rng, 80), policy, (ENTROPY,)).choose(0.05)
         assert choice.validated is not None
-        if choice.rule is None:
-            continue
-        assert choice.validated.loss_bound <= 0.05
-        rule = choice.rule
-        assert compare_endings([(replay(t, rule), t.whole) for t in others]).difference > -0.05
+        if rule := choice.rule:
+            assert choice.validated.loss_bound <= 0.05
+            found = calibration.compare_endings([(replay(t, rule), t.whole) for t in others])
+            assert found.difference > -0.05
 
 
 def test_probes_count_against_what_they_save() -> None:
@@ -202,24 +174,21 @@ def test_probes_count_against_what_they_save() -> None:
 
 def test_the_interval_is_wide_for_few_runs() -> None:
     right = Ending(right=True, tokens=1)
-    few = compare_endings([(right, right)] * 100)
+    few = calibration.compare_endings([(right, right)] * 100)
     assert few.interval == (pytest.approx(-0.0192, abs=1e-3), pytest.approx(0.0192, abs=1e-3))
-    assert compare_endings([(right, right)] * 1000).interval[0] > few.interval[0]
+    assert calibration.compare_endings([(right, right)] * 1000).interval[0] > few.interval[0]
 
 
 def test_pareto_keeps_what_nothing_beats() -> None:
     points = [(1, 0.2), (2, 0.5), (2, 0.4), (3, 0.5), (4, 0.9)]
-    kept = keep_pareto_front(SimpleNamespace(tokens=t, accuracy=a) for t, a in points)
+    kept = calibration.keep_pareto_front(SimpleNamespace(tokens=t, accuracy=a) for t, a in points)
     assert [(p.tokens, p.accuracy) for p in kept] == [(1, 0.2), (2, 0.5), (4, 0.9)]
 
 
-# ---------------------------------------------------------------- the bound of the loss
-
-
 def test_the_fewest_problems_that_show_a_loss() -> None:
-    assert [min_problems(loss) for loss in (0.01, 0.05, 0.5)] == [299, 59, 5]
+    assert [calibration.min_problems(loss) for loss in (0.01, 0.05, 0.5)] == [299, 59, 5]
     for loss in (0.005, 0.01, 0.05, 0.2):
-        n = min_problems(loss)
+        n = calibration.min_problems(loss)
         assert bound_loss(0, 0, n) <= loss < bound_loss(0, 0, n - 1)
 
 
@@ -243,15 +212,11 @@ def test_a_rule_that_loses_too_much_passes_in_one_of_twenty_at_most(
     lose = gain + loss
     same = 1 - lose - gain
     passed = 0.0
-    for lost in range(60):
-        for gained in range(60):
-            rest = problems - lost - gained
-            if rest < 0 or (gained and not gain) or bound_loss(lost, gained, problems) >= loss:
-                continue
-            chance = math.lgamma(problems + 1) - sum(
-                math.lgamma(k + 1) for k in (lost, gained, rest)
-            )
-            chance += lost * math.log(lose) + rest * math.log(same)
+    for lost, gained in product(range(60), range(60 if gain else 1)):
+        rest = problems - lost - gained
+        if rest >= 0 and bound_loss(lost, gained, problems) < loss:
+            chance = math.lgamma(problems + 1) + lost * math.log(lose) + rest * math.log(same)
+            chance -= sum(math.lgamma(k + 1) for k in (lost, gained, rest))
             chance += gained * math.log(gain) if gained else 0.0
             passed += math.exp(chance)
     assert passed <= 0.0515

@@ -28,6 +28,11 @@ LINKS = st.none() | st.builds(
 )
 
 
+MEMORIES = st.builds(
+    KvMemory, generator=ENGINES, verifier=ENGINES, kv_bytes=st.integers(1, 2000), link=LINKS
+)
+
+
 @st.composite
 def loads(draw: st.DrawFn) -> Workload:
     paths, context = draw(st.integers(1, 24)), draw(st.integers(0, 12))
@@ -64,27 +69,21 @@ def sweep(
 
 
 @settings(max_examples=150, deadline=None)
-@given(loads(), ENGINES, ENGINES, st.integers(1, 2000), LINKS)
-def test_no_division_is_faster(
-    load: Workload,
-    generator: EngineCost,
-    verifier: EngineCost,
-    kv_bytes: int,
-    link: HostLink | None,
-) -> None:
+@given(loads(), MEMORIES)
+def test_no_division_is_faster(load: Workload, memory: KvMemory) -> None:
+    generator, verifier = memory.generator, memory.verifier
+    kv_bytes, link = memory.kv_bytes, memory.link
     decode, prefill = Stage(generator, load, decodes=True), Stage(verifier, load, decodes=False)
     totals_s = [
         sweep(generator, load, kv_bytes - share, True) + sweep(verifier, load, share, False)
         for share in range(kv_bytes + 1)
     ]
-    shared_s = min(totals_s)
-    alternating_s = inf
+    shared_s, alternating_s = min(totals_s), inf
     if link is not None:
         alternating_s = sweep(generator, load, kv_bytes, True, link)
         alternating_s += sweep(verifier, load, kv_bytes, False, link)
         alternating_s = (1 + link.margin) * (alternating_s + 2 * link.switch_s)
     try:
-        memory = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link)
         split = memory.choose_split(load)
     except ConfigError:
         assert min(shared_s, alternating_s) == inf
@@ -107,21 +106,13 @@ def test_no_division_is_faster(
 
 
 @settings(max_examples=150, deadline=None)
-@given(loads(), ENGINES, ENGINES, st.integers(1, 2000), st.integers(0, 400), LINKS)
-def test_more_memory_is_never_slower(
-    load: Workload,
-    generator: EngineCost,
-    verifier: EngineCost,
-    kv_bytes: int,
-    more: int,
-    link: HostLink | None,
-) -> None:
-    memory = KvMemory(generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link)
+@given(loads(), MEMORIES, st.integers(0, 400))
+def test_more_memory_is_never_slower(load: Workload, memory: KvMemory, more: int) -> None:
     try:
         few = memory.choose_split(load)
     except ConfigError:
         assume(False)
-    larger = replace(memory, kv_bytes=kv_bytes + more)
+    larger = replace(memory, kv_bytes=memory.kv_bytes + more)
     assert larger.choose_split(load).seconds <= few.seconds + 1e-9
 
 

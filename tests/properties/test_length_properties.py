@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.distribution import (
     CONFIDENCE,
-    Floats,
     LengthDistribution,
     LogT,
     compute_figures,
@@ -39,13 +38,9 @@ def sample(distribution: LengthDistribution, limit: int, drawn: int, seed: int) 
     estimates them (App. B)."""
     shares = 1 - np.random.default_rng(seed).random(SAMPLES)  # in (0, 1]
     shares = np.minimum(shares, 1 - 2**-53) * np.exp(survive(distribution, drawn))
-    drawn_lengths: Floats = np.maximum(distribution.inverse_survival(shares), drawn)
-    lengths = np.sort(np.minimum(drawn_lengths, limit))
-    return [
-        float(lengths.mean()),
-        float(np.quantile(lengths, 0.5)),
-        float(lengths[round(CONFIDENCE * SAMPLES) :].mean()),
-    ]
+    lengths = np.sort(np.clip(distribution.inverse_survival(shares), drawn, limit))
+    tail = lengths[round(CONFIDENCE * SAMPLES) :]
+    return [float(lengths.mean()), float(np.quantile(lengths, 0.5)), float(tail.mean())]
 
 
 @settings(max_examples=60, deadline=None)
@@ -114,14 +109,14 @@ def test_scores_rise_with_length_and_risk_and_fall_with_time(
     policy = LeastWork(tail_weight=None, decay=Decay(factor=factor, interval_s=7.0))
     waits = np.full(expected.shape, waited_s)
 
-    def score(e: np.ndarray, r: np.ndarray, w: np.ndarray) -> np.ndarray:
-        now = Queued(expected=e, tail=r, waited_s=w, waiting=waiting, max_batch=batch)
-        return policy.score(now)
+    def score(**more: float) -> np.ndarray:
+        told = {"expected": expected, "tail": risk, "waited_s": waits}
+        told |= {name: told[name] + change for name, change in more.items()}
+        return policy.score(Queued(**told, waiting=waiting, max_batch=batch))
 
-    scores = score(expected, risk, waits)
-    assert (scores >= 0).all()
-    assert (score(expected + 1, risk, waits) >= scores).all()
-    assert (score(expected, risk + 1, waits) >= scores).all()
-    assert (score(expected, risk, waits + 7) <= scores).all()
+    assert (score() >= 0).all()
+    assert (score(expected=1) >= score()).all()
+    assert (score(tail=1) >= score()).all()
+    assert (score(waited_s=7) <= score()).all()
     weight, more = (compute_risk_weight(count, batch) for count in (waiting, waiting + 1))
     assert 0.1 <= weight <= more <= 0.5

@@ -2,21 +2,14 @@
 
 import math
 from collections import Counter
+from itertools import permutations
 from random import Random
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.answers.pairwise import group_by_first_match, likeness
-from flashedge.certainty.measures import (
-    Checkpoint,
-    History,
-    consistency,
-    failure_bound,
-    measure_certainty,
-    min_probes,
-    total_variation,
-)
+from flashedge.certainty import measures
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
 from flashedge.search.aggregates import AGGREGATES, aggregate, softmax
 from flashedge.search.base import Expand, Probe, Score
@@ -52,8 +45,6 @@ policies: st.SearchStrategy[Policy] = plain | st.builds(
 )
 
 
-# ---------------------------------------------------------------- searches
-
 beams = st.builds(
     BeamSearch, selection=st.sampled_from(["weighted", "majority", "best"]), **stepping
 )
@@ -67,19 +58,16 @@ def test_beam_keeps_its_rules(
     run = drive(search, limits=limits, world=world, order=order)
     tree = run.tree
     levels = [c.nodes for c in run.commands if isinstance(c, Score)]
-    expanded = {c.parent: c for c in run.commands if isinstance(c, Expand)}
     done = 0
     for depth, level in enumerate(levels, start=1):
         assert len(level) == search.n - done  # no path is lost
         assert {tree[n].depth for n in level} == {depth}
         done += sum(tree[n].status is NodeStatus.COMPLETE for n in level)
-        check_level(search, tree, level, search.n - done, expanded)
+        check_level(search, run, level, search.n - done)
     committed = [sum(tokens(tree, level) for level in levels[:i]) for i in range(len(levels) + 1)]
-    if limits.token_budget is None:
-        assert done == search.n
-    else:
-        assert done == search.n or committed[-1] >= limits.token_budget
-        assert all(c < limits.token_budget for c in committed[:-1])
+    budget = math.inf if limits.token_budget is None else limits.token_budget
+    assert done == search.n or committed[-1] >= budget
+    assert all(c < budget for c in committed[:-1])
     assert tree.committed_tokens == committed[-1]
     for node in tree.nodes:
         assert tree[node].path_tokens == len(tree.path_token_ids(node)) <= limits.max_path_tokens
@@ -99,13 +87,9 @@ def tokens(tree: Tree, nodes: tuple[NodeId, ...]) -> int:
     return sum(len(s.token_ids) for n in nodes if (s := tree[n].segment))
 
 
-def check_level(
-    search: BeamSearch,
-    tree: Tree,
-    level: tuple[NodeId, ...],
-    width: int,
-    expanded: dict[NodeId, Expand],
-) -> None:
+def check_level(search: BeamSearch, run: Run, level: tuple[NodeId, ...], width: int) -> None:
+    tree, expanded = run.tree, {c.parent: c for c in run.commands if isinstance(c, Expand)}
+
     def rank(node: NodeId) -> tuple[float, int]:
         return (-aggregate(tree.path_scores(node), search.aggregate), node)
 
@@ -163,20 +147,14 @@ def test_the_width_is_met_exactly(
 ) -> None:
     run = drive(search, world=world, order=order)
     expands = [c for c in run.commands if isinstance(c, Expand)]
-    by_depth: Counter[int] = Counter()
-    for command in expands:
-        by_depth[run.tree[command.parent].depth] += len(command.children)
+    by_depth = Counter(run.tree[c.parent].depth for c in expands for _ in c.children)
     done = Counter(n.depth for n in run.tree.nodes.values() if n.status is NodeStatus.COMPLETE)
     for depth, width in by_depth.items():
         assert width == search.n - sum(done[d] for d in range(depth + 1))
-    for command in expands:  # a better path never gets fewer children than a worse one
-        state = run.states[-1]
-        for other in expands:
-            if command.parent != ROOT and run.tree[command.parent].depth == (
-                run.tree[other.parent].depth
-            ):
-                mine, its = (search.path_score(state, c.parent) for c in (command, other))
-                assert mine <= its or len(command.children) >= len(other.children)
+    grown = [(run.tree[c.parent], len(c.children)) for c in expands if c.parent != ROOT]
+    for (one, more), (other, fewer) in permutations(grown, 2):  # a better path gets no fewer
+        mine, its = (search.path_score(run.states[-1], node.id) for node in (one, other))
+        assert one.depth != other.depth or mine <= its or more >= fewer
 
 
 @given(search=st.builds(Dvts, **stepping), world=worlds, order=orders)
@@ -184,56 +162,48 @@ def test_the_width_is_met_exactly(
 def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
     run = drive(search, world=world, order=order)
     state = run.states[-1]
-    done: Counter[int] = Counter()
-    for node in run.tree.nodes.values():
-        if node.status is NodeStatus.COMPLETE:
-            done[search.family(state, node.id)] += 1
+    complete = [n.id for n in run.tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    done = Counter(search.family(state, node) for node in complete)
     full, rest = divmod(search.n, search.branching)
     assert [done[t] for t in sorted(done)] == [search.branching] * full + [rest] * (rest > 0)
-    levels: Counter[tuple[int, int]] = Counter()
-    for command in (c for c in run.commands if isinstance(c, Expand) and c.parent != ROOT):
-        levels[search.family(state, command.parent), run.tree[command.parent].depth] += 1
-    assert all(count == 1 for count in levels.values())  # one path of each goes on
+    parents = [c.parent for c in run.commands if isinstance(c, Expand) and c.parent != ROOT]
+    levels = {(search.family(state, node), run.tree[node].depth) for node in parents}
+    assert len(levels) == len(parents)  # one path of each goes on
 
 
-@given(n=st.integers(1, 12), policy=policies, limits=budgets, world=worlds, order=orders)
+votes = st.builds(SelfConsistency, n=st.integers(1, 12), policy=policies)
+
+
+@given(search=votes, limits=budgets, world=worlds, order=orders)
 @settings(max_examples=100, deadline=None)
 def test_groups_are_what_the_policy_allots(
-    n: int, policy: Policy, limits: Limits, world: World, order: Random
+    search: SelfConsistency, limits: Limits, world: World, order: Random
 ) -> None:
-    run = drive(SelfConsistency(n=n, policy=policy), world=world, order=order, limits=limits)
+    run, n = drive(search, world=world, order=order, limits=limits), search.n
     sizes = [len(c.children) for c in run.commands if isinstance(c, Expand)]
-    history: History = run.states[-1].history
-    asked = [policy.allot(history[:i], n).more for i in range(len(sizes))]
+    history = run.states[-1].history
+    asked = [search.policy.allot(history[:i], n).more for i in range(len(sizes))]
     assert sizes == [max(1, more) if i == 0 else more for i, more in enumerate(asked)]
     assert sum(sizes) <= n
     assert [r.progress for r in history] == [sum(sizes[: i + 1]) for i in range(len(sizes))]
     if run.end.cut_by is None:
         assert sum(sizes) == n
     elif run.end.cut_by != "budget":
-        assert policy.allot(history, n).more == 0
+        assert search.policy.allot(history, n).more == 0
 
 
-@given(
+chains = st.builds(
+    ProbedCot,
     probe_tokens=st.integers(0, 12),
     window=st.integers(1, 4),
     beside=st.booleans(),
     policy=st.none() | policies,
-    limits=budgets,
-    world=worlds,
-    order=orders,
 )
+
+
+@given(search=chains, limits=budgets, world=worlds, order=orders)
 @settings(max_examples=100, deadline=None)
-def test_a_chain_is_a_chain(
-    probe_tokens: int,
-    window: int,
-    beside: bool,
-    policy: Policy | None,
-    limits: Limits,
-    world: World,
-    order: Random,
-) -> None:
-    search = ProbedCot(probe_tokens=probe_tokens, window=window, beside=beside, policy=policy)
+def test_a_chain_is_a_chain(search: ProbedCot, limits: Limits, world: World, order: Random) -> None:
     run = drive(search, world=world, order=order, limits=limits)
     again = drive(search, world=world, order=Random(1), limits=limits)
     assert (run.tree, run.end) == (again.tree, again.end)
@@ -243,19 +213,14 @@ def test_a_chain_is_a_chain(
     probes = [c for c in run.commands if isinstance(c, Probe)]
     assert len({p.seed for p in probes}) == len(probes)
     assert all(p.seed != nodes[0].seed for p in probes)
-    if probe_tokens == 0:
+    if search.probe_tokens == 0:
         assert not probes
 
 
-# ---------------------------------------------------------------- policies
-
-
-def history_of(entropies: list[float], progress_values: list[int]) -> History:
+def history_of(entropies: list[float], progress_values: list[int]) -> measures.History:
     return tuple(
-        Checkpoint(
-            progress=progress, tokens=10 * progress, answers=progress, measures={"entropy": entropy}
-        )
-        for progress, entropy in zip(sorted(progress_values), entropies, strict=False)
+        measures.Checkpoint(progress=at, tokens=10 * at, answers=at, measures={"entropy": entropy})
+        for at, entropy in zip(sorted(progress_values), entropies, strict=False)
     )
 
 
@@ -285,21 +250,16 @@ def test_a_surer_run_never_gets_more(
     assert more <= less
 
 
-# ---------------------------------------------------------------- measures
-
-
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=12))
 def test_certainindex_is_in_the_unit_interval(answers: list[str | None]) -> None:
-    found = measure_certainty(answers)
+    found = measures.measure_certainty(answers)
     if found is None:
         assert set(answers) == {None}
         return
     assert 0 <= found <= 1
     assert (found == 1) == (len(set(answers)) == 1)
-    assert measure_certainty(reversed(answers)) == found
-    k = consistency(answers, len(answers))
-    assert k is not None
-    assert 0 <= k <= 1
+    assert measures.measure_certainty(reversed(answers)) == found
+    assert 0 <= measures.consistency(answers, len(answers)) <= 1
 
 
 @given(
@@ -328,16 +288,16 @@ def test_softmax_sums_to_one(values: list[float], temperature: float) -> None:
 
 @given(st.floats(0.1, 0.9), st.floats(0.01, 0.9), st.integers(1, 20))
 def test_the_k_of_app_e_is_the_least(epsilon: float, delta: float, groups: int) -> None:
-    k = min_probes(epsilon=epsilon, delta=delta, num_groups=groups)
-    assert failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
-    assert k == 2 or failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
+    k = measures.min_probes(epsilon=epsilon, delta=delta, num_groups=groups)
+    assert measures.failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
+    assert k == 2 or measures.failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
 
 
 @given(st.text("ab", min_size=1, max_size=9), st.text("abc", min_size=1, max_size=9))
 def test_total_variation_is_a_distance(p: str, q: str) -> None:
-    assert 0 <= total_variation(p, q) <= 1
-    assert total_variation(p, q) == total_variation(q, p)
-    assert total_variation(p, p) == 0
+    assert 0 <= measures.total_variation(p, q) <= 1
+    assert measures.total_variation(p, q) == measures.total_variation(q, p)
+    assert measures.total_variation(p, p) == 0
 
 
 @given(st.lists(st.none() | st.text("abc ", max_size=6), max_size=10))
