@@ -19,8 +19,6 @@ from flashedge.search.voting import BUDGET
 from flashedge.types import Limits, NodeId, Problem
 from tests.support.search_rig import World, drive
 
-# ---------------------------------------------------------------- the twin
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NaiveState(LevelState):
@@ -45,9 +43,7 @@ class NaiveMcts(Stepwise):
         return self.branching
 
     def family(self, state: Any, node: NodeId) -> int:
-        parent = state.tree[node].parent
-        assert parent is not None, "the root is in no level"
-        return parent
+        return state.tree[node].parent
 
     def keep(self, state: Any, paths: Sequence[NodeId], width: int) -> Shares:
         return ((paths[0], self.branching),)
@@ -86,15 +82,10 @@ class NaiveMcts(Stepwise):
                 if not continues:
                     return self.finish(state)
         tree = state.tree
-        unopened = [
-            n.id
-            for n in tree.nodes.values()
-            if n.status is NodeStatus.ACTIVE and not tree.children(n.id)
-        ]
+        active = [n.id for n in tree.nodes.values() if n.status is NodeStatus.ACTIVE]
+        unopened = [node for node in active if not tree.children(node)]
         tree = tree.mark(dict.fromkeys(unopened, NodeStatus.PRUNED))
         return self.vote(replace(state, tree=tree))
-
-    # ------------------------------------------------------------ certainty
 
     def progress(self, state: Any) -> int:
         return len(state.rollouts)
@@ -105,8 +96,6 @@ class NaiveMcts(Stepwise):
     def reward(self, rewards: Iterable[float]) -> float | None:
         values = list(rewards)
         return math.fsum(values) / len(values) if values else None
-
-    # ------------------------------------------------------------ selection
 
     def select(self, state: Any) -> NodeId | None:
         tree, closed = state.tree, count_closed(state)
@@ -120,10 +109,9 @@ class NaiveMcts(Stepwise):
             return None
         while children := tree.children(node):
             unique = [c for c in children if c.status is not NodeStatus.DUPLICATE]
-            segments = [c.segment for c in unique if c.segment is not None]
-            uniform = self.prior == "uniform"
-            share = 1 / len(unique)
-            priors = (share,) * len(unique) if uniform else logprob_priors(segments)
+            priors: Sequence[float] = (1 / len(unique),) * len(unique)
+            if self.prior == "logprob":
+                priors = logprob_priors([c.segment for c in unique if c.segment is not None])
             ranked: list[tuple[float, NodeId]] = []
             for child, prior in zip(unique, priors, strict=True):
                 n = visits[child.id]
@@ -140,28 +128,22 @@ def count_closed(state: Any) -> dict[NodeId, bool]:
     tree, ended = state.tree, set(state.rollouts)
     closed: dict[NodeId, bool] = {}
     for node in reversed(tuple(tree.nodes.values())):
-        children = tree.list_kept(node.id)
         if node.status is NodeStatus.DUPLICATE:
             closed[node.id] = True
         elif node.status is NodeStatus.COMPLETE:
             closed[node.id] = node.id in ended
-        elif children:
-            closed[node.id] = all(closed[child.id] for child in children)
         else:
-            closed[node.id] = False
+            children = tree.list_kept(node.id)
+            closed[node.id] = bool(children) and all(closed[child.id] for child in children)
     return closed
-
-
-# ---------------------------------------------------------------- the comparison
 
 
 def until(measure: str, least: float, policy: str = "every_step") -> Policy:
     return Rule(policy=policy, detect=2, thresholds=((measure, least),))
 
 
-POLICIES = [
-    *(None, None, until("entropy", 2.0), until("entropy", 0.5), until("reward", 0.5, "static"))
-]
+UNTIL = until("entropy", 2.0), until("entropy", 0.5), until("reward", 0.5, "static")
+POLICIES = [None, None, *UNTIL]
 NEVER = Exits(positive_exit=True, accept=1.5, negative_exit=True, cut_rollouts=True, futile=0.0)
 """Exits that are on and can't fire: the largest reward is 1."""
 
@@ -180,24 +162,24 @@ def draw_search(random: Random) -> dict[str, Any]:
     }
 
 
+def draw_limits(random: Random) -> Limits:
+    budget = random.choice([None, None, random.randint(1, 200)])
+    return Limits(max_path_tokens=random.randint(1, 40), token_budget=budget)
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_a_single_rollout_builds_the_twins_tree(block: int) -> None:
     for seed in range(100 * block, 100 * block + 100):
         random = Random(seed)
-        fields = draw_search(random)
-        budget = random.choice([None, None, random.randint(1, 200)])
-        limits = Limits(max_path_tokens=random.randint(1, 40), token_budget=budget)
+        fields, limits = draw_search(random), draw_limits(random)
         stop_after = random.choice([None, None, random.randint(0, 60)])
         bounded = fields["aggregate"] in ("prod", "min")
         mine = Mcts(**fields, exits=NEVER if bounded and seed % 2 else Exits())
-        told = {"limits": limits, "seed": seed % 7, "stop_after": stop_after}
+        fixed = {"limits": limits, "seed": seed % 7, "stop_after": stop_after}
         one, other = (
-            drive(search, **told, world=World(seed), order=Random(seed))
+            drive(search, **fixed, world=World(seed), order=Random(seed))
             for search in (mine, NaiveMcts(**fields))
         )
-        assert one.tree == other.tree, seed
-        assert one.commands == other.commands, seed
-        mine_last, its_last = one.states[-1], other.states[-1]
-        assert mine_last.rollouts == its_last.rollouts
-        assert mine_last.history == its_last.history
-        assert mine_last.pending_checkpoints == its_last.pending_checkpoints
+        assert (one.tree, one.commands) == (other.tree, other.commands), seed
+        for told in ("rollouts", "history", "pending_checkpoints"):
+            assert getattr(one.states[-1], told) == getattr(other.states[-1], told), (seed, told)

@@ -1,30 +1,21 @@
 """Parallel rollouts under random schedules: results in any order, allowances, exits, and a stop at
 any time."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 import pytest
 
-from flashedge.search.base import (
-    Cancel,
-    Cluster,
-    Command,
-    Expand,
-    Finish,
-    Generated,
-    Result,
-    Score,
-    Scored,
-)
+from flashedge.search import base
+from flashedge.search.base import Cancel, Command, Finish, Result
 from flashedge.search.mcts.exits import Exits
 from flashedge.search.mcts.rollouts import Allowance, MctsState, Stage, list_path
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Limits, NodeId
-from tests.properties.test_mcts_twin import count_closed, draw_search
+from tests.properties.test_mcts_twin import count_closed, draw_limits, draw_search
 from tests.support.search_rig import LIMITS, PROBLEM, World
 
 ALLOWANCES = (1, 2, 3, 5, 8)
@@ -76,13 +67,14 @@ class Schedule:
 
     def _allow(self, state: MctsState, rollouts: int) -> tuple[MctsState, tuple[Command, ...]]:
         flights, cancelled = state.flights, state.num_cancelled
-        least = sorted(flights, key=lambda flight: flight.reward)[: max(0, len(flights) - rollouts)]
+        rewards = sorted(flight.reward for flight in flights)
+        least = rewards[: max(0, len(flights) - rollouts)]
         state, commands = self.search.tell(state, Allowance(rollouts=rollouts))
         if state.changes and state.num_cancelled > cancelled:
             assert state.num_cancelled - cancelled == len(least)
             stay = {flight.number for flight in state.flights}
-            gone = [flight.reward for flight in flights if flight.number not in stay]
-            assert sorted(gone)[: len(least)] == [flight.reward for flight in least]
+            gone = sorted(flight.reward for flight in flights if flight.number not in stay)
+            assert gone[: len(least)] == least
         return state, commands
 
     def _follow(
@@ -93,7 +85,7 @@ class Schedule:
                 gone = set(command.nodes)
                 self.late += [r for r in pending if _node_of(r) in gone]
                 pending = [r for r in pending if _node_of(r) not in gone]
-            elif isinstance(command, Expand | Score | Cluster):
+            elif isinstance(command, base.Expand | base.Score | base.Cluster):
                 pending = pending + self.world.results(state.tree, (command,))
         return pending
 
@@ -107,19 +99,17 @@ class Schedule:
         assert len(set(expanders)) == len(expanders), "no node is expanded twice at once"
         if state.is_searching:
             assert {_node_of(r) for r in pending} - {None} == set(list_open(state))
-        visits: Counter[NodeId] = Counter()
-        values: Counter[NodeId] = Counter()
+        visits = Counter(node for end in state.rollouts for node in list_path(tree, end))
+        values: dict[NodeId, float] = defaultdict(float)
         for end in state.rollouts:
             for node in list_path(tree, end):
-                visits[node] += 1
-                values[node] += self.search.path_score(state, end)  # type: ignore[assignment]
+                values[node] += self.search.path_score(state, end)
         flying = Counter(node for f in flights for node in list_path(tree, f.node))
         assert len(kept) == len(tree.nodes)
         closed = count_closed(state) if not self.search.exits.cut_rollouts else None
         for node in tree.nodes.values():
-            at = kept[node.id]
-            assert (at.visits, at.in_flight) == (visits[node.id], flying[node.id])
-            assert at.value == values[node.id]
+            at, expected = kept[node.id], (visits[node.id], flying[node.id], values[node.id])
+            assert (at.visits, at.in_flight, at.value) == expected
             if closed is not None and node.status not in (*NEW, NodeStatus.CANCELLED):
                 assert at.is_closed == closed[node.id]
 
@@ -131,26 +121,24 @@ class Schedule:
         assert all(state.tree[end].status is NodeStatus.COMPLETE for end in state.rollouts)
         for node in state.tree.nodes.values():
             if node.status is NodeStatus.CANCELLED:
-                assert node.segment is None
-                assert node.scores is None
+                assert (node.segment, node.scores) == (None, None)
         for result in self.late:
             assert self.search.tell(state, result) == (state, ())
 
 
 def list_open(state: MctsState) -> list[NodeId]:
-    found = []
-    for flight in state.flights:
-        for node in state.list_new_children(flight.node):
-            at = state.tree[node]
-            if flight.stage is Stage.GENERATING and at.status is NodeStatus.GENERATING:
-                found.append(node)
-            if flight.stage is Stage.SCORING and at.scores is None:
-                found.append(node)
-    return found
+    def is_open(stage: Stage, node: NodeId) -> bool:
+        at = state.tree[node]
+        if stage is Stage.GENERATING:
+            return at.status is NodeStatus.GENERATING
+        return stage is Stage.SCORING and at.scores is None
+
+    flights = [(f.stage, state.list_new_children(f.node)) for f in state.flights]
+    return [node for stage, nodes in flights for node in nodes if is_open(stage, node)]
 
 
 def _node_of(result: Result) -> NodeId | None:
-    return result.node if isinstance(result, Generated | Scored) else None
+    return result.node if isinstance(result, base.Generated | base.Scored) else None
 
 
 def draw_parallel(random: Random) -> dict[str, Any]:
@@ -165,11 +153,6 @@ def draw_parallel(random: Random) -> dict[str, Any]:
             futile=random.choice([0.01, 0.05, 0.2]),
         )
     return {**fields, "parallel": random.randint(1, 8), "exits": exits}
-
-
-def draw_limits(random: Random) -> Limits:
-    budget = random.choice([None, None, random.randint(1, 200)])
-    return Limits(max_path_tokens=random.randint(1, 40), token_budget=budget)
 
 
 @pytest.mark.parametrize("block", range(10))

@@ -10,22 +10,8 @@ from typing import Any
 
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.spelling import normalize
-from flashedge.search.base import (
-    Cancel,
-    Cluster,
-    Clustered,
-    Command,
-    Expand,
-    Finish,
-    Generated,
-    Probe,
-    ProbeResult,
-    Reached,
-    Result,
-    Score,
-    Scored,
-    Watch,
-)
+from flashedge.search import base
+from flashedge.search.base import Cancel, Command, Finish, Result
 from flashedge.search.tree import Tree, mix64
 from flashedge.search.voting import Search
 from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment, TokenIds
@@ -48,14 +34,12 @@ class World:
         random = Random(mix64(self.seed, at.seed, at.depth))
         length = random.randint(1, min(bound.max_tokens, 9))
         kind = random.random()
-        if bound.to_end:
-            finish = FinishReason.STOP if kind < 0.8 else FinishReason.STEP_LIMIT
-        elif kind < 0.6:
-            finish = FinishReason.BOUNDARY
-        elif kind < 0.8:
-            finish = FinishReason.STOP
-        else:
-            finish = FinishReason.LENGTH if kind < 0.83 else FinishReason.STEP_LIMIT
+        finish = FinishReason.STEP_LIMIT
+        if kind < 0.8:
+            goes_on = kind < 0.6 and not bound.to_end
+            finish = FinishReason.BOUNDARY if goes_on else FinishReason.STOP
+        elif kind < 0.83 and not bound.to_end:
+            finish = FinishReason.LENGTH
         if finish is FinishReason.STEP_LIMIT:
             length = bound.max_tokens
         count = random.randint(1, 3) if bound.to_end else 1
@@ -73,11 +57,8 @@ class World:
 
     def clusters(self, tree: Tree, nodes: tuple[NodeId, ...]) -> dict[NodeId, str | None]:
         first: dict[str, str] = {}
-        found: dict[NodeId, str | None] = {}
-        for node in nodes:
-            answer = extract_answer(tree.path_text(node))
-            found[node] = first.setdefault(normalize(answer), answer) if answer else None
-        return found
+        answers = {node: extract_answer(tree.path_text(node)) for node in nodes}
+        return {n: first.setdefault(normalize(a), a) if a else None for n, a in answers.items()}
 
     def answer_probe(self, seed: int) -> str:
         """The model's text after a probe that opened a box."""
@@ -88,17 +69,17 @@ class World:
         made: list[Result] = []
         for command in commands:
             match command:
-                case Expand(children=children, granularity=bound):
+                case base.Expand(children=children, granularity=bound):
                     for child in children:
                         segment = self.segment(tree, child.node, bound)
-                        made.append(Generated(node=child.node, segment=segment))
-                case Score(nodes=nodes):
-                    made += [Scored(node=n, scores=self.scores(tree, n)) for n in nodes]
-                case Cluster(nodes=nodes):
-                    made.append(Clustered(answers=self.clusters(tree, nodes)))
-                case Probe(node=node, seed=seed):
-                    made.append(ProbeResult(node=node, text=self.answer_probe(seed)))
-                case Watch(tokens=tokens):
+                        made.append(base.Generated(node=child.node, segment=segment))
+                case base.Score(nodes=nodes):
+                    made += [base.Scored(node=n, scores=self.scores(tree, n)) for n in nodes]
+                case base.Cluster(nodes=nodes):
+                    made.append(base.Clustered(answers=self.clusters(tree, nodes)))
+                case base.Probe(node=node, seed=seed):
+                    made.append(base.ProbeResult(node=node, text=self.answer_probe(seed)))
+                case base.Watch(tokens=tokens):
                     made += self.reach(tree, tokens)
                 case Cancel() | Finish():
                     pass
@@ -109,7 +90,7 @@ class World:
         `Generated`."""
         bound = Granularity(max_tokens=LIMITS.max_path_tokens, to_end=True)
         lengths = {node: len(self.segment(tree, node, bound).token_ids) for node in tokens}
-        return [Reached(node=n, tokens=t) for n, t in tokens.items() if lengths[n] >= t]
+        return [base.Reached(node=n, tokens=t) for n, t in tokens.items() if lengths[n] >= t]
 
 
 @dataclass
@@ -122,9 +103,7 @@ class Run:
 
     @property
     def tree(self) -> Tree:
-        tree = self.states[-1].tree
-        assert isinstance(tree, Tree)
-        return tree
+        return self.states[-1].tree
 
     @property
     def end(self) -> Finish:
@@ -148,19 +127,17 @@ def drive(
     run = Run()
     state, commands = search.start(PROBLEM, seed, limits)
     pending: list[Result] = []
-    concluded = False
     while True:
         run.states.append(state)
         run.commands += commands
         watch(state)
-        finishes = [c for c in commands if isinstance(c, Finish)]
-        if finishes:
+        if finishes := [c for c in commands if isinstance(c, Finish)]:
             (run.finish,) = finishes
             run.left += pending
             return run
         pending += world.results(state.tree, commands)
-        if not concluded and stop_after is not None and len(run.results) >= stop_after:
-            concluded = True
+        if stop_after is not None and len(run.results) >= stop_after:
+            stop_after = None
             run.left, pending = pending, []
             state, commands = search.conclude(state)
             continue
