@@ -60,11 +60,11 @@ SHORT = {"max_step_tokens": 5, "max_steps": 4}
 SEARCHES: dict[str, Search[Any]] = {
     "best_of_n": BestOfN(n=5),
     "best_of_1": BestOfN(n=1, selection="best", aggregate="min"),
-    "beam": BeamSearch(n=8, branching=3, max_step_tokens=5, max_steps=4),
+    "beam": BeamSearch(n=8, branching=3, **SHORT),
     "beam_of_1": BeamSearch(n=1, branching=1, max_step_tokens=4, max_steps=3),
     "beam_one_step": BeamSearch(n=4, max_steps=1, selection="majority"),
     "beam_wide": BeamSearch(n=6, branching=8, max_step_tokens=30, max_steps=9, aggregate="prod"),
-    "beam_watched": BeamSearch(n=8, branching=3, max_step_tokens=5, max_steps=4, policy=watching()),
+    "beam_watched": BeamSearch(n=8, branching=3, **SHORT, policy=watching()),
     "best_of_n_in_groups": BestOfN(n=5, policy=watching("every_5")),
     "self_consistency": SelfConsistency(n=6),
     "self_consistency_one_by_one": SelfConsistency(n=6, policy=watching()),

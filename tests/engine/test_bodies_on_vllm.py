@@ -112,26 +112,17 @@ def test_images_are_refused_by_name_in_every_protocol(client: httpx.Client, mode
     data = "iVBORw0KGgo="
     source = {"type": "base64", "media_type": "image/png", "data": data}
     url = f"data:image/png;base64,{data}"
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "t-1",
-        "content": [{"type": "text", "text": "a.png"}, {"type": "image", "source": source}],
-    }
+    parts = [{"type": "text", "text": "a.png"}, {"type": "image", "source": source}]
+    result = {"type": "tool_result", "tool_use_id": "t-1", "content": parts}
     use = {"type": "tool_use", "id": "t-1", "name": "Read", "input": {"path": "a.png"}}
-    image = {"type": "image_url", "image_url": {"url": url}}
+    read = [*SAY, {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+    image: dict[str, Any] = {"type": "image_url", "image_url": {"url": url}}
     cases: dict[str, dict[str, Any]] = {
         CHAT: {"messages": [{"role": "user", "content": [image]}]},
         RESPONSES: {
             "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]
         },
-        MESSAGES: {
-            "max_tokens": 5,
-            "messages": [
-                *SAY,
-                {"role": "assistant", "content": [use]},
-                {"role": "user", "content": [result]},
-            ],
-        },
+        MESSAGES: {"max_tokens": 5, "messages": read},
     }
     for path, body in cases.items():
         answer = client.post(path, json={"model": model, **body}, timeout=60)

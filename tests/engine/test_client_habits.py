@@ -93,13 +93,13 @@ def test_a_long_session_is_refused_by_its_tokens(
     client: httpx.Client, path: str, model: str
 ) -> None:
     long = "1 + 1 = 2\n" * 120_000
-    body: dict[str, Any] = {"model": model, "max_tokens": 1}
     if path == COMPLETIONS:
-        body |= {"model": "bundled", "prompt": long}
+        body: dict[str, Any] = {"model": "bundled", "max_tokens": 1, "prompt": long}
     elif path == RESPONSES:
-        body = {"model": model, "max_output_tokens": 1, "input": long}
+        body = build_body(path, model, 1, input=long)
     else:
-        body["messages"] = [*SAY, {"role": "assistant", "content": "7"}, SAY[0] | {"content": long}]
+        turns = [*SAY, {"role": "assistant", "content": "7"}, SAY[0] | {"content": long}]
+        body = build_body(path, model, 1, messages=turns)
     answer = client.post(path, json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -68,31 +69,19 @@ def test_each_safeguard_is_missed(found: Any, removed: str) -> None:
 # ---------------------------------------------------------------- searches, alone and beside load
 
 
-@pytest.fixture(scope="module")
-def searches() -> Any:
-    return measure("searches")["cases"]
-
-
-def list_cases(searches: Any, safety: str) -> list[Any]:
-    return [case for case in searches if case["deterministic"] == safety]
-
-
-def test_the_flag_gives_the_same_trees_scores_and_choices(searches: Any) -> None:
-    flagged = list_cases(searches, "flag")
+def test_the_flag_gives_the_same_trees_scores_and_choices() -> None:
+    """Without it they differ. With deterministic tokens alone a score differs, and the tree with
+    it: scores need passes of their own."""
+    cases = defaultdict[str, list[Any]](list)
+    for case in measure("searches")["cases"]:
+        cases[case["deterministic"]].append(case)
+    flagged = cases["flag"]
     assert len({case["search"] for case in flagged}) == 6
     assert [case["first"] for case in flagged if case["differ"]] == []
     assert all(case["tokens"] for case in flagged)
     assert sum(case["kept_tokens"] for case in flagged), "drafts were used"
-
-
-def test_without_it_they_differ(searches: Any) -> None:
-    plain = list_cases(searches, "none")
-    assert plain
-    assert all(case["differ"] for case in plain), "else it proves nothing"
-
-
-def test_scores_need_passes_of_their_own(searches: Any) -> None:
-    """With deterministic tokens alone a score differs, and the tree with it."""
-    [case] = list_cases(searches, "flag, plain scores")
+    assert cases["none"]
+    assert all(case["differ"] for case in cases["none"]), "else it proves nothing"
+    [case] = cases["flag, plain scores"]
     assert case["differ"]
     assert "(scores)" in case["first"]

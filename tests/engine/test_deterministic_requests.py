@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,17 +15,21 @@ from flashedge.engine.vllm.shape_probe import choose_score_shape, choose_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.errors import RequestError
 from flashedge.scheduling.determinism import ReplayShape
-from flashedge.scheduling.speculation.drafts import Continuation
 from flashedge.search.step_rules import EntropyRule
-from flashedge.types import Granularity, Problem
+from flashedge.types import FinishReason, Problem
+from tests.engine.test_speculation_on_vllm import continued
 from tests.support.engine_rig import ask, generate, joined, score_by_steps, settle, some_steps
 
 
 def list_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
     """Steps, answers, a step that ends before an uncertain token, and long prompts."""
-    steps = [ask(generator, problem, seed=seed, max_tokens=60) for seed in range(4)]
+    steps = [
+        ask(generator, problem, seed=seed, max_tokens=60, to_boundary=True) for seed in range(4)
+    ]
     answers = [replace(request, to_boundary=False, max_tokens=120) for request in steps]
-    uncertain = replace(steps[0], entropy_rule=EntropyRule(threshold=1.0, min_tokens=3))
+    uncertain = replace(
+        steps[0], to_boundary=False, entropy_rule=EntropyRule(threshold=1.0, min_tokens=3)
+    )
     behind = [ask(generator, problem, seed=9, after=(50 + i,) * 130, max_tokens=40) for i in (0, 1)]
     return [*steps, *answers, uncertain, *behind]
 
@@ -40,6 +45,7 @@ async def test_flagged_requests_give_the_tokens_of_others(
         assert one.token_ids == other.token_ids, request
         assert one.finish == other.finish
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    assert FinishReason.BOUNDARY in {one.finish for one in expected[:4]}
     await settle(generator)
 
 
@@ -47,13 +53,10 @@ async def test_a_cancelled_request_leaves_nothing(
     generator: VllmGenerator, problem: Problem
 ) -> None:
     """In every state: while it waits, is prefilled, decodes and is verified."""
-    request = replace(ask(generator, problem, seed=1, max_tokens=100), deterministic=True)
-    request = replace(request, to_boundary=False)
+    long: dict[str, Any] = {"max_tokens": 100, "deterministic": True}
+    requests = [ask(generator, problem, seed=seed, **long) for seed in range(6)]
     for wait_s in (0.0, 0.004, 0.02, 0.08):
-        tasks = [
-            asyncio.create_task(generate(generator, replace(request, seed=seed)))
-            for seed in range(6)
-        ]
+        tasks = [asyncio.create_task(generate(generator, request)) for request in requests]
         await asyncio.sleep(wait_s)
         for task in tasks:
             task.cancel()
@@ -104,36 +107,21 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
     generator: VllmGenerator, problem: Problem
 ) -> None:
     """Steps that adopt drafts have the tokens that they have without, and nothing leaks."""
-    whole = Granularity(max_tokens=90, to_end=True)
     before = await generator.process.call("get_counters")
     path: tuple[int, ...] = ()
     for level, limit in enumerate((20, 33, 31, 6, 40)):
-        child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
-        child = replace(child, deterministic=True, to_boundary=False)
+        child = ask(generator, problem, seed=1, after=path, max_tokens=limit, deterministic=True)
         slow = replace(child, seed=2 + level, max_tokens=100)
-        beams = [
-            replace(
-                request,
-                continuation=Continuation(
-                    run="d",
-                    level=level,
-                    seeds=(request.seed, 70 + level),
-                    granularity=whole,
-                    max_drafts=2,
-                    deterministic=True,
-                ),
-            )
-            for request in (child, slow)
-        ]
+        beams = [continued(request, level, 90, 70 + level) for request in (child, slow)]
         found, _ = await asyncio.gather(*(generate(generator, beam) for beam in beams))
         expected = await generate(generator, replace(child, deterministic=False))
         assert (found.token_ids, found.finish) == (expected.token_ids, expected.finish)
         path += found.token_ids
-        await generator.speculator.drop_unused("d", (level + 1,), (1,))
+        await generator.speculator.drop_unused("r", (level + 1,), (1,))
     after = await generator.process.call("get_counters")
     assert after["drawn_tokens"] > before["drawn_tokens"]
     assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
-    await generator.speculator.end_run("d")
+    await generator.speculator.end_run("r")
     await settle(generator)
 
 
@@ -143,7 +131,7 @@ async def test_children_share_the_verified_path_of_their_parent(
     """In whole windows, and nobody else finds them."""
     window = 32
     await generator.set_replay_shape(ReplayShape(window=window))
-    parent = ask(generator, problem, seed=31, max_tokens=90, to_boundary=False)
+    parent = ask(generator, problem, seed=31, max_tokens=90)
     prompt = (*range(60, 131), *parent.token_ids)  # nobody has had it before
     parent = replace(parent, token_ids=prompt, deterministic=True)
     path = (*parent.token_ids, *(await generate(generator, parent)).token_ids)
@@ -173,14 +161,16 @@ async def shaped(verifier: VllmVerifier, request: pytest.FixtureRequest) -> Asyn
     await settle(verifier)
 
 
+def list_paths(problem: Problem, name: str, times: int = 1) -> list[ScoreRequest]:
+    written = [some_steps(32, f"{name}{i}", times) for i in range(6)]
+    return [ScoreRequest(problem=problem, steps=steps, deterministic=True) for steps in written]
+
+
 async def test_flagged_scores_are_those_of_others(
     verifier: VllmVerifier, problem: Problem, shaped: None
 ) -> None:
     """Whole, step by step behind the cache, and many at once."""
-    paths = [
-        ScoreRequest(problem=problem, steps=some_steps(32, f"Ann{i}"), deterministic=True)
-        for i in range(6)
-    ]
+    paths = list_paths(problem, "Ann")
     plain = [await verifier.score_whole(replace(path, deterministic=False)) for path in paths]
     together = await asyncio.gather(*(verifier.score(path) for path in paths))
     for path, expected, found in zip(paths, plain, together, strict=True):
@@ -197,10 +187,7 @@ async def test_suffix_scoring_gives_the_scores_of_the_whole_path(
 ) -> None:
     steps = some_steps(32, "Bea", times=3)
     path = ScoreRequest(problem=problem, steps=steps, deterministic=True)
-    parts = [
-        await verifier.score(replace(path, steps=steps[: i + 1], num_scored=i))
-        for i in range(len(steps))
-    ]
+    parts = await score_by_steps(verifier, problem, steps, deterministic=True)
     assert parts[-1].cached_tokens > 0
     assert joined(parts) == (await verifier.score_whole(path)).scores
     plain = joined(await score_by_steps(verifier, problem, steps))
@@ -211,10 +198,7 @@ async def test_a_small_budget_and_offload_change_no_score(
     verifier: VllmVerifier, problem: Problem, shaped: None
 ) -> None:
     """A path that loses its memory between two passes begins again."""
-    paths = [
-        ScoreRequest(problem=problem, steps=some_steps(32, f"Cy{i}", times=6), deterministic=True)
-        for i in range(6)
-    ]
+    paths = list_paths(problem, "Cy", times=6)
     expected = [(await verifier.score_whole(path)).scores for path in paths]
     view = await verifier.view()
     tasks = [asyncio.create_task(verifier.score_whole(path)) for path in paths]

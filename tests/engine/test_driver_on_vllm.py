@@ -201,14 +201,14 @@ async def test_probes_never_touch_the_chain(
     engines: Engines, problem: Problem, beside: bool
 ) -> None:
     """The chain's token ids with probing on are those with probing off, bit for bit."""
+    options = {**PROBES, "beside": beside}
     for seed in range(4):
-        options = {**PROBES, "beside": beside}
         spec = spec_of(problem, "probed_cot", seed=seed, options=options, early_exit=None)
         probed = await drive(engines, spec)
         plain = await drive(engines, replace(spec, options={"probe_tokens": 0}))
-        runs = [story.outcome for story in (probed, plain)]
-        ids = [run.tree.path_token_ids(run.finish.choice) for run in runs]
-        assert ids[0] == ids[1]
+        runs = (probed.outcome, plain.outcome)
+        one, other = (run.tree.path_token_ids(run.finish.choice) for run in runs)
+        assert one == other
         assert probed.list_events(Probed)
 
 

@@ -3,7 +3,9 @@ are high, and the stock twin ends them there too."""
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -12,27 +14,18 @@ from transformers import AutoModelForCausalLM
 from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.validation import Request
 from flashedge.search.step_rules import TOP, EntropyRule
-from flashedge.types import FinishReason, Problem, Speculation, TokenIds
-from tests.engine.test_driver_on_vllm import HARD
+from flashedge.types import FinishReason, Speculation, TokenIds
+from tests.engine.test_driver_on_vllm import BEAM, HARD
 from tests.support.engine_rig import ask, assert_idle
 from tests.support.runtime_rig import drive, driver_of
 
 THRESHOLD, MIN_TOKENS, MAX_STEPS = 0.1, 6, 6
 TOLERANCE = 1e-3
 """Nats. The two frameworks round logits in other places."""
-UNSURE = Request(
-    problem=HARD[0],
-    pair="bundled",
-    n=8,
-    seed=11,
-    step_rule="entropy",
-    step_entropy=THRESHOLD,
-    min_step_tokens=MIN_TOKENS,
-    max_steps=MAX_STEPS,
-)
-DRAFTED = Request(problem=HARD[1], pair="bundled", n=16, seed=21)
+LIMITS: dict[str, Any] = {"min_step_tokens": MIN_TOKENS, "max_steps": MAX_STEPS}
+UNSURE = replace(BEAM, step_rule="entropy", step_entropy=THRESHOLD, **LIMITS)
+DRAFTED = replace(BEAM, problem=HARD[1], n=16, seed=21)
 
 
 @cache
@@ -52,7 +45,7 @@ def compute_entropies(generator: VllmGenerator, ids: TokenIds, start: int) -> li
     return [float(value) for value in torch.special.entr(merged).sum(-1)]
 
 
-async def read(generator: VllmGenerator, rule: EntropyRule) -> tuple[TokenIds, list[Chunk]]:
+async def read(generator: VllmGenerator, rule: EntropyRule | None) -> tuple[TokenIds, list[Chunk]]:
     request = ask(generator, HARD[0], seed=3, max_tokens=96, temperature=1.0, entropy_rule=rule)
     async with aclosing(generator.extend(request)) as stream:
         return request.token_ids, [chunk async for chunk in stream]
@@ -65,14 +58,8 @@ async def test_entropies_are_those_of_the_model(generator: VllmGenerator) -> Non
     expected = compute_entropies(generator, (*prompt, *drawn), len(prompt))[:-1]
     assert max(expected) > 0.5, "a model that is always sure would prove little"
     assert found == pytest.approx(expected, abs=TOLERANCE)
-
-
-async def test_a_request_of_another_rule_has_no_entropies(
-    generator: VllmGenerator, problem: Problem
-) -> None:
-    async with aclosing(generator.extend(ask(generator, problem))) as stream:
-        async for chunk in stream:
-            assert chunk.entropies == ()
+    _, chunks = await read(generator, None)
+    assert {chunk.entropies for chunk in chunks} == {()}, "none without the rule"
 
 
 async def test_steps_end_before_uncertain_tokens_as_in_the_stock_twin(

@@ -51,27 +51,20 @@ async def expected(pair: VllmPair, requests: list[ExtendRequest]) -> list[Outcom
     return await generate_all(pair.generator, requests)
 
 
-def find_pid(engine: VllmGenerator) -> int:
-    pid = engine.health().pid
-    assert pid is not None
-    return pid
-
-
 async def stop_in_step(
     engine: VllmGenerator, requests: list[ExtendRequest]
 ) -> list[asyncio.Task[Outcome]]:
     """Start the requests, and stop the process while it computes a step with a full batch."""
     tasks = [asyncio.create_task(generate(engine, request)) for request in requests]
-    live = engine.process._live
-    assert live is not None
+    live, pid = engine.process._live, engine.health().pid
     while (view := await engine.view()).running < SEQUENCES or view.waiting < ASKED - SEQUENCES:
         pass
     while True:
-        os.kill(find_pid(engine), signal.SIGSTOP)
+        os.kill(pid, signal.SIGSTOP)
         await asyncio.sleep(0.01)
         if live.record.is_in_step:
             return tasks
-        os.kill(find_pid(engine), signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         await asyncio.sleep(0.001)
 
 
@@ -98,9 +91,9 @@ async def test_a_stopped_engine_is_killed_and_restarted(
     """One that goes on soon is left alone. The requests of its step are suspects: a step that does
     not end may be theirs."""
     before = frail.health()
-    os.kill(find_pid(frail), signal.SIGSTOP)
+    os.kill(before.pid, signal.SIGSTOP)
     await asyncio.sleep(HANG_S / 5)
-    os.kill(find_pid(frail), signal.SIGCONT)
+    os.kill(before.pid, signal.SIGCONT)
     tasks = await stop_in_step(frail, requests)
     assert sorted(await list_suspects(tasks)) == [False] * (ASKED - SEQUENCES) + [True] * SEQUENCES
     assert "hung: no sign of life for 5 s; restart 1" in (frail.health().explain() or "")
@@ -113,7 +106,7 @@ async def test_a_kill_in_a_step_blames_those_in_it(
 ) -> None:
     before = frail.health()
     tasks = await stop_in_step(frail, requests)
-    os.kill(find_pid(frail), signal.SIGKILL)
+    os.kill(before.pid, signal.SIGKILL)
     assert await list_suspects(tasks) == [True] * SEQUENCES + [False] * (ASKED - SEQUENCES)
     await assert_serves(frail, requests, expected, before.restarts + 1)
 
@@ -127,7 +120,7 @@ async def test_a_kill_between_steps_blames_nobody(
     tasks = [asyncio.create_task(generate(frail, request)) for request in requests]
     while (await frail.view()).waiting < ASKED:
         pass
-    os.kill(find_pid(frail), signal.SIGKILL)
+    os.kill(before.pid, signal.SIGKILL)
     assert await list_suspects(tasks) == [False] * ASKED
     await frail.wait_ready(60)
     await frail.restore()
@@ -139,7 +132,7 @@ async def test_an_engine_out_of_memory_goes_on_with_half_of_the_batch(
 ) -> None:
     """Every request is asked again until it is done, as a run does."""
     before = frail.health()
-    find_trigger(find_pid(frail)).touch()
+    find_trigger(before.pid).touch()
     waits: list[float] = []
 
     def ask_again(request: ExtendRequest) -> Callable[[], asyncio.Future[Outcome]]:

@@ -15,9 +15,8 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, GUIDED_FROM
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import RequestError
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.validation import Request
 from flashedge.types import FinishReason, Problem, Speculation, TokenIds
-from tests.engine.test_driver_on_vllm import HARD
+from tests.engine.test_driver_on_vllm import BEAM
 from tests.support.engine_rig import ask, assert_idle, generate, squeezed
 from tests.support.runtime_rig import drive, driver_of
 
@@ -29,16 +28,8 @@ SCHEMA = {
     "additionalProperties": False,
 }
 GUIDANCE = {"json": SCHEMA, "disable_any_whitespace": True}
-SPEC = Request(
-    problem=HARD[0],
-    pair="bundled",
-    n=8,
-    seed=11,
-    guidance=GUIDANCE,
-    answers="json",
-    max_step_tokens=4,
-    max_steps=6,
-)
+LIMITS: dict[str, Any] = {"max_step_tokens": 4, "max_steps": 6}
+SPEC = replace(BEAM, n=4, guidance=GUIDANCE, answers="json", **LIMITS)
 
 
 def guide(request: ExtendRequest) -> ExtendRequest:
@@ -63,7 +54,6 @@ async def test_steps_write_what_one_request_writes(
     """Position noise draws the same tokens, so any difference would be the grammar's."""
     for seed in range(3):
         whole = guide(ask(pair.generator, problem, seed=seed, max_tokens=120, temperature=1.0))
-        whole = replace(whole, to_boundary=False)
         path = (await generate(pair.generator, whole)).token_ids
         assert set(json.loads(pair.generator.codec.decode(path))) == {"first", "second"}
         assert await write_in_steps(pair.generator, whole, size) == path
@@ -73,10 +63,7 @@ async def test_steps_write_what_one_request_writes(
 async def test_guided_steps_survive_scarce_memory(
     generator: VllmGenerator, problem: Problem
 ) -> None:
-    asked = [
-        replace(guide(ask(generator, problem, seed=seed, max_tokens=120)), to_boundary=False)
-        for seed in range(6)
-    ]
+    asked = [guide(ask(generator, problem, seed=seed, max_tokens=120)) for seed in range(6)]
     alone = [(await generate(generator, request)).token_ids for request in asked]
     async with squeezed(generator):
         together = await asyncio.gather(*(write_in_steps(generator, r, 5) for r in asked))
@@ -100,7 +87,7 @@ async def test_a_path_against_its_grammar_fails_alone(
 async def test_a_guided_search_is_the_stock_loops(
     engines: Engines, stock: Engines, strategy: str
 ) -> None:
-    spec = replace(SPEC, strategy=strategy, n=4)
+    spec = replace(SPEC, strategy=strategy)
     driver = driver_of(engines, spec, lambda event: None)
     ours = await driver.run()
     assert driver.speculation == Speculation(), "nothing is drafted"

@@ -19,7 +19,7 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
 from tests.engine.conftest import build_tiny_options
 from tests.support.commands import wait_for
-from tests.support.engine_rig import ask, drawn, generate_all, settle
+from tests.support.engine_rig import ask_apart, drawn, generate_all, settle
 from tests.support.tiny_checkpoints import make_checkpoint
 
 MIB = 1 << 20
@@ -63,9 +63,7 @@ async def test_a_spawned_engine_with_fixed_memory_draws_the_same_tokens(
     spawned: SpawnedEngines, generator: VllmGenerator, problem: Problem
 ) -> None:
     fixed = spawned.generator
-    requests = [
-        ask(fixed, problem, seed=seed, after=(40 + seed,) * 200, max_tokens=40) for seed in range(8)
-    ]
+    requests = ask_apart(fixed, problem, 8, 40, length=200, max_tokens=40)
     expected = drawn(await generate_all(generator, requests))
     assert drawn(await generate_all(fixed, requests)) == expected
     await fixed.budget(24 * MIB)
@@ -100,7 +98,6 @@ async def test_the_daemon_says_what_a_starting_engine_does(spawned: SpawnedEngin
 async def test_a_spawned_engine_ends_with_its_daemon(spawned: SpawnedEngines) -> None:
     """The daemon's death closes its end of a pipe, which no other process holds open."""
     process = spawned.generator.process
-    assert process._live is not None
     process._live.note_end()  # nobody restarts the engine
     child = process.get_llm().engine_core.resources.engine_manager.processes[0]
     _, to_child = child._popen.finalizer._args

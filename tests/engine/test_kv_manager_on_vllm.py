@@ -71,21 +71,15 @@ async def drive(engines: Engines, manager: KvManager, spec: Request) -> tuple[Ou
 
 
 @pytest.mark.long
-async def test_trees_stay_the_same_while_the_memory_moves(pair: VllmPair, engines: Engines) -> None:
-    """Four runs at a time, with so little memory that requests are preempted. It takes 40 s."""
-    await compare_trees(pair, engines, alternates=False)
-
-
-@pytest.mark.long
-async def test_trees_stay_the_same_while_engines_take_turns_in_mapped_memory(
-    mapped_pair: VllmPair, engines: Engines
+@pytest.mark.parametrize("alternates", [False, True])
+async def test_trees_stay_the_same_while_the_memory_moves(
+    pair: VllmPair, mapped_pair: VllmPair, engines: Engines, alternates: bool
 ) -> None:
-    """In granules much larger than a block, as on a card. It takes 40 s."""
-    mapped = replace(engines, generator=mapped_pair.generator, verifier=mapped_pair.verifier)
-    await compare_trees(mapped_pair, mapped, alternates=True)
-
-
-async def compare_trees(pair: VllmPair, engines: Engines, *, alternates: bool) -> None:
+    """Four runs at a time, with so little memory that requests are preempted, or on engines that
+    take turns in granules much larger than a block, as on a card. Each takes 40 s."""
+    if alternates:
+        pair = mapped_pair
+        engines = replace(engines, generator=pair.generator, verifier=pair.verifier)
     stock = engines.switch(speculation=False, score_once=False)
     engines = engines.switch(early_scores=True)
     plain = [await driver_of(stock, spec, lambda _: None).run() for spec in SPECS]

@@ -19,7 +19,15 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
 from tests.engine.conftest import START_BYTES
-from tests.support.engine_rig import ask, drawn, generate_all, kept_budgets, settle, squeezed
+from tests.support.engine_rig import (
+    ask,
+    ask_apart,
+    drawn,
+    generate_all,
+    kept_budgets,
+    settle,
+    squeezed,
+)
 from tests.support.kv_machine import Machine, walk
 
 MIB = 1 << 20
@@ -36,10 +44,7 @@ async def test_a_smaller_quota_returns_memory_to_the_system(
     """All that the reserved blocks held, but a page at the ends of each contiguous part."""
     view = await generator.view()
     assert generator.health().kv_memory == "os"
-    requests = [
-        ask(generator, problem, seed=seed, after=(40 + seed,) * 600, max_tokens=2)
-        for seed in range(16)
-    ]
+    requests = ask_apart(generator, problem, 16, 40)
     first = drawn(await generate_all(generator, requests))
     cached_bytes = 16 * 600 // view.block_tokens * view.block_bytes
     before = resident_bytes(generator)
@@ -58,10 +63,7 @@ async def test_kv_offloaded_to_a_file_takes_no_memory(
 ) -> None:
     options = replace(generator.options, offload_folder=tmp_path, offload_to_file=True)
     monkeypatch.setattr(generator, "options", options)
-    requests = [
-        ask(generator, problem, seed=seed, after=(70 + seed,) * 600, max_tokens=300)
-        for seed in range(16)
-    ]
+    requests = ask_apart(generator, problem, 16, 70, max_tokens=300)
     first = drawn(await generate_all(generator, requests))
     running = asyncio.create_task(generate_all(generator, requests))
     while not (await generator.view()).running:  # noqa: ASYNC110
@@ -107,10 +109,7 @@ async def mapped(mapped_pair: VllmPair) -> AsyncIterator[VllmGenerator]:
 async def test_an_engine_starts_with_its_share_and_grows(
     mapped: VllmGenerator, generator: VllmGenerator, problem: Problem
 ) -> None:
-    requests = [
-        ask(mapped, problem, seed=seed, after=(40 + seed,) * 600, max_tokens=40)
-        for seed in range(16)
-    ]
+    requests = ask_apart(mapped, problem, 16, 40, max_tokens=40)
     expected = drawn(await generate_all(generator, requests))
     view = await mapped.view()
     assert 23 * MIB < view.quota_blocks * view.block_bytes <= 24 * MIB
@@ -134,8 +133,7 @@ async def test_the_last_blocks_of_the_pool_are_reserved(
     await mapped.budget(96 * MIB)
     request = ask(mapped, problem, seed=1, after=(9,) * 600, max_tokens=4)
     (first,) = drawn(await generate_all(mapped, [request]))
-    fill = [ask(mapped, problem, seed=s, after=(60 + s,) * 600, max_tokens=2) for s in range(24)]
-    await generate_all(mapped, fill)
+    await generate_all(mapped, ask_apart(mapped, problem, 24, 60))
     filled = resident_bytes(mapped)
     view = await mapped.view()
     assert await mapped.budget(24 * MIB) == 24 * MIB // view.block_bytes * view.block_bytes

@@ -1,6 +1,5 @@
 """A conversation's next turn finds the one before in the prefix cache, whatever ran between."""
 
-import json
 from itertools import pairwise
 
 import httpx
@@ -8,6 +7,7 @@ import pytest
 
 from scripts.bench.daemon import Daemon, read_problems
 from scripts.bench.prefix_cache import CHAT, Conversation, chat, measure, replay
+from tests.support.streams import read_events
 
 ROWS = read_problems("heldout_easy", 12)[8:]
 PROBLEMS = [row["problem"] for row in ROWS]  # no other test asks them
@@ -68,9 +68,7 @@ def test_a_streamed_search_reports_what_it_found(served: Daemon) -> None:
     }
     cached = []
     for _ in range(2):
-        answer = httpx.post(served.url + CHAT, json=body, timeout=120)
-        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-        usage = json.loads(lines[-1])["usage"]
+        usage = read_events(httpx.post(served.url + CHAT, json=body, timeout=120))[-1]["usage"]
         cached.append(usage["prompt_tokens_details"]["cached_tokens"])
     prompt = usage["prompt_tokens"]
     assert cached[0] < 32

@@ -33,20 +33,23 @@ OPTIONS = EngineOptions(
 )
 
 
-async def test_a_process_that_is_killed_while_it_starts_raises(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def process() -> EngineProcess:
     compat.prepare_environment()
     start_fork_server()
 
     async def do_nothing() -> None: ...
 
-    process = EngineProcess(OPTIONS, do_nothing)
+    return EngineProcess(OPTIONS, do_nothing)
+
+
+async def test_a_process_that_is_killed_while_it_starts_raises(
+    process: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = LiveProcess._build
 
     def build_and_kill(live: LiveProcess) -> None:
         build(live)
-        assert live.pid is not None
         os.kill(live.pid, signal.SIGKILL)
 
     monkeypatch.setattr(LiveProcess, "_build", build_and_kill)
@@ -57,25 +60,17 @@ async def test_a_process_that_is_killed_while_it_starts_raises(
     assert process.pid is None
 
 
-async def test_a_start_that_is_given_up_leaves_no_process() -> None:
+async def test_a_start_that_is_given_up_leaves_no_process(process: EngineProcess) -> None:
     """The thread that starts it can't be cancelled."""
-    compat.prepare_environment()
-    start_fork_server()
-
-    async def do_nothing() -> None: ...
-
     before = list_processes()
-    process = EngineProcess(OPTIONS, do_nothing)
     start = asyncio.create_task(process.start())
     async with asyncio.timeout(120):
         await asyncio.to_thread(wait_for_process, process)
         live = process._live
-        assert live is not None
         start.cancel()
         with pytest.raises(asyncio.CancelledError):
             await start
         await process.stop()
-        assert live._building is not None
         await asyncio.wait({live._building})
     assert list_processes() <= before
 

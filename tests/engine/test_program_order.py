@@ -48,21 +48,20 @@ async def run_all(
     began: list[str] = []
 
     async def run(request: ExtendRequest) -> tuple[int, ...]:
-        ids: list[int] = []
+        ids: tuple[int, ...] = ()
         async with aclosing(generator.extend(request)) as stream:
             async for chunk in stream:
                 if not ids and chunk.token_ids:
                     began.append(request.program or "")
                 ids += chunk.token_ids
-        return tuple(ids)
+        return ids
 
     return list(await asyncio.gather(*map(run, requests))), began
 
 
 def count_before_last(began: Sequence[str], program: str, other: str) -> int:
     """Requests of `other` that began before the last one of `program`."""
-    last = len(began) - 1 - list(reversed(began)).index(program)
-    return began[:last].count(other)
+    return began[::-1][began[::-1].index(program) :].count(other)
 
 
 async def test_waiting_requests_follow_their_programs(scarce: VllmPair, problem: Problem) -> None:
@@ -117,11 +116,7 @@ async def test_a_run_has_the_same_tree_in_every_order(
             await asyncio.sleep(0.02)
 
     changing = asyncio.create_task(change_order())
-    beside = await asyncio.gather(
-        *(
-            drive(replace(engines, program=f"run-{number}"), spec)
-            for number, spec in enumerate(specs)
-        )
-    )
+    own = [replace(engines, program=f"run-{number}") for number in range(len(specs))]
+    beside = await asyncio.gather(*map(drive, own, specs))
     changing.cancel()
     assert [story.outcome.tree for story in beside] == [story.outcome.tree for story in alone]

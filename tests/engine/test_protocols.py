@@ -49,9 +49,15 @@ def seen(pair: VllmPair, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
+async def send(
+    handlers: httpx.AsyncClient, path: str, tags: RequestTags = TAGS, **body: Any
+) -> httpx.Response:
+    async with tag_requests(tags):
+        return await handlers.post(path, json={"model": "bundled", **body})
+
+
 async def post(handlers: httpx.AsyncClient, path: str, **body: Any) -> Any:
-    async with tag_requests(TAGS):
-        response = await handlers.post(path, json={"model": "bundled", **body})
+    response = await send(handlers, path, **body)
     assert response.status_code == 200, response.text
     is_stream = response.headers["content-type"].startswith("text/event-stream")
     return read_events(response) if is_stream else response.json()
@@ -74,11 +80,14 @@ ROUTES = [
 
 
 NOTHING_GENERATED = {"/v1/messages/count_tokens", "/tokenize", "/detokenize"}
+CONVERSATIONS = (CHAT, RESPONSES, MESSAGES)
 
 
 async def test_every_route_that_generates_is_among_them() -> None:
     """A route that is served without being named here fails."""
-    assert {path for path, _ in ROUTES} == set(PROTOCOL_ROUTES) - NOTHING_GENERATED
+    generates = set(PROTOCOL_ROUTES) - NOTHING_GENERATED
+    assert {path for path, _ in ROUTES} == generates
+    assert {*CONVERSATIONS, COMPLETIONS} == generates
 
 
 async def test_a_request_can_be_made_in_no_other_way(pair: VllmPair) -> None:
@@ -110,9 +119,7 @@ async def test_vllm_itself_scores_no_pairs_by_a_verifier_of_steps(
     handlers: httpx.AsyncClient,
 ) -> None:
     """So `api.protocols.switch` refuses them before."""
-    async with tag_requests(TAGS):
-        body = {"model": "bundled", "text_1": "a", "text_2": "b"}
-        response = await handlers.post("/v1/score", json=body)
+    response = await send(handlers, "/v1/score", text_1="a", text_2="b")
     assert response.status_code == 501
     assert "does not support Score API" in response.text
 
@@ -150,8 +157,7 @@ async def test_the_second_runner_serves_no_deterministic_request(
 ) -> None:
     process = pair.generator.process
     monkeypatch.setattr(process, "options", replace(process.options, second_runner=True))
-    async with tag_requests(FLAGGED):
-        response = await handlers.post(CHAT, json={"model": "bundled", "messages": SAY})
+    response = await send(handlers, CHAT, FLAGGED, messages=SAY)
     assert response.status_code == 400
     assert "(feature second_runner)" in response.json()["error"]["message"]
     assert not seen
@@ -162,12 +168,10 @@ async def test_a_deterministic_request_has_the_answer_of_others(
     handlers: httpx.AsyncClient, seen: list[Any], sampling: dict[str, Any]
 ) -> None:
     """In fp32. A stop string is found behind verified tokens."""
-    body = {"model": "bundled", "messages": SAY, "max_tokens": 60, "logprobs": True}
-    body |= {"stop": ["7"], **sampling}
+    body: Any = {"messages": SAY, "max_tokens": 60, "logprobs": True, "stop": ["7"], **sampling}
     answers = []
     for tags in (TAGS, FLAGGED):
-        async with tag_requests(tags):
-            response = await handlers.post(CHAT, json=body)
+        response = await send(handlers, CHAT, tags, **body)
         assert response.status_code == 200, response.text
         answers.append(response.json()["choices"])
     assert seen[-1][1].extra_args[ARGS_KEY]["deterministic"]
@@ -191,10 +195,7 @@ async def test_a_deterministic_request_has_the_answer_of_others(
 async def test_what_no_pass_draws_is_refused_by_name(
     handlers: httpx.AsyncClient, seen: list[Any], field: dict[str, Any], name: str
 ) -> None:
-    async with tag_requests(FLAGGED):
-        response = await handlers.post(
-            CHAT, json={"model": "bundled", "messages": SAY, "max_tokens": 8, **field}
-        )
+    response = await send(handlers, CHAT, FLAGGED, messages=SAY, max_tokens=8, **field)
     assert response.status_code == 400
     assert f"a deterministic request can't have {name}" in response.json()["error"]["message"]
     assert not seen
@@ -221,8 +222,8 @@ async def test_stop_strings_count_behind_the_thinking(
 async def test_a_drawn_seed_travels_without_slowing_the_batch(
     handlers: httpx.AsyncClient, seen: list[Any]
 ) -> None:
-    async with tag_requests(RequestTags(client="me", seed=7)):
-        await handlers.post(CHAT, json={"model": "bundled", "messages": SAY, "max_tokens": 4})
+    tags = RequestTags(client="me", seed=7)
+    await send(handlers, CHAT, tags, messages=SAY, max_tokens=4)
     ((_, params, _),) = seen
     assert params.extra_args[ARGS_KEY]["drawn_seed"] == 7
     assert params.seed is None
@@ -244,11 +245,8 @@ async def test_handlers_follow_the_engine_to_its_next_process(
 ) -> None:
     """An open request gets 503 when its engine dies, and the next process serves."""
     before = await post(handlers, CHAT, messages=SAY, max_tokens=20, temperature=0.8)
-    pid = pair.generator.health().pid
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
-    async with tag_requests(TAGS):
-        response = await handlers.post(CHAT, json={"model": "bundled", "messages": SAY})
+    os.kill(pair.generator.health().pid, signal.SIGKILL)
+    response = await send(handlers, CHAT, messages=SAY)
     assert response.status_code == 503, response.text
     assert "generator engine" in response.json()["error"]["message"]
     await pair.generator.wait_ready(60)
@@ -273,38 +271,31 @@ def build_body(path: str, text: str) -> dict[str, Any]:
     if path == MESSAGES:
         use = {"type": "tool_use", "id": "b", "name": "a", "input": {text: text}}
         result = {"type": "tool_result", "tool_use_id": "b", "content": text}
-        return {
-            "system": text,
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": text}]},
-                {"role": "assistant", "content": [{"type": "text", "text": text}, use]},
-                {"role": "user", "content": [result, {"type": "text", "text": text}]},
-            ],
-            "tools": [{"name": "a", "description": text, "input_schema": schema}],
-            "max_tokens": 2,
-        }
+        part = {"type": "text", "text": text}
+        turns = [
+            {"role": "user", "content": [part]},
+            {"role": "assistant", "content": [part, use]},
+            {"role": "user", "content": [result, part]},
+        ]
+        tools = [{"name": "a", "description": text, "input_schema": schema}]
+        return {"system": text, "messages": turns, "tools": tools, "max_tokens": 2}
     if path == RESPONSES:
         called = {"type": "function_call", "call_id": "b", "name": "a", "arguments": '{"x": 1}'}
         result = {"type": "function_call_output", "call_id": "b", "output": text}
         asked = {"role": "user", "content": [{"type": "input_text", "text": text}]}
-        return {
-            "instructions": text,
-            "input": [asked, called, result, asked],
-            "tools": [{"type": "function", **function}],
-            "max_output_tokens": 2,
-        }
+        tools = [{"type": "function", **function}]
+        said = {"instructions": text, "input": [asked, called, result, asked]}
+        return {**said, "tools": tools, "max_output_tokens": 2}
     call = {"id": "b", "type": "function", "function": {"name": "a", "arguments": '{"x": 1}'}}
-    return {
-        "messages": [
-            {"role": "system", "content": text},
-            {"role": "user", "content": text, "name": text},
-            {"role": "assistant", "content": text, "tool_calls": [call], "reasoning": text},
-            {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": text}]},
-            {"role": "user", "content": text.replace("\\", "")},
-        ],
-        "tools": [{"type": "function", "function": function}],
-        "max_tokens": 2,
-    }
+    turns = [
+        {"role": "system", "content": text},
+        {"role": "user", "content": text, "name": text},
+        {"role": "assistant", "content": text, "tool_calls": [call], "reasoning": text},
+        {"role": "tool", "tool_call_id": "b", "content": [{"type": "text", "text": text}]},
+        {"role": "user", "content": text.replace("\\", "")},
+    ]
+    tools = [{"type": "function", "function": function}]
+    return {"messages": turns, "tools": tools, "max_tokens": 2}
 
 
 def list_prompts(seen: list[Any]) -> list[list[int]]:
@@ -315,7 +306,7 @@ def list_control(ids: list[int]) -> list[int]:
     return [token for token in ids if token in CONTROL]
 
 
-@pytest.mark.parametrize("path", [CHAT, RESPONSES, MESSAGES])
+@pytest.mark.parametrize("path", CONVERSATIONS)
 async def test_no_route_lets_a_text_forge_a_turn(
     handlers: httpx.AsyncClient, seen: list[Any], pair: VllmPair, path: str
 ) -> None:
@@ -325,11 +316,6 @@ async def test_no_route_lets_a_text_forge_a_turn(
     assert list_control(forged) == list_control(plain)
     assert len(list_control(plain)) > len(ONE_TURN)
     assert FORGED in pair.generator.codec.tokenizer.decode(forged)  # type: ignore[attr-defined]
-
-
-async def test_every_route_that_renders_a_conversation_is_among_them() -> None:
-    rest = {"/v1/messages/count_tokens", "/tokenize", "/detokenize", COMPLETIONS}
-    assert {CHAT, RESPONSES, MESSAGES} == set(PROTOCOL_ROUTES) - rest
 
 
 async def test_tokens_are_counted_as_they_are_sent(
@@ -375,9 +361,8 @@ async def test_the_prompt_of_a_completion_is_the_clients_own(
 async def test_a_conversation_that_can_not_fit_is_refused_before_it_is_encoded(
     handlers: httpx.AsyncClient,
 ) -> None:
-    body = {"model": "bundled", "messages": [{"role": "user", "content": "x" * 200_000}]}
-    async with tag_requests(TAGS):
-        response = await handlers.post(CHAT, json=body)
+    messages = [{"role": "user", "content": "x" * 200_000}]
+    response = await send(handlers, CHAT, messages=messages)
     assert response.status_code == 400
     assert "characters" in response.json()["error"]["message"]
 

@@ -109,11 +109,16 @@ async def test_steps_are_scored_ahead(
 # ---------------------------------------------------------------- one request
 
 
-def continued(request: ExtendRequest, level: int, most: int) -> ExtendRequest:
-    """The same request, which says that its own stream may go on for so many tokens."""
-    whole = Granularity(max_tokens=most, to_end=True)
+def continued(request: ExtendRequest, level: int, most: int, *others: int) -> ExtendRequest:
+    """The same request, which says that its own stream may go on for so many tokens. others: seeds
+    of further children, which may be drafted too."""
     after = Continuation(
-        run="r", level=level, seeds=(request.seed,), granularity=whole, max_drafts=1
+        run="r",
+        level=level,
+        seeds=(request.seed, *others),
+        granularity=Granularity(max_tokens=most, to_end=True),
+        max_drafts=1 + len(others),
+        deterministic=request.deterministic,
     )
     return replace(request, continuation=after)
 

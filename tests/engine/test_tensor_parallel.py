@@ -24,7 +24,8 @@ from tests.support.engine_rig import ask, drawn, generate_all
 
 pytestmark = pytest.mark.long
 WORKERS = 2
-STEPS = ("57 - 44 = 13\n\n", "13 * 2 = 26\n\n")
+ASKED = Problem.from_text(PROBLEM)
+SCORED = ScoreRequest(problem=ASKED, steps=("57 - 44 = 13\n\n", "13 * 2 = 26\n\n"))
 
 
 def spread(options: EngineOptions) -> EngineOptions:
@@ -44,27 +45,24 @@ async def spread_pair(pair: VllmPair) -> AsyncIterator[VllmPair]:
         yield engines
 
 
-def list_workers(pid: int | None) -> list[psutil.Process]:
+def list_workers(pid: int) -> list[psutil.Process]:
     """The processes of vLLM's executor. Another child tracks their shared memory."""
-    assert pid is not None
     children = psutil.Process(pid).children(recursive=True)
     return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 async def test_two_workers_draw_the_tokens_of_one(pair: VllmPair, spread_pair: VllmPair) -> None:
-    problem = Problem.from_text(PROBLEM)
     found = []
     for generator in (pair.generator, spread_pair.generator):
-        requests = [ask(generator, problem, seed=seed, temperature=1.2) for seed in range(8)]
+        requests = [ask(generator, ASKED, seed=seed, temperature=1.2) for seed in range(8)]
         found.append(drawn(await generate_all(generator, requests)))
     assert found[1] == found[0]
     assert len({token_ids for token_ids, _ in found[0]}) > 1, "the seeds make a difference"
 
 
 async def test_two_workers_score_as_one(pair: VllmPair, spread_pair: VllmPair) -> None:
-    request = ScoreRequest(problem=Problem.from_text(PROBLEM), steps=STEPS)
-    one = await pair.verifier.score(request)
-    two = await spread_pair.verifier.score(request)
+    one = await pair.verifier.score(SCORED)
+    two = await spread_pair.verifier.score(SCORED)
     assert two.scores == pytest.approx(one.scores, abs=1e-4)
 
 
@@ -80,8 +78,6 @@ async def test_each_worker_holds_its_share_of_the_kv(spread_pair: VllmPair) -> N
 async def test_a_workers_step_holds_what_is_estimated(spread_pair: VllmPair) -> None:
     parts = await spread_pair.generator.measure_memory()
     shape = find_pair_shapes(spread_pair._pair, spread_pair._config)[0]
-    assert shape.hidden is not None
-    assert shape.intermediate is not None
     width = shape.intermediate // WORKERS
     assert parts["forward"] == estimate_forward(4, 4096, shape.hidden, width, on_card=False)
 
@@ -90,14 +86,11 @@ async def test_an_engine_restarts_when_a_worker_dies(spread_pair: VllmPair) -> N
     """Its other processes end with it."""
     verifier = spread_pair.verifier
     workers, live = list_workers(verifier.health().pid), verifier.process._live
-    assert live is not None
-    assert live._ended is not None
     workers[1].kill()
     async with asyncio.timeout(60):
         await live._ended
     await verifier.wait_ready(60)
     assert verifier.health().restarts == 1
-    request = ScoreRequest(problem=Problem.from_text(PROBLEM), steps=STEPS)
-    assert (await verifier.score(request)).scores
+    assert (await verifier.score(SCORED)).scores
     _, alive = await asyncio.to_thread(psutil.wait_procs, workers, 30)
     assert not alive

@@ -3,13 +3,4 @@
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 
 
-class TestVllmGenerator(GeneratorContract):
-    """`VllmGenerator` keeps the contract of generators."""
-
-
-class TestVllmOffload(OffloadContract):
-    """Both engines offload and restore their KV."""
-
-
-class TestVllmVerifier(VerifierContract):
-    """`VllmVerifier` keeps the contract of verifiers."""
+class TestVllm(GeneratorContract, OffloadContract, VerifierContract): ...

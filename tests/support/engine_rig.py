@@ -104,26 +104,27 @@ def ask(
     )
 
 
+def ask_apart(
+    generator: Generator,
+    problem: Problem,
+    count: int,
+    first: int,
+    length: int = 600,
+    max_tokens: int = 2,
+) -> list[ExtendRequest]:
+    """Requests that share no KV: with seed s behind `length` times the token `first` + s."""
+    paths = [(first + seed,) * length for seed in range(count)]
+    return [
+        ask(generator, problem, seed=seed, after=path, max_tokens=max_tokens)
+        for seed, path in enumerate(paths)
+    ]
+
+
 async def first_chunk(generator: Generator, request: ExtendRequest, started: asyncio.Event) -> None:
     """Set `started` at the first chunk, then read on to the end."""
     async with aclosing(generator.extend(request)) as chunks:
         async for _ in chunks:
             started.set()
-
-
-@dataclass(slots=True)
-class Timed:
-    """How long a block took on the loop's clock."""
-
-    seconds: float = 0.0
-
-
-@contextlib.asynccontextmanager
-async def timed() -> AsyncIterator[Timed]:
-    clock = asyncio.get_running_loop().time
-    began, took = clock(), Timed()
-    yield took
-    took.seconds = clock() - began
 
 
 async def settle(engine: Generator | Verifier, timeout_s: float = 10.0) -> None:

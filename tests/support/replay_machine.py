@@ -266,6 +266,7 @@ class Machine(SchedulerMachine):
             assert idle < 20, "the scheduler stands still"
         assert all(asked.is_over for asked in self.asked), "a request is never over"
         self._check_end()
+        self._check_answers()
 
     def _receive(self, found: Any) -> None:
         asked = self._names[found.request_id]
@@ -311,10 +312,6 @@ class Machine(SchedulerMachine):
         super()._count()
         self.counters.update(self.scheduler.passes.counters)
         self.counters["passes"] += self.runner.passes
-
-    def _check_end(self) -> None:
-        super()._check_end()
-        self._check_answers()
 
     def _check_answers(self) -> None:
         for asked in self.asked:
@@ -394,6 +391,5 @@ class ScoreMachine(Machine):
     def _check_answers(self) -> None:
         for asked in self.asked:
             if asked.max_tokens:  # else it was aborted
-                assert asked.tokens == [draw_token(asked.prompt, 0)], (
-                    "a score was lost, or is wrong"
-                )
+                expected = [draw_token(asked.prompt, 0)]
+                assert asked.tokens == expected, "a score was lost, or is wrong"

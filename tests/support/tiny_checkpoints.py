@@ -35,8 +35,9 @@ from transformers import (
 )
 
 POSITIONS = 512
+WIDTH = 64
 SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
+    "hidden_size": WIDTH,
     "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 2,
@@ -179,25 +180,22 @@ State = dict[str, torch.Tensor]
 
 def _add_value_head(state: State) -> State:
     """Skywork: a value head beside the causal model's own weights."""
-    width = SHAPE["hidden_size"]
-    state["v_head.summary.weight"] = torch.randn(1, width) / width**0.5
+    state["v_head.summary.weight"] = torch.randn(1, WIDTH) / WIDTH**0.5
     state["v_head.summary.bias"] = torch.randn(1) / 4
     return state
 
 
 def _to_two_classes(state: State) -> State:
-    width = SHAPE["hidden_size"]
     del state["lm_head.weight"]
-    for layer, rows in ((0, width), (2, 2)):
-        state[f"score.{layer}.weight"] = torch.randn(rows, width) * (2 / width) ** 0.5
+    for layer, rows in ((0, WIDTH), (2, 2)):
+        state[f"score.{layer}.weight"] = torch.randn(rows, WIDTH) * (2 / WIDTH) ** 0.5
         state[f"score.{layer}.bias"] = torch.randn(rows) / 4
     return state
 
 
 def _to_score(state: State) -> State:
-    width = SHAPE["hidden_size"]
     del state["lm_head.weight"]
-    state["score.weight"] = torch.randn(1, width) * 2 / width**0.5
+    state["score.weight"] = torch.randn(1, WIDTH) * 2 / WIDTH**0.5
     return state
 
 
