@@ -7,23 +7,19 @@ from openai import OpenAI
 
 from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
+TOOLS = instructor.Mode.TOOLS
 
-def _ask(url: str, model: str, mode: instructor.Mode, **options: Any) -> Any:
-    client = instructor.from_openai(
-        OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0), mode=mode
-    )
-    return client.create(
-        model=model,
-        response_model=options.pop("response_model", Sum),
-        messages=[{"role": "user", "content": QUESTION}],
-        max_tokens=MAX_TOKENS,
-        max_retries=0,
-        **options,
-    )
+
+def _ask(url: str, model: str, mode: instructor.Mode, shape: Any = Sum, **options: Any) -> Any:
+    client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    messages = [{"role": "user", "content": QUESTION}]
+    options |= {"messages": messages, "max_tokens": MAX_TOKENS, "max_retries": 0}
+    asking = instructor.from_openai(client, mode=mode)
+    return asking.create(model=model, response_model=shape, **options)
 
 
 def check_tool(url: str, model: str) -> None:
-    assert isinstance(_ask(url, model, instructor.Mode.TOOLS), Sum)
+    assert isinstance(_ask(url, model, TOOLS), Sum)
 
 
 def check_schema(url: str, model: str) -> None:
@@ -31,6 +27,5 @@ def check_schema(url: str, model: str) -> None:
 
 
 def check_stream(url: str, model: str) -> None:
-    partial = instructor.Partial[Sum]
-    found = list(_ask(url, model, instructor.Mode.TOOLS, response_model=partial, stream=True))
-    assert found[-1].a is not None
+    *_, last = _ask(url, model, TOOLS, instructor.Partial[Sum], stream=True)
+    assert last.a is not None

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import litellm
+import pytest
 
 from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
@@ -45,8 +46,5 @@ def check_history(url: str, model: str) -> None:
 
 def check_overflow(url: str, model: str) -> None:
     long = {"role": "user", "content": "1 + 1 = 2. " * 2000}
-    try:
+    with pytest.raises(litellm.ContextWindowExceededError):
         _ask(url, model, long)
-    except litellm.ContextWindowExceededError:
-        return
-    raise AssertionError("an overflow is not recognised")

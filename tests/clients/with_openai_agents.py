@@ -3,23 +3,16 @@
 import asyncio
 from typing import Any
 
-from agents import (
-    Agent,
-    ModelSettings,
-    OpenAIChatCompletionsModel,
-    OpenAIResponsesModel,
-    Runner,
-    function_tool,
-    set_tracing_disabled,
-)
+import agents
+from agents import Agent, ModelSettings, Runner
 from openai import AsyncOpenAI
 
 from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum, collect
 
-set_tracing_disabled(True)
+agents.set_tracing_disabled(True)
 
 
-@function_tool
+@agents.function_tool
 def add(numbers: Sum) -> int:
     """Add two numbers."""
     return numbers.a + numbers.b
@@ -28,16 +21,10 @@ def add(numbers: Sum) -> int:
 def _agent(kind: Any, url: str, model: str, **options: Any) -> Agent[Any]:
     client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     # Without a temperature of zero a small model says nothing at all now and then.
-    settings = ModelSettings(
-        max_tokens=MAX_TOKENS, temperature=0.0, tool_choice=options.pop("tool_choice", None)
-    )
-    return Agent(
-        name="adder",
-        instructions="Add.",
-        model=kind(model=model, openai_client=client),
-        model_settings=settings,
-        **options,
-    )
+    choice = options.pop("tool_choice", None)
+    settings = ModelSettings(max_tokens=MAX_TOKENS, temperature=0.0, tool_choice=choice)
+    options |= {"model": kind(model=model, openai_client=client), "model_settings": settings}
+    return Agent(name="adder", instructions="Add.", **options)
 
 
 def _make_checks(kind: Any) -> Checks:
@@ -74,6 +61,6 @@ def _make_checks(kind: Any) -> Checks:
 
 
 CHECKS: Checks = {
-    **_make_checks(OpenAIChatCompletionsModel),
-    **{f"responses: {k}": c for k, c in _make_checks(OpenAIResponsesModel).items()},
+    **_make_checks(agents.OpenAIChatCompletionsModel),
+    **{f"responses: {k}": c for k, c in _make_checks(agents.OpenAIResponsesModel).items()},
 }

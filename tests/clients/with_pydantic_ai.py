@@ -12,20 +12,17 @@ from pydantic_ai.settings import ModelSettings
 
 from tests.clients.asked import MAX_TOKENS, QUESTION, Sum
 
-
-def _agent(model: Any, **options: Any) -> Agent[Any, Any]:
-    settings = ModelSettings(max_tokens=MAX_TOKENS)
-    return Agent(model, model_settings=settings, retries=0, **options)
+LIMITS: Any = {"model_settings": ModelSettings(max_tokens=MAX_TOKENS), "retries": 0}
 
 
 def _openai(url: str, model: str, **options: Any) -> Agent[Any, Any]:
     provider = OpenAIProvider(base_url=f"{url}/v1", api_key="none")
-    return _agent(OpenAIChatModel(model, provider=provider), **options)
+    return Agent(OpenAIChatModel(model, provider=provider), **LIMITS, **options)
 
 
 def _anthropic(url: str, model: str, **options: Any) -> Agent[Any, Any]:
     provider = AnthropicProvider(base_url=url, api_key="none")
-    return _agent(AnthropicModel(model, provider=provider), **options)
+    return Agent(AnthropicModel(model, provider=provider), **LIMITS, **options)
 
 
 def check_chat(url: str, model: str) -> None:

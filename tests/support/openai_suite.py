@@ -45,11 +45,10 @@ def check_whole(clients: Clients, model: str) -> None:
     answer = clients.chat(model, temperature=0, max_tokens=200)
     assert answer.id.startswith("chatcmpl-")
     assert answer.object == "chat.completion"
-    (choice,) = answer.choices
+    (choice,), usage = answer.choices, answer.usage
     assert choice.message.role == "assistant"
     assert choice.message.content
     assert choice.finish_reason in ("stop", "length")
-    usage = answer.usage
     assert usage.prompt_tokens > 0
     assert 0 < usage.completion_tokens <= 200
     assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
@@ -63,13 +62,12 @@ def check_stream_says_the_same(clients: Clients, model: str) -> None:
     *chunks, last = clients.chat(model, **asked, stream=True, stream_options=usage)
     assert {c.id for c in chunks} == {last.id}
     assert not last.choices
-    assert last.usage.prompt_tokens == whole.usage.prompt_tokens
-    assert last.usage.completion_tokens == whole.usage.completion_tokens
-    text = "".join(c.choices[0].delta.content or "" for c in chunks)
-    assert text == whole.choices[0].message.content
-    assert chunks[0].choices[0].delta.role == "assistant"
-    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
-    assert len([c for c in chunks if c.choices[0].delta.content]) > 1
+    for name in ("prompt_tokens", "completion_tokens"):
+        assert getattr(last.usage, name) == getattr(whole.usage, name)
+    (choice,), pieces = whole.choices, [c.choices[0] for c in chunks]
+    assert "".join(piece.delta.content or "" for piece in pieces) == choice.message.content
+    assert (pieces[0].delta.role, pieces[-1].finish_reason) == ("assistant", choice.finish_reason)
+    assert len([piece for piece in pieces if piece.delta.content]) > 1
 
 
 def check_choices(clients: Clients, model: str) -> None:
@@ -123,10 +121,9 @@ def check_search(clients: Clients, model: str) -> None:
         answer = clients.chat(name, seed=1, extra_body=extra)
         assert answer.choices[0].message.content
         assert answer.model == name
-        about = answer.model_extra["flashedge"]
-        assert answer.usage.completion_tokens == about["usage"]["completion_tokens"]
-        assert about["usage"]["tree_tokens"] > answer.usage.completion_tokens
-        assert about["n"] == 4
+        about, tokens = answer.model_extra["flashedge"], answer.usage.completion_tokens
+        assert (about["usage"]["completion_tokens"], about["n"]) == (tokens, 4)
+        assert about["usage"]["tree_tokens"] > tokens
         assert about["run_id"]
 
 
@@ -145,8 +142,7 @@ def check_errors(clients: Clients, model: str) -> None:
     """The package's own exceptions, with our message, param and code."""
     with pytest.raises(openai.NotFoundError) as missing:
         clients.chat("no-such-model")
-    assert missing.value.param == "model"
-    assert missing.value.code == "not_found"
+    assert (missing.value.param, missing.value.code) == ("model", "not_found")
     plain = ({"n": 0}, {"temperature": -1}, {"top_p": 3}, {"max_tokens": "x"})
     search = ({"temperature": 9}, {"max_tokens": 0}, {"n": 5}, {"presence_penalty": 1})
     for name, wrongs in ((model, plain), (f"{model}:beam-4", search)):
@@ -177,14 +173,10 @@ def check_async(clients: Clients, model: str) -> None:
                     return answer.choices[0].message.content or ""
                 return "".join([c.choices[0].delta.content or "" async for c in answer])
 
-            asked = [
-                say(model, seed=seed, max_tokens=30, stream=stream)
-                for seed in range(6)
-                for stream in (False, True)
-            ]
+            kinds = [(seed, stream) for seed in range(6) for stream in (False, True)]
+            asked = [say(model, seed=one, max_tokens=30, stream=stream) for one, stream in kinds]
             *said, found = await asyncio.gather(*asked, say(f"{model}:beam-2"))
-        assert all(said)
-        assert found
+        assert all([*said, found])
         assert said[::2] == said[1::2]
 
     asyncio.run(run())

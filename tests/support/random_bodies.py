@@ -12,18 +12,12 @@ from typing import Any
 import httpx
 from hypothesis import strategies as st
 
-CHAT = "/v1/chat/completions"
-RESPONSES = "/v1/responses"
-MESSAGES = "/v1/messages"
-COUNT = "/v1/messages/count_tokens"
-LATER = "/v1/runs"
+CHAT, RESPONSES, LATER = "/v1/chat/completions", "/v1/responses", "/v1/runs"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 
-_SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}},
-    "required": ["a"],
-    "additionalProperties": False,
-}
+_ARGUMENTS = {"a": {"type": "integer", "minimum": 0, "maximum": 99}}
+_SCHEMA: dict[str, Any] = {"type": "object", "properties": _ARGUMENTS, "required": ["a"]}
+_SCHEMA["additionalProperties"] = False
 _FUNCTION: dict[str, Any] = {"name": "add", "description": "Adds.", "parameters": _SCHEMA}
 _SAY = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
 _CALL = {"id": "c-1", "type": "function", "function": {"name": "add", "arguments": '{"a":3}'}}
@@ -144,38 +138,29 @@ _scalars = st.one_of(
     st.sampled_from(["json_object", "image_url", "input_image", "tool", "{}", "[", "a" * 300]),
     st.text(max_size=8),
 )
+_names = st.one_of(st.sampled_from(["type", "text", "content", "name", "a"]), st.text(max_size=4))
 values = st.recursive(
     _scalars,
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3),
-        st.dictionaries(
-            st.one_of(
-                st.sampled_from(["type", "text", "content", "name", "a"]), st.text(max_size=4)
-            ),
-            inner,
-            max_size=3,
-        ),
+        st.lists(inner, max_size=3), st.dictionaries(_names, inner, max_size=3)
     ),
     max_leaves=6,
 )
 """JSON values of any kind."""
 
-FIELDS = tuple(
-    sorted(
-        {
-            *(name for bodies in BODIES.values() for body in bodies for name in body),
-            *("min_p", "top_p", "top_k", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words"),
-            *("prompt_logprobs", "truncate_prompt_tokens", "structured_outputs", "priority"),
-            *("use_beam_search", "length_penalty", "add_generation_prompt", "echo", "functions"),
-            *("continue_final_message", "chat_template", "documents", "mm_processor_kwargs"),
-            *("request_id", "return_token_ids", "cache_salt", "kv_transfer_params", "vllm_xargs"),
-            *("previous_response_id", "background", "truncation", "prompt", "conversation"),
-            *("search", "continues", "pair", "branching", "aggregate", "selection", "seed"),
-            *("logits_processors", "allowed_token_ids", "include_reasoning", "service_tier"),
-        }
-    )
-)
+FIELDS = {
+    *(name for bodies in BODIES.values() for body in bodies for name in body),
+    *("min_p", "top_p", "top_k", "min_tokens", "ignore_eos", "stop_token_ids", "bad_words"),
+    *("prompt_logprobs", "truncate_prompt_tokens", "structured_outputs", "priority"),
+    *("use_beam_search", "length_penalty", "add_generation_prompt", "echo", "functions"),
+    *("continue_final_message", "chat_template", "documents", "mm_processor_kwargs"),
+    *("request_id", "return_token_ids", "cache_salt", "kv_transfer_params", "vllm_xargs"),
+    *("previous_response_id", "background", "truncation", "prompt", "conversation"),
+    *("search", "continues", "pair", "branching", "aggregate", "selection", "seed"),
+    *("logits_processors", "allowed_token_ids", "include_reasoning", "service_tier"),
+}
 """Names of fields that some route knows."""
+_fields = st.sampled_from(sorted(FIELDS))
 
 
 def _list_places(node: Any) -> Iterator[tuple[Any, Any]]:
@@ -195,7 +180,7 @@ def change_bodies(draw: st.DrawFn, path: str) -> dict[str, Any]:
         places = list(_list_places(body))
         how = draw(st.sampled_from(["replace", "replace", "remove", "add", "double"]))
         if how == "add" or not places:
-            body[draw(st.sampled_from(FIELDS))] = draw(values)
+            body[draw(_fields)] = draw(values)
             continue
         holder, key = places[draw(st.integers(0, len(places) - 1))]
         if how == "replace":
@@ -237,10 +222,8 @@ def check_events(path: str, text: str) -> None:
     """A stream ends by its protocol's last event, or by an error in the protocol's form."""
     blocks = [block for block in text.split("\n\n") if "data: " in block]
     assert blocks, "a stream says something"
-    last = blocks[-1].partition("data: ")[2]
-    if last == "[DONE]":
-        last = blocks[-2].partition("data: ")[2] if len(blocks) > 1 else "{}"
-    event = json.loads(last)
+    *_, before, last = ["{}", *(block.partition("data: ")[2] for block in blocks)]
+    event = json.loads(before if last == "[DONE]" else last)
     if path in (CHAT, "/v1/completions"):
         assert blocks[-1].endswith("[DONE]")
         if "error" in event:
