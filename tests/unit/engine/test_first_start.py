@@ -25,7 +25,6 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import ConfigError, EngineError, GenerationFailed
 from flashedge.models.registry import find_pair
-from flashedge.models.specs import Pair
 from tests.support.fake_nvml import FakeNvml, fake_card, fake_cards
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -70,7 +69,7 @@ def test_the_configuration_is_resolved_once(config: Config) -> None:
     assert resolve_memory(bundled, config, full).kv_bytes.generator == 256 * MIB
 
 
-def test_a_measurement_is_kept_for_this_device_and_batch_limit(
+def test_a_measurement_is_kept_for_this_device_and_batch_limit_and_a_damaged_one_is_none(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = {"device": "a 4090"}
@@ -86,15 +85,9 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit(
     assert sum(engine.total for engine in plan.need.engines) == 10 * GIB
     device["device"] = "another"
     assert find_measured(pair, config, 128) is None
-
-
-def test_a_damaged_measurement_is_none(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {})
-    pair, engine = find_pair("bundled", config), build_memory({**PARTS, "resident": 5 * GIB})
-    file = memory_plan._locate(pair, config)
-    file.parent.mkdir(parents=True)
-    for text in ("", "{}", "[]", '{"version": 1, "fingerprint": {}, "engines": {"128": [3]}}'):
-        file.write_text(text)
+    fit = '{"version": 1, "fingerprint": {"device": "another"}, "engines": {"128": [3]}}'
+    for damaged in ("", "{}", "[]", fit):
+        memory_plan._locate(pair, config).write_text(damaged)
         assert find_measured(pair, config, 128) is None
     keep_measured(pair, config, 128, (engine, engine))
     assert find_measured(pair, config, 128) == (engine, engine)
@@ -102,16 +95,15 @@ def test_a_damaged_measurement_is_none(config: Config, monkeypatch: pytest.Monke
 
 def test_what_the_parts_dont_explain_is_the_context() -> None:
     found = build_memory({**PARTS, "resident": 5 * GIB})
-    assert found.total == 5 * GIB
-    assert found.step == 480 * MIB
-    assert found.context == 5 * GIB - 3 * GIB - 480 * MIB
+    context = 5 * GIB - 3 * GIB - 480 * MIB
+    assert (found.total, found.step, found.context) == (5 * GIB, 480 * MIB, context)
     assert build_memory({**PARTS, "resident": 0}).context == 0
     assert replace(found, is_estimate=True).overhead > found.overhead
 
 
 # ---------------------------------------------------------------- the first start
 
-OVERHEADS = (4 * GIB, 3 * GIB + 700 * MIB)
+OVERHEADS, LARGE = (4 * GIB, 3 * GIB + 700 * MIB), (9 * GIB, 3 * GIB + 600 * MIB)
 STARTS = ["start generator", "start verifier"]
 
 
@@ -119,6 +111,7 @@ STARTS = ["start generator", "start verifier"]
 class Card:
     """A card whose free memory shrinks as engines start, and by what others take meanwhile."""
 
+    home: Path
     free: int = 23 * GIB
     taken_by_others: int = 0
 
@@ -156,12 +149,19 @@ class Engine:
 
 
 class MeasuredPair(VllmPair):
-    def __init__(self, pair: Pair, config: Config, card: Card, overheads: tuple[int, int]) -> None:
-        self._pair, self._built, self._is_planned = pair, False, True
-        self._config, self._card, self._overheads = config, card, overheads
-        self._layout = find_layout(config, fake_card("4090"))
+    def __init__(self, card: Card, overheads: tuple[int, int]) -> None:
+        given = load_config({}, {"FLASHEDGE_HOME": str(card.home)})
+        self._pair, self._built, self._is_planned = find_pair(SMALL, given), False, True
+        self._config = resolve_memory(self._pair, given, fake_busy(card.free))
+        self._card, self._overheads = card, overheads
+        self._layout = find_layout(given, fake_card("4090"))
         self._own_cards: dict[str, Card] = {}
         self.log: list[str] = []
+
+    def find_totals(self) -> tuple[int, ...] | None:
+        """The bytes of each engine that were kept, or None."""
+        found = find_measured(self._pair, self._config, 128)
+        return None if found is None else tuple(engine.total for engine in found)
 
     def _build(self) -> None:
         for role in ("generator", "verifier"):
@@ -177,72 +177,46 @@ class MeasuredPair(VllmPair):
 
 
 @pytest.fixture
-def card(monkeypatch: pytest.MonkeyPatch) -> Card:
-    found = Card()
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Card:
+    found = Card(tmp_path)
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {"device": "4090"})
     monkeypatch.setattr(pair_module, "read_engine_card", found.read)
     return found
 
 
-def find_totals(pair: MeasuredPair) -> tuple[int, ...] | None:
-    """The bytes of each engine that were kept, or None."""
-    found = find_measured(pair._pair, pair._config, 128)
-    return None if found is None else tuple(engine.total for engine in found)
+async def test_what_another_program_takes_meanwhile_is_not_the_engines(card: Card) -> None:
+    pair = MeasuredPair(card, OVERHEADS)
+    card.taken_by_others = 2 * GIB
+    await pair.start()
+    assert pair.find_totals() == OVERHEADS
 
 
-def sum_kv(pair: MeasuredPair) -> int:
-    return (pair._config.kv_bytes.generator or 0) + (pair._config.kv_bytes.verifier or 0)
-
-
-def set_apart(pair: MeasuredPair) -> None:
-    given = load_config({"devices": "0,1"}, {})
-    pair._layout = find_layout(given, fake_cards("4090", "4090"))
-
-
-def start(tmp_path: Path, card: Card, overheads: tuple[int, int]) -> MeasuredPair:
-    given = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
-    pair = find_pair(SMALL, given)
-    config = resolve_memory(pair, given, fake_busy(card.free))
-    return MeasuredPair(pair, config, card, overheads)
-
-
-async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, card: Card) -> None:
-    pair = start(tmp_path, card, OVERHEADS)
+async def test_the_first_start_measures_and_the_second_does_not(card: Card) -> None:
+    pair = MeasuredPair(card, OVERHEADS)
     await pair.start()
     assert pair.log == [*STARTS, "measure generator", "measure verifier"]
-    assert find_totals(pair) == OVERHEADS
+    assert pair.find_totals() == OVERHEADS
     card.free = 23 * GIB
-    again = start(tmp_path, card, (4 * GIB, 4 * GIB))
+    again = MeasuredPair(card, (4 * GIB, 4 * GIB))
     await again.start()
     assert again.log == STARTS
     room = 23 * GIB - 256 * MIB - sum(OVERHEADS)
-    assert room - 128 * MIB <= sum_kv(again) <= room, "it plans with what was measured"
+    assert room - 128 * MIB <= sum(again._config.kv_bytes) <= room, "planned with what was measured"
 
 
-async def test_what_another_program_takes_meanwhile_is_not_the_engines(
-    tmp_path: Path, card: Card
-) -> None:
-    pair = start(tmp_path, card, OVERHEADS)
-    card.taken_by_others = 2 * GIB
+async def test_slightly_larger_engines_use_the_reserve(card: Card) -> None:
+    pair = MeasuredPair(card, (0, 0))
+    pair._overheads = (card.free - sum(pair._config.kv_bytes) - 4 * GIB, 4 * GIB)  # nothing is left
     await pair.start()
-    assert find_totals(pair) == OVERHEADS
-
-
-async def test_slightly_larger_engines_use_the_reserve(tmp_path: Path, card: Card) -> None:
-    pair = start(tmp_path, card, (0, 0))
-    pair._overheads = (card.free - sum_kv(pair) - 4 * GIB, 4 * GIB)  # nothing is left
-    await pair.start()
-    assert card.free == 0
-    assert pair.log[:2] == STARTS
-    assert len(pair.log) == 4
-    assert find_totals(pair) == pair._overheads
+    assert (card.free, pair.log[:2], len(pair.log)) == (0, STARTS, 4)
+    assert pair.find_totals() == pair._overheads
 
 
 async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifier(
-    tmp_path: Path, card: Card, caplog: pytest.LogCaptureFixture
+    card: Card, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
+    pair = MeasuredPair(card, LARGE)
     planned = pair._config.kv_bytes.verifier or 0
     await pair.start()
     assert "start one after the other: no room for the verifier" in caplog.text
@@ -252,42 +226,37 @@ async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifi
 
 
 async def test_a_smaller_batch_or_a_failed_measurement_is_not_kept(
-    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+    card: Card, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pair = start(tmp_path, card, (4 * GIB, 3 * GIB))
+    pair = MeasuredPair(card, (4 * GIB, 3 * GIB))
     pair._build()
     monkeypatch.setattr(pair.verifier, "has_smaller_batch", True)
     monkeypatch.setattr(pair, "_build", lambda: None)
     await pair.start()
-    assert find_totals(pair) is None
+    assert pair.find_totals() is None
 
     async def fail(engine: Engine) -> dict[str, int]:
         raise GenerationFailed("no memory for the largest step")
 
     card.free = 23 * GIB
     monkeypatch.setattr(Engine, "measure_memory", fail)
-    pair = start(tmp_path, card, (4 * GIB, 4 * GIB))
+    pair = MeasuredPair(card, (4 * GIB, 4 * GIB))
     await pair.start()
-    assert pair.log == STARTS
-    assert find_totals(pair) is None
+    assert (pair.log, pair.find_totals()) == (STARTS, None)
 
 
-async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Card) -> None:
-    pair = start(tmp_path, card, (40 * GIB, 3 * GIB))
-    set_apart(pair)
+async def test_engines_on_cards_of_their_own_start_once_and_take_no_memory_of_each_other(
+    card: Card,
+) -> None:
+    layout = find_layout(load_config({"devices": "0,1"}, {}), fake_cards("4090", "4090"))
+    pair = MeasuredPair(card, (40 * GIB, 3 * GIB))
+    pair._layout = layout
     with pytest.raises(EngineError, match="no room for the generator"):
         await pair.start()
     assert pair.log.count("start generator") == 1
-
-
-async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
-    tmp_path: Path, card: Card
-) -> None:
-    overheads = (9 * GIB, 3 * GIB + 600 * MIB)
-    pair = start(tmp_path, card, overheads)
-    set_apart(pair)
-    pair._own_cards = {"generator": card, "verifier": Card()}
+    pair = MeasuredPair(card, LARGE)
+    pair._layout, pair._own_cards = layout, {"generator": card, "verifier": Card(card.home)}
     planned = pair._config.kv_bytes.verifier
     await pair.start()
     assert pair.verifier.options.kv_bytes == planned
-    assert find_totals(pair) == overheads
+    assert pair.find_totals() == LARGE

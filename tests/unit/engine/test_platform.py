@@ -1,6 +1,7 @@
 """Which vLLM is installed, by the names of the distributions."""
 
 import importlib.metadata
+from typing import Any
 
 import pytest
 
@@ -30,31 +31,23 @@ def test_the_build_decides_the_device(installed: Versions, name: str, kind: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "processors", "threads", "expected"),
+    ("name", "machines"),
     [
-        ("vllm-cpu", 1, 1, (False, False)),
-        ("vllm-cpu", 2, 1, (True, False)),
-        ("vllm-cpu", 3, 1, (True, True)),
-        ("vllm-cpu", 3, 2, (False, False)),
-        ("vllm-cpu", 8, 4, (True, False)),
-        ("vllm", 2, 8, (False, False)),
-        ("vllm", 3, 8, (False, True)),
-        ("vllm", 64, 1, (False, True)),
+        ("vllm-cpu", [(1, 1, False, False), (2, 1, True, False), (3, 1, True, True)]),
+        ("vllm-cpu", [(3, 2, False, False), (8, 4, True, False)]),
+        ("vllm", [(2, 8, False, False), (3, 8, False, True), (64, 1, False, True)]),
     ],
 )
 def test_engines_and_daemon_share_processors_where_there_are_too_few(
-    installed: Versions,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    processors: int,
-    threads: int,
-    expected: tuple[bool, bool],
+    installed: Versions, monkeypatch: pytest.MonkeyPatch, name: str, machines: Any
 ) -> None:
-    """Whether the two engines have their own, and whether the daemon has one."""
+    """machines: processors and threads, whether the two engines have their own, and whether the
+    daemon has one."""
     installed[name] = "0.32.0"
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
-    found = (platform.have_own_processors(threads), platform.has_own_processor(threads))
-    assert found == expected
+    for processors, threads, *expected in machines:
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, n=processors: set(range(n)))
+        found = [platform.have_own_processors(threads), platform.has_own_processor(threads)]
+        assert found == expected, (processors, threads)
 
 
 def test_none_or_two_builds_are_refused(installed: Versions) -> None:
