@@ -32,9 +32,7 @@ class CUresult(IntEnum):
     CUDA_ERROR_OUT_OF_MEMORY = 2
 
 
-OK = (CUresult.CUDA_SUCCESS,)
-NO_MEMORY = (CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
-WRONG = (CUresult.CUDA_ERROR_INVALID_VALUE,)
+OK, WRONG, NO_MEMORY = ((result,) for result in CUresult)
 
 
 class HostDriver:
@@ -44,17 +42,15 @@ class HostDriver:
     CUmemAccess_flags = SimpleNamespace(CU_MEM_ACCESS_FLAGS_PROT_READWRITE=3)
     CUmemAllocationGranularity_flags = SimpleNamespace(CU_MEM_ALLOC_GRANULARITY_MINIMUM=0)
 
+    CUmemAllocationProp = staticmethod(lambda: SimpleNamespace(location=SimpleNamespace(id=-1)))
+    CUmemAccessDesc = SimpleNamespace
+    cuCtxSynchronize = staticmethod(lambda: OK)
+
     def __init__(self, free: int) -> None:
         self.free = free
         """Granules that the card has left."""
         self.handles: set[int] = set()
         self.mapped: dict[int, int] = {}
-
-    def CUmemAllocationProp(self) -> Any:
-        return SimpleNamespace(type=0, location=SimpleNamespace(type=0, id=-1))
-
-    def CUmemAccessDesc(self) -> Any:
-        return SimpleNamespace(location=None, flags=0)
 
     def cuMemGetAllocationGranularity(self, prop: Any, option: int) -> Any:
         return (*OK, GRANULE) if prop.type == 1 and prop.location.id == 0 else WRONG
@@ -106,9 +102,6 @@ class HostDriver:
         self.handles.remove(handle)
         os.close(handle)
         self.free += 1
-        return OK
-
-    def cuCtxSynchronize(self) -> Any:
         return OK
 
 

@@ -45,11 +45,18 @@ async def restart(engine: VllmEngine) -> FakeProcess:
     return fresh
 
 
-async def test_a_refused_budget_is_not_given_to_the_next_process(engine: VllmEngine) -> None:
+async def test_the_next_process_gets_the_budget_granted_or_is_offloaded_first(
+    engine: VllmEngine,
+) -> None:
     assert await engine.budget(12 * MIB) == 12 * MIB
-    assert await engine.budget(48 * MIB) == 12 * MIB
+    assert await engine.budget(48 * MIB) == 12 * MIB, "it is refused"
     assert engine.process.start_limit_bytes == 12 * MIB
     assert (await restart(engine)).calls == [("budget", 12 * MIB)]
+    await engine.offload()
+    assert engine.process.start_limit_bytes == 0
+    assert (await restart(engine)).calls == [("offload", False), ("budget", 12 * MIB)]
+    await engine.restore()
+    assert engine.process.start_limit_bytes == 12 * MIB
 
 
 async def test_a_dead_engines_budget_is_for_the_next_process(engine: VllmEngine) -> None:
@@ -61,17 +68,8 @@ async def test_a_dead_engines_budget_is_for_the_next_process(engine: VllmEngine)
     assert (await restart(engine)).calls == [("budget", 6 * MIB)]
 
 
-async def test_an_offloaded_engine_restarts_offloaded_first(engine: VllmEngine) -> None:
-    await engine.budget(12 * MIB)
-    await engine.offload()
-    assert engine.process.start_limit_bytes == 0
-    assert (await restart(engine)).calls == [("offload", False), ("budget", 12 * MIB)]
-    await engine.restore()
-    assert engine.process.start_limit_bytes == 12 * MIB
-
-
-@pytest.mark.parametrize("is_dead", [False, True])
-async def test_the_next_process_gets_the_programs_order(engine: VllmEngine, is_dead: bool) -> None:
-    engine.process.is_dead = is_dead  # type: ignore[attr-defined]
-    await engine.rank_programs(["b", "a"])
-    assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]
+async def test_the_next_process_gets_the_programs_order(engine: VllmEngine) -> None:
+    for order in (["b", "a"], ["a", "b"]):
+        await engine.rank_programs(order)
+        assert (await restart(engine)).calls == [("rank_programs", order)]
+        engine.process.is_dead = True  # type: ignore[attr-defined]

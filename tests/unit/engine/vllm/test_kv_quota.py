@@ -109,29 +109,20 @@ def offload(core: FakeCore, tmp_path: Path) -> int:
     return quota.offload(core, True, str(tmp_path), False)
 
 
-def test_restoring_brings_all_of_it_back(driver: HostDriver, tmp_path: Path) -> None:
-    core = FakeCore(driver, 6)
-    core.layer[:6] = 7
-    assert offload(core, tmp_path) == 6 * GRANULE
-    assert (core.state, driver.free) == ((True, 6), BLOCKS)
-    assert quota.restore(core) == 6 * GRANULE
-    assert (core.state, driver.free) == ((False, 6), 6)
-    assert bool((core.layer[:6] == 7).all())
-    assert quota.restore(core) == 0  # it is not offloaded
-
-
-@pytest.mark.parametrize(("had", "others", "left"), [(8, 8, 4), (5, 9, LEAST)])
-def test_restoring_with_less_memory_lowers_the_quota(
+@pytest.mark.parametrize(("had", "others", "left"), [(6, 3, 6), (8, 8, 4), (5, 9, LEAST)])
+def test_restoring_brings_back_what_there_is_memory_for(
     driver: HostDriver, tmp_path: Path, had: int, others: int, left: int
 ) -> None:
-    """To a half, or to the memory of one request if a half is less than that."""
+    """All of it, or a half, or the memory of one request if a half is less than that."""
     core, other = FakeCore(driver, had), FakeCore(driver, 3)
     core.layer[:had] = 7
-    offload(core, tmp_path)
+    assert offload(core, tmp_path) == had * GRANULE
+    assert (core.state, driver.free) == ((True, had), BLOCKS - 3)
     assert quota.set_quota(other, others) == others
     assert quota.restore(core) == left * GRANULE
-    assert (core.state, driver.free) == ((False, left), 0)
+    assert (core.state, driver.free) == ((False, left), BLOCKS - others - left)
     assert bool((core.layer[:left] == 7).all())
+    assert quota.restore(core) == 0  # it is not offloaded
 
 
 def test_a_restore_without_memory_for_one_request_ends_the_process(
@@ -152,17 +143,13 @@ def test_a_restore_without_memory_for_one_request_ends_the_process(
 def test_a_larger_quota_without_memory_is_refused(driver: HostDriver) -> None:
     core, other = FakeCore(driver, 6), FakeCore(driver, 5)
     core.layer[:6], other.layer[:5] = 7, 8
-    assert quota.set_quota(core, 8) == 6
-    assert driver.free == 1
-    assert quota.set_quota(other, 3) == 3
-    assert quota.set_quota(core, 8) == 8
-    assert bool((core.layer[:6] == 7).all())
-    assert bool((other.layer[:3] == 8).all())
+    assert (quota.set_quota(core, 8), driver.free) == (6, 1)
+    assert (quota.set_quota(other, 3), quota.set_quota(core, 8)) == (3, 8)
+    assert bool((core.layer[:6] == 7).all() and (other.layer[:3] == 8).all())
 
 
 def test_an_engine_starts_with_less_if_the_other_has_grown(driver: HostDriver) -> None:
-    other = FakeCore(driver, 7)
-    core = FakeCore(driver, 0)
+    other, core = FakeCore(driver, 7), FakeCore(driver, 0)
     core.kv.claim_first(8, LEAST)
     assert (core.kv.count_claimed(), driver.free) == (4, 1)
     core.kv.release(range(4))
@@ -198,23 +185,19 @@ CHAT, OTHER, THIRD = ([number] * 17 for number in (1, 2, 3))
 HASHER = get_request_block_hasher(BLOCK, sha256)
 
 
-def make_manager() -> KVCacheManager:
-    init_none_hash(sha256)
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
-    groups = [KVCacheGroupSpec(["layer"], spec)]
-    return KVCacheManager(
-        KVCacheConfig(num_blocks=BLOCKS + 1, kv_cache_tensors=[], kv_cache_groups=groups),
-        max_model_len=LONGEST,
-        scheduler_block_size=BLOCK,
-        hash_block_size=BLOCK,
-    )
-
-
 class Cache:
     """vLLM's cache under our quota, without engine steps."""
 
     def __init__(self) -> None:
-        self.manager = make_manager()
+        init_none_hash(sha256)
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+        groups = [KVCacheGroupSpec(["layer"], spec)]
+        self.manager = KVCacheManager(
+            KVCacheConfig(num_blocks=BLOCKS + 1, kv_cache_tensors=[], kv_cache_groups=groups),
+            max_model_len=LONGEST,
+            scheduler_block_size=BLOCK,
+            hash_block_size=BLOCK,
+        )
         self.pool = self.manager.block_pool
         self.open: list[Request] = []
         self._numbers = 0
@@ -314,8 +297,7 @@ class EvictionMachine(RuleBasedStateMachine):
         assert self.cached == before or len(free) == len(self.cached)
 
     def _list_blocks(self, at: int) -> list[int]:
-        groups = self.cache.manager.get_block_ids(self.cache.open[at].request_id)
-        return list(groups[0])
+        return list(self.cache.manager.get_block_ids(self.cache.open[at].request_id)[0])
 
     @invariant()
     def they_are_in_order_behind_those_that_hold_nothing(self) -> None:

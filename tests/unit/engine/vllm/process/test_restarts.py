@@ -21,15 +21,9 @@ from flashedge.errors import EngineDead, EngineError
 from flashedge.models.memory.engine_memory import PASS_SIZES, choose_graph_sizes
 from scripts.lab.sim.clock import VirtualTimePolicy
 
-OPTIONS = EngineOptions(
-    name="generator",
-    model=Path("model"),
-    dtype="float32",
-    max_model_len=256,
-    kv_bytes=64 << 20,
-    max_num_seqs=64,
-    max_batched_tokens=4096,
-)
+MODEL: dict[str, Any] = {"model": Path("model"), "dtype": "float32", "max_model_len": 256}
+BATCH: dict[str, Any] = {"max_num_seqs": 64, "max_batched_tokens": 4096}
+OPTIONS = EngineOptions(name="generator", **MODEL, kv_bytes=64 << 20, **BATCH)
 SHORT = MemoryError("no memory for the logits")
 
 
@@ -172,8 +166,12 @@ async def test_a_dead_engine_says_why_and_when_it_comes_back() -> None:
     assert (engine.health().stage, engine.health().retry_in_s) == ("loading the weights", None)
     await engine.wait_ready(60)
     health = engine.health()
-    assert (health.state, health.restarts, health.attempt) == ("ready", 1, 0)
-    assert health.explain() is None
+    assert (health.state, health.restarts, health.attempt, health.explain()) == (
+        "ready",
+        1,
+        0,
+        None,
+    )
 
 
 async def test_restarts_wait_longer_and_longer_until_a_process_has_served_for_long() -> None:
@@ -181,8 +179,7 @@ async def test_restarts_wait_longer_and_longer_until_a_process_has_served_for_lo
     engine = await start_and_kill(*[RuntimeError("no card")] * 50)
     waiting = asyncio.create_task(engine.wait_ready(1e6))
     await asyncio.sleep(1800)
-    assert not waiting.done()
-    assert engine.health().state == "dead"
+    assert (waiting.done(), engine.health().state) == (False, "dead")
     await waiting
     assert engine.health().state == "ready"
     made = [process.made_at for process in FakeProcess.all[1:]]
@@ -221,13 +218,10 @@ async def test_a_first_start_that_fails_is_an_error() -> None:
 async def test_where_cuda_does_not_work_behind_a_fork_the_next_try_imports_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tried: list[str] = []
-
-    def give_up_forks(error: str) -> bool:
-        tried.append(error)
-        return "forked subprocess" in error and len(tried) == 1
-
-    monkeypatch.setattr(restarts, "give_up_forks", give_up_forks)
+    answers = iter((True, False))
+    monkeypatch.setattr(
+        restarts, "give_up_forks", lambda error: "forked subprocess" in error and next(answers)
+    )
     failure = RuntimeError("Cannot re-initialize CUDA in forked subprocess")
     FakeProcess.failures = [failure, None]
     engine = await start_engine()
@@ -238,9 +232,13 @@ async def test_where_cuda_does_not_work_behind_a_fork_the_next_try_imports_anew(
 
 
 async def test_a_restarted_process_is_prepared_before_its_first_request() -> None:
+    """One that can't be prepared is restarted again."""
     told: list[str] = []
+    failures = [EngineDead("it ended")]
 
     async def prepare() -> None:
+        if failures:
+            raise failures.pop()
         await engine.budget(4096)
         told.append(engine.health().state)
         await asyncio.sleep(5)
@@ -250,20 +248,7 @@ async def test_a_restarted_process_is_prepared_before_its_first_request() -> Non
     FakeProcess.all[0].die()
     await engine.wait_ready(60)
     assert told == ["dead", "dead"]
-    assert FakeProcess.all[1].calls == [("set_quota", 4)]
-
-
-async def test_a_process_that_can_not_be_prepared_is_another_restart() -> None:
-    failures = [EngineDead("it ended")]
-
-    async def prepare() -> None:
-        if failures:
-            raise failures.pop()
-
-    engine = await start_engine(prepare=prepare)
-    FakeProcess.all[0].die()
-    await engine.wait_ready(60)
-    assert len(FakeProcess.all) == 3
+    assert [process.calls for process in FakeProcess.all] == [[], [], [("set_quota", 4)]]
     assert engine.health().restarts == 1
 
 
