@@ -13,9 +13,7 @@ class NVMLError(Exception):
         self.value = value
 
 
-LOST = 15
-TIMEOUT = 10
-NOT_FOUND = 6
+LOST, TIMEOUT, NOT_FOUND = 15, 10, 6
 
 
 class FakeNvml:
@@ -46,14 +44,10 @@ class FakeNvml:
             "Name": "NVIDIA GeForce RTX 4090",
             "MemoryInfo": SimpleNamespace(total=24 << 30, free=20 << 30),
             "CudaComputeCapability": (8, 9),
-            "DisplayActive": 0,
-            "CurrentClocksEventReasons": 0x1,  # idle
-            "PowerManagementLimit": 450_000,
-            "PowerManagementDefaultLimit": 450_000,
-            "Temperature": 50,
-            "TemperatureThreshold": 90,
-            "ClockInfo": 2500,
-            "MaxClockInfo": 3105,
+            **{"DisplayActive": 0, "CurrentClocksEventReasons": 0x1},  # idle
+            **{"PowerManagementLimit": 450_000, "PowerManagementDefaultLimit": 450_000},
+            **{"Temperature": 50, "TemperatureThreshold": 90},
+            **{"ClockInfo": 2500, "MaxClockInfo": 3105},
             **answers,
         }
         self.open = 0
@@ -152,9 +146,5 @@ def _answer(key: str, *, display: bool = False) -> dict[str, Any]:
     name, mib, capability = CARDS[key]
     total = mib << 20
     memory = SimpleNamespace(total=total, free=total - round(0.018 * total), used=0)
-    return {
-        "Name": name,
-        "MemoryInfo": memory,
-        "CudaComputeCapability": capability,
-        "DisplayActive": int(display),
-    }
+    answers = {"Name": name, "MemoryInfo": memory, "CudaComputeCapability": capability}
+    return {**answers, "DisplayActive": int(display)}

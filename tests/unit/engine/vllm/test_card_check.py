@@ -12,7 +12,12 @@ from flashedge.engine.vllm import card_check
 from flashedge.engine.vllm.card_check import CardVerdict, check_build, check_installed_build
 from tests.support.fake_programs import fake
 
-GOOD = [CardVerdict(name=name, error=None) for name in ("cuda", "kernels", "triton")]
+PARTS = {"cuda": "multiply_on_card", "kernels": "load_kernels", "triton": "build_launcher"}
+"""By their names the functions that try them."""
+GOOD = [CardVerdict(name=name, error=None) for name in PARTS]
+OLD = "The NVIDIA driver on your system is too old (found version 12020)."
+UNKNOWN = "CUDA unknown error - this may be due to an incorrectly set up environment"
+HIDDEN = "CUDA_VISIBLE_DEVICES is '' and hides every card"
 
 
 def fail(text: str) -> None:
@@ -22,49 +27,29 @@ def fail(text: str) -> None:
 @pytest.fixture
 def works(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """A card on which every part works. Tests break one."""
-    for name in ("multiply_on_card", "load_kernels", "build_launcher"):
-        monkeypatch.setattr(card_check, name, lambda: None)
+    for function in PARTS.values():
+        monkeypatch.setattr(card_check, function, lambda: None)
     return monkeypatch
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="asks the CPU build of torch")
 def test_the_cpu_build_of_torch_says_why_it_has_no_card() -> None:
     (verdict,) = check_build()
-    assert verdict.name == "cuda"
-    assert verdict.error == "AssertionError: Torch not compiled with CUDA enabled"
+    fault = "AssertionError: Torch not compiled with CUDA enabled"
+    assert (verdict.name, verdict.error) == ("cuda", fault)
     assert "setup.sh --cuda" in str(verdict.hint)
 
 
 @pytest.mark.parametrize(
     ("part", "reason", "hint"),
     [
-        (
-            "multiply_on_card",
-            "The NVIDIA driver on your system is too old (found version 12020).",
-            "ubuntu-drivers install",
-        ),
-        (
-            "multiply_on_card",
-            "No CUDA GPUs are available",
-            "CUDA_VISIBLE_DEVICES is '' and hides every card",
-        ),
-        (
-            "multiply_on_card",
-            "CUDA unknown error - this may be due to an incorrectly set up environment",
-            "reboot",
-        ),
-        (
-            "multiply_on_card",
-            "CUDA out of memory. Tried to allocate",
-            "other programs fill the card",
-        ),
-        ("multiply_on_card", "no kernel image is available for execution", "setup.sh --cuda again"),
-        (
-            "load_kernels",
-            "libcudart.so.13: cannot open shared object file",
-            "setup.sh --cuda again",
-        ),
-        ("build_launcher", "Failed to find C compiler.", "build-essential"),
+        ("cuda", OLD, "ubuntu-drivers install"),
+        ("cuda", "No CUDA GPUs are available", HIDDEN),
+        ("cuda", UNKNOWN, "reboot"),
+        ("cuda", "CUDA out of memory. Tried to allocate", "other programs fill the card"),
+        ("cuda", "no kernel image is available for execution", "setup.sh --cuda again"),
+        ("kernels", "libcudart.so.13: cannot open shared object file", "setup.sh --cuda again"),
+        ("triton", "Failed to find C compiler.", "build-essential"),
     ],
 )
 def test_the_first_part_that_fails_ends_the_check_with_what_to_do(
@@ -72,12 +57,10 @@ def test_the_first_part_that_fails_ends_the_check_with_what_to_do(
 ) -> None:
     assert list(check_build()) == GOOD
     works.setenv("CUDA_VISIBLE_DEVICES", "")
-    works.setattr(card_check, part, lambda: fail(reason))
+    works.setattr(card_check, PARTS[part], lambda: fail(reason))
     *good, verdict = check_build()
     assert good == GOOD[: len(good)]
-    names = {"multiply_on_card": "cuda", "load_kernels": "kernels", "build_launcher": "triton"}
-    assert verdict.name == names[part]
-    assert verdict.error == f"RuntimeError: {reason}"
+    assert (verdict.name, verdict.error) == (part, f"RuntimeError: {reason}")
     assert hint in str(verdict.hint)
 
 

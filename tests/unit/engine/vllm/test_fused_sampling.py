@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +16,9 @@ ADA = "89"
 
 
 def run_python(*arguments: str, **environment: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    options: Any = {"cwd": ROOT, "env": {**os.environ, **environment}, "capture_output": True}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, **options, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
 
 

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from vllm import SamplingParams
@@ -30,8 +32,7 @@ class Client:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, Any]] = []
-        self.is_dead = False
-        self.answers = True
+        self.is_dead, self.answers = False, True
         self.failed: list[tuple[str, Exception]] = []
         self.outbox = Outbox(self, self.fail)  # type: ignore[arg-type]
 
@@ -55,22 +56,18 @@ class Client:
             await asyncio.Event().wait()
 
 
-async def send(client: Any, *requests: EngineCoreRequest) -> None:
-    for request in requests:
-        await client.add_request_async(request)
+async def send(client: Any, *names: str) -> None:
+    for name in names:
+        await client.add_request_async(make_request(name))
     await asyncio.sleep(0.01)
 
 
-def list_names(said: tuple[str, Any]) -> list[str]:
-    return [request.request_id for request in deliver(said).added]
-
-
+@dataclass
 class Core:
     """An engine core. A request of the name "bad" can't be prepared, and "worse" not added."""
 
-    def __init__(self) -> None:
-        self.added: list[EngineCoreRequest] = []
-        self.refused: list[str] = []
+    added: list[EngineCoreRequest] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> tuple[EngineCoreRequest, int]:
         if request.request_id == "bad":
@@ -95,6 +92,10 @@ def deliver(said: tuple[str, Any]) -> Core:
     return core  # type: ignore[no-any-return]
 
 
+def list_names(said: tuple[str, Any]) -> list[str]:
+    return [request.request_id for request in deliver(said).added]
+
+
 @pytest.fixture
 def client() -> Any:
     return Client()
@@ -110,7 +111,7 @@ async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
     assert added == requests
     assert {request.client_index for request in requests} == {3}
     assert added[0].sampling_params.extra_args == {"flashedge": {"seed": 7}}
-    await send(client, make_request("d"))
+    await send(client, "d")
     assert list_names(client.said[1]) == ["d"]
 
 
@@ -130,15 +131,9 @@ async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
     assert len(client.said) == 2, "nothing is left to send"
 
 
-async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
-    guided = make_request("a", structured_outputs=StructuredOutputsParams(regex="a+"))
-    await client.add_request_async(guided)
-    assert client.said == [("add", "a")]
-
-
 async def test_a_dead_engine_gets_nothing(client: Any) -> None:
     client.answers = False
-    await send(client, make_request("a"))
+    await send(client, "a")
     client.is_dead = True
     with pytest.raises(EngineDeadError):
         await client.add_request_async(make_request("b"))
@@ -148,37 +143,31 @@ async def test_a_dead_engine_gets_nothing(client: Any) -> None:
     assert len(client.said) == 1
 
 
-async def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
-    await send(client, *map(make_request, ("a", "bad", "c")))
-    assert list_names(client.said[0]) == ["a", "c"]
-    assert deliver(client.said[0]).refused == ["bad"]
-
-
 async def test_an_error_of_the_scheduler_ends_the_engine(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = StepRecord(bytearray(RECORD_BYTES))
-    await send(client, make_request("worse"))
+    await send(client, "worse")
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [FaultHandler(record)])
     with pytest.raises(SystemExit):
         deliver(client.said[0])
     assert record.fault == "ValueError: it is worse"
 
 
-async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) -> None:
+async def test_a_request_that_cant_be_encoded_or_prepared_concerns_nobody_else(client: Any) -> None:
     await client.add_request_async(make_request("a"))
     with pytest.raises(OverflowError):
         await client.add_request_async(make_request("b", top_k=10**30))
-    await asyncio.sleep(0.01)
-    assert list_names(client.said[0]) == ["a"]
+    await send(client, "bad", "c")
+    assert list_names(client.said[0]) == ["a", "c"]
+    assert deliver(client.said[0]).refused == ["bad"]
+    guided = make_request("d", structured_outputs=StructuredOutputsParams(regex="a+"))
+    await client.add_request_async(guided)
+    assert client.said[1:] == [("add", "d")], "one with a grammar goes alone"
 
 
 async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:
     error = RuntimeError("Server shutting down")
-
-    async def refuse(*args: object) -> None:
-        raise error
-
-    client.call_utility_async = refuse
-    await send(client, *map(make_request, "ab"))
+    client.call_utility_async = AsyncMock(side_effect=error)
+    await send(client, "a", "b")
     assert client.failed == [("a", error), ("b", error)]

@@ -20,11 +20,8 @@ from flashedge.search.step_rules import TOP
 
 
 def test_each_token_keeps_its_own_logprob_and_the_output_its_other_extras() -> None:
-    rows = LogprobsLists(
-        np.array([[7, 3], [5, 3]]),
-        np.array([[-0.1, -2.5], [-1.7, -0.4]], dtype=np.float32),
-        np.array([1, 2]),
-    )
+    numbers = np.array([[-0.1, -2.5], [-1.7, -0.4]], dtype=np.float32)
+    rows = LogprobsLists(np.array([[7, 3], [5, 3]]), numbers, np.array([1, 2]))
     output = EngineCoreOutput("a", [7, 5], new_logprobs=rows, kv_transfer_params={DRAWN: 2})
     pack_logprobs(output)
     assert output.new_logprobs is None
@@ -122,18 +119,11 @@ def test_tokens_go_out_together_and_a_step_that_ends_at_once() -> None:
     assert engine.step("a", "b") == 0
     assert engine.step("a", "b", ending=frozenset({"b"})) == 1
     assert (engine.read("a"), engine.read("b")) == ([], [0, 1])
-    assert engine.step("a", took_s=PERIOD_S) == 1
-    assert engine.read("a") == [0, 1, 2]
+    assert (engine.step("a", took_s=PERIOD_S), engine.read("a")) == (1, [0, 1, 2])
     (output,) = engine.sent["a"]
     assert (output.kv_transfer_params or {})[LOGPROBS] == [0.0, -1.0, -2.0]
     assert output.prefill_stats is not None, "the first output had them"
     assert output.new_logprobs is None
-
-
-def test_a_message_without_outputs_is_not_sent_unless_it_says_something_else() -> None:
-    outputs = {0: EngineCoreOutputs(), 1: EngineCoreOutputs(finished_requests={"x"})}
-    Engine().joined.end_update(outputs)
-    assert list(outputs) == [1]
 
 
 def test_who_asks_for_each_token_gets_it_and_vllm_its_own_form() -> None:
@@ -141,6 +131,9 @@ def test_who_asks_for_each_token_gets_it_and_vllm_its_own_form() -> None:
     assert engine.step("each", "vllm", "a") == 2
     assert engine.sent["each"][0].new_logprobs is None
     assert engine.sent["vllm"][0].new_logprobs is not None
+    outputs = {0: EngineCoreOutputs(), 1: EngineCoreOutputs(finished_requests={"x"})}
+    engine.joined.end_update(outputs)
+    assert list(outputs) == [1], "a message without outputs is sent if it says something else"
 
 
 def test_the_tokens_of_a_draft_join_those_behind_them_under_the_name_of_its_step() -> None:

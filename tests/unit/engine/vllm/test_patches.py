@@ -84,20 +84,18 @@ def test_a_process_applies_only_its_own_patches_and_can_do_so_again(fake_vllm: M
 
 
 @pytest.mark.parametrize(
-    ("target", "adds", "problem"),
+    ("adds", "problem", "targets"),
     [
-        ("stop", False, "does not have"),
-        ("Core.step", False, "does not have"),
-        ("Gone.step", False, "does not have"),
-        ("Gone.step", True, "does not have"),
-        ("start", True, "already has"),
-        ("Core.__init__", True, "already has"),
+        (False, "does not have", ("stop", "Core.step", "Gone.step")),
+        (True, "does not have", ("Gone.step",)),
+        (True, "already has", ("start", "Core.__init__")),
     ],
 )
 @pytest.mark.usefixtures("fake_vllm")
-def test_a_patch_for_another_vllm_is_refused(target: str, adds: bool, problem: str) -> None:
-    with pytest.raises(ConfigError, match=f"{problem} fake_vllm:{target}: it is another vLLM"):
-        apply(target, adds=adds)
+def test_a_patch_for_another_vllm_is_refused(adds: bool, problem: str, targets: Any) -> None:
+    for target in targets:
+        with pytest.raises(ConfigError, match=f"{problem} fake_vllm:{target}: it is another vLLM"):
+            apply(target, adds=adds)
 
 
 def find_assignments(tree: ast.Module) -> Iterator[str]:

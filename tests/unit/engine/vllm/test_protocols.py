@@ -107,18 +107,6 @@ class Body(BaseModel):
         return data
 
 
-@pytest.fixture
-def client() -> TestClient:
-    app = FastAPI()
-    refuse_unreadable(app)
-
-    @app.post("/ask")
-    async def ask(body: Body) -> str:
-        return str({}[body.tool["wanted"]])
-
-    return TestClient(app, raise_server_exceptions=False)
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -127,7 +115,15 @@ def client() -> TestClient:
         ({"tool": {"function": 5}}, "AttributeError: 'int' object"),
     ],
 )
-def test_what_can_not_be_read_is_refused(client: TestClient, body: Any, words: str) -> None:
+def test_what_can_not_be_read_is_refused(body: Any, words: str) -> None:
+    app = FastAPI()
+    refuse_unreadable(app)
+
+    @app.post("/ask")
+    async def ask(body: Body) -> str:
+        return str({}[body.tool["wanted"]])
+
+    client = TestClient(app, raise_server_exceptions=False)
     answer = client.post("/ask", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]

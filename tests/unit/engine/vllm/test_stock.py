@@ -12,28 +12,15 @@ from flashedge.types import FinishReason
 RULE = EntropyRule(threshold=1.0, min_tokens=2)
 
 
-class Stream:
-    """A request whose tokens are drawn with these entropies, a few at a time."""
-
-    def __init__(self, *chunks: list[float], finish: FinishReason) -> None:
-        self.chunks = [
-            Chunk(
-                token_ids=(7,) * len(entropies),
-                logprobs=(-0.5,) * len(entropies),
-                entropies=tuple(entropies),
-                finish=finish if at + 1 == len(chunks) else None,
-                cached_tokens=16 if at == 0 else 0,
-            )
-            for at, entropies in enumerate(chunks)
-        ]
-        self.is_closed = False
-
-    async def read(self) -> AsyncGenerator[Chunk]:
-        try:
-            for chunk in self.chunks:
-                yield chunk
-        finally:
-            self.is_closed = True
+def make_chunks(parts: list[list[float]], finish: FinishReason) -> list[Chunk]:
+    """Of a request whose tokens are drawn with these entropies, a few at a time."""
+    found = []
+    for at, part in enumerate(parts):
+        tokens = {"token_ids": (7,) * len(part), "logprobs": (-0.5,) * len(part)}
+        end = finish if at + 1 == len(parts) else None
+        cached = 16 if at == 0 else 0
+        found.append(Chunk(**tokens, entropies=tuple(part), finish=end, cached_tokens=cached))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -49,7 +36,15 @@ class Stream:
 async def test_a_stream_ends_before_its_first_uncertain_token(
     chunks: list[list[float]], kept: list[list[float]], finish: FinishReason
 ) -> None:
-    stream = Stream(*chunks, finish=FinishReason.STOP)
-    found = [chunk async for chunk in cut_before_uncertain(stream.read(), RULE)]
-    assert found == Stream(*kept, finish=finish).chunks
-    assert stream.is_closed, "the request is cancelled"
+    closed = []
+
+    async def stream() -> AsyncGenerator[Chunk]:
+        try:
+            for chunk in make_chunks(chunks, FinishReason.STOP):
+                yield chunk
+        finally:
+            closed.append(True)
+
+    found = [chunk async for chunk in cut_before_uncertain(stream(), RULE)]
+    assert found == make_chunks(kept, finish)
+    assert closed, "the request is cancelled"
