@@ -101,8 +101,6 @@ def test_what_the_parts_dont_explain_is_the_context() -> None:
     assert replace(found, is_estimate=True).overhead > found.overhead
 
 
-# ---------------------------------------------------------------- the first start
-
 OVERHEADS, LARGE = (4 * GIB, 3 * GIB + 700 * MIB), (9 * GIB, 3 * GIB + 600 * MIB)
 STARTS = ["start generator", "start verifier"]
 

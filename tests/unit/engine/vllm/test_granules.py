@@ -69,9 +69,6 @@ def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
         assert there == find_needed(pieces, used, granule)
 
 
-# ---------------------------------------------------------------- with memory
-
-
 def can_be_read(tensor: torch.Tensor) -> bool:
     """Ask the kernel to read it. A read of our own would kill the process."""
     with TemporaryFile() as file:
@@ -137,9 +134,6 @@ def test_smaller_kernel_blocks_count_as_parts_of_a_block() -> None:
     kv.claim([1])
     assert kv.release([1]) == 0  # an ordinary tensor keeps its memory
     assert can_be_read(pages.tensor)
-
-
-# ---------------------------------------------------------------- on a card
 
 
 @pytest.fixture

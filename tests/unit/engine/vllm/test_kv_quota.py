@@ -177,8 +177,6 @@ def test_a_file_that_can_not_be_written_leaves_nothing_saved(tmp_path: Path) -> 
     assert area.load([layer], [0, 1]) == 0
 
 
-# ---------------------------------------------------------------- vLLM's own cache
-
 BLOCK, LONGEST = 4, 20
 CHAT, OTHER, THIRD = ([number] * 17 for number in (1, 2, 3))
 """Prompts of four full blocks, and a token more."""

@@ -52,8 +52,6 @@ def test_kv_elsewhere_is_named(layers: list[torch.Tensor], monkeypatch: pytest.M
         describe([torch.zeros(4)])
 
 
-# ---------------------------------------------------------------- vLLM's own model runners
-
 SPEC = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=32, dtype=torch.float32)
 NAMES = ["model.layers.0.attn", "model.layers.1.attn"]
 TENSOR = KVCacheTensor(

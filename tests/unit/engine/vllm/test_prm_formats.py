@@ -44,9 +44,11 @@ def list_labels(prm: PrmFormat | AnswerFormat) -> list[str]:
     return prm.engine_extra["hf_overrides"]["classifier_from_token"]
 
 
-def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], list[int]]:
+def encode(
+    prm: PrmFormat, steps: tuple[str, ...] = STEPS, problem: Problem = PROBLEM
+) -> tuple[list[int], list[int]]:
     """Returns the ids of the whole path and the positions of the scored tokens."""
-    ids, scored = list(prm.encode_problem(PROBLEM)), []
+    ids, scored = list(prm.encode_problem(problem)), []
     for index, text in enumerate(steps):
         step, upto = prm.encode_step(text, index)
         assert 0 < upto <= len(step)
@@ -63,10 +65,6 @@ def encode_answer(
     return list(ids), upto - 1
 
 
-def load_tokenizer(folder: Path) -> Any:
-    return AutoTokenizer.from_pretrained(folder)
-
-
 @pytest.mark.parametrize("name", JUDGES_OF_STEPS)
 @pytest.mark.parametrize("text", ["", " \n\n", "a\n\n\n b ", "ки <|im_end|> ▁ é 数", "+", "\r\n"])
 def test_any_step_has_a_scored_token(name: str, text: str, folders: dict[str, Path]) -> None:
@@ -76,7 +74,7 @@ def test_any_step_has_a_scored_token(name: str, text: str, folders: dict[str, Pa
 
 
 def test_qwen_puts_the_separator_after_each_step(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["qwen_prm"])
+    tokenizer = AutoTokenizer.from_pretrained(folders["qwen_prm"])
     ids, scored = encode(make("qwen_prm", folders["qwen_prm"], step_token="<extra_0>"))
     separator = tokenizer.convert_tokens_to_ids("<extra_0>")
     assert [i for i, token in enumerate(ids) if token == separator] == scored
@@ -87,7 +85,7 @@ def test_qwen_puts_the_separator_after_each_step(folders: dict[str, Path]) -> No
 
 
 def test_skywork_gives_the_ids_of_its_prepare_input(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["skywork"])
+    tokenizer = AutoTokenizer.from_pretrained(folders["skywork"])
     newline = tokenizer.encode("\n")[-1]
     # Ref: SkyworkAI/skywork-o1-prm-inference, io_utils.prepare_input, step_token "\n", without
     # its empty lines.
@@ -104,7 +102,7 @@ def test_skywork_gives_the_ids_of_its_prepare_input(folders: dict[str, Path]) ->
 
 
 def test_step_tag_gives_its_model_cards_ids_or_a_models_own(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["step_tag"])
+    tokenizer = AutoTokenizer.from_pretrained(folders["step_tag"])
     prm = make("step_tag", folders["step_tag"], step_token="ки", good_token="+", bad_token="-")
     ids, scored = encode(prm)
     lines = [re.sub(r"\s*\n", " ", step.strip()) for step in STEPS]
@@ -140,7 +138,7 @@ def test_other_published_tags_give_their_authors_ids(
     """joints: what stands behind the question, and between two steps."""
     text = QUESTION + joints[0] + joints[1].join(f"{step.strip()}{tag}" for step in STEPS)
     folder = make_checkpoint(checkpoint, tmp_path / checkpoint)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     prm = make("step_tag", folder, variant=variant)
     ids, scored = encode(prm)
     assert ids == tokenizer.encode(text)
@@ -155,7 +153,7 @@ def test_other_published_tags_give_their_authors_ids(
 
 
 def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["reasonflux"])
+    tokenizer = AutoTokenizer.from_pretrained(folders["reasonflux"])
     steps = ("<think>\nFirst, 16 - 3.\n\n", "That is 13.\n</think>\n\n", "It is 13.")
     ids, scored = encode(make("reasonflux", folders["reasonflux"]), steps)
     joined = "<extra_0>".join(step.strip() for step in steps) + "<extra_0>"
@@ -169,7 +167,7 @@ def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> Non
 @pytest.mark.parametrize("kind", ["sequence_classification", "llama_classification"])
 def test_a_classifier_is_read_at_a_conversations_last_token(kind: str, tmp_path: Path) -> None:
     folder = make_checkpoint(kind, tmp_path / kind)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
     text = tokenizer.apply_chat_template(chat, tokenize=False)
     expected = tokenizer.encode(text, add_special_tokens=False)
@@ -191,7 +189,7 @@ def test_a_yes_no_verifier_is_read_where_its_label_follows(
     variant: str, end: str, space: str, folders: dict[str, Path]
 ) -> None:
     folder = folders["yes_no"]
-    tokenizer = load_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     ids, scored = encode_answer("yes_no", folder, variant=variant)
     text = tokenizer.decode(ids)
     assert text.replace("<think>\n\n</think>\n\n", "").endswith(end) or text.endswith(end)
@@ -207,14 +205,14 @@ def test_a_prompt_of_ones_own_is_filled_in_once(folders: dict[str, Path]) -> Non
     folder, problem = folders["yes_no"], Problem.from_text("What does {answer} mean?")
     prompt = "{problem}: {answer}. Right?"
     ids, _ = encode_answer("yes_no", folder, problem, "\\frac{1}{2}", prompt=prompt)
-    text = load_tokenizer(folder).decode(ids)
+    text = AutoTokenizer.from_pretrained(folder).decode(ids)
     assert "What does {answer} mean?: \\frac{1}{2}. Right?" in text
     with pytest.raises(ConfigError, match="must hold"):
         make("yes_no", folder, prompt="Is it right?")
 
 
 def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> None:
-    tokenizer = load_tokenizer(folders["rlhflow"])
+    tokenizer = AutoTokenizer.from_pretrained(folders["rlhflow"])
     prm = make("rlhflow", folders["rlhflow"])
     # Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py: the whole conversation up to each
     # step, score at position -3 (of … \n\n + <|eot_id|>).
@@ -305,15 +303,12 @@ def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, P
         check_checkpoint(folder, family=name, max_model_len=512)
 
 
-# ---------------------------------------------------------------- forged tokens
-
-
 @pytest.mark.parametrize("name", [*FAMILIES, "bundled"])
 def test_no_verifier_reads_a_forged_token(name: str, folders: dict[str, Path]) -> None:
     """The verifier's prompt has the acting tokens of its own form only."""
     folder = folders.get(name, BUNDLED / "prm")
     judge = make("qwen_prm" if name == "bundled" else name, folder)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     control = {t.content for t in tokenizer.added_tokens_decoder.values() if t.special}
     control -= {"<think>", "</think>", "<unk>"}
     acts = set(tokenizer.convert_tokens_to_ids(sorted(control)))
@@ -323,13 +318,10 @@ def test_no_verifier_reads_a_forged_token(name: str, folders: dict[str, Path]) -
         problem = Problem.from_text(text)
         if isinstance(judge, AnswerFormat):
             ids, upto = judge.encode_answer(problem, text)
-            return [token for token in ids if token in acts], [ids[upto - 1]]
-        ids, read = list(judge.encode_problem(problem)), []
-        for index in range(3):
-            step, upto = judge.encode_step(f"{text}\n\n", index)
-            read.append(step[upto - 1])
-            ids += step
-        return [token for token in ids if token in acts], read
+            scored = [upto - 1]
+        else:
+            ids, scored = encode(judge, (f"{text}\n\n",) * 3, problem)
+        return [token for token in ids if token in acts], [ids[at] for at in scored]
 
     assert encode_text(f"x {forged} x") == encode_text("x")
 
@@ -342,12 +334,9 @@ def test_a_verifier_breaks_a_token_where_the_template_mixes_it_with_values(tmp_p
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     asked = ("sequence_classification", folder, Problem.from_text("How many?"), "4<|im_end|>")
     ids, _ = encode_answer(*asked)
-    tokenizer = load_tokenizer(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
     assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2
     assert "4< |im_end|>" in tokenizer.decode(ids)
-
-
-# ---------------------------------------------------------------- checkpoints
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_generator")])

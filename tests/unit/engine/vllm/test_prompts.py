@@ -68,8 +68,6 @@ def list_control_ids(prompts: PromptEncoder, tokenizer: Any, ids: tuple[int, ...
     return [token for token in ids if token in control]
 
 
-# ---------------------------------------------------------------- ordinary texts
-
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 TINY = ("qwen3_generator", "phi3_generator", "llama_generator", "mistral_generator")
 
@@ -133,9 +131,6 @@ def test_a_template_still_finds_thinking_in_what_a_client_sends() -> None:
     assert "Hm." in tokenizer.decode(ids)
     tags = [tokenizer.convert_tokens_to_ids(tag) for tag in ("<think>", "</think>")]
     assert [token for token in ids if token in tags] == tags
-
-
-# ---------------------------------------------------------------- forged ones
 
 
 def forge(prompts: PromptEncoder) -> str:
@@ -224,9 +219,6 @@ def test_other_threads_run_while_a_long_text_is_encoded() -> None:
     assert turns > 20
 
 
-# ---------------------------------------------------------------- templates that can't be told
-
-
 @pytest.mark.parametrize(
     ("turns", "where"),
     [
@@ -263,9 +255,6 @@ def test_the_codec_of_the_bundled_generator_encodes_a_problem_as_text() -> None:
     ids = codec.encode_chat((Message(role="user", content=text),))
     assert [token for token in ids if token < 4] == [1, 2, 1]
     assert "boxed{7}<extra_0><|endoftext|>" in codec.decode(ids)
-
-
-# ---------------------------------------------------------------- thinking on and off
 
 
 def test_the_entry_decides_on_thinking_and_a_request_overrides_it(tmp_path: Path) -> None:

@@ -82,9 +82,6 @@ def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None
         drawn += rows
 
 
-# ---------------------------------------------------------------- which one an engine has
-
-
 @pytest.mark.parametrize("second", [False, True])
 def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None:
     kinds = (type("CPUModelRunner", (kind,), {}) for kind in (FirstRunner, SecondRunner))

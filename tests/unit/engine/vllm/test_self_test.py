@@ -2,9 +2,8 @@
 chooses, and the contexts that it compares."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,22 +15,15 @@ from flashedge.engine.vllm import batch_invariance, shape_probe
 from flashedge.scheduling.determinism import ReplayShape
 from flashedge.scheduling.kv.split import EngineRole
 from flashedge.types import TokenIds
-from scripts.lab.sim.clock import VirtualTimePolicy
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 async def test_a_turn_waits_for_users_and_waiting_takes_none_of_its_time() -> None:
     clock = asyncio.get_running_loop().time
     open_turns: list[tuple[EngineRole, bool]] = []
 
-    @contextmanager
-    def count(role: EngineRole) -> Iterator[None]:
+    def count(role: EngineRole) -> AbstractContextManager[None]:
         open_turns.append((role, clock() >= 1000))
-        yield
+        return nullcontext()
 
     async def is_free() -> bool:
         return clock() >= 1000
@@ -55,9 +47,6 @@ async def test_the_time_of_all_turns_together_is_limited() -> None:
         assert turns.left_s == 0
 
 
-# ---------------------------------------------------------------- the shape of a replay
-
-
 @dataclass
 class FormulaEngine:
     """What a request draws depends on its seed, and on what the kernels do not keep equal."""
@@ -66,16 +55,14 @@ class FormulaEngine:
     chunk_invariant: bool = True
     repeatable: bool = True
     max_model_len: int = 1024
-    codec: Any = field(default_factory=lambda: SimpleNamespace(encode=lambda text: range(9)))
-    options: Any = field(default_factory=lambda: SimpleNamespace(max_num_seqs=64))
-    shape: ReplayShape | None = None
-    shapes: list[ReplayShape] = field(default_factory=list)
+    codec = SimpleNamespace(encode=lambda text: range(9))
+    options = SimpleNamespace(max_num_seqs=64)
+    shape: Any = None
     open: int = 0
     drawn: int = 0
 
     async def set_replay_shape(self, shape: ReplayShape) -> None:
         self.shape = shape
-        self.shapes.append(shape)
 
     async def draw(self, request: ExtendRequest) -> Any:
         assert request.deterministic
@@ -108,7 +95,7 @@ async def test_the_first_shape_that_holds_is_chosen(
     found = await shape_probe.choose_shape(engine, Turns(), on_cpu=True)  # type: ignore[arg-type]
     assert found == {"replay_shape": shape, "position_invariant": is_invariant}
     if shape is not None:
-        assert engine.shapes[-1] == ReplayShape.from_json(shape), "the engine uses it"
+        assert engine.shape == ReplayShape.from_json(shape), "the engine uses it"
 
 
 def test_a_pass_of_a_card_has_no_more_rows_than_its_memory_is_planned_for() -> None:
@@ -117,16 +104,13 @@ def test_a_pass_of_a_card_has_no_more_rows_than_its_memory_is_planned_for() -> N
         assert [shape.rows for shape in shapes] == rows
 
 
-# ---------------------------------------------------------------- contexts that are compared
-
-
 class CachingEngine:
     """Caches every prefix. Above `limit` tokens of context a result depends on its chunk."""
 
+    codec = SimpleNamespace(encode=lambda text: range(len(text)))
+
     def __init__(self, max_model_len: int, limit: int) -> None:
-        self.max_model_len = max_model_len
-        self.codec = SimpleNamespace(encode=lambda text: range(len(text)))
-        self.limit = limit
+        self.max_model_len, self.limit = max_model_len, limit
         self.cached: list[TokenIds] = []
         self.computed_tokens = 0
 

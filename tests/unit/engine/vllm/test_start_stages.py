@@ -33,15 +33,9 @@ LINES = [
     ("v1.engine.core", "init engine (profile, create kv cache, warmup model) took %.2f s", 51.0),
 ]
 EXPECTED = [
-    "loading the weights",
-    "running the model once",
-    "compiling the model",
-    "running the model once",
-    "allocating KV memory",
-    "compiling kernels",
-    "preparing graphs",
-    "testing the sampler",
-    "making the scheduler",
+    *("loading the weights", "running the model once", "compiling the model"),
+    *("running the model once", "allocating KV memory", "compiling kernels"),
+    *("preparing graphs", "testing the sampler", "making the scheduler"),
 ]
 
 
@@ -81,10 +75,9 @@ def log_start() -> None:
 
 def test_bars_are_counted_not_drawn(pipe: Connection, capfd: pytest.CaptureFixture[str]) -> None:
     start_stages.begin()
-    for _ in tqdm(range(3), desc="Capturing CUDA graphs (decode, FULL)", mininterval=0):
-        pass
-    for _ in tqdm(range(2), desc="Somebody else's", mininterval=0):
-        pass
+    for count, desc in ((3, "Capturing CUDA graphs (decode, FULL)"), (2, "Somebody else's")):
+        for _ in tqdm(range(count), desc=desc, mininterval=0):
+            pass
     stages = receive(pipe)
     assert (stages[0], stages[-1]) == ("capturing graphs (0 of 3)", "capturing graphs (3 of 3)")
     assert capfd.readouterr().err.strip() == ""
@@ -117,9 +110,8 @@ def test_an_engine_never_waits_for_the_daemon(pipe: Connection) -> None:
 def test_vllm_still_logs_what_the_stages_are_read_from() -> None:
     folder = Path(vllm.__file__).parent
     rooms = ("v1/engine", "v1/worker", "compilation", "model_executor")
-    source = "\n".join(
-        file.read_text(encoding="utf-8") for room in rooms for file in (folder / room).rglob("*.py")
-    )
+    files = (file for room in rooms for file in (folder / room).rglob("*.py"))
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     beginnings = [*start_stages.STAGES, *(f'desc="{bar}' for bar in start_stages.BARS)]
     assert [text for text in beginnings if text not in source] == []
 

@@ -99,9 +99,6 @@ def test_a_shortage_of_memory_is_recognised(
     assert record.is_memory_short is is_memory_short(error) is expected
 
 
-# ---------------------------------------------------------------- from vLLM's log
-
-
 @pytest.mark.parametrize("message", FATAL)
 def test_vllms_last_logged_error_is_written(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
     memory, logger = sharedctypes.RawArray("B", RECORD_BYTES), logging.getLogger("vllm")

@@ -10,7 +10,6 @@ import psutil
 import pytest
 
 from flashedge.engine.vllm.process.live_process import LiveProcess, watch_heart
-from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.unit.engine.vllm.process.test_restarts import OPTIONS
 
 
@@ -28,11 +27,6 @@ async def test_sockets_are_closed_where_the_process_is_gone_and_other_errors_are
 
 
 HANG_S = 60.0
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class Process:

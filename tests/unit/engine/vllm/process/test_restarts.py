@@ -19,17 +19,11 @@ from flashedge.engine.vllm.process.live_process import ProcessEnded
 from flashedge.engine.vllm.process.restarts import BACKOFF_S, STABLE_S, EngineProcess, halve_batch
 from flashedge.errors import EngineDead, EngineError
 from flashedge.models.memory.engine_memory import PASS_SIZES, choose_graph_sizes
-from scripts.lab.sim.clock import VirtualTimePolicy
 
 MODEL: dict[str, Any] = {"model": Path("model"), "dtype": "float32", "max_model_len": 256}
 BATCH: dict[str, Any] = {"max_num_seqs": 64, "max_batched_tokens": 4096}
 OPTIONS = EngineOptions(name="generator", **MODEL, kv_bytes=64 << 20, **BATCH)
 SHORT = MemoryError("no memory for the logits")
-
-
-@pytest.fixture
-def event_loop_policy() -> VirtualTimePolicy:
-    return VirtualTimePolicy()
 
 
 class FakeProcess:
@@ -55,8 +49,7 @@ class FakeProcess:
     async def start(self, on_stage: Callable[[str], None]) -> dict[str, Any]:
         on_stage("loading the weights")
         await asyncio.sleep(2.0)
-        failure = FakeProcess.failures.pop(0) if FakeProcess.failures else None
-        if failure is not None:
+        if FakeProcess.failures and (failure := FakeProcess.failures.pop(0)):
             raise failure
         self.llm = SimpleNamespace(errored=False)
         return {"block_bytes": 1024, "mechanism": "os"}
@@ -113,9 +106,6 @@ def list_sequences() -> list[int]:
     return [process.options.max_num_seqs for process in FakeProcess.all]
 
 
-# ---------------------------------------------------------------- calls
-
-
 async def test_only_an_end_of_the_process_fails_a_call_and_no_answer_is_an_answer() -> None:
     engine = await start_engine()
     FakeProcess.all[0].answer = None
@@ -140,9 +130,6 @@ async def test_prompts_are_counted_across_restarts() -> None:
     assert (seen.prompt_tokens, seen.cached_tokens) == (160, 64 + 60)
 
 
-# ---------------------------------------------------------------- restarts
-
-
 async def test_a_dead_engine_says_why_and_when_it_comes_back() -> None:
     """A request that finds it dead is not to blame."""
     engine = await start_engine()
@@ -159,8 +146,8 @@ async def test_a_dead_engine_says_why_and_when_it_comes_back() -> None:
     assert engine.health().state == "dead"
     await asyncio.sleep(2.5)  # after 0.1 s a start that failed after 2 s
     health = engine.health()
-    assert (health.attempt, health.restarts) == (2, 0)
-    assert health.retry_in_s == pytest.approx(0.55)
+    found = (health.attempt, health.restarts, health.retry_in_s)
+    assert found == (2, 0, pytest.approx(0.55))
     assert "the driver is gone; restart 2 in 1 s" in (health.explain() or "")
     await asyncio.sleep(1.0)
     assert (engine.health().stage, engine.health().retry_in_s) == ("loading the weights", None)
@@ -252,17 +239,13 @@ async def test_a_restarted_process_is_prepared_before_its_first_request() -> Non
     assert engine.health().restarts == 1
 
 
-# ---------------------------------------------------------------- memory
-
-
 async def test_an_engine_that_runs_out_of_memory_comes_back_with_half_of_the_batch() -> None:
     engine = await start_engine()
     FakeProcess.all[0].die(SHORT)
     await engine.wait_ready(60)
     assert list_sequences() == [64, 32]
-    health = engine.health()
-    assert (health.state, health.restarts) == ("ready", 1)
-    assert "32 sequences instead of 64" in (health.explain() or "")
+    assert (engine.health().state, engine.health().restarts) == ("ready", 1)
+    assert "32 sequences instead of 64" in (engine.health().explain() or "")
     FakeProcess.all[1].die()
     await engine.wait_ready(60)
     assert list_sequences() == [64, 32, 32], "it did not run out of memory again"
@@ -298,16 +281,13 @@ WIDE = replace(
 
 
 def test_only_both_limits_are_halved_down_to_a_floor() -> None:
-    seen, now = [], halve_batch(WIDE)
-    while now is not None:
-        sequences, tokens = now.max_num_seqs, now.max_batched_tokens
-        seen.append((sequences, tokens))
-        graphs = choose_graph_sizes(sequences, samples=True, on_card=True)
-        assert now == replace(
-            WIDE, max_num_seqs=sequences, max_batched_tokens=tokens, graph_sizes=graphs
-        )
+    now = WIDE
+    for sequences, tokens in ((64, 2048), (32, 1024), (16, 512), (8, 512)):
         now = halve_batch(now)
-    assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
+        sizes = choose_graph_sizes(sequences, samples=True, on_card=True)
+        batch = {"max_num_seqs": sequences, "max_batched_tokens": tokens, "graph_sizes": sizes}
+        assert now == replace(WIDE, **batch)
+    assert halve_batch(now) is None
     assert halve_batch(replace(WIDE, max_num_seqs=4, max_batched_tokens=256)) is None
     verifier = replace(WIDE, name="verifier", max_batched_tokens=1024, graph_sizes=PASS_SIZES)
     fitting = (32, 64, 128, 192, 256, 384, 512)
