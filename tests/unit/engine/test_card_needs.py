@@ -1,5 +1,4 @@
-"""What the CUDA build needs of a machine, found out on machines that lack it. The tests of setup.sh
-show it of the headers, of MIG and of a driver that does not answer."""
+"""What the CUDA build needs of a machine. The tests of setup.sh show headers, MIG, dead drivers."""
 
 import sys
 from dataclasses import replace
@@ -45,6 +44,7 @@ OLD_SMI = """case "$*" in
   *driver_version,name*) echo '470.256.02, NVIDIA GeForce GTX 1080 Ti' ;;
   *) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;
 esac"""
+OLD_CARD = {"names": ("NVIDIA GeForce GTX 1080 Ti",), "capability": "6.1"}
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,7 @@ esac"""
     [
         (OLD_SMI, "the NVIDIA driver is 470.256.02, but CUDA 13 needs 580 or later"),
         ({"driver": "579.99"}, "the NVIDIA driver is 579.99, but CUDA 13 needs 580 or later"),
-        (
-            {"names": ("NVIDIA GeForce GTX 1080 Ti",), "capability": "6.1"},
-            "NVIDIA GeForce GTX 1080 Ti has compute capability 6.1; CUDA 13 needs 7.5",
-        ),
+        (OLD_CARD, "NVIDIA GeForce GTX 1080 Ti has compute capability 6.1; CUDA 13 needs 7.5"),
     ],
     ids=["an old smi", "an old driver", "an old card"],
 )
@@ -82,12 +79,9 @@ def test_a_compiler_that_cant_be_used(programs: Path, monkeypatch: pytest.Monkey
     fake(programs, "gcc", "echo 'x.h:12: fatal error: stdio.h: No such file' >&2; exit 1")
     problem = f"{programs}/gcc can't compile a Python extension: x.h:12: fatal error"
     assert problem in check_compiler().what
-
-
-def test_the_compiler_is_given_what_triton_gives_it(programs: Path) -> None:
     fake(programs, "gcc", f'echo "$@" >{programs}/asked')
     assert check_compiler() is None
     asked = (programs / "asked").read_text().split()
-    assert {"-shared", "-fPIC"} <= set(asked)
+    assert {"-shared", "-fPIC"} <= set(asked), "as Triton asks it"
     include = next(part for part in asked if part.startswith("-I")).removeprefix("-I")
     assert Path(include).name == "python{}.{}".format(*sys.version_info)

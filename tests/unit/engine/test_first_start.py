@@ -1,5 +1,4 @@
-"""The memory plan on this machine: the free memory by NVML, what was measured here, and the first
-start of a pair on a card, which measures both engines at once."""
+"""The memory plan on this machine: its free memory, what was measured, and a pair's first start."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -53,19 +52,14 @@ def test_what_a_display_and_other_programs_hold_is_not_planned(config: Config) -
     assert read_place(config, cards[2]).free_bytes == 18 * GIB - 256 * MIB
 
 
-def test_a_pair_that_does_not_fit_the_free_memory_is_refused(config: Config) -> None:
+def test_a_pair_is_planned_once_and_refused_where_it_does_not_fit(config: Config) -> None:
+    pair, bundled, full = find_pair(SMALL, config), find_pair("bundled", config), fake_busy(0)
     with pytest.raises(ConfigError, match="does not fit NVIDIA GeForce RTX 4090"):
-        resolve_memory(find_pair(SMALL, config), config, fake_busy(7 * GIB))
+        resolve_memory(pair, config, fake_busy(7 * GIB))
     with pytest.raises(EngineError, match="Driver Not Loaded"):
-        resolve_memory(find_pair(SMALL, config), config, FakeNvml(driver=False))
-
-
-def test_the_configuration_is_resolved_once(config: Config) -> None:
-    pair = find_pair(SMALL, config)
+        resolve_memory(pair, config, FakeNvml(driver=False))
     found = resolve_memory(pair, config, fake_card("4090"))
-    assert found.max_num_seqs == 128
-    full, bundled = fake_busy(0), find_pair("bundled", config)
-    assert resolve_memory(pair, found, full) == found
+    assert (found.max_num_seqs, resolve_memory(pair, found, full)) == (128, found)
     assert resolve_memory(bundled, config, full).kv_bytes.generator == 256 * MIB
 
 
@@ -256,5 +250,4 @@ async def test_engines_on_cards_of_their_own_start_once_and_take_no_memory_of_ea
     pair._layout, pair._own_cards = layout, {"generator": card, "verifier": Card(card.home)}
     planned = pair._config.kv_bytes.verifier
     await pair.start()
-    assert pair.verifier.options.kv_bytes == planned
-    assert pair.find_totals() == LARGE
+    assert (pair.verifier.options.kv_bytes, pair.find_totals()) == (planned, LARGE)

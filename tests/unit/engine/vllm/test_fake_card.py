@@ -92,28 +92,27 @@ def test_a_deterministic_pass_has_one_shape_on_a_card(walked: Any) -> None:
 
 def test_the_commands_on_a_card(walked: Any) -> None:
     found = walked["commands"]
-    fit = found["fit"]
-    assert fit["code"] == 0
-    assert "NVIDIA GeForce RTX 4090, 24.0 GiB" in fit["out"]
-    assert "estimated, 10% added, until the first start measures them" in fit["out"]
-    assert found["too large"]["code"] == 1
-    assert "does not fit: " in found["too large"]["out"]
-    assert "NVIDIA GeForce RTX 4090" in found["doctor"]["out"]
-    assert "(estimate); an idle card of 16 GB leaves" in found["show"]["out"]
+    assert (found["fit"]["code"], found["too large"]["code"]) == (0, 1)
+    for command, words in (
+        ("fit", "NVIDIA GeForce RTX 4090, 24.0 GiB"),
+        ("fit", "estimated, 10% added, until the first start measures them"),
+        ("too large", "does not fit: "),
+        ("doctor", "NVIDIA GeForce RTX 4090"),
+        ("show", "(estimate); an idle card of 16 GB leaves"),
+    ):
+        assert words in found[command]["out"], command
 
 
-def test_the_daemon_on_a_card(walked: Any) -> None:
-    """Each engine's KV is fixed, and it runs 128 sequences."""
-    assert walked["commands"]["up"] == [[True, 128, GRAPHS], [True, 128, []]]
-    refused = walked["commands"]["refused"]
-    assert "does not fit NVIDIA GeForce RTX 4090" in refused
-    assert "the nearest pair that fits: flashedge up --pair" in refused
-
-
-def test_the_daemon_on_several_cards(walked: Any) -> None:
+def test_the_daemon_on_a_card_and_on_several(walked: Any) -> None:
     """Memory does not move, although the settings allow it. The bundled pair, whose KV sizes are in
     models.toml so that nothing is planned, is not spread over 3 cards, which don't divide it."""
-    found = walked["commands"]["apart"]
-    assert found == [[card, 256, True, f"GPU {card}", "own"] for card in "10"]
-    for case in ("three", "bundled"):
-        assert "can't be spread over 3 cards" in walked["commands"][case]
+    found = walked["commands"]
+    assert found["up"] == [[True, 128, GRAPHS], [True, 128, []]]
+    assert found["apart"] == [[card, 256, True, f"GPU {card}", "own"] for card in "10"]
+    for case, words in (
+        ("refused", "does not fit NVIDIA GeForce RTX 4090"),
+        ("refused", "the nearest pair that fits: flashedge up --pair"),
+        ("three", "can't be spread over 3 cards"),
+        ("bundled", "can't be spread over 3 cards"),
+    ):
+        assert words in found[case], case

@@ -1,5 +1,4 @@
-"""The code that handles a card's tensors, on fake ones without data: an operation raises where its
-result's shape would depend on values, for which the host would wait."""
+"""The code for a card's tensors, on fake ones that raise where the host would wait for values."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Quota, offload and restore of two engines on one card, whose driver is made of host memory, and
-the blocks that a quota takes and returns of vLLM's own cache."""
+"""Quota, offload and restore of two engines on one card, and the blocks of vLLM's own cache."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,5 +1,4 @@
-"""Drawing tokens by position-keyed noise: both twins' winners, min-p, ranks and the kernel's trial.
-The winner is the same, whatever part of the vocabulary is drawn."""
+"""Drawing tokens by position-keyed noise: both twins' winners, min-p, ranks, the kernel's trial."""
 
 import math
 from typing import Any
@@ -12,17 +11,7 @@ from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside.noise import ROWS, compare_samplers, load_kernel
 from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.naive import (
-    IndexedRow,
-    draw_gumbel,
-    exclude_unlikely,
-    hash_tokens,
-)
-from flashedge.engine.vllm.inside.sampling.on_cpu import (
-    approximate_gumbel,
-    count_at_least,
-    draw_bits,
-)
+from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, draw_gumbel, hash_tokens
 from tests.support.sampling_rows import CPU, make_close_races, make_row
 
 VOCAB, WIDE = 1200, 3000
@@ -86,7 +75,7 @@ def test_the_error_is_far_below_the_tolerance_for_all_random_bits() -> None:
     for part in torch.arange(2**23, dtype=torch.int32).view(8, -1):
         uniform = 1 - (part.double() + 0.5) / 2**23
         exact = -torch.log(-torch.log(uniform))
-        error = (approximate_gumbel(part).double() - exact).abs().max()
+        error = (on_cpu.approximate_gumbel(part).double() - exact).abs().max()
         assert error < on_cpu.TOLERANCE / 20
 
 
@@ -98,7 +87,7 @@ def test_no_two_noises_differ_by_more_than_the_span() -> None:
 def test_the_bits_are_those_of_the_twin() -> None:
     keys, vocab = [5, 2**62 + 3, 2**63 - 1], 151_936
     hashes = on_cpu.hash_tokens(vocab, CPU).numpy().view(np.uint32)
-    uniform = 1 - (draw_bits(keys, hashes).double() + 0.5) / 2**23
+    uniform = 1 - (on_cpu.draw_bits(keys, hashes).double() + 0.5) / 2**23
     exact = draw_gumbel(keys, hash_tokens(vocab, CPU).unsqueeze(0))
     assert torch.equal(-torch.log(-torch.log(uniform)), exact)
 
@@ -135,7 +124,7 @@ def test_unlikely_tokens_are_excluded(min_p: float, temperature: float) -> None:
     given = logits.clone()
     cuts = ((1, min_p), (3, 0.0))
     rows = [(at, make_row(1, temperature=temperature, min_p=least)) for at, least in cuts]
-    exclude_unlikely(logits, rows)
+    naive.exclude_unlikely(logits, rows)
     probabilities = (given[1] / temperature).softmax(dim=0)
     kept = probabilities >= min_p * probabilities.max()
     assert 0 < kept.sum() < 500
@@ -150,10 +139,9 @@ def test_ranks_are_vllms() -> None:
     rows = torch.randint(-50, 50, (65, WIDE), generator=random).float()
     rows[3], rows[4, :10] = float("nan"), float("-inf")
     values = rows.gather(1, torch.randint(WIDE, (65, 1), generator=random))
-    found = count_at_least(rows, values)
-    assert found.dtype == torch.int64
+    found = on_cpu.count_at_least(rows, values)
     assert torch.equal(found, (rows >= values).sum(-1))
-    assert found[3] == 0
+    assert (found.dtype, found[3]) == (torch.int64, 0)
 
 
 def test_a_kernel_is_used_if_it_draws_the_tokens_of_its_twin() -> None:

@@ -11,12 +11,8 @@ from starlette.testclient import TestClient
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 
 from flashedge.engine.http_requests import RequestTags, get_request, tag_requests
+from flashedge.engine.vllm.serving import protocols
 from flashedge.engine.vllm.serving.conversation import prepare_conversations
-from flashedge.engine.vllm.serving.protocols import (
-    RefusalFilter,
-    refuse_unreadable,
-    shorten_refusals,
-)
 from flashedge.errors import RequestError
 
 USER = {"role": "user", "content": "u"}
@@ -67,7 +63,7 @@ async def test_an_answer_goes_on_where_the_requests_tags_say_so() -> None:
 def log(error: Exception, message: str = "Error in create_messages: %s") -> str:
     args, caught = (error,) if "%s" in message else (), (type(error), error, None)
     record = logging.LogRecord("tests", logging.ERROR, __file__, 1, message, args, caught)
-    assert RefusalFilter().filter(record)
+    assert protocols.RefusalFilter().filter(record)
     return logging.Formatter().format(record)
 
 
@@ -91,8 +87,8 @@ async def test_an_error_that_follows_from_a_refusal_is_one_line_and_a_bug_has_a_
 def test_the_filter_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = logging.NullHandler()
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [handler])
-    shorten_refusals()
-    shorten_refusals()
+    protocols.shorten_refusals()
+    protocols.shorten_refusals()
     assert len(handler.filters) == 1
 
 
@@ -117,7 +113,7 @@ class Body(BaseModel):
 )
 def test_what_can_not_be_read_is_refused(body: Any, words: str) -> None:
     app = FastAPI()
-    refuse_unreadable(app)
+    protocols.refuse_unreadable(app)
 
     @app.post("/ask")
     async def ask(body: Body) -> str:

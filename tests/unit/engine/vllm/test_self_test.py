@@ -1,5 +1,4 @@
-"""The start-up self-test on engines that are a formula: its turns, the shape of a replay that it
-chooses, and the contexts that it compares."""
+"""The start-up self-test on engines that are a formula: its turns, replay shape and contexts."""
 
 import asyncio
 from contextlib import AbstractContextManager, nullcontext

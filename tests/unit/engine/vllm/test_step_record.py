@@ -11,14 +11,7 @@ import vllm
 
 from flashedge.engine.vllm.inside import step_record
 from flashedge.engine.vllm.inside.keys import STEP_RECORD
-from flashedge.engine.vllm.inside.step_record import (
-    FATAL,
-    RECORD_BYTES,
-    StepRecord,
-    StepsInFlight,
-    get_step_record,
-    is_memory_short,
-)
+from flashedge.engine.vllm.inside.step_record import FATAL, RECORD_BYTES, StepRecord
 
 
 @pytest.fixture
@@ -34,8 +27,7 @@ def test_requests_are_held_while_their_step_lasts(record: StepRecord) -> None:
     record.begin_step(["gen-3-0a1b2c3d"])
     assert [record.holds(f"gen-{i}") for i in (3, 1, 12)] == [True, False, False]
     record.end_step()
-    assert (record.is_in_step, record.tokens) == (False, 0)
-    assert not record.holds("gen-3")
+    assert (record.is_in_step, record.tokens, record.holds("gen-3")) == (False, 0, False)
 
 
 def test_two_steps_in_flight_hold_the_requests_of_both(
@@ -44,7 +36,7 @@ def test_two_steps_in_flight_hold_the_requests_of_both(
     """By the names that they have now: a draft's request gets one when a step adopts it."""
     monkeypatch.setattr(step_record, "get_step_record", lambda: record)
     names: dict[str, str | None] = {"gen-1": "gen-1", "gen-2": "gen-2", "draft-0": None}
-    steps = StepsInFlight(names.get)
+    steps = step_record.StepsInFlight(names.get)
     steps.begin(["gen-1", "draft-0"], 2)
     steps.begin(["gen-2", "draft-0"], 3)
     assert [record.holds(f"gen-{i}") for i in (1, 2, 3)] == [True, True, False]
@@ -64,10 +56,9 @@ def test_any_request_is_held_where_nobody_knows_and_steps_are_progress(record: S
     assert (record.holds("gen-1"), record.progress) == (True, 1)
     record.begin_step(f"gen-{i}-0a1b2c3d" for i in range(RECORD_BYTES))
     assert (record.holds("prm-5"), record.progress) == (True, 2)
-    record.end_step()
-    assert record.progress == 3
-    record.note_progress()
-    assert record.progress == 4
+    for go_on, progress in ((record.end_step, 3), (record.note_progress, 4)):
+        go_on()
+        assert record.progress == progress
 
 
 def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
@@ -96,7 +87,7 @@ def test_a_shortage_of_memory_is_recognised(
     record: StepRecord, error: Exception, expected: bool
 ) -> None:
     record.note_fault(error)
-    assert record.is_memory_short is is_memory_short(error) is expected
+    assert record.is_memory_short is step_record.is_memory_short(error) is expected
 
 
 @pytest.mark.parametrize("message", FATAL)
@@ -105,7 +96,7 @@ def test_vllms_last_logged_error_is_written(monkeypatch: pytest.MonkeyPatch, mes
     monkeypatch.setattr(multiprocessing.current_process(), STEP_RECORD, memory, raising=False)
     monkeypatch.setattr(step_record, "_own", None)
     monkeypatch.setattr(logger, "handlers", list(logger.handlers))
-    get_step_record()
+    step_record.get_step_record()
     own, log = StepRecord(memory), logging.getLogger("vllm.v1.engine.core")  # the daemon's, ours
     try:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -113,8 +104,7 @@ def test_vllms_last_logged_error_is_written(monkeypatch: pytest.MonkeyPatch, mes
         log.exception("Invocation of %s method failed", "flashedge_view")
         assert own.fault is None
         log.exception(message)
-    assert own.fault == "OutOfMemoryError: CUDA out of memory"
-    assert own.is_memory_short
+    assert (own.fault, own.is_memory_short) == ("OutOfMemoryError: CUDA out of memory", True)
 
 
 def test_vllm_still_logs_what_the_faults_are_read_from() -> None:

@@ -16,8 +16,7 @@ WORDS = ["<think>", "</think>", "<", "thi", "Q:", "Q", ":", "so", "it", "7", "\n
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {word: at for at, word in enumerate(WORDS)}
-    made = Tokenizer(models.WordLevel(vocabulary, unk_token="so"))
+    made = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="so"))
     made.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
@@ -71,11 +70,9 @@ def test_stops_count_behind_the_thinking(
     assert read(tokenizer, words, ["Q:"], prompt=prompt, size=size) == (text, found)
 
 
-def test_a_model_that_does_not_think_is_stopped_anywhere(tokenizer: Any) -> None:
-    assert read(tokenizer, [*THOUGHT, "it"], ["Q:"], thinks=False) == ("<think>so", "Q:")
-
-
 def test_the_end_of_the_thinking_may_stop_an_answer_and_the_stop_may_stay(tokenizer: Any) -> None:
+    """A model that does not think is stopped anywhere."""
+    assert read(tokenizer, [*THOUGHT, "it"], ["Q:"], thinks=False) == ("<think>so", "Q:")
     for size in (1, 100):
         found = read(tokenizer, [*THOUGHT, "it"], ["Q:", "</think>"], size=size)
         assert found == ("<think>soQ:\n", "</think>")
