@@ -151,9 +151,8 @@ def _build_options(role: str, dtype: str, pair: Any, config: Any, size: str = "7
     }
     (path / "config.json").write_text(json.dumps(model))
     spec, kv_bytes = getattr(pair, role), getattr(config.kv_bytes, role)
-    options = build_options(
-        role, replace(spec, dtype=dtype), path, kv_bytes, None, config, on_card=True
-    )
+    spec = replace(spec, dtype=dtype)
+    options = build_options(role, spec, path, kv_bytes, None, config, on_card=True)
     extra: dict[str, Any] = {"skip_tokenizer_init": True}
     if role == "generator":
         extra["logits_processors"] = ["flashedge.engine.vllm.inside.noise:PositionNoise"]

@@ -16,14 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from triton.runtime import interpreter
 
-from flashedge.engine.vllm.inside.sampling import fused
-from flashedge.engine.vllm.inside.sampling.naive import (
-    SampledRow,
-    draw_gumbel,
-    hash_tokens,
-    pack_rows,
-    sample,
-)
+from flashedge.engine.vllm.inside.sampling import fused, naive
+from flashedge.engine.vllm.inside.sampling.naive import SampledRow
 from tests.support.sampling_rows import CPU, make_close_races, make_row
 
 BITS = 23
@@ -48,8 +42,8 @@ Sums of float64 in two orders differ by less than 1e-12."""
 def draw(logits: torch.Tensor, rows: list[SampledRow]) -> tuple[list[int], list[int]]:
     indexed = list(enumerate(rows))
     ours, theirs = logits.clone(), logits.clone()
-    fused.mark_winners(ours, pack_rows(indexed, CPU))
-    sample(theirs, indexed, hash_tokens(logits.shape[1], CPU))
+    fused.mark_winners(ours, naive.pack_rows(indexed, CPU))
+    naive.sample(theirs, indexed, naive.hash_tokens(logits.shape[1], CPU))
     return ours.argmax(1).tolist(), theirs.argmax(1).tolist()
 
 
@@ -107,7 +101,7 @@ def test_races_that_float32_can_not_decide() -> None:
 
 def test_of_equal_sums_the_first_wins() -> None:
     row, vocab = make_row(3), 20_000
-    noise = draw_gumbel([row.key], hash_tokens(vocab, CPU).unsqueeze(0))[0]
+    noise = naive.draw_gumbel([row.key], naive.hash_tokens(vocab, CPU).unsqueeze(0))[0]
     values, counts = noise.unique(return_counts=True)
     tied = [(noise == value).nonzero().squeeze(1).tolist() for value in values[counts > 1]]
     assert tied, "another seed has some"
@@ -122,12 +116,12 @@ def test_other_rows_stay_as_they_are() -> None:
     logits = torch.randn(5, 300)
     row = make_row(8, top_p=0.9)
     marked = logits.clone()
-    fused.mark_winners(marked, pack_rows([(3, row), (1, make_row(4))], CPU))
+    fused.mark_winners(marked, naive.pack_rows([(3, row), (1, make_row(4))], CPU))
     changed = (marked != logits).nonzero().tolist()
     assert [index for index, _ in changed] == [1, 3]
     assert math.isinf(marked[3, changed[1][1]])
     alone = logits[3:4].clone()
-    fused.mark_winners(alone, pack_rows([(0, row)], CPU))
+    fused.mark_winners(alone, naive.pack_rows([(0, row)], CPU))
     assert alone.argmax() == changed[1][1]
 
 

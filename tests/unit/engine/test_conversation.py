@@ -2,21 +2,13 @@
 
 from typing import Any
 
-from flashedge.engine.vllm.serving.conversation import (
-    NOTES_BEGIN,
-    NOTES_END,
-    build_problem,
-    drop_notes,
-    find_medium,
-    gather_instructions,
-    list_parts,
-)
+from flashedge.engine.vllm.serving import conversation
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
 
 
 def read(*turns: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(m.role, m.content) for m in build_problem(turns).messages]
+    return [(m.role, m.content) for m in conversation.build_problem(turns).messages]
 
 
 def test_plain_turns_stay_and_other_clients_parts_and_roles_are_translated() -> None:
@@ -43,13 +35,13 @@ def test_a_call_is_the_assistants_text_and_a_result_the_users() -> None:
 
 
 def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
-    said = f"{NOTES_BEGIN}[1] 3+4=7.\n[1] score 0.9\n"
+    said = f"{conversation.NOTES_BEGIN}[1] 3+4=7.\n[1] score 0.9\n"
     bare = {"role": "assistant", "content": "7"}
-    notes = {**bare, "reasoning": said + NOTES_END}
+    notes = {**bare, "reasoning": said + conversation.NOTES_END}
     both = {**notes, "reasoning_content": said}  # a stream that was broken off
     thinking = {**bare, "reasoning": "[1] Smith (2020) says so."}
-    mixed = {**bare, "reasoning": f"{said}{NOTES_END}I add."}
-    found = drop_notes([notes, both, thinking, mixed, bare])
+    mixed = {**bare, "reasoning": f"{said}{conversation.NOTES_END}I add."}
+    found = conversation.drop_notes([notes, both, thinking, mixed, bare])
     assert found == [bare, bare, thinking, {**bare, "reasoning": "I add."}, bare]
     assert notes["reasoning"]
 
@@ -75,14 +67,15 @@ def test_the_first_medium_is_found_wherever_it_stands() -> None:
         ({"type": "video_url"}, "video"),
     ):
         turns = [{"role": "user", "content": "image"}, {"role": "tool", "content": [text, part]}]
-        assert find_medium(turns) == medium
-    assert find_medium([{"content": [text, "image", {}]}, {"content": None}, {}]) is None
+        assert conversation.find_medium(turns) == medium
+    none = [{"content": [text, "image", {}]}, {"content": None}, {}]
+    assert conversation.find_medium(none) is None
 
 
 def test_parts_that_can_be_read_once_become_lists() -> None:
     part = {"type": "text", "text": "x"}
-    listed = list_parts([{"role": "user", "content": iter([part])}, {"content": "x"}, None])
-    assert listed == [{"role": "user", "content": [part]}, {"content": "x"}, None]
+    turns = [{"role": "user", "content": iter([part])}, {"content": "x"}, None]
+    assert conversation.list_parts(turns) == [{**turns[0], "content": [part]}, *turns[1:]]
 
 
 def test_later_instructions_keep_their_place() -> None:
@@ -102,7 +95,8 @@ def test_later_instructions_keep_their_place() -> None:
         ([rules, parts, user], [{"role": "system", "content": "rules\n\nmore"}, user]),
         ([parts, user], [parts, user]),
     ):
-        assert gather_instructions(given) == expected
+        assert conversation.gather_instructions(given) == expected
     first = [rules, user, late]
-    longer = gather_instructions([*first, assistant, user, late])
-    assert longer[: len(first)] == gather_instructions(first), "a turn only adds to the prompt"
+    turns = (first, [*first, assistant, user, late])
+    before, after = map(conversation.gather_instructions, turns)
+    assert after[: len(first)] == before, "a turn only adds to the prompt"

@@ -11,14 +11,7 @@ import pytest
 from flashedge.config import Config, load_config
 from flashedge.engine import memory_plan, platform
 from flashedge.engine.layout import find_layout
-from flashedge.engine.memory_plan import (
-    build_memory,
-    find_measured,
-    keep_measured,
-    plan_memory_here,
-    read_place,
-    resolve_memory,
-)
+from flashedge.engine.memory_plan import find_measured, read_place, resolve_memory
 from flashedge.engine.vllm import pair as pair_module
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
@@ -46,7 +39,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
 def test_what_a_display_and_other_programs_hold_is_not_planned(config: Config) -> None:
     pair = find_pair(SMALL, config)
     cards = (fake_card("4090"), fake_card("4090", display=True), fake_busy(18 * GIB))
-    idle, shown, busy = (sum(plan_memory_here(pair, config, nvml).kv_bytes) for nvml in cards)
+    plans = (memory_plan.plan_memory_here(pair, config, nvml) for nvml in cards)
+    idle, shown, busy = (sum(plan.kv_bytes) for plan in plans)
     assert idle - shown == pytest.approx(768 * MIB, abs=128 * MIB)
     assert shown > busy > 0
     assert read_place(config, cards[2]).free_bytes == 18 * GIB - 256 * MIB
@@ -68,13 +62,14 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit_and_a_damaged_one
 ) -> None:
     device = {"device": "a 4090"}
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: dict(device))
-    pair, engine = find_pair(SMALL, config), build_memory({**PARTS, "resident": 5 * GIB})
+    pair = find_pair(SMALL, config)
+    engine = memory_plan.build_memory({**PARTS, "resident": 5 * GIB})
     assert find_measured(pair, config, 128) is None
     for limit in (128, 64):
-        keep_measured(pair, config, limit, (engine, engine))
+        memory_plan.keep_measured(pair, config, limit, (engine, engine))
     found = [find_measured(pair, config, limit) for limit in (128, 64, 32)]
     assert found == [(engine, engine), (engine, engine), None]
-    plan = plan_memory_here(pair, config, fake_card("4090"))
+    plan = memory_plan.plan_memory_here(pair, config, fake_card("4090"))
     assert not plan.need.is_estimate
     assert sum(engine.total for engine in plan.need.engines) == 10 * GIB
     device["device"] = "another"
@@ -83,15 +78,15 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit_and_a_damaged_one
     for damaged in ("", "{}", "[]", fit):
         memory_plan._locate(pair, config).write_text(damaged)
         assert find_measured(pair, config, 128) is None
-    keep_measured(pair, config, 128, (engine, engine))
+    memory_plan.keep_measured(pair, config, 128, (engine, engine))
     assert find_measured(pair, config, 128) == (engine, engine)
 
 
 def test_what_the_parts_dont_explain_is_the_context() -> None:
-    found = build_memory({**PARTS, "resident": 5 * GIB})
+    found = memory_plan.build_memory({**PARTS, "resident": 5 * GIB})
     context = 5 * GIB - 3 * GIB - 480 * MIB
     assert (found.total, found.step, found.context) == (5 * GIB, 480 * MIB, context)
-    assert build_memory({**PARTS, "resident": 0}).context == 0
+    assert memory_plan.build_memory({**PARTS, "resident": 0}).context == 0
     assert replace(found, is_estimate=True).overhead > found.overhead
 
 

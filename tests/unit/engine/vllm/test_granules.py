@@ -12,15 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.card_check import card_maps_memory
-from flashedge.engine.vllm.inside.kv import cuda_pages
-from flashedge.engine.vllm.inside.kv.blocks import (
-    BlockLayout,
-    Granules,
-    GranuleSpan,
-    HostPages,
-    KvRange,
-    Pages,
-)
+from flashedge.engine.vllm.inside.kv import blocks, cuda_pages
+from flashedge.engine.vllm.inside.kv.blocks import BlockLayout, KvRange
 from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
 from tests.support.guarded_pages import GuardedPages
 from tests.support.host_driver import GRANULE, HostDriver, make_tensor
@@ -45,7 +38,7 @@ def find_needed(pieces: Sequence[BlockLayout], used: set[int], granule: int) -> 
     return {byte // granule for at, size in starts for byte in range(at, at + size)}
 
 
-def list_granules(spans: Sequence[GranuleSpan]) -> set[int]:
+def list_granules(spans: Sequence[blocks.GranuleSpan]) -> set[int]:
     found = [granule for first, count in spans for granule in range(first, first + count)]
     assert len(found) == len(set(found))
     return set(found)
@@ -58,7 +51,7 @@ def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
     layout: tuple[list[BlockLayout], int], steps: list[tuple[bool, set[int]]]
 ) -> None:
     pieces, granule = layout
-    granules, used, there = Granules(pieces, BLOCKS, granule), set[int](), set[int]()
+    granules, used, there = blocks.Granules(pieces, BLOCKS, granule), set[int](), set[int]()
     for claims, ids in steps:
         change = granules.claim if claims else granules.release
         changed = list_granules(change(sorted(ids)))
@@ -78,7 +71,7 @@ def can_be_read(tensor: torch.Tensor) -> bool:
 PAGE = mmap.PAGESIZE
 
 
-def make_range(granule: int) -> tuple[HostPages, KvRange, Sequence[torch.Tensor]]:
+def make_range(granule: int) -> tuple[blocks.HostPages, KvRange, Sequence[torch.Tensor]]:
     pages = GuardedPages(32 * PAGE, granule)
     layers = pages.tensor.view(2, 8, 2 * PAGE).unbind(0)
     return pages, KvRange(pages, layers, 8), layers
@@ -113,9 +106,9 @@ def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         map_granules(first, count)
 
     monkeypatch.setattr(pages, "map", at_most_twice)
-    for blocks in ([3, 4], [0, 3, 4]):
+    for claimed in ([3, 4], [0, 3, 4]):
         with pytest.raises(MemoryError, match="full"):
-            kv.claim(blocks)
+            kv.claim(claimed)
         assert not any(can_be_read(layer[i]) for layer in layers for i in (3, 4))
         assert all(can_be_read(layer[0]) for layer in layers), "block 0 was claimed before"
     monkeypatch.undo()
@@ -126,7 +119,7 @@ def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_smaller_kernel_blocks_count_as_parts_of_a_block() -> None:
-    pages = Pages(torch.zeros(64, dtype=torch.int8))
+    pages = blocks.Pages(torch.zeros(64, dtype=torch.int8))
     kv = KvRange(pages, [pages.tensor.view(16, 4)], 4)
     assert ([tuple(layer.shape) for layer in kv.layers], kv.block_bytes) == ([(4, 4, 4)], 16)
     kv.claim([1])

@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.vllm.serving.guided_json import (
-    MOST_CHOICES,
-    MOST_PROPERTIES,
-    bound_guidance,
-    check_size,
-)
+from flashedge.engine.vllm.serving import guided_json
+from flashedge.engine.vllm.serving.guided_json import bound_guidance, check_size
 from flashedge.errors import RequestError
 
 
@@ -30,9 +26,9 @@ def guide(**fields: Any) -> Any:
         True,
         [],
         {"type": "object", "properties": None, "enum": "x"},
-        make_object(MOST_PROPERTIES),
+        make_object(guided_json.MOST_PROPERTIES),
         [make_object(20) for _ in range(1000)],
-        {"enum": list(range(MOST_CHOICES))},
+        {"enum": list(range(guided_json.MOST_CHOICES))},
     ],
 )
 def test_what_compiles_in_seconds_is_let_through(schema: Any) -> None:
@@ -42,9 +38,9 @@ def test_what_compiles_in_seconds_is_let_through(schema: Any) -> None:
 @pytest.mark.parametrize(
     "schema",
     [
-        make_object(MOST_PROPERTIES + 1),
+        make_object(guided_json.MOST_PROPERTIES + 1),
         {"anyOf": [make_object(1500), {"items": make_object(1500)}]},
-        {"enum": list(range(MOST_CHOICES + 1))},
+        {"enum": list(range(guided_json.MOST_CHOICES + 1))},
         {"properties": {"a": {"enum": [0] * 15_000}, "b": {"enum": [0] * 15_000}}},
     ],
 )

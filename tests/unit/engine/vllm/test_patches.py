@@ -13,13 +13,8 @@ from typing import Any
 import pytest
 
 import flashedge.engine.vllm
-from flashedge.engine.vllm.inside.patches import (
-    PATCHES,
-    Patch,
-    ProcessKind,
-    apply_patches,
-    find_owner,
-)
+from flashedge.engine.vllm.inside import patches
+from flashedge.engine.vllm.inside.patches import PATCHES, Patch, ProcessKind
 from flashedge.errors import ConfigError
 
 FOLDER = Path(flashedge.engine.vllm.__file__).parent
@@ -36,12 +31,12 @@ def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def apply(target: str, *, adds: bool = False, process: ProcessKind = DAEMON) -> None:
     names = {"target": f"fake_vllm:{target}", "replacement": "fake_vllm:ours"}
-    apply_patches(process, (Patch(process=DAEMON, adds=adds, reason="A test.", **names),))
+    patches.apply_patches(process, (Patch(process=DAEMON, adds=adds, reason="A test.", **names),))
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.target)
 def test_this_vllm_has_what_a_patch_replaces_and_lacks_what_it_adds(patch: Patch) -> None:
-    owner, name = find_owner(patch)
+    owner, name = patches.find_owner(patch)
     replacement = pkgutil.resolve_name(patch.replacement)
     assert inspect.isfunction(replacement)
     assert replacement.__module__.startswith("flashedge.engine.vllm.")

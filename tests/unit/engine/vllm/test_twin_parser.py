@@ -11,11 +11,7 @@ from hypothesis import strategies as st
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser import ParserManager
 
-from flashedge.engine.vllm.serving.twin_parser import (
-    NoteText,
-    build_search_parser,
-    build_twin_parser,
-)
+from flashedge.engine.vllm.serving import twin_parser
 
 MARKS = {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 OTHER = 100
@@ -50,8 +46,8 @@ def split_marks(text: str) -> list[str]:
 
 def build_parser(names: tuple[str | None, str], *, by_search: bool = False) -> Any:
     options = {"enable_auto_tools": True, "tool_strict_level": "parameter"}
-    twin = build_twin_parser(ParserManager.get_parser(*names, **options))
-    kind = build_search_parser(twin) if by_search else twin
+    twin = twin_parser.build_twin_parser(ParserManager.get_parser(*names, **options))
+    kind = twin_parser.build_search_parser(twin) if by_search else twin
     return kind(Characters(), [TOOL], chat_template_kwargs={}, model_config=None)
 
 
@@ -169,7 +165,7 @@ def test_twins_say_the_same(
 def test_notes_of_a_search_are_no_part_of_the_answer() -> None:
     parser = build_parser(PARSERS[1], by_search=True)
     request = build_request(True)
-    note = parser.parse_delta(NoteText("[1] So.\n"), [], request, [], finished=False)
+    note = parser.parse_delta(twin_parser.NoteText("[1] So.\n"), [], request, [], finished=False)
     assert note.reasoning == "[1] So.\n"
     said = ["<think>", "so", "</think>", "It is <tool"]
     assert stream(parser, said, [2], "", request) == ("so", "It is <tool", [])
