@@ -262,16 +262,15 @@ def walk_passes() -> dict[str, Any]:
     own = _build_config("generator", "bfloat16", *_plan())
     spec = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=128, dtype=torch.bfloat16)
     builder = FlashAttentionMetadataBuilder(spec, [], own, torch.device("cpu"))
+    starts = torch.tensor([0, 64], dtype=torch.int32)
+    sizes = {"num_reqs": 1, "num_actual_tokens": 64, "max_query_len": 64, "max_seq_len": 640}
     metadata = CommonAttentionMetadata(
-        query_start_loc=torch.tensor([0, 64], dtype=torch.int32),
-        query_start_loc_cpu=torch.tensor([0, 64], dtype=torch.int32),
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
         seq_lens=torch.tensor([640], dtype=torch.int32),
-        num_reqs=1,
-        num_actual_tokens=64,
-        max_query_len=64,
-        max_seq_len=640,
         block_table_tensor=torch.zeros(1, 64, dtype=torch.int32),
         slot_mapping=torch.zeros(64, dtype=torch.int64),
+        **sizes,
     )
     shared = builder.build(0, metadata).max_num_splits
     with runner.force_one_split():
@@ -299,13 +298,9 @@ def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for name, replay_pass in (("shared", None), ("pass", ReplayPass(rows=128))):
         fake.__dict__[runner._CURRENT] = replay_pass
-        mode, batch, *_ = runner.determine_padding(
-            fake,
-            num_tokens=5,
-            num_reqs=5,
-            num_scheduled_tokens_np=np.ones(5, dtype=np.int32),
-            max_num_scheduled_tokens=1,
-        )
+        scheduled = {"num_tokens": 5, "num_reqs": 5, "max_num_scheduled_tokens": 1}
+        each = np.ones(5, dtype=np.int32)
+        mode, batch, *_ = runner.determine_padding(fake, num_scheduled_tokens_np=each, **scheduled)
         found[name] = [mode.name, batch.num_tokens]
     return found
 

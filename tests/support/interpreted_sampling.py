@@ -66,15 +66,14 @@ rows = st.builds(
 )
 
 
+VOCABS, MASKED = st.sampled_from([1, 2, 7, 64, 1000, 2048, 2049]), st.floats(0, 0.99)
+SPREADS = st.sampled_from([0.0, 0.1, 1.0, 3.0, 30.0])
+KINDS = st.sampled_from(["exact", "duplicates", "one value"])
+ROWS = st.lists(rows, min_size=1, max_size=2)
+
+
 @settings(max_examples=40, deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.sampled_from([1, 2, 7, 64, 1000, 2048, 2049]),
-    st.sampled_from([0.0, 0.1, 1.0, 3.0, 30.0]),
-    st.sampled_from(["exact", "duplicates", "one value"]),
-    st.floats(0, 0.99),
-    st.lists(rows, min_size=1, max_size=2),
-)
+@given(st.integers(0, 2**32), VOCABS, SPREADS, KINDS, MASKED, ROWS)
 def test_the_kernel_draws_the_tokens_of_its_twin(
     seed: int, vocab: int, spread: float, kind: str, masked: float, rows: list[SampledRow]
 ) -> None:

@@ -232,9 +232,7 @@ async def test_a_smaller_batch_or_a_failed_measurement_is_not_kept(
     assert (pair.log, pair.find_totals()) == (STARTS, None)
 
 
-async def test_engines_on_cards_of_their_own_start_once_and_take_no_memory_of_each_other(
-    card: Card,
-) -> None:
+async def test_engines_on_cards_of_their_own_start_once_and_share_no_memory(card: Card) -> None:
     layout = find_layout(load_config({"devices": "0,1"}, {}), fake_cards("4090", "4090"))
     pair = MeasuredPair(card, (40 * GIB, 3 * GIB))
     pair._layout = layout

@@ -25,9 +25,7 @@ def _on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def configure(
-    generator: object = None, verifier: object = None, home: Path | None = None
-) -> Config:
+def configure(generator: Any = None, verifier: Any = None, home: Path | None = None) -> Config:
     environ = {"FLASHEDGE_HOME": str(home)} if home else {}
     return load_config({"devices": (generator, verifier)}, environ)
 

@@ -14,8 +14,7 @@ from scripts.lab.sim.pair import simulated_pair
 KV_BYTES = 16 << 30
 
 
-@pytest.fixture(scope="module")
-def profiles() -> tuple[ModelProfile, ...]:
+def test_the_fit_of_a_simulated_engine_is_its_device_and_no_kv_comes_from_the_cache() -> None:
     async def work() -> tuple[ModelProfile, ...]:
         generator, verifier = simulated_pair(
             SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
@@ -30,11 +29,7 @@ def profiles() -> tuple[ModelProfile, ...]:
             probe.max_step_tokens = 2048  # of SimConfig
         return await profile_models(probes, quick=True, on_progress=lambda share, what: None)
 
-    return run_virtual(work())
-
-
-def test_the_fit_of_a_simulated_engine_is_its_device(profiles: tuple[ModelProfile, ...]) -> None:
-    generator, verifier = profiles
+    generator, verifier = run_virtual(work())
     decode = generator.fits[DECODE]
     assert decode.bytes_per_s == pytest.approx(RTX_4090.bandwidth, rel=0.05)
     assert decode.overhead_s == pytest.approx(RTX_4090.overhead_s, rel=0.1)
@@ -43,9 +38,5 @@ def test_the_fit_of_a_simulated_engine_is_its_device(profiles: tuple[ModelProfil
         prefill = model.fits[PREFILL]
         assert prefill.flops_per_s == pytest.approx(RTX_4090.flops, rel=0.1)
         assert prefill.median_error < 0.05
-
-
-def test_no_measured_kv_comes_from_the_cache(profiles: tuple[ModelProfile, ...]) -> None:
-    _, verifier = profiles
     assert all(s.context < 0.1 * (s.context + s.new) for s in verifier.samples if s.new > 100)
     assert len({s.new for s in verifier.samples}) > 3

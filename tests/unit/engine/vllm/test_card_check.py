@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -18,10 +19,6 @@ GOOD = [CardVerdict(name=name, error=None) for name in PARTS]
 OLD = "The NVIDIA driver on your system is too old (found version 12020)."
 UNKNOWN = "CUDA unknown error - this may be due to an incorrectly set up environment"
 HIDDEN = "CUDA_VISIBLE_DEVICES is '' and hides every card"
-
-
-def fail(text: str) -> None:
-    raise RuntimeError(text)
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def test_the_first_part_that_fails_ends_the_check_with_what_to_do(
 ) -> None:
     assert list(check_build()) == GOOD
     works.setenv("CUDA_VISIBLE_DEVICES", "")
-    works.setattr(card_check, PARTS[part], lambda: fail(reason))
+    works.setattr(card_check, PARTS[part], Mock(side_effect=RuntimeError(reason)))
     *good, verdict = check_build()
     assert good == GOOD[: len(good)]
     assert (verdict.name, verdict.error) == (part, f"RuntimeError: {reason}")
@@ -79,7 +76,7 @@ def test_the_process_prints_its_verdicts(
 ) -> None:
     works.setattr(sys, "argv", ["card_check", *arguments])
     assert card_check.main() == 0
-    works.setattr(card_check, "build_launcher", lambda: fail("no ptxas"))
+    works.setattr(card_check, "build_launcher", Mock(side_effect=RuntimeError("no ptxas")))
     assert card_check.main() == 1
     *_, first, last = capsys.readouterr().out.splitlines()
     if arguments:

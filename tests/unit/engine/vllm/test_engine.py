@@ -45,9 +45,7 @@ async def restart(engine: VllmEngine) -> FakeProcess:
     return fresh
 
 
-async def test_the_next_process_gets_the_budget_granted_or_is_offloaded_first(
-    engine: VllmEngine,
-) -> None:
+async def test_the_next_process_has_the_granted_budget_or_no_memory(engine: VllmEngine) -> None:
     assert await engine.budget(12 * MIB) == 12 * MIB
     assert await engine.budget(48 * MIB) == 12 * MIB, "it is refused"
     assert engine.process.start_limit_bytes == 12 * MIB

@@ -54,12 +54,9 @@ def test_kv_elsewhere_is_named(layers: list[torch.Tensor], monkeypatch: pytest.M
 
 SPEC = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=32, dtype=torch.float32)
 NAMES = ["model.layers.0.attn", "model.layers.1.attn"]
-TENSOR = KVCacheTensor(
-    size=len(NAMES) * BLOCKS * SPEC.page_size_bytes,
-    layers=NAMES,
-    layer_stride=BLOCKS * SPEC.page_size_bytes,
-    block_stride=SPEC.page_size_bytes,
-)
+PAGE = SPEC.page_size_bytes
+STRIDES = {"layer_stride": BLOCKS * PAGE, "block_stride": PAGE}
+TENSOR = KVCacheTensor(size=len(NAMES) * BLOCKS * PAGE, layers=NAMES, **STRIDES)
 KV_CONFIG = KVCacheConfig(BLOCKS, [TENSOR], [KVCacheGroupSpec(NAMES, SPEC)])
 
 
@@ -77,8 +74,7 @@ def test_the_second_model_runner_has_its_kv_in_our_memory(monkeypatch: pytest.Mo
     monkeypatch.setattr(kv_tensor, "get_current_vllm_config", lambda: config)
     monkeypatch.setattr(kv_tensor, "_ranges", [])
     monkeypatch.setattr(second_runner, "get_shared_kv_cache_layers", lambda config: {})
-    kv_caches = second_runner.init_kv_cache(
-        layers, KV_CONFIG, torch.device("cpu"), [SPEC.block_size], config
-    )
+    device, sizes = torch.device("cpu"), [SPEC.block_size]
+    kv_caches = second_runner.init_kv_cache(layers, KV_CONFIG, device, sizes, config)
     block_bytes = describe(list(kv_caches.values()))["block_bytes"]
-    assert block_bytes == len(NAMES) * SPEC.page_size_bytes
+    assert block_bytes == len(NAMES) * PAGE

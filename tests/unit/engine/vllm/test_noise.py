@@ -28,22 +28,18 @@ def find_winners(module: Any, logits: torch.Tensor, rows: list[IndexedRow]) -> l
     return drawn.argmax(1).tolist()
 
 
+CUTS = {"top_k": st.sampled_from([0, 1, 5]), "top_p": st.sampled_from([1.0, 0.9, 0.1])}
+AT_ONCE = st.sampled_from([on_cpu.ELEMENTS, 2 * VOCAB, 1])
+
+
 @settings(deadline=None)
-@given(
-    st.integers(0, 2**32),
-    st.floats(0.01, 30),
-    st.sampled_from([0, 1, 5]),
-    st.sampled_from([1.0, 0.9, 0.1]),
-    st.sampled_from([on_cpu.ELEMENTS, 2 * VOCAB, 1]),
-)
-def test_a_cpu_draws_the_tokens_of_the_twin(
-    seed: int, spread: float, top_k: int, top_p: float, at_once: int
-) -> None:
+@given(st.integers(0, 2**32), st.floats(0.01, 30), st.fixed_dictionaries(CUTS), AT_ONCE)
+def test_a_cpu_draws_the_twins_tokens(seed: int, spread: float, cuts: Any, at_once: int) -> None:
     torch.manual_seed(seed)
     logits = torch.randn(6, VOCAB) * spread
     logits[3] *= 0.01
     logits[4, 7:] = -math.inf
-    rows = make_rows(6, top_k=top_k, top_p=top_p)
+    rows = make_rows(6, **cuts)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(on_cpu, "ELEMENTS", at_once)
         found = find_winners(on_cpu, logits, rows)
@@ -71,15 +67,12 @@ def test_logits_that_are_no_numbers_end_nothing(
     assert math.isnan(value) or found == wanted, "which token is drawn from no numbers, is open"
 
 
-def test_the_error_is_far_below_the_tolerance_for_all_random_bits() -> None:
+def test_no_noise_errs_or_differs_by_more_than_is_allowed_for_all_random_bits() -> None:
     for part in torch.arange(2**23, dtype=torch.int32).view(8, -1):
         uniform = 1 - (part.double() + 0.5) / 2**23
         exact = -torch.log(-torch.log(uniform))
         error = (on_cpu.approximate_gumbel(part).double() - exact).abs().max()
         assert error < on_cpu.TOLERANCE / 20
-
-
-def test_no_two_noises_differ_by_more_than_the_span() -> None:
     least, most = (-math.log(-math.log(u)) for u in (0.5 / 2**23, 1 - 0.5 / 2**23))
     assert most - least < on_cpu.SPAN < most - least + 0.1
 

@@ -143,9 +143,7 @@ async def test_a_dead_engine_gets_nothing(client: Any) -> None:
     assert len(client.said) == 1
 
 
-async def test_an_error_of_the_scheduler_ends_the_engine(
-    client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_schedulers_error_is_the_end(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     record = StepRecord(bytearray(RECORD_BYTES))
     await send(client, "worse")
     monkeypatch.setattr(logging.getLogger("vllm"), "handlers", [FaultHandler(record)])

@@ -114,9 +114,7 @@ def test_an_added_token_that_no_template_writes_is_an_ordinary_word() -> None:
     prompts = build(tokenizer := load("real"))
     word = tokenizer.convert_tokens_to_ids("<h1>")
     assert word in prompts.encode("a <h1> b")
-    turns = [{"role": "user", "content": "a <h1> b"}]
-    expected = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=False)
-    assert prompts.encode_chat(turns) == tuple(expected)
+    check_equal(tokenizer, ["a <h1> b"], None)
 
 
 def test_a_template_still_finds_thinking_in_what_a_client_sends() -> None:

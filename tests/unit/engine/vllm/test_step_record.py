@@ -83,9 +83,7 @@ def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
         (ValueError("out of memory"), False),
     ],
 )
-def test_a_shortage_of_memory_is_recognised(
-    record: StepRecord, error: Exception, expected: bool
-) -> None:
+def test_short_memory_is_recognised(record: StepRecord, error: Exception, expected: bool) -> None:
     record.note_fault(error)
     assert record.is_memory_short is step_record.is_memory_short(error) is expected
 

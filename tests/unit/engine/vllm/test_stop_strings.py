@@ -21,9 +21,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
-def build(
-    tokenizer: Any, stop: list[str], prompt: str = "", thinks: bool = True, **fields: Any
-) -> Any:
+def build(tokenizer: Any, stop: Any, prompt: str = "", thinks: bool = True, **fields: Any) -> Any:
     params = SamplingParams(stop=stop, extra_args={ARGS_KEY: {THINKS: thinks}}, **fields)
     ids = [WORDS.index(word) for word in prompt.split("|") if word]
     request = {"request_id": "r", "sampling_params": params, "prompt_token_ids": ids}

@@ -141,9 +141,8 @@ def test_an_answer_that_goes_on_is_no_thinking(names: tuple[str | None, str]) ->
 
 
 WORDS = [*MARKS, CALL, '{"name": "f"', '{"name": }', '{"arguments": {}, "name": "f"}']
-PARTS = st.lists(
-    st.sampled_from([*WORDS, "<tool", "<", "}", "hello ", " ", "\n"]), min_size=1, max_size=8
-)
+WORDS += ["<tool", "<", "}", "hello ", " ", "\n"]
+PARTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8)
 
 
 @settings(deadline=None, max_examples=200)

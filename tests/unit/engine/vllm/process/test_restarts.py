@@ -275,9 +275,8 @@ async def test_a_restart_claims_no_memory_that_the_other_engine_may_have() -> No
     assert engine.options.kv_start_bytes == 8 << 20
 
 
-WIDE = replace(
-    OPTIONS, max_num_seqs=128, graph_sizes=choose_graph_sizes(128, samples=True, on_card=True)
-)
+SIZES = choose_graph_sizes(128, samples=True, on_card=True)
+WIDE = replace(OPTIONS, max_num_seqs=128, graph_sizes=SIZES)
 
 
 def test_only_both_limits_are_halved_down_to_a_floor() -> None:

@@ -22,7 +22,7 @@ from flashedge.engine.vllm.process.start import ProcessSetup, apply_setup, set_u
 from flashedge.profiler.gpu import VARIABLE, read_cards
 from tests.support.fake_nvml import FakeNvml
 
-CARDS = ("0", "1,2", None)
+CARDS, FORKS = ("0", "1,2", None), "forkserver"
 ADA, HOPPER = {"CudaComputeCapability": (8, 9)}, {"CudaComputeCapability": (9, 0)}
 
 
@@ -91,33 +91,24 @@ def have_cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     )
 
 
-@pytest.mark.parametrize(
-    ("cards", "method"),
-    [((ADA,), "forkserver"), ((ADA, ADA), "forkserver"), ((ADA, HOPPER), "spawn")],
-)
-def test_cards_of_one_kind_fork(
-    have_cards: Callable[..., None], cards: tuple[dict[str, object], ...], method: str
-) -> None:
-    have_cards(*cards)
-    assert start.choose_start_method() == method
-
-
-def test_wsl_spawns_and_forks_end_where_cuda_does_not_work_behind_one(
+def test_cards_of_one_kind_fork_but_for_wsl_and_where_cuda_does_not_work_behind_one(
     have_cards: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    have_cards(ADA)
+    for cards, method in (((ADA, HOPPER), "spawn"), ((ADA, ADA), FORKS), ((ADA,), FORKS)):
+        have_cards(*cards)
+        assert start.choose_start_method() == method
     with monkeypatch.context() as patch:
         wsl = SimpleNamespace(release="5.15.153.1-microsoft-standard-WSL2")
         patch.setattr(platform, "uname", lambda: wsl)
         assert start.choose_start_method() == "spawn"
     assert not start.give_up_forks("the generator engine did not start: no such model")
-    assert start.choose_start_method() == "forkserver"
+    assert start.choose_start_method() == FORKS
     fault = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with …"
     assert start.give_up_forks(fault)
     assert start.choose_start_method() == "spawn"
 
 
 def test_a_cpu_forks_and_never_gives_it_up() -> None:
-    assert start.choose_start_method() == "forkserver"
+    assert start.choose_start_method() == FORKS
     assert not start.give_up_forks("RuntimeError: initialization error")
-    assert start.choose_start_method() == "forkserver"
+    assert start.choose_start_method() == FORKS
