@@ -59,10 +59,7 @@ class LoadDaemon(BatchDaemon):
             items.append(events.RunFinished(result=result))
         return httpx.Response(200, content=encode_events(list(enumerate(items, start=1))))
 
-    def answer_other(self, key: str) -> Any:
-        if key != "POST /v1/chat/completions":
-            return super().answer_other(key)
-        body = json.loads(self.requests[-1].content)
+    def chat(self, body: dict[str, Any]) -> Any:
         text = body["messages"][0]["content"]
         self._check(text)
         if text.startswith("full"):

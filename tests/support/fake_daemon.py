@@ -6,7 +6,7 @@ submission and know its result at once.
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -21,31 +21,28 @@ from tests.support.story import CHAT, RESULT, SCORES, STATUS, STORY, SUMMARY
 class FakeDaemon(httpx.MockTransport):
     """Serves run-1, with the events of `story`, and remembers what it was asked."""
 
-    def __init__(
-        self,
-        story: list[Event] | None = None,
-        *,
-        cut_after: int | None = None,
-        status: str = "finished",
-        errors: dict[str, httpx.Response] | None = None,
-        health: str = "ready",
-    ) -> None:
-        """`cut_after` events the first stream breaks. `status` is the run's. `errors` are replies
-        to requests such as "GET /v1/status", before any other."""
+    cut_after: int | None = None
+    """How many events the first stream has before it breaks."""
+    status = "finished"
+    """That of the run."""
+    health, detail = "ready", None
+    full = 0
+    """How many submissions are refused first."""
+    queued: Sequence[Mapping[str, Any]] = ({"position": 0},)
+    """What the stream of a run tells of its place, before it starts."""
+
+    def __init__(self, story: Sequence[Event] = STORY, **options: Any) -> None:
+        """`options` are values of the attributes."""
         super().__init__(self.answer)
-        self.story = list(enumerate(STORY if story is None else story, start=1))
-        self.cut_after, self.status, self.health = cut_after, status, health
-        self.errors = errors or {}
-        self.detail: str | None = None
-        self.queued: list[dict[str, Any]] = [{"position": 0}]
-        """What the stream of a run tells of its place, before it starts."""
-        self.full = 0
-        """How many submissions are refused first."""
+        self.story = list(enumerate(story, start=1))
+        self.errors: dict[str, httpx.Response] = {}
+        """Replies to requests such as "GET /v1/status", before any other."""
         self.requests: list[httpx.Request] = []
         self.submitted: dict[str, dict[str, Any]] = {}
         """Bodies of accepted runs, by id."""
         self.cancelled: list[str] = []
         self.deleted: list[str] = []
+        vars(self).update(options)
 
     def bodies(self, path: str) -> list[Any]:
         """The bodies of all requests to `path`."""
@@ -58,11 +55,13 @@ class FakeDaemon(httpx.MockTransport):
         if key in self.errors:
             return self.errors[key]
         match [request.method, *request.url.path.strip("/").split("/")]:
-            case ["POST", "v1", "runs"] if self.full > 0:
+            case ["POST", "v1", "runs" | "score"] if self.full > 0:
                 self.full -= 1
                 return refuse(503, "queue_full", **{"Retry-After": "0"})
             case ["POST", "v1", "runs"]:
                 return self.submit(json.loads(request.content))
+            case ["POST", "v1", "score"]:
+                return self.score(json.loads(request.content))
             case ["GET", "v1", "runs", run]:
                 return self.show(run)
             case ["GET", "v1", "runs", run, "events"]:
@@ -71,20 +70,36 @@ class FakeDaemon(httpx.MockTransport):
                 return self.cancel(run)
             case ["DELETE", "v1", "runs", run]:
                 return self.delete(run)
-        return self.answer_other(key)
+            case ["GET", "health"]:
+                code = 200 if self.health == "ready" else 503
+                return httpx.Response(code, json={"status": self.health, "detail": self.detail})
+            case ["GET", "v1", "status"]:
+                return httpx.Response(200, json=STATUS)
+            case ["POST", "v1", "solve"]:
+                told = [json.dumps({"id": "run-1", **known}) for known in self.queued]
+                queued = "".join(f"event: queued\ndata: {data}\n\n" for data in told)
+                return stream(self.story[: self.cut_after], f"{queued}: ping\n\n", self.cut_after)
+            case ["GET", "v1", "runs"]:
+                return httpx.Response(200, json={"data": [SUMMARY], "has_more": False})
+            case ["POST", "v1", "chat", "completions"]:
+                return self.chat(json.loads(request.content))
+        return refuse()
 
     def submit(self, body: dict[str, Any]) -> Any:
         return refuse()
 
+    def score(self, body: dict[str, Any]) -> Any:
+        return httpx.Response(200, json=SCORES)
+
+    def chat(self, body: dict[str, Any]) -> Any:
+        return httpx.Response(200, stream=CutStream(CHAT, None))
+
     def show(self, run: str) -> Any:
-        if run != "run-1":
-            return refuse()
-        return httpx.Response(200, json={**RESULT, "status": self.status})
+        known = httpx.Response(200, json={**RESULT, "status": self.status})
+        return known if run == "run-1" else refuse()
 
     def send_events(self, run: str, after: int) -> Any:
-        if run != "run-1":
-            return refuse()
-        return self.stream(b"", [item for item in self.story if item[0] > after], None)
+        return stream(self.story[after:]) if run == "run-1" else refuse()
 
     def cancel(self, run: str) -> Any:
         if run != "run-1" and run not in self.submitted:
@@ -96,32 +111,6 @@ class FakeDaemon(httpx.MockTransport):
         self.deleted.append(run)
         return httpx.Response(200, json={"deleted": True})
 
-    def answer_other(self, key: str) -> Any:
-        """The reply to a request that is about no single run, such as "GET /health"."""
-        match key:
-            case "GET /health":
-                code = 200 if self.health == "ready" else 503
-                return httpx.Response(code, json={"status": self.health, "detail": self.detail})
-            case "GET /v1/status":
-                return httpx.Response(200, json=STATUS)
-            case "POST /v1/solve":
-                told = [json.dumps({"id": "run-1", **known}) for known in self.queued]
-                queued = "".join(f"event: queued\ndata: {data}\n\n" for data in told)
-                return self.stream(f"{queued}: ping\n\n".encode(), self.story, self.cut_after)
-            case "POST /v1/score":
-                return httpx.Response(200, json=SCORES)
-            case "GET /v1/runs":
-                return httpx.Response(200, json={"data": [SUMMARY], "has_more": False})
-            case "POST /v1/chat/completions":
-                return httpx.Response(200, stream=CutStream(CHAT, None))
-        return refuse()
-
-    def stream(
-        self, head: bytes, story: list[tuple[int, Event]], cut: int | None
-    ) -> httpx.Response:
-        error = None if cut is None else httpx.ReadError
-        return httpx.Response(200, stream=CutStream(head + encode_events(story[:cut]), error))
-
 
 class BatchDaemon(FakeDaemon):
     """Keeps runs by name, for batches. The problem's first word says how its run ends.
@@ -131,14 +120,15 @@ class BatchDaemon(FakeDaemon):
     "soon N" answers N after a dozen looks; "waits" is queued as long as `waits`.
     """
 
+    waits = True
+    lost = 0
+    """How many connections break first."""
+    looks = 0
+
     def __init__(self) -> None:
         super().__init__()
-        self.lost = 0
-        """How many connections break first."""
         self.runs: dict[str, dict[str, Any]] = {}
         self.failed_problems: set[str] = set()
-        self.looks = 0
-        self.waits = True
 
     def answer(self, request: httpx.Request) -> Any:
         if self.lost > 0 and request.url.path.startswith("/v1/runs"):
@@ -165,37 +155,32 @@ class BatchDaemon(FakeDaemon):
         return super().delete(run)
 
     def submit(self, body: dict[str, Any]) -> Any:
-        word = body["problem"].split()[0]
+        word, *words = body["problem"].split()
         if word == "long":
             return refuse(400, "context_length_exceeded")
         if body.get("branching") == 1000:
             return refuse()
         self.submitted.setdefault(body["id"], body)
-        self.runs.setdefault(body["id"], self.finish(body, word))
+        self.runs.setdefault(body["id"], self.finish(body, word, words))
         return accept(body)
 
-    def finish(self, body: dict[str, Any], word: str) -> dict[str, Any]:
+    def finish(self, body: dict[str, Any], word: str, words: list[str]) -> dict[str, Any]:
         """The run's object."""
         run = {"id": body["id"], "status": "finished"}
         if word == "slow":
             return {**run, "status": "running"}
         if word == "soon":
-            whole = self.finish(body, "right")
-            return {**run, "status": "running", "soon": whole}
+            return {**run, "status": "running", "soon": self.finish(body, "right", words)}
         if word == "waits" and self.waits:
             return {**run, "status": "queued"}
         if word == "fail" and body["problem"] not in self.failed_problems:
             self.failed_problems.add(body["problem"])
             return {**run, "status": "failed", "error": {"code": "engine_dead", "message": "died"}}
-        words = body["problem"].split()[1:]
-        needed, certainty, is_cut = 10, 1.0, False
-        if word == "hard":
-            needed, certainty = int(words[0]), float(words[1])
-            is_cut = needed > body.get("token_budget", needed)
+        needed, certainty = (int(words[0]), float(words[1])) if word == "hard" else (10, 1.0)
+        is_cut = word == "hard" and needed > body.get("token_budget", needed)
         return {
             **run,
-            "answer": "0" if word == "wrong" or is_cut else words[0],
-            "certainty": certainty,
+            **{"answer": "0" if word == "wrong" or is_cut else words[0], "certainty": certainty},
             "cut_by": "budget" if is_cut else None,
             "usage": {"tree_tokens": body["token_budget"] if is_cut else needed},
             "timing": {"total_s": 0.5},
@@ -203,29 +188,20 @@ class BatchDaemon(FakeDaemon):
 
 
 class ScoreDaemon(FakeDaemon):
-    """Scores a step by its length in hundredths. A text with "long" is too long; the first `full`
-    requests are refused, and all where `is_down`."""
+    """Scores a step by its length in hundredths. A text with "long" is too long. No request comes
+    through where `is_down`."""
 
     is_down = False
 
-    def answer_other(self, key: str) -> Any:
-        if key != "POST /v1/score":
-            return super().answer_other(key)
+    def score(self, body: dict[str, Any]) -> Any:
         if self.is_down:
             raise httpx.ConnectError("gone")
-        if self.full > 0:
-            self.full -= 1
-            return refuse(503, "queue_full", **{"Retry-After": "0"})
-        body = json.loads(self.requests[-1].content)
         if body.get("aggregate") == "max":
-            error = {"message": "no max", "param": "aggregate", "code": "invalid_request"}
-            return httpx.Response(400, json={"error": error})
+            return refuse(400, "invalid_request", message="no max", param="aggregate")
         given = body.get("solution", body.get("steps"))
         texts = [given] if isinstance(given, str) else given
         if any("long" in text for text in texts):
-            code = "context_length_exceeded"
-            error = {"message": "600 tokens", "param": "solution", "code": code}
-            return httpx.Response(400, json={"error": error})
+            return refuse(400, "context_length_exceeded", message="600 tokens", param="solution")
         data = []
         for index, text in enumerate(texts):
             steps = text.split("\n\n")
@@ -239,25 +215,19 @@ class ScoreDaemon(FakeDaemon):
 class EvalDaemon(FakeDaemon):
     """Ends every run of an evaluation with a result that is known beforehand."""
 
-    def __init__(
-        self,
-        samples: list[dict[str, Any]],
-        greedy: str,
-        beams: dict[int, str],
-        *,
-        hold: frozenset[str] = frozenset(),
-        failures: Mapping[str, str] = MappingProxyType({}),
-        full: int = 0,
-        cuts: int = 0,
-    ) -> None:
-        """`samples` are the chains of every problem; `greedy` and `beams` (by n) the answers.
+    hold: frozenset[str] = frozenset()
+    """Problems whose samples never end."""
+    failures: Mapping[str, str] = MappingProxyType({})
+    """The error codes of problems whose runs fail."""
+    cuts = 0
+    """How many streams end early first."""
 
-        `hold` names problems whose samples never end, `failures` the error codes of problems whose
-        runs fail. `full` submissions are refused first; `cuts` streams end early first.
-        """
-        super().__init__()
+    def __init__(
+        self, samples: list[dict[str, Any]], greedy: str, beams: dict[int, str], **options: Any
+    ) -> None:
+        """`samples` are the chains of every problem; `greedy` and `beams` (by n) the answers."""
+        super().__init__(**options)
         self.samples, self.greedy, self.beams = samples, greedy, beams
-        self.hold, self.failures, self.full, self.cuts = hold, failures, full, cuts
         self.holding = asyncio.Event()
 
     def submit(self, body: dict[str, Any]) -> Any:
@@ -293,30 +263,34 @@ class EvalDaemon(FakeDaemon):
 
 def build_completion(answer: str | None, *scores: float) -> dict[str, Any]:
     """A sampled chain with one score per step."""
-    text = "Step.\n\n" * (len(scores) - 1) + f"The answer is \\boxed{{{answer}}}."
-    return {
-        "text": text,
-        "token_ids": [2, 3, 1] * (len(scores) - 1) + [4, 5],
-        "step_scores": list(scores),
-        "answer": answer,
-    }
+    before = len(scores) - 1
+    text = "Step.\n\n" * before + f"The answer is \\boxed{{{answer}}}."
+    ids = [2, 3, 1] * before + [4, 5]
+    return {"text": text, "token_ids": ids, "step_scores": list(scores), "answer": answer}
 
 
 def accept(body: dict[str, Any]) -> httpx.Response:
     return httpx.Response(202, json={"id": body["id"], "status": "queued", "position": 0})
 
 
-def refuse(status: int = 404, code: str = "not_found", **headers: str) -> httpx.Response:
-    body = {"error": {"message": f"refused: {code}", "code": code, "param": None}}
-    return httpx.Response(status, json=body, headers=headers)
+def refuse(
+    status: int = 404, code: str = "not_found", message: str = "", param: str = "", **headers: str
+) -> httpx.Response:
+    error = {"message": message or f"refused: {code}", "code": code, "param": param or None}
+    return httpx.Response(status, json={"error": error}, headers=headers)
 
 
-def encode_events(items: list[tuple[int, Event]]) -> bytes:
-    parts = []
-    for number, event in items:
-        data = to_json(event)
-        parts.append(f"id: {number}\nevent: {data['type']}\ndata: {json.dumps(data)}\n\n")
+def encode_events(items: Iterable[tuple[int, Event]]) -> bytes:
+    frames = [(number, to_json(event)) for number, event in items]
+    parts = (f"id: {n}\nevent: {d['type']}\ndata: {json.dumps(d)}\n\n" for n, d in frames)
     return "".join(parts).encode()
+
+
+def stream(
+    story: Iterable[tuple[int, Event]], head: str = "", cut_after: int | None = None
+) -> httpx.Response:
+    error = None if cut_after is None else httpx.ReadError
+    return httpx.Response(200, stream=CutStream(head.encode() + encode_events(story), error))
 
 
 class CutStream(httpx.SyncByteStream):

@@ -10,6 +10,11 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
 from flashedge.config import Config
 from flashedge.daemon import process as daemon
 from flashedge.daemon.files import OUTPUT_BYTES
@@ -18,38 +23,29 @@ from flashedge.errors import CheckpointError
 
 def make_stub(config: Config, load: bool) -> Any:
     behaviour = os.environ.get("STUB_BEHAVIOUR", "")
-    if behaviour == "bad checkpoint":
-        raise CheckpointError("model.safetensors is missing", hint="pull it")
-    if behaviour == "crash":
-        raise RuntimeError("boom")
-    if behaviour == "chatty":
-        print("x" * (OUTPUT_BYTES + 1), flush=True)
-    if behaviour == "child":
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    loads_s = float(os.environ.get("STUB_LOADS_S", "0"))
-    ready_at = 0.0
+    match behaviour:
+        case "bad checkpoint":
+            raise CheckpointError("model.safetensors is missing", hint="pull it")
+        case "crash":
+            raise RuntimeError("boom")
+        case "chatty":
+            print("x" * (OUTPUT_BYTES + 1), flush=True)
+        case "child":
+            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    loads_s, asked_at = float(os.environ.get("STUB_LOADS_S", "0")), 0.0
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal ready_at
-        if scope["type"] == "lifespan":
-            ready_at = time.monotonic() + loads_s
-            while True:
-                message = await receive()
-                await send({"type": message["type"] + ".complete"})
-                if message["type"] == "lifespan.shutdown":
-                    return
-        state = "ready" if time.monotonic() >= ready_at else "starting"
+    async def tell_health(_: Request) -> JSONResponse:
+        nonlocal asked_at
+        asked_at = asked_at or time.monotonic()
         if behaviour == "failed":
-            state = "failed"
-        detail = "no memory" if state == "failed" else "loading the weights"
-        body = f'{{"status": "{state}", "detail": "{detail}"}}'.encode()
-        headers = [(b"content-type", b"application/json")]
-        code = 200 if state == "ready" else 503
-        await send({"type": "http.response.start", "status": code, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+            return JSONResponse({"status": "failed", "detail": "no memory"}, 503)
+        ready = time.monotonic() >= asked_at + loads_s
+        told = {"status": "ready" if ready else "starting", "detail": "loading the weights"}
+        return JSONResponse(told, 200 if ready else 503)
 
-    service = SimpleNamespace(idle=SimpleNamespace(idle_s=0.0, busy_at=0.0), should_unload=False)
-    app.state = SimpleNamespace(service=service)  # type: ignore[attr-defined]
+    app = Starlette(routes=[Route("/health", tell_health)])
+    idle = SimpleNamespace(idle_s=0.0, busy_at=0.0)
+    app.state.service = SimpleNamespace(idle=idle, should_unload=False)
     return app
 
 

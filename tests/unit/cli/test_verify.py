@@ -9,7 +9,7 @@ import pytest
 from flashedge.cli.solve.result import print_result
 from flashedge.events import Event, RunFailed, RunFinished
 from tests.support.cli_rig import Cli, Patch, with_daemon
-from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_daemon import FakeDaemon, stream
 from tests.support.made_run import build_result, build_start
 
 FINGERPRINT = {
@@ -49,7 +49,7 @@ class TwiceDaemon(FakeDaemon):
         return httpx.Response(200, json=dict(finished.result))
 
     def send_events(self, run: str, after: int) -> Any:
-        return self.stream(b"", list(enumerate(self.logs[run], start=1))[after:], None)
+        return stream(list(enumerate(self.logs[run], start=1))[after:])
 
 
 @pytest.fixture

@@ -77,31 +77,25 @@ def count_bytes(spec: ModelSpec) -> int:
     return 2 * total - (linear if spec.quantization else 0)
 
 
-def test_shipped_models_weigh_what_their_architectures_imply(pairs: list[Pair]) -> None:
-    for spec in list_specs(pairs):
-        is_packed = "AWQ" in spec.source or "GPTQ" in spec.source
+def test_shipped_models_weigh_what_their_architectures_and_formats_imply(pairs: list[Pair]) -> None:
+    specs = list_specs(pairs)
+    for spec in specs:
+        source = spec.source
+        is_packed = "AWQ" in source or "GPTQ" in source
         assert spec.dtype == ("float16" if is_packed else "bfloat16")
-        assert spec.weights_bytes == count_bytes(spec), spec.source
-        is_quantized = is_packed or "FP8" in spec.source or spec.quantization is not None
-        assert spec.parameters == (count(spec)[0] if is_quantized else None), spec.source
+        assert spec.weights_bytes == count_bytes(spec), source
+        is_quantized = is_packed or "FP8" in source or spec.quantization is not None
+        assert spec.parameters == (count(spec)[0] if is_quantized else None), source
         assert spec.revision
-
-
-def test_the_formulas_give_the_counts_of_the_model_cards(pairs: list[Pair]) -> None:
-    counts = {spec.source: count(spec)[0] for spec in list_specs(pairs)}
     cards = {
-        "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
-        "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
-        "Qwen/Qwen3-4B": 4_022_468_096,
-        "Qwen/Qwen3-8B": 8_190_735_360,
-        "microsoft/Phi-4-mini-reasoning": 3_836_021_760,
-        "peiyi9979/math-shepherd-mistral-7b-prm": 7_241_732_096,
+        **{"Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304, "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512},
+        **{"Qwen/Qwen3-4B": 4_022_468_096, "Qwen/Qwen3-8B": 8_190_735_360},
+        **{"microsoft/Phi-4-mini-reasoning": 3_836_021_760},
+        **{"peiyi9979/math-shepherd-mistral-7b-prm": 7_241_732_096},
     }
-    assert {source: counts[source] for source in cards} == cards
-
-
-def test_quantized_checkpoints_have_the_size_that_their_format_implies(pairs: list[Pair]) -> None:
-    listed = {spec.source: spec for spec in list_specs(pairs) if spec.quantized}
+    counts = {spec.source: count(spec)[0] for spec in specs if spec.source in cards}
+    assert counts == cards, "the formulas give what the model cards say"
+    listed = {spec.source: spec for spec in specs if spec.quantized}
     assert set(listed) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in ("1.5B", "7B")}
     for source, spec in listed.items():
         expected = [f"{source}-{name}" for name in ("GPTQ-Int8", "AWQ")]

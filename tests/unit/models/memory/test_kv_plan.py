@@ -12,23 +12,11 @@ from flashedge.cli.doctor import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit, find_place
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
+from flashedge.models.memory import engine_memory
 from flashedge.models.memory.card_memory import RESERVES, CardMemory, build_idle_card
-from flashedge.models.memory.engine_memory import (
-    LINK_BYTES,
-    EngineMemory,
-    can_spread,
-    check_spread,
-    count_kv_bytes,
-    count_weights_bytes,
-    estimate_engine,
-)
-from flashedge.models.memory.fit import (
-    KV_GRANULARITY_BYTES,
-    choose_quantized,
-    find_need,
-    list_fitting,
-    plan_memory,
-)
+from flashedge.models.memory.engine_memory import EngineMemory, estimate_engine
+from flashedge.models.memory.fit import KV_GRANULARITY_BYTES as STEP
+from flashedge.models.memory.fit import choose_quantized, find_need, list_fitting, plan_memory
 from flashedge.models.registry import find_pair, load_pairs
 from scripts.bench.flashtts.shapes import QWEN25_7B
 from scripts.lab.benchmark.simulate import Question, build_bench
@@ -76,57 +64,47 @@ def test_everything_planned_fits_the_free_memory(config: Config, mib: int) -> No
     card = build_idle_card("a card", mib * MIB)
     plan = plan_memory(find_pair(SMALL, config), config, card)
     taken = sum(plan.kv_bytes) + sum(engine.total for engine in plan.need.engines)
-    assert card.free_bytes - 2 * KV_GRANULARITY_BYTES <= taken <= card.free_bytes
+    assert card.free_bytes - 2 * STEP <= taken <= card.free_bytes
     least = zip(plan.kv_bytes, plan.need.least_kv_bytes, strict=True)
     assert all(size >= one for size, one in least)
 
 
-def test_an_engine_never_gets_less_than_one_path(config: Config) -> None:
+def test_a_card_with_room_for_one_path_each_and_one_that_is_too_small(config: Config) -> None:
     pair = find_pair("qwen-7b+skywork-1.5b", config)
     need = plan_memory(pair, config, CARD).need
     tight = replace(CARD, memory_bytes=need.least_bytes, held_bytes=0, reserve_bytes=0)
     assert plan_memory(pair, config, tight).kv_bytes == need.least_kv_bytes
-
-
-def test_a_pair_that_cant_fit_is_refused_with_the_figures_and_the_nearest(config: Config) -> None:
     with pytest.raises(ConfigError) as e:
         plan_memory(find_pair(LARGE, config), config, CARD)
     for part in ("does not fit a card", "are missing", "14.2 GiB + 13.2 GiB", "estimated"):
         assert part in str(e.value)
     assert "--pair math-7b+skywork-1.5b" in e.value.hint  # keeps the larger model
-
-
-def test_a_display_keeps_more_memory_free_than_none() -> None:
-    assert RESERVES[True] > RESERVES[None] > RESERVES[False] > 0
+    assert RESERVES[True] > RESERVES[None] > RESERVES[False] > 0, "a display needs memory too"
 
 
 def test_sizes_that_are_set_are_respected(config: Config) -> None:
     both = configure(config, kv_bytes=(300 * MIB, 200 * MIB))
-    plan = plan_memory(find_pair(LARGE, both), both, CARD)
-    assert plan.kv_bytes == (300 * MIB, 200 * MIB)
-    one = configure(config, kv_bytes=(None, 1000 * MIB))
+    assert plan_memory(find_pair(LARGE, both), both, CARD).kv_bytes == (300 * MIB, 200 * MIB)
+    one, large = (configure(config, kv_bytes=b) for b in ((None, 1000 * MIB), (18 * GIB, None)))
     pair = find_pair(SMALL, one)
     rest = plan_memory(pair, config, CARD).need.kv_bytes(CARD) - 1000 * MIB
-    rounded = rest // KV_GRANULARITY_BYTES * KV_GRANULARITY_BYTES
-    assert plan_memory(pair, one, CARD).kv_bytes == (rounded, 1000 * MIB)
-
-
-def test_one_size_that_leaves_too_little_for_the_other_engine_is_named(config: Config) -> None:
-    large = configure(config, kv_bytes=(18 << 30, None))
+    assert plan_memory(pair, one, CARD).kv_bytes == (rest // STEP * STEP, 1000 * MIB)
     with pytest.raises(ConfigError, match="fits a card, but not with kv_bytes as set") as e:
-        plan_memory(find_pair(SMALL, large), large, CARD)
+        plan_memory(pair, large, CARD)
     assert e.value.hint == "lower kv_bytes, or leave it unset"
+    found = checks_of(SMALL, "rtx4080", configure(config, kv_bytes=(9 * GIB, GIB)))["fit"]
+    assert (found.verdict, "are set to 10.0 GiB" in found.detail) == (WARNING, True)
+    assert "leave kv_bytes unset" in str(found.hint)
 
 
 def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
     parts = {"forward": 300 * MIB, "logits": 0, "logprobs": 0, "noise": 0, "graphs": 0}
     measured = EngineMemory(weights=3 << 30, context=900 * MIB, is_estimate=False, **parts)
-
     plan = plan_memory(find_pair(SMALL, config), config, CARD, {128: (measured, measured)}.get)
     assert not plan.need.is_estimate
     assert measured.overhead == 1200 * MIB, "a measurement gets no margin"
     room = CARD.free_bytes - 2 * (3072 + 1200) * MIB
-    assert room - 2 * KV_GRANULARITY_BYTES <= sum(plan.kv_bytes) <= room
+    assert room - 2 * STEP <= sum(plan.kv_bytes) <= room
 
 
 def test_the_parts_of_an_estimate() -> None:
@@ -143,59 +121,52 @@ def test_the_parts_of_an_estimate() -> None:
     )
     assert two.forward == 4096 * 2 * (3 * 18_944 // 2 + 5 * 3584), "it shrinks with the width"
     assert (two.logits, two.noise) == (one.logits, one.noise)
-    assert two.context - one.context == LINK_BYTES
+    assert two.context - one.context == engine_memory.LINK_BYTES
 
 
-def test_heads_are_divided_and_scarce_kv_heads_are_copied() -> None:
-    whole = SHAPE.kv_bytes_per_token
-    assert [count_kv_bytes(SHAPE, n) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]
+def test_heads_are_divided_scarce_kv_heads_copied_and_other_numbers_refused() -> None:
+    whole, count_kv = SHAPE.kv_bytes_per_token, engine_memory.count_kv_bytes
+    assert [count_kv(SHAPE, n) for n in (1, 2, 4)] == [whole, whole // 2, whole // 4]
     wide = replace(SHAPE, heads=32, kv_heads=4)
-    assert count_kv_bytes(wide, 8) == whole // 4
-    each = count_weights_bytes(wide, 8)
+    assert count_kv(wide, 8) == whole // 4
     head = 2 * 28 * 3584 * 128 * 2
+    each = engine_memory.count_weights_bytes(wide, 8)
     assert each == round(wide.weights_bytes / 8 + head / 2)
-    assert count_weights_bytes(SHAPE, 2) * 2 == SHAPE.weights_bytes
-
-
-def test_a_number_of_cards_that_vllm_refuses_is_named() -> None:
-    assert [n for n in range(1, 17) if can_spread(SHAPE, n)] == [1, 2, 4]
-    check_spread(SHAPE, 4, "generator")
+    assert engine_memory.count_weights_bytes(SHAPE, 2) * 2 == SHAPE.weights_bytes
+    assert [n for n in range(1, 17) if engine_memory.can_spread(SHAPE, n)] == [1, 2, 4]
+    engine_memory.check_spread(SHAPE, 4, "generator")
     with pytest.raises(ConfigError, match=r"can't be spread over 3 cards: .* 28 attention") as e:
-        check_spread(SHAPE, 3, "generator")
+        engine_memory.check_spread(SHAPE, 3, "generator")
     assert e.value.hint == "give the generator one of these numbers of cards: 1, 2, 4"
 
 
-def test_the_parts_add_up(config: Config) -> None:
-    place = card_of(24 * GIB)
-    need = find_need(find_pair(MIDDLE, config), config, place)
+def test_the_parts_add_up_and_the_simulation_has_the_same_kv_memory(config: Config) -> None:
+    place, pair = card_of(24 * GIB), find_pair(MIDDLE, config)
+    need = find_need(pair, config, place)
     assert need.weights == (15_231_233_024, 3_087_431_682)
     assert need.path_bytes == (4096 * 57_344, 4096 * 28_672)
     assert need.is_estimate
     left = 24 * GIB - sum(need.weights) - sum(engine.overhead for engine in need.engines)
     assert need.kv_bytes(place) == left
     assert need.count_paths(place, 1000) == left // (1000 * (57_344 + 28_672))
+    question = Question(gpu="rtx4090", pair=MIDDLE, strategy="beam", n=4, share=None)
+    simulated = build_bench(question, config).setup.kv_bytes
+    assert simulated == find_need(pair, config, CARD).kv_bytes(CARD)
 
 
-def test_one_byte_too_few_is_too_few(config: Config) -> None:
+def test_one_byte_too_few_and_fewer_sequences_where_the_pair_fits_only_so(config: Config) -> None:
     pair = find_pair(SMALL, config)
     least = find_need(pair, config, card_of(0)).least_bytes  # with the fewest sequences
-    exact, less = card_of(least), card_of(least - 1)
-    assert find_need(pair, config, exact).fits(exact)
-    assert not find_need(pair, config, less).fits(less)
-    assert SMALL in list_names_fitting(exact, config)
-    assert SMALL not in list_names_fitting(less, config)
-
-
-def test_fewer_sequences_where_the_pair_does_not_fit_otherwise(config: Config) -> None:
+    for place, fits in ((card_of(least), True), (card_of(least - 1), False)):
+        assert find_need(pair, config, place).fits(place) is fits
+        assert (SMALL in list_names_fitting(place, config)) is fits
     pair = find_pair("qwen-7b+skywork-1.5b", config)
     ample = find_need(pair, config, card_of(24 * GIB))
-    assert ample.sequences == 128
     tight = card_of(ample.least_bytes - 1)
-    assert find_need(pair, config, tight).sequences == 64
-    assert find_need(pair, config, tight).fits(tight)
     fixed = configure(config, max_num_seqs=128)
-    assert find_need(pair, fixed, tight).sequences == 128
-    assert not find_need(pair, fixed, tight).fits(tight)
+    fewer, same = (find_need(pair, settings, tight) for settings in (config, fixed))
+    assert (ample.sequences, fewer.sequences, same.sequences) == (128, 64, 128)
+    assert (fewer.fits(tight), same.fits(tight)) == (True, False)
 
 
 def test_as_few_and_as_large_quantized_checkpoints_as_needed(config: Config) -> None:
@@ -222,25 +193,21 @@ def test_a_model_of_unknown_shape(config: Config) -> None:
     assert SMALL in list_names_fitting(place, config)
 
 
-def test_a_pair_that_fits_an_idle_card(config: Config) -> None:
+def test_an_idle_card_and_what_other_programs_hold_of_it(config: Config) -> None:
     found = checks_of("math-1.5b+prm-7b", "RTX 4090", config)
     assert found["fit"].verdict == GOOD
     assert "paths of 3,072 tokens that share nothing" in found["fit"].detail
     assert "kept by the driver of an idle card" in found["memory"].detail
-    assert "estimated, 10% added" in found["engines"].detail
-    assert "128 sequences a step" in found["engines"].detail
-
-
-def test_what_other_programs_hold_counts(config: Config) -> None:
+    for said in ("estimated, 10% added", "128 sequences a step"):
+        assert said in found["engines"].detail
     programs = [SimpleNamespace(pid=1 << 30, usedGpuMemory=5 * GIB)]
     busy = fake_free(24, 19, ComputeRunningProcesses=programs)
     told = "other programs hold memory: a program (process 1073741824) 5.0 GiB"
     for gpu in (None, "rtx4090"):
         found = checks_of(MIDDLE, gpu, config, busy)
-        assert found["fit"].verdict == BAD
-        assert "5.0 GiB of it in use now" in found["memory"].detail
-        assert told in found["memory"].detail
-        assert told in found["fit"].detail
+        assert (found["fit"].verdict, told in found["fit"].detail) == (BAD, True)
+        for said in ("5.0 GiB of it in use now", told):
+            assert said in found["memory"].detail
     other = checks_of(MIDDLE, "rtx3090", config, busy)
     assert other["fit"].verdict != BAD  # a card that is not here is idle
     with pytest.raises(ConfigError, match="other programs hold memory: a program"):
@@ -256,24 +223,15 @@ def test_what_other_programs_hold_counts(config: Config) -> None:
         (SMALL, 6, "no pair of models.toml fits but `bundled`;"),
         ("bundled", 1, "no pair of models.toml fits; end other programs"),
     ],
-    ids=["the same models, quantized", "a quantized checkpoint", "the nearest", "bundled", "none"],
 )
 def test_what_would_fit_is_named(config: Config, name: str, gpu: str | int, hint: str) -> None:
-    here = isinstance(gpu, int)  # its GiB
-    checks = checks_of(name, None if here else gpu, config, fake_free(gpu, gpu) if here else NONE)
-    found = checks["fit"]
-    assert found.verdict == BAD
-    assert hint in str(found.hint)
+    if isinstance(gpu, int):  # the GiB of the card that is here
+        found = checks_of(name, None, config, fake_free(gpu, gpu))["fit"]
+    else:
+        found = checks_of(name, gpu, config)["fit"]
+    assert (found.verdict, hint in str(found.hint)) == (BAD, True)
     if name == "qwen-7b+prm-7b":
         assert "GiB are missing. Weights take 14.2 GiB + 13.2 GiB" in found.detail
-
-
-def test_kv_sizes_that_are_larger_than_what_is_left(config: Config) -> None:
-    sizes = configure(config, kv_bytes=(9 * GIB, GIB))
-    found = checks_of(SMALL, "rtx4080", sizes)["fit"]
-    assert found.verdict == WARNING
-    assert "are set to 10.0 GiB" in found.detail
-    assert "leave kv_bytes unset" in str(found.hint)
 
 
 def test_the_memory_of_a_card_given_by_it_or_of_the_machine(config: Config) -> None:
@@ -289,28 +247,16 @@ def test_the_memory_of_a_card_given_by_it_or_of_the_machine(config: Config) -> N
         assert e.value.hint == "for another card give its memory: --gpu 80GiB"
 
 
-def test_the_simulation_has_the_same_kv_memory(config: Config) -> None:
-    question = Question(gpu="rtx4090", pair=MIDDLE, strategy="beam", n=4, share=None)
-    expected = find_need(find_pair(MIDDLE, config), config, CARD).kv_bytes(CARD)
-    assert build_bench(question, config).setup.kv_bytes == expected
-
-
-def test_the_command(cli: Cli) -> None:
-    done = cli("doctor", "--fit", "qwen-7b+prm-7b", "--gpu", "rtx4090", "--json")
-    assert done.code == 1
+def test_the_commands(cli: Cli) -> None:
+    done = cli.ends(1, "", "doctor", "--fit", "qwen-7b+prm-7b", "--gpu", "rtx4090", "--json")
     assert [c["name"] for c in json.loads(done.out)] == ["memory", "weights", "engines", "fit"]
-    assert cli("doctor", "--fit", SMALL, "--gpu", "rtx4090").code == 0
-    assert cli("doctor", "--gpu", "rtx4090").code == 2
-    missing = cli("doctor", "--fit", "nobody")
-    assert missing.code == 2
-    assert "there is no pair" in missing.err
+    cli.ends(0, "", "doctor", "--fit", SMALL, "--gpu", "rtx4090")
+    cli.ends(2, "", "doctor", "--gpu", "rtx4090")
+    cli.ends(2, "there is no pair", "doctor", "--fit", "nobody")
 
-
-def test_the_list_of_pairs_that_fit(cli: Cli) -> None:
     def list_for(gpu: str) -> dict[str, Any]:
-        done = cli("models", "ls", "--fit", "--gpu", gpu, "--json")
-        assert done.code == 0
-        return {pair["name"]: pair["room"] for pair in json.loads(done.out)}
+        listed = cli.ends(0, "", "models", "ls", "--fit", "--gpu", gpu, "--json").out
+        return {pair["name"]: pair["room"] for pair in json.loads(listed)}
 
     small, large = list_for("rtx4080"), list_for("rtx5090")
     assert "qwen-7b-awq+skywork-1.5b" in small
@@ -319,7 +265,6 @@ def test_the_list_of_pairs_that_fit(cli: Cli) -> None:
     for name, room in small.items():
         assert 0 < room["kv_bytes"] < large[name]["kv_bytes"]
         assert room["paths"] <= large[name]["paths"]
-    shown = cli("models", "ls", "--fit", "--gpu", "rtx4080")
+    shown = cli.ends(0, "GeForce RTX 4080", "models", "ls", "--fit", "--gpu", "rtx4080")
     assert "qwen-7b-awq+skywork-1.5b" in shown.out
-    assert "GeForce RTX 4080" in shown.err
-    assert cli("models", "ls", "--gpu", "rtx4080").code == 2
+    cli.ends(2, "", "models", "ls", "--gpu", "rtx4080")
