@@ -82,9 +82,7 @@ def test_help_imports_nothing_slow(cli: Cli) -> None:
         ("score --input x", "--input needs --output"),
     ],
 )
-def test_mistakes(
-    cli: Cli, daemon: FakeDaemon, monkeypatch: Patch, command: str, said: str
-) -> None:
+def test_mistake(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch, command: str, said: str) -> None:
     monkeypatch.setattr("sys.stdin", Terminal())
     assert cli.ends(2, said, *shlex.split(command)).out == ""
     assert not [request for request in daemon.requests if request.method == "POST"]
@@ -100,27 +98,23 @@ def test_without_a_daemon_runs_and_logs_say_so(cli: Cli, command: str) -> None:
 
 
 def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
-    done = cli("ps")
+    done = cli.ends(1, "", "ps")  # an engine is dead
     assert done.out.startswith("ready: pair bundled at http://127.0.0.1:8642, process 4242")
-    assert done.code == 1, "an engine is dead"
     for said in ("kernels are batch-invariant, tested up to 4096 tokens", "4/64", "dead"):
         assert said in done.out
-    told = json.loads(cli("ps", "--json").out)
-    assert told["daemon"]["pid"] == 4242
-    assert told["engines"]["verifier"]["restarts"] == 2
     daemon.detail = "verifier: it hung; restart 3 in 12 s"
     assert cli("ps").out.rstrip().endswith("\nverifier: it hung; restart 3 in 12 s")
-    assert json.loads(cli("ps", "--json").out)["detail"] == daemon.detail
+    told = json.loads(cli("ps", "--json").out)
+    assert (told["daemon"]["pid"], told["detail"]) == (4242, daemon.detail)
+    assert told["engines"]["verifier"]["restarts"] == 2
     daemon.health, daemon.detail = "starting", "generator: compiling the model"
     assert daemon.detail in cli("ps").out.splitlines()
 
 
 def test_ps_tells_what_the_self_test_found_and_what_determinism_cost() -> None:
+    same = "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the same"
     invariant = {"batch_invariant": True, "invariant_tokens": 2048}
-    assert describe_kernels(invariant) == (
-        "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the same"
-        " tree"
-    )
+    assert describe_kernels(invariant) == f"{same} tree"
     assert describe_kernels({"batch_invariant": False, "max_logprob_difference": 0.0312}) == (
         "kernels are not batch-invariant (log-probabilities differ by up to 0.031): the same"
         " request can give another tree; on a card, set batch_invariant"
@@ -136,17 +130,21 @@ def test_ps_tells_what_the_self_test_found_and_what_determinism_cost() -> None:
         assert describe_replays({"view": view}) is None
 
 
+def ps_lines(cli: Cli, daemon: FakeDaemon, **status: Any) -> list[str]:
+    """What `ps` prints where the daemon's status has these fields."""
+    daemon.errors["GET /v1/status"] = httpx.Response(200, json={**STATUS, **status})
+    return [line.rstrip() for line in cli("ps").out.splitlines()]
+
+
 def test_ps_tells_latencies_and_who_else_uses_the_card(cli: Cli, daemon: FakeDaemon) -> None:
     view = {"blocks_used": 1, "quota_blocks": 2, "cache_hits": 0.926}
     engines = {"generator": {"state": "ready", "view": view}}
     user = {"card": 0, "pid": 80, "name": "a\x1b[5m", "memory_bytes": 4 << 30}
-    pair = {"engines": engines, "card_users": [user]}
+    pairs = {"bundled": {"engines": engines, "card_users": [user]}}
     each = {"p50": 0.0123, "p90": 0.02, "p99": 0.1}
     quick = {"requests": 1200, "first_token_s": {"p50": 0.25, "p90": 1, "p99": 12}, "token_s": each}
     latency = {"chat": {"requests": 0, "first_token_s": None, "token_s": None}, "run": quick}
-    status = {"pairs": {"bundled": pair}, "engines": engines, "latency": latency}
-    daemon.errors["GET /v1/status"] = httpx.Response(200, json=status)
-    lines = [line.rstrip() for line in cli("ps").out.splitlines()]
+    lines = ps_lines(cli, daemon, pairs=pairs, engines=engines, latency=latency, scheduling={})
     assert next(line for line in lines if line.startswith("generator")).endswith("93%")
     assert lines[-2:] == [
         "searches, the last 1,200: first token p50 0.25, p90 1, p99 12 s;"
@@ -155,7 +153,11 @@ def test_ps_tells_latencies_and_who_else_uses_the_card(cli: Cli, daemon: FakeDae
     ]
 
 
-def test_ps_shows_the_programs_in_their_order(cli: Cli, daemon: FakeDaemon) -> None:
+def test_ps_shows_programs_in_order_and_how_rollouts_are_divided(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: Patch
+) -> None:
+    told = json.loads(cli("ps", "--json").out)
+    assert told["scheduling"] == {"policy": "shortest", "programs": list(PROGRAMS)}
     lines = cli("ps").out.splitlines()
     assert "2 runs, 1 waiting, policy shortest" in lines
     at = next(i for i, line in enumerate(lines) if line.startswith("programs"))
@@ -167,21 +169,21 @@ def test_ps_shows_the_programs_in_their_order(cli: Cli, daemon: FakeDaemon) -> N
         ["#1", "run-5eab", "cli", "search", "3", "s", "420", "1,532", "~12", "s"],
         ["#2", NAMED["key"], "my-agent", "batch", "3", "s", "420", "1,532", "-"],
     ]
-    told = json.loads(cli("ps", "--json").out)
-    assert told["scheduling"] == {"policy": "shortest", "programs": list(PROGRAMS)}
-
-
-def test_ps_shows_how_rollouts_are_divided(cli: Cli, daemon: FakeDaemon) -> None:
     runs = {"run-3bd2aaaaaaaa": 3, "run-5eabaaaaaaaa": 1}
     boost = {"pair": "bundled", "budget": 8, "reason": "the KV memory is full", "runs": runs}
-    status = {**STATUS, "scheduling": {"policy": "tie", "programs": [], "boosts": [boost]}}
-    daemon.errors["GET /v1/status"] = httpx.Response(200, json=status)
-    lines = cli("ps").out.splitlines()
+    scheduling = {"policy": "tie", "programs": [], "boosts": [boost]}
+    lines = ps_lines(cli, daemon, scheduling=scheduling)
     assert "2 runs, 1 waiting, policy tie" in lines
     assert not [line for line in lines if "programs" in line]
     at = lines.index("boosted runs: 4 of 8 rollouts (the KV memory is full)")
     rows = [line.split() for line in lines[at + 1 : at + 4]]
     assert rows == [["run", "rollouts"], ["run-3bd2", "3"], ["run-5eab", "1"]]
+    screen = open_screen(monkeypatch, columns=80)
+    print_programs(PROGRAMS)
+    _, _, *lines = strip_sequences(screen.printed).splitlines()  # a heading stands above
+    assert len(lines) == 1 + len(PROGRAMS), "no row is folded"
+    assert lines[3].split()[-2:] == ["~12", "s"]
+    assert lines[4].startswith("#2     my-long-researc…  my-agent  batch")
 
 
 def test_a_boosted_run_is_replayed(cli: Cli, daemon: FakeDaemon) -> None:
@@ -189,23 +191,11 @@ def test_a_boosted_run_is_replayed(cli: Cli, daemon: FakeDaemon) -> None:
     events = run_boosted(SPEC, 1).events
     daemon.story = list(enumerate(events, start=1))
     done = cli("runs", "replay", "run-1")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("the same tree (")
+    assert (done.code, done.err, done.out[:15]) == (0, "", "the same tree (")
     told = json.loads(cli("runs", "replay", "run-1", "--json").out)
     assert (told["same"], told["allowances"] > 1) == (True, True)
-    finished = events[-1]
-    assert isinstance(finished, RunFinished)
-    daemon.story[-1] = (len(events), RunFinished(result={**finished.result, "answer": "7"}))
+    daemon.story[-1] = (len(events), RunFinished(result={**events[-1].result, "answer": "7"}))
     assert "another tree: the answer is" in cli.ends(1, "", "runs", "replay", "run-1").out
-
-
-def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: Patch) -> None:
-    screen = open_screen(monkeypatch, columns=80)
-    print_programs(PROGRAMS)
-    _, _, *lines = strip_sequences(screen.printed).splitlines()  # a heading stands above
-    assert len(lines) == 1 + len(PROGRAMS), "no row is folded"
-    assert lines[3].split()[-2:] == ["~12", "s"]
-    assert lines[4].startswith("#2     my-long-researc…  my-agent  batch")
 
 
 def test_a_slow_start(capfd: pytest.CaptureFixture[str], monkeypatch: Patch) -> None:
@@ -266,23 +256,17 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     assert json.loads(cli("runs", "ls", "--json").out)[0]["id"] == "run-1"
     assert cli.ends(0, "✓ 0.95", "runs", "show", "run-1").out == "19\n"
     assert json.loads(cli("runs", "show", "run-1", "--json").out)["answer"] == "19"
+    shown = cli("runs", "show", "run-1", "--tree", "--depth", "1").out
+    (kept,) = [line for line in shown.splitlines() if "12 + 7 = 19." in line]
+    assert ("● 0.90" in kept, "+1 node below" in kept, "boxed" in shown) == (True, True, False)
+    assert "boxed" in cli("runs", "show", "run-1", "--tree", "--depth", "2").out
     assert "removed run-1" in cli("runs", "rm", "run-1").err
-
-
-def test_a_wrong_value_of_an_option(cli: Cli, daemon: FakeDaemon) -> None:
     rules = {"0": "0; it must be at least 1", "9999": "9999; it must be at most 1000"}
     for limit, rule in {**rules, "x": "'x'; it must be an integer"}.items():
         done = cli("runs", "ls", "--limit", limit)
         assert (done.code, done.err) == (2, f"error: --limit is {rule}\n")
         told = json.loads(cli("runs", "ls", "--json", "--limit", limit).out)["error"]
         assert (told["message"], told["param"]) == (f"--limit is {rule}", "limit")
-
-
-def test_a_tree_of_so_many_levels(cli: Cli, daemon: FakeDaemon) -> None:
-    shown = cli("runs", "show", "run-1", "--tree", "--depth", "1").out
-    (kept,) = [line for line in shown.splitlines() if "12 + 7 = 19." in line]
-    assert ("● 0.90" in kept, "+1 node below" in kept, "boxed" in shown) == (True, True, False)
-    assert "boxed" in cli("runs", "show", "run-1", "--tree", "--depth", "2").out
 
 
 def test_the_next_page_of_a_search_is_of_the_same_search(cli: Cli, daemon: FakeDaemon) -> None:
@@ -309,47 +293,38 @@ def test_a_run_that_waits_says_its_place(cli: Cli, daemon: FakeDaemon) -> None:
     )
 
 
-def test_export_is_the_whole_run(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
-    lines = [json.loads(line) for line in cli("runs", "export", "run-1").out.splitlines()]
+def test_export_is_the_whole_run(cli: Cli, monkeypatch: Patch, tmp_path: Path) -> None:
+    daemon, export = with_daemon(monkeypatch, FakeDaemon()), ("runs", "export", "run-1")
+    lines = [json.loads(line) for line in cli(*export).out.splitlines()]
     assert lines[0]["run"]["id"] == "run-1"
-    exported = [(line["seq"], from_json(line["event"])) for line in lines[1:]]
-    assert exported == list(enumerate(STORY, start=1))
+    assert [(line["seq"], from_json(line["event"])) for line in lines[1:]] == daemon.story
     to = tmp_path / "run.jsonl"
-    assert cli("runs", "export", "run-1", "-o", str(to)).code == 0
+    cli.ends(0, "", *export, "-o", str(to))
     assert len(to.read_text().splitlines()) == len(lines)
-    assert cli("runs", "export", "run-1", "-o", "/no/such/folder/x").code == 2
-
-
-def test_interrupted_run_shows_what_it_had(cli: Cli, monkeypatch: Patch) -> None:
-    with_daemon(monkeypatch, FakeDaemon(STORY[:5], status="interrupted"))
-    assert cli.ends(0, "12 + 7 = 19.", "runs", "show", "run-1").out == "interrupted\n"
-    assert len(cli("runs", "export", "run-1").out.splitlines()) == 6
-
-
-def test_the_formats_of_an_export_and_its_force(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path
-) -> None:
-    export = ("runs", "export", "run-1", "-o")
+    cli.ends(2, "", *export, "-o", "/no/such/folder/x")
     for name in ("run.csv", "run.txt", "run.json"):
         said = f"can't be written as {Path(name).suffix}"
-        assert "FILE.jsonl" in cli.ends(2, said, *export, str(tmp_path / name)).err
+        assert "FILE.jsonl" in cli.ends(2, said, *export, "-o", str(tmp_path / name)).err
         assert not (tmp_path / name).exists()
-    to = tmp_path / "run.html"
-    to.write_text("mine")
-    assert "--force" in cli.ends(2, "exists", *export, str(to)).err
-    assert to.read_text() == "mine"
-    assert cli(*export, str(to), "--force").code == 0
-    assert to.read_text().startswith("<!doctype html>"), "the suffix chooses the format"
+    page = tmp_path / "run.html"
+    page.write_text("mine")
+    assert "--force" in cli.ends(2, "exists", *export, "-o", str(page)).err
+    assert page.read_text() == "mine"
+    cli.ends(0, "", *export, "-o", str(page), "--force")
+    assert page.read_text().startswith("<!doctype html>"), "the suffix chooses the format"
+    with_daemon(monkeypatch, FakeDaemon(STORY[:5], status="interrupted"))
+    assert cli.ends(0, "12 + 7 = 19.", "runs", "show", "run-1").out == "interrupted\n"
+    assert len(cli(*export).out.splitlines()) == 6
 
 
 class ManyRuns(FakeDaemon):
     """A daemon with several runs, listed two a page."""
 
-    def __init__(self, *runs: tuple[str, str, float]) -> None:
+    def __init__(self, *runs: tuple[str, str, float], **fields: Any) -> None:
         super().__init__()
         now = time.time()
         self.runs = [
-            {**SUMMARY, "id": run, "status": status, "created_at": now - age_s}
+            {**SUMMARY, **fields, "id": run, "status": status, "created_at": now - age_s}
             for run, status, age_s in runs
         ]
 
@@ -357,26 +332,18 @@ class ManyRuns(FakeDaemon):
         if request.url.path != "/v1/runs":
             return super().answer(request)
         query = request.url.params
-        before = (
-            [run["id"] for run in self.runs].index(query["before"]) if "before" in query else -1
-        )
-        found = [r for r in self.runs[before + 1 :] if query.get("status") in (None, r["status"])]
+        start = [r["id"] for r in self.runs].index(query["before"]) + 1 if "before" in query else 0
+        found = [r for r in self.runs[start:] if query.get("status") in (None, r["status"])]
         return httpx.Response(200, json={"data": found[:2], "has_more": len(found) > 2})
-
-
-DAY = 86400.0
-MANY = (
-    ("run-a1b2c3", "running", 10.0),
-    ("run-a1b2d4", "finished", DAY),
-    ("run-a1c3", "interrupted", 3 * DAY),
-    ("run-b7", "failed", 9 * DAY),
-    ("run-a1c3ff", "cancelled", 10 * DAY),
-)
 
 
 @pytest.fixture
 def many(monkeypatch: Patch) -> FakeDaemon:
-    return with_daemon(monkeypatch, ManyRuns(*MANY))
+    day = 86400.0
+    recent = (("run-a1b2c3", "running", 10.0), ("run-a1b2d4", "finished", day))
+    old = (("run-b7", "failed", 9 * day), ("run-a1c3ff", "cancelled", 10 * day))
+    daemon = ManyRuns(*recent, ("run-a1c3", "interrupted", 3 * day), *old)
+    return with_daemon(monkeypatch, daemon)
 
 
 REMOVED = {
@@ -426,10 +393,9 @@ def test_rm_all(
 
 
 def test_runs_ls_prints_one_run_a_line(cli: Cli, monkeypatch: Patch) -> None:
-    daemon = ManyRuns(("run-aaaaaaaaaaaa", "interrupted", 5.0), ("run-aaaabbbbbbbb", "failed", 5.0))
+    runs = ("run-aaaaaaaaaaaa", "interrupted", 5.0), ("run-aaaabbbbbbbb", "failed", 5.0)
     long = "How many are there? " * 30
-    daemon.runs = [{**r, "problem": long, "answer": "x" * 60} for r in daemon.runs]
-    with_daemon(monkeypatch, daemon)
+    with_daemon(monkeypatch, ManyRuns(*runs, problem=long, answer="x" * 60))
     piped = cli("runs", "ls").out.splitlines()
     assert (len(piped), piped[1].startswith("run-aaaaa  interrupted")) == (3, True)
     assert long.strip() in piped[1]
@@ -483,45 +449,46 @@ def test_pull_a_pair_from_a_hub_cache(cli: Cli, tmp_path: Path, inside: str) -> 
         assert pairs[PAIR]["local"] is True
 
 
-def test_pull_one_model_from_its_own_folder_unless_it_is_broken(cli: Cli, tmp_path: Path) -> None:
+def test_pull_from_a_model_folder_or_not_at_all(
+    cli: Cli, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    pull = ("models", "pull", SKYWORK, "--from")
     folder = write_model(tmp_path / "mine", "Qwen2ForPrmModel")
     tokenizer = (folder / "tokenizer.json").rename(tmp_path / "away")
-    cli.ends(2, "tokenizer.json is missing", "models", "pull", SKYWORK, "--from", str(folder))
+    cli.ends(2, "tokenizer.json is missing", *pull, str(folder))
     assert not (tmp_path / "home" / "cache").exists()
-    assert "does not hold" in cli("models", "pull", SKYWORK, "--from", str(tmp_path)).err
+    assert "does not hold" in cli(*pull, str(tmp_path)).err
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copytree", failing(OSError(28, "No space left on device")))
+        cli.ends(2, "no space left", *pull, str(hub(tmp_path)))
+    assert not list((tmp_path / "home" / "cache").rglob("config.json")), "half a copy is removed"
     tokenizer.rename(folder / "tokenizer.json")
-    done = cli.ends(0, "", "models", "pull", SKYWORK, "--from", str(folder))
+    done = cli.ends(0, "", *pull, str(folder))
     assert (Path(done.out.strip()) / "config.json").exists()
 
 
-def test_a_broken_copy_is_removed(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("shutil.copytree", failing(OSError(28, "No space left on device")))
-    cli.ends(2, "no space left", "models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
-    assert not list((tmp_path / "home" / "cache").rglob("config.json"))
-
-
-def test_pull_without_a_network(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    said = f"can't download {SKYWORK}: the hub can't be reached"
-    err = cli.ends(4, said, "models", "pull", SKYWORK).err
-    assert ("--from FOLDER" in err, len(err.splitlines())) == (True, 2)
-    cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
-    assert cli("models", "pull", SKYWORK).code == 0, "it is here"
-
-
-def test_pull_asks_the_hub_for_the_pinned_revision(cli: Cli, monkeypatch: Patch) -> None:
+def test_pull_asks_the_hub_for_the_pinned_revision(
+    cli: Cli, tmp_path: Path, monkeypatch: Patch
+) -> None:
     asked = {}
 
     def download(source: str, *, revision: str, cache_dir: Path, **kwargs: object) -> str:
         asked[source] = revision
         return str(write_hub_model(cache_dir, source, revision, "Qwen2ForCausalLM"))
 
-    monkeypatch.setattr("flashedge.cli.models._is_hub_reachable", lambda: True)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
-    assert cli("models", "pull", QWEN).code == 0
-    assert asked == {QWEN: QWEN_COMMIT}
-    monkeypatch.setattr("huggingface_hub.snapshot_download", failing(ConnectionError("no route")))
-    cli.ends(4, "--from FOLDER", "models", "pull", SKYWORK)
+    with monkeypatch.context() as patch:
+        patch.setattr("flashedge.cli.models._is_hub_reachable", lambda: True)
+        patch.setattr("huggingface_hub.snapshot_download", download)
+        cli.ends(0, "", "models", "pull", QWEN)
+        assert asked == {QWEN: QWEN_COMMIT}
+        patch.setattr("huggingface_hub.snapshot_download", failing(ConnectionError("no route")))
+        cli.ends(4, "--from FOLDER", "models", "pull", SKYWORK)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    said = f"can't download {SKYWORK}: the hub can't be reached"
+    err = cli.ends(4, said, "models", "pull", SKYWORK).err
+    assert ("--from FOLDER" in err, len(err.splitlines())) == (True, 2)
+    cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
+    assert cli("models", "pull", SKYWORK).code == 0, "it is here"
 
 
 def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
@@ -534,26 +501,21 @@ def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
     assert cli("models", "rm", "nope").code == 2
 
 
-def diagnose(cli: Cli) -> dict[str, dict[str, str]]:
-    return {c["name"]: c for c in json.loads(cli("doctor", "--json").out)}
+def diagnose(cli: Cli, code: int) -> dict[str, dict[str, str]]:
+    return {c["name"]: c for c in json.loads(cli.ends(code, "", "doctor", "--json").out)}
 
 
 def test_doctor_finds_what_is_wrong(cli: Cli, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("FLASHEDGE_PAIR", PAIR)
     monkeypatch.setenv("FLASHEDGE_PORT", "0")
-    checks = diagnose(cli)
-    assert cli("doctor", "--json").code == 1
+    checks = diagnose(cli, 1)
     assert checks["models"]["hint"] == f"flashedge models pull {QWEN}"
     verdicts = [checks[name]["verdict"] for name in ("models", "python", "state folder")]
     assert verdicts == ["wrong", "ok", "ok"]
     cli("models", "pull", PAIR, "--from", str(hub(tmp_path)))
-    assert diagnose(cli)["models"]["verdict"] == "ok"
+    found = json.loads(cli("doctor", "--json").out)
+    assert next(c for c in found if c["name"] == "models")["verdict"] == "ok"
     assert "✓ models" in cli("doctor").out
-
-
-def test_doctor_names_a_broken_configuration(cli: Cli, monkeypatch: Patch) -> None:
-    monkeypatch.setenv("FLASHEDGE_PORT", "x")
-    assert "✗ configuration: port is 'x' in the environment" in cli.ends(1, "", "doctor").out
 
 
 def test_doctor_on_versions_and_cards(monkeypatch: Patch) -> None:
@@ -577,8 +539,10 @@ def test_doctor_on_versions_and_cards(monkeypatch: Patch) -> None:
     assert {c.name: c.detail for c in doctor.run_checks()}["torch"] == "not installed"
 
 
-def test_doctor_and_a_port_in_use(cli: Cli, monkeypatch: Patch) -> None:
+def test_doctor_on_ports(cli: Cli, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("FLASHEDGE_PORT", "x")
+    assert "✗ configuration: port is 'x' in the environment" in cli.ends(1, "", "doctor").out
     with bind("127.0.0.1", 0) as taken:
         monkeypatch.setenv("FLASHEDGE_PORT", str(taken.getsockname()[1]))
-        found = diagnose(cli)["daemon"]
+        found = diagnose(cli, 1)["daemon"]
     assert (found["verdict"], "uses port" in found["detail"]) == ("wrong", True)

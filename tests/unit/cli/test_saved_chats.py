@@ -217,3 +217,7 @@ def test_what_is_refused(talk: Talk) -> None:
         (["--continue", "--system", "other"], "a conversation keeps its system message"),
     ):
         assert said in talk("two\n", *options, code=2).err
+    for name in ("abc111", "abc222"):
+        (folder() / f"{name}.jsonl").touch()
+    said = "2 conversations begin with 'abc': abc"
+    assert said in talk("two\n", "--continue", "abc", code=2).err
