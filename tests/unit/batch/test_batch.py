@@ -19,7 +19,7 @@ from flashedge.cli.solve.batch import TokenSpeed
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.follow import RetryPolicy
-from tests.support.cli_rig import Cli, Done, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Done, Patch, cli_for, with_daemon
 from tests.support.fake_daemon import BatchDaemon, ScoreDaemon
 
 THREE = (
@@ -30,7 +30,7 @@ THREE = (
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+def cli(tmp_path: Path, monkeypatch: Patch, capfd: pytest.CaptureFixture[str]) -> Cli:
     monkeypatch.setattr(follow, "UNATTENDED", RetryPolicy(first_s=0.0, max_retries=2))
     monkeypatch.setattr(follow, "MIN_QUEUE_PAUSE_S", 0.01)
     monkeypatch.setattr(attempts, "LOOK_S", 0.01)
@@ -38,7 +38,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> BatchDaemon:
+def daemon(monkeypatch: Patch) -> BatchDaemon:
     return with_daemon(monkeypatch, BatchDaemon())
 
 
@@ -104,6 +104,9 @@ def test_a_full_queue_and_a_lost_daemon_are_waited_for(folder: Folder, daemon: B
     daemon.full, daemon.lost = 5, 2
     folder.ends(0, "", "--jobs", "1")
     assert len(daemon.runs) == len(folder.records()) == 3
+    folder.target.unlink()
+    folder.ends(0, "")
+    assert len(daemon.runs) == 6, "without its output a batch begins anew"
 
 
 def test_failures_are_kept_and_the_batch_goes_on(folder: Folder, daemon: BatchDaemon) -> None:
@@ -148,14 +151,7 @@ def test_runs_that_ended_meanwhile_are_adopted(folder: Folder, daemon: BatchDaem
     assert len(daemon.runs) == 6
 
 
-def test_a_removed_output_begins_anew(folder: Folder, daemon: BatchDaemon) -> None:
-    folder.solve()
-    folder.target.unlink()
-    folder.ends(0, "")
-    assert len(daemon.runs) == 6
-
-
-def press_ctrl_c(daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch, *looks: int) -> None:
+def press_ctrl_c(daemon: BatchDaemon, monkeypatch: Patch, *looks: int) -> None:
     """Send SIGINT at these looks at a run."""
     answer, left = daemon.answer, list(looks)
 
@@ -168,9 +164,8 @@ def press_ctrl_c(daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch, *looks: i
     monkeypatch.setattr(daemon, "handler", interrupting)
 
 
-def test_ctrl_c_lets_runs_end_and_removes_those_that_wait(
-    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_ends_the_batch(folder: Folder, daemon: BatchDaemon, monkeypatch: Patch) -> None:
+    """Runs end, those that wait are removed."""
     folder.give(*({"problem": p} for p in ("soon 1", "waits 2", "right 3", "right 4")))
     press_ctrl_c(daemon, monkeypatch, 4)
     said = "stopping after 1 search that run; Ctrl-C again cancels them"
@@ -185,9 +180,8 @@ def test_ctrl_c_lets_runs_end_and_removes_those_that_wait(
     assert set(folder.records()) == {1, 2, 3, 4}
 
 
-def test_a_second_ctrl_c_cancels_open_runs_and_keeps_results(
-    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_ctrl_c(folder: Folder, daemon: BatchDaemon, monkeypatch: Patch) -> None:
+    """It cancels open runs and keeps results."""
     folder.give({"problem": "right 1"}, {"problem": "slow 2"}, {"problem": "right 3"})
     press_ctrl_c(daemon, monkeypatch, 8, 12)
     assert "the same command resumes" in folder.ends(130, "cancelled 1 run", "--jobs", "2").err
@@ -195,16 +189,15 @@ def test_a_second_ctrl_c_cancels_open_runs_and_keeps_results(
     assert (1 in folder.records(), 2 in folder.records()) == (True, False)
 
 
-def test_few_problems_are_in_flight_before_the_first_result(
-    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_problems_in_flight(folder: Folder, daemon: BatchDaemon, monkeypatch: Patch) -> None:
+    """They are few before the first result, and submitted in the file's order."""
     folder.give({"problem": "right 1"}, *({"problem": f"slow {number}"} for number in range(9)))
     press_ctrl_c(daemon, monkeypatch, 40, 50)
     folder.ends(130, "", "--jobs", "8")
     assert len(daemon.submitted) == FIRST_JOBS + 2, "the one result has let one more in"
-
-
-def test_problems_are_submitted_in_the_files_order(folder: Folder, daemon: BatchDaemon) -> None:
+    monkeypatch.setattr(daemon, "handler", daemon.answer)
+    folder.target.unlink()
+    daemon.submitted.clear()
     folder.give(*({"problem": f"right {number}"} for number in range(9)))
     folder.ends(0, "", "--jobs", "6")
     assert [int(name.split("-")[2]) for name in daemon.submitted] == list(range(9))
@@ -229,14 +222,12 @@ def test_another_input_or_other_settings_are_refused(folder: Folder, daemon: Bat
     assert (folder.target.read_bytes(), len(daemon.runs)) == (before, 3)
 
 
-def test_a_file_that_is_no_batchs_is_left_alone(folder: Folder, daemon: BatchDaemon) -> None:
+def test_an_output_that_is_not_this_batchs(folder: Folder, daemon: BatchDaemon) -> None:
     folder.target.write_text("precious\n")
     folder.ends(2, "is no batch's output")
     assert folder.target.read_text() == "precious\n"
     assert sorted(p.name for p in folder.target.parent.glob("*.json*")) == ["in.jsonl", "out.jsonl"]
-
-
-def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
+    folder.target.unlink()
     folder.solve()
     lines = folder.target.read_text().splitlines(keepends=True)
     folder.target.write_text(lines[0] + "broken\n" + lines[2])
@@ -248,12 +239,10 @@ def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
         folder.ends(2, "another process writes")
 
 
-def test_settings_that_are_refused_end_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
+def test_what_ends_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
     folder.ends(2, "refused: not_found", "--set", "branching=1000")
     assert (folder.records(), daemon.runs) == ({}, {})
-
-
-def test_a_daemon_that_is_gone_ends_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
+    folder.target.unlink()
     daemon.lost = 10**6
     folder.ends(4, "the same command resumes")
     assert folder.records() == {}
@@ -320,8 +309,7 @@ def test_a_budget_goes_on_after_a_kill(folder: Folder, daemon: BatchDaemon) -> N
     for kept in range(len(lines)):
         folder.target.write_text("".join(lines[:kept]))
         folder.ends(0, "", *options)
-        assert folder.records() == whole
-    assert daemon.submitted == asked
+        assert (folder.records(), daemon.submitted) == (whole, asked)
 
 
 def test_a_cap_for_each_holds_in_a_shared_budget(folder: Folder, daemon: BatchDaemon) -> None:
@@ -331,9 +319,7 @@ def test_a_cap_for_each_holds_in_a_shared_budget(folder: Folder, daemon: BatchDa
     assert folder.records()[1]["tokens"] == 700
 
 
-async def test_a_run_that_is_being_submitted_is_cancelled_once_it_exists(
-    daemon: BatchDaemon,
-) -> None:
+async def test_a_run_being_submitted_is_cancelled_once_it_exists(daemon: BatchDaemon) -> None:
     """What was sent arrives, whether or not the sender waits for the answer."""
     sent, arrives, arrivals = asyncio.Event(), asyncio.Event(), []
 
@@ -365,7 +351,7 @@ PROBLEM, RIGHT, WRONG = "What is 12 + 7?", "12 + 7.\n\nSo 19.", "It is\t18."
 
 
 @pytest.fixture
-def scorer(monkeypatch: pytest.MonkeyPatch) -> ScoreDaemon:
+def scorer(monkeypatch: Patch) -> ScoreDaemon:
     return with_daemon(monkeypatch, ScoreDaemon())
 
 
