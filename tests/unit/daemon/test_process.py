@@ -21,7 +21,7 @@ from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import control, files, process
 from flashedge.daemon.files import bound_output, kept_output_path, log_path, output_path
 from flashedge.daemon.process import _server, bind, listen, serve
-from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError, FlashEdgeError
+from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 from tests.support.cli_rig import Patch, failing
 from tests.support.commands import wait_for
 from tests.support.paths import ROOT
@@ -135,28 +135,25 @@ def test_stop_ends_process_and_children(config: Config, monkeypatch: Patch) -> N
     child.wait(60)
 
 
-def test_wait_ready_waits_while_loading(config: Config, monkeypatch: Patch) -> None:
+def test_wait_ready_waits_while_loading_and_raises_what_ends_the_daemon(
+    config: Config, monkeypatch: Patch
+) -> None:
     monkeypatch.setenv("STUB_LOADS_S", "0.6")
     states: list[str] = []
     control.wait_ready(config, start(config), timeout_s=20, on_state=states.append)
     assert "starting: loading the weights" in states
-
-
-ENDS = [("bad checkpoint", CheckpointError, r"model\.safetensors is missing")]
-ENDS += [("crash", DaemonError, "boom"), ("failed", EngineError, "no memory")]
-
-
-@pytest.mark.parametrize(("behaviour", "error", "text"), ENDS)
-def test_wait_ready_raises_what_ended_the_daemon(
-    config: Config, monkeypatch: Patch, behaviour: str, error: type[FlashEdgeError], text: str
-) -> None:
-    monkeypatch.setenv("STUB_BEHAVIOUR", behaviour)
-    process = start(config)
-    with pytest.raises(error, match=text) as e:
-        control.wait_ready(config, process, timeout_s=20)
-    assert type(e.value) is error
-    if error is CheckpointError:
-        assert (e.value.hint, process.returncode) == ("pull it", CheckpointError.exit_code)
+    for behaviour, error, text in (
+        ("failed", EngineError, "no memory"),
+        ("crash", DaemonError, "boom"),
+        ("bad checkpoint", CheckpointError, r"model\.safetensors is missing"),
+    ):
+        control.stop(config, timeout_s=5)
+        monkeypatch.setenv("STUB_BEHAVIOUR", behaviour)
+        process = start(config)
+        with pytest.raises(error, match=text) as e:
+            control.wait_ready(config, process, timeout_s=20)
+        assert type(e.value) is error
+    assert (e.value.hint, process.returncode) == ("pull it", CheckpointError.exit_code)
 
 
 def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:

@@ -10,16 +10,8 @@ import pytest
 
 from flashedge.cli.doctor import BAD
 from flashedge.cli.doctor.command import check_card_users, check_cards
-from flashedge.profiler import ProfileError
-from flashedge.profiler.card_watch import (
-    RECENT_S,
-    XID_EVENT,
-    CardUser,
-    CardWatch,
-    describe_user,
-    find_own_pids,
-    read_card_users,
-)
+from flashedge.profiler import ProfileError, card_watch
+from flashedge.profiler.card_watch import XID_EVENT, CardUser, CardWatch, read_card_users
 from flashedge.profiler.gpu import VARIABLE, read_cards
 from tests.support.fake_nvml import FakeNvml, NVMLError, fake_cards
 
@@ -99,8 +91,14 @@ def test_other_programs_on_cards_that_cuda_shows_are_listed_once_the_largest_fir
         {"ComputeRunningProcesses": [process(pid, GIB)], "GraphicsRunningProcesses": []}
         for pid in (70, 80)
     ]
-    shown = read_card_users((), make_nvml(each=each), {VARIABLE: "1"})
-    assert [(user.card, user.pid) for user in shown] == [(1, 80)]
+    (user,) = read_card_users((), make_nvml(each=each), {VARIABLE: "1"})
+    assert (user.card, user.pid) == (1, 80)
+    (found,) = check_card_users({70}, make_nvml())
+    assert found.detail == (
+        "held by other programs: game.exe (process 80) 4.0 GiB; Xorg (process 90) 0.5 GiB"
+    )
+    (alone,) = check_card_users({70, 80, 90}, make_nvml())
+    assert alone.detail == "no other program holds any"
 
 
 def test_a_driver_that_tells_nothing_is_no_fault() -> None:
@@ -109,26 +107,17 @@ def test_a_driver_that_tells_nothing_is_no_fault() -> None:
     no_query = make_nvml(ComputeRunningProcesses=None, GraphicsRunningProcesses=None)
     for nvml in (FakeNvml(driver=False), FakeNvml(), no_query, lost):
         assert read_card_users((), nvml, {}) == ()
+    assert list(check_card_users((), FakeNvml(driver=False))) == []
     unknown = CardUser(card=0, pid=80, name=None, memory_bytes=None)
-    assert describe_user(unknown) == "a program (process 80) some memory"
+    assert card_watch.describe_user(unknown) == "a program (process 80) some memory"
 
 
 def test_a_process_and_what_it_started_are_ours() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        own = find_own_pids(os.getpid())
+        own = card_watch.find_own_pids(os.getpid())
         child.stdin.close()
     assert {os.getpid(), child.pid} <= own
-    assert find_own_pids(1 << 30) == {1 << 30}, "one that is gone"
-
-
-def test_doctor_names_them() -> None:
-    (found,) = check_card_users({70}, make_nvml())
-    assert found.detail == (
-        "held by other programs: game.exe (process 80) 4.0 GiB; Xorg (process 90) 0.5 GiB"
-    )
-    (alone,) = check_card_users({70, 80, 90}, make_nvml())
-    assert alone.detail == "no other program holds any"
-    assert list(check_card_users((), FakeNvml(driver=False))) == []
+    assert card_watch.find_own_pids(1 << 30) == {1 << 30}, "one that is gone"
 
 
 def test_heat_is_mentioned_and_neither_a_card_in_order_nor_the_power_limit() -> None:
@@ -155,7 +144,7 @@ def test_xid_errors_are_named_once_and_for_a_while() -> None:
         f"{CARD} reported Xid 999 (see NVIDIA's list of Xid errors)",
     )
     assert watch.poll() == expected
-    now = RECENT_S
+    now = card_watch.RECENT_S
     nvml.xids = [(0, 79)]
     assert len(watch.poll()) == 3
     now += 1
@@ -163,34 +152,31 @@ def test_xid_errors_are_named_once_and_for_a_while() -> None:
     assert "Xid 79 (the card has fallen off the bus" in line
 
 
-def test_a_lost_card_is_named() -> None:
+def test_a_lost_card_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     nvml = FakeNvml(cards=2)
     watch = CardWatch(nvml)
     nvml.lost = {1}
     assert [card.is_lost for card in read_cards(nvml)] == [False, True]
-    assert watch.poll() == (f"{CARD} no longer answers the driver: restart the machine",)
+    lost = (f"{CARD} no longer answers the driver: restart the machine",)
+    assert watch.poll() == lost
     _, check = check_cards(nvml)
     assert (check.verdict, check.detail.count("no longer answers")) == (BAD, 1)
     assert "GPU 1 no longer answers" in check.detail
 
-
-def test_a_driver_without_events_still_reports_lost_cards() -> None:
     class Old(FakeNvml):
         def nvmlEventSetCreate(self) -> str:
             raise NVMLError("Not Supported", 3)
 
-    nvml = Old()
-    watch = CardWatch(nvml)
-    nvml.xids, nvml.lost = [(0, 31)], {0}
-    assert watch.poll() == (f"{CARD} no longer answers the driver: restart the machine",)
+    old = Old()
+    watch = CardWatch(old)
+    old.xids, old.lost = [(0, 31)], {0}
+    assert watch.poll() == lost, "a driver without events tells it too"
     watch.close()
 
-
-def test_only_visible_cards_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "GPU-2")
     nvml = fake_cards("4090", "3090", "3060")
     watch = CardWatch(nvml)
-    assert nvml.registered == [(2, XID_EVENT)]
+    assert nvml.registered == [(2, XID_EVENT)], "only visible cards are watched"
     nvml.lost = {0}
     assert watch.poll() == ()
     nvml.lost = {2}
