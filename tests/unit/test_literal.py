@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
+from flashedge import literal
 from flashedge.console import LiteralConsole
-from flashedge.literal import (
-    PieceJoiner,
-    format_json,
-    join_surrogates,
-    show_in_line,
-    show_literally,
-)
+from flashedge.literal import join_surrogates, show_literally
 from tests.support.hostile import acting_texts, find_acting
 from tests.support.screen import open_screen
 
@@ -42,7 +37,7 @@ def test_it_is_idempotent_keeps_the_length_and_in_a_line_ends_none(text: str) ->
     shown = show_literally(text)
     assert show_literally(shown) == shown
     assert len(shown) == len(join_surrogates(text))
-    in_line = show_in_line(text)
+    in_line = literal.show_in_line(text)
     assert not find_acting(in_line, kept="")
     assert len(in_line.splitlines()) <= 1
 
@@ -50,7 +45,7 @@ def test_it_is_idempotent_keeps_the_length_and_in_a_line_ends_none(text: str) ->
 @given(st.text(alphabet=st.characters(categories=["L", "Cs", "Cc"])), st.data())
 def test_a_text_in_pieces_is_the_same_text(text: str, data: st.DataObject) -> None:
     at = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
-    joiner = PieceJoiner()
+    joiner = literal.PieceJoiner()
     pieces = [text[a:b] for a, b in zip([0, *at], [*at, len(text)], strict=True)]
     joined = "".join([*map(joiner.join, pieces), joiner.end()])
     assert joined == join_surrogates(text)
@@ -59,7 +54,7 @@ def test_a_text_in_pieces_is_the_same_text(text: str, data: st.DataObject) -> No
 
 @given(st.recursive(acting_texts, lambda parts: st.dictionaries(acting_texts, parts, max_size=3)))
 def test_json_is_the_same_data_and_acts_on_nothing(value: object) -> None:
-    text = format_json(value, indent=2)
+    text = literal.format_json(value, indent=2)
     text.encode()
     assert not find_acting(text)
     assert json.loads(text) == json.loads(json.dumps(value))

@@ -20,12 +20,8 @@ from flashedge.config import Config, load_config
 from flashedge.errors import Conflict, RequestError
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.records.recordings import Recording
-from flashedge.runtime.request.calibrations import (
-    Calibration,
-    calibrations_file,
-    load_calibrations,
-    save_calibration,
-)
+from flashedge.runtime.request import calibrations as stored_rules
+from flashedge.runtime.request.calibrations import calibrations_file, load_calibrations
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
 from tests.support.cli_rig import Patch, with_daemon
@@ -127,8 +123,8 @@ def test_a_better_calibration_stays(home: Config, tmp_path: Path) -> None:
 def test_a_calibration_without_a_bound_is_replaced(home: Config, tmp_path: Path) -> None:
     key = {"pair": "bundled", "strategy": "self_consistency", "fingerprint": "f" * 16}
     origin = {"num_problems": 9000, "chosen": {"saved": 0.99}}
-    old = Calibration(**key, settings=SETTINGS, rule=None, provenance=origin)
-    save_calibration(old, home)
+    old = stored_rules.Calibration(**key, settings=SETTINGS, rule=None, provenance=origin)
+    stored_rules.save_calibration(old, home)
     assert load_calibrations(home)[0].loss_bound is None
     assert calibrate(tmp_path, 300).exit_code == 0
     assert load_calibrations(home)[0].num_problems == 300

@@ -31,6 +31,15 @@ def test_chat_streams_and_remembers(talk: Talk, daemon: FakeDaemon, monkeypatch:
     assert [m["content"] for m in third["messages"]] == ["s", "third"]
 
 
+def test_messages_of_many_lines_and_commands(talk: Talk, daemon: FakeDaemon) -> None:
+    text = 'first \\\nsecond\\\nthird\n"""\na\n\nb\n"""\n"""x\ny"""\n'
+    done = talk(f"{text}/help\n/exit\nnever sent\n")
+    commands = ("/search", "/seed", "/tree", "/new", "/exit", "/quit", "/help")
+    assert [command for command in commands if command not in done.out] == []
+    sent = [body["messages"][-1]["content"] for body in daemon.bodies(PLAIN)]
+    assert sent == ["first\nsecond\nthird", "a\n\nb", "x\ny"]
+
+
 def test_a_single_turn_pair_gets_only_the_latest_question(talk: Talk, daemon: FakeDaemon) -> None:
     done = talk("one\ntwo\n/search beam-2\nthree\n", "--system", "s")
     plain = [[m["content"] for m in body["messages"]] for body in daemon.bodies(PLAIN)]
@@ -39,12 +48,6 @@ def test_a_single_turn_pair_gets_only_the_latest_question(talk: Talk, daemon: Fa
     assert [m["content"] for m in searched["messages"]] == ["s", "three"]
     notice = "Pair bundled answers one problem at a time: earlier messages are not sent."
     assert done.err.splitlines().count(notice) == 1
-
-
-def test_messages_of_many_lines(talk: Talk, daemon: FakeDaemon) -> None:
-    talk('first \\\nsecond\\\nthird\n"""\na\n\nb\n"""\n"""x\ny"""\n')
-    sent = [body["messages"][-1]["content"] for body in daemon.bodies(PLAIN)]
-    assert sent == ["first\nsecond\nthird", "a\n\nb", "x\ny"]
 
 
 def test_chat_by_search_leaves_one_line_of_its_tree(talk: Talk, daemon: FakeDaemon) -> None:
@@ -74,13 +77,6 @@ def test_chat_by_search_leaves_one_line_of_its_tree(talk: Talk, daemon: FakeDaem
 def test_chat_goes_on_after_a_mistake(talk: Talk, line: str, said: str) -> None:
     done = talk(f"{line}\nhi\n")
     assert (said in done.err, "there" in done.out) == (True, True)
-
-
-def test_chat_help_and_exit(talk: Talk, daemon: FakeDaemon) -> None:
-    done = talk("/help\n/exit\nnever sent\n")
-    commands = ("/search", "/seed", "/tree", "/new", "/exit", "/quit", "/help")
-    assert [command for command in commands if command not in done.out] == []
-    assert daemon.bodies(PLAIN) == []
 
 
 Screen = Callable[[io.StringIO], str]
@@ -123,14 +119,12 @@ def test_in_a_pipe_each_answer_but_the_first_stands_below_its_question(talk: Tal
     assert done.out == f"{REPLY}\n[2] two lines\n{RESULT['text']}\n\n[3] three\n{REPLY}"
 
 
-def test_questions_from_a_pipe_are_shown_on_a_terminal(type_on_screen: Screen) -> None:
-    assert type_on_screen(io.StringIO("one\n")).startswith("bundled > one\n\nHello")
-
-
-def test_the_prompt_is_no_output(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch) -> None:
+def test_prompts(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch, type_on_screen: Screen) -> None:
     monkeypatch.setattr(sys, "stdin", Terminal("one\n"))
     done = cli("chat")
-    assert (done.out, "bundled > " in done.err) == (REPLY, True)
+    assert (done.out, "bundled > " in done.err) == (REPLY, True), "the prompt is no output"
+    shown = type_on_screen(io.StringIO("one\n"))
+    assert shown.startswith("bundled > one\n\nHello"), "questions from a pipe are shown"
 
 
 def test_a_long_reply(daemon: FakeDaemon, monkeypatch: Patch, type_on_screen: Screen) -> None:

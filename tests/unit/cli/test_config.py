@@ -1,6 +1,7 @@
 """`config show|path|set|unset`: the settings as a user reads and changes them."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -35,22 +36,41 @@ def test_show_lists_every_setting_with_its_source(cli: Cli, file: Path, monkeypa
     assert any(line.split() == ["port", "9001", str(file)] for line in lines)
 
 
-@pytest.mark.parametrize("key", ["scheduling_policy", "scheduling.policy"])
-def test_show_tells_what_one_setting_means(cli: Cli, key: str) -> None:
-    lines = cli("config", "show", key).out.splitlines()
-    assert lines[0] == "scheduling_policy = shortest (default)"
-    assert lines[1].startswith("Which of the waiting programs goes next")
-    assert "choices: fcfs, gang, tie, shortest" in lines[3]
-    assert lines[4].endswith(
-        "in config.toml: scheduling_policy; in the environment: FLASHEDGE_SCHEDULING_POLICY"
-    )
-    (one,) = json.loads(cli("config", "show", key, "--json").out)
-    assert one["name"] == "scheduling_policy"
+def test_show_tells_what_one_setting_means(cli: Cli) -> None:
+    for key in ("scheduling_policy", "scheduling.policy"):
+        lines = cli("config", "show", key).out.splitlines()
+        assert lines[0] == "scheduling_policy = shortest (default)"
+        assert lines[1].startswith("Which of the waiting programs goes next")
+        assert "choices: fcfs, gang, tie, shortest" in lines[3]
+        assert lines[4].endswith(
+            "in config.toml: scheduling_policy; in the environment: FLASHEDGE_SCHEDULING_POLICY"
+        )
+        (one,) = json.loads(cli("config", "show", key, "--json").out)
+        assert one["name"] == "scheduling_policy"
+    cli("config", "set", "features", "speculation=off")
+    shown = [line.split()[:2] for line in cli("config", "show", "features").out.splitlines()]
+    for row in (["speculation", "off"], ["gang", "on"], ["early_scores", "auto"]):
+        assert row in shown
+    (one,) = json.loads(cli("config", "show", "features", "--json").out)
+    assert (one["value"], one["default"]) == ({"speculation": False}, {})
 
 
-@pytest.mark.parametrize("command", ["show prot", "unset prot", "set prot 1"])
-def test_an_unknown_setting_names_the_nearest(cli: Cli, command: str) -> None:
-    cli.ends(2, "did you mean port?", "config", *command.split())
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        *((f"{command} prot", "did you mean port?") for command in ("show", "unset")),
+        ("set prot 1", "did you mean port?"),
+        ("set config_dir /tmp", "there is no setting 'config_dir'"),
+        ("set foo 1", "there is no setting 'foo'\n  list them: flashedge config show"),
+        ("set port x", "port is 'x' in the command; it must be an integer"),
+        ("set kv_bytes much", "it must be a size"),
+        ("set idle_timeout_s ''", "flashedge config unset idle_timeout_s"),
+    ],
+)
+def test_a_bad_setting(cli: Cli, file: Path, arguments: str, said: str) -> None:
+    done = cli.ends(2, said, "config", *shlex.split(arguments))
+    assert (done.out, "unset" in done.err) == ("", "unset" in said)
+    assert not file.exists()
 
 
 def test_set_keeps_comments_and_other_keys(cli: Cli, file: Path) -> None:
@@ -81,15 +101,6 @@ def test_an_old_name_sets_its_part_of_the_setting(cli: Cli, file: Path) -> None:
     assert cli("config", "show").err == "What a setting means: flashedge config show KEY\n"
 
 
-def test_show_features_lists_them(cli: Cli) -> None:
-    cli("config", "set", "features", "speculation=off")
-    shown = cli("config", "show", "features").out
-    for name, now in (("speculation", "off"), ("gang", "on"), ("early_scores", "auto")):
-        assert any(line.split()[:2] == [name, now] for line in shown.splitlines())
-    (one,) = json.loads(cli("config", "show", "features", "--json").out)
-    assert (one["value"], one["default"]) == ({"speculation": False}, {})
-
-
 @pytest.mark.parametrize(
     ("key", "value", "parsed"),
     [
@@ -107,22 +118,6 @@ def test_each_kind_of_value_comes_back(cli: Cli, key: str, value: str, parsed: o
     assert getattr(load_config(), key) == parsed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("config_dir", "/tmp"), "there is no setting 'config_dir'"),
-        (("foo", "1"), "there is no setting 'foo'\n  list them: flashedge config show"),
-        (("port", "x"), "port is 'x' in the command; it must be an integer"),
-        (("kv_bytes", "much"), "it must be a size"),
-        (("idle_timeout_s", ""), "flashedge config unset idle_timeout_s"),
-    ],
-)
-def test_a_bad_setting(cli: Cli, file: Path, arguments: tuple[str, ...], said: str) -> None:
-    done = cli.ends(2, said, "config", "set", *arguments)
-    assert (done.out, "unset" in done.err) == ("", "unset" in said)
-    assert not file.exists()
-
-
 def test_a_key_is_never_printed_and_its_file_is_private(cli: Cli, file: Path) -> None:
     done = cli("config", "set", "api_key", "secret-1")
     assert "secret-1" not in done.out + done.err
@@ -138,6 +133,20 @@ def test_a_variable_that_overrides_the_file_is_named(cli: Cli, monkeypatch: Patc
     assert cli("config", "unset", "port").out.endswith("; now 7 (environment)\n")
 
 
+def test_a_setting_that_was_not_set(cli: Cli, file: Path) -> None:
+    said = f"idle_timeout_s was not set in {file}"
+    assert cli.ends(0, said, "config", "unset", "idle_timeout_s").out == ""
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("command", ["set", "unset"])
+def test_names_complete(cli: Cli, monkeypatch: Patch, command: str) -> None:
+    monkeypatch.setenv("_FLASHEDGE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"flashedge config {command} idle")
+    monkeypatch.setenv("COMP_CWORD", "3")
+    assert cli().out.split() == ["idle_timeout_s"]
+
+
 @pytest.mark.parametrize("key", ["clusters.model", "clusters_model"])
 @pytest.mark.parametrize("table", ["clusters_", "[clusters]\n"])
 def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, table: str) -> None:
@@ -149,19 +158,6 @@ def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, 
     assert (done.code, done.out) == (0, told)
     assert file.read_text() == kept
     assert load_config().clusters_model is None
-
-
-def test_a_setting_that_was_not_set_and_how_names_complete(
-    cli: Cli, file: Path, monkeypatch: Patch
-) -> None:
-    said = f"idle_timeout_s was not set in {file}"
-    assert cli.ends(0, said, "config", "unset", "idle_timeout_s").out == ""
-    assert not file.exists()
-    for command in ("set", "unset"):
-        monkeypatch.setenv("_FLASHEDGE_COMPLETE", "complete_bash")
-        monkeypatch.setenv("COMP_WORDS", f"flashedge config {command} idle")
-        monkeypatch.setenv("COMP_CWORD", "3")
-        assert cli().out.split() == ["idle_timeout_s"]
 
 
 def test_a_link_stays_one_and_broken_toml_is_named(cli: Cli, file: Path, tmp_path: Path) -> None:

@@ -18,18 +18,11 @@ from flashedge.cli.main import main as run_command
 from flashedge.errors import RequestError
 from flashedge.events import Event, from_json, to_json
 from flashedge.literal import join_surrogates
+from tests.support import hostile as texts
 from tests.support import screen as screens
 from tests.support.cli_rig import Cli, Patch, Terminal, with_daemon
 from tests.support.fake_daemon import CutStream, FakeDaemon
-from tests.support.hostile import (
-    HARMLESS,
-    HOSTILE,
-    acting_texts,
-    find_acting,
-    find_sequences,
-    poison,
-    strip_sequences,
-)
+from tests.support.hostile import HARMLESS, HOSTILE, find_acting, poison, strip_sequences
 from tests.support.story import STORY
 
 
@@ -94,7 +87,7 @@ MARKDOWN = re.compile(r"\r?\x1b\[(?:(?:1|2|4|3[0-7]|40)[;m])+")
 
 def check_screen(hostile: str, harmless: str, command: str = "") -> None:
     assert not find_acting(strip_sequences(hostile))
-    new = find_sequences(hostile) - find_sequences(harmless) - OWN
+    new = texts.find_sequences(hostile) - texts.find_sequences(harmless) - OWN
     assert not {s for s in new if command != "chat" or not MARKDOWN.fullmatch(s)}
 
 
@@ -161,7 +154,7 @@ def test_any_text_is_shown_as_text(command: str, tmp_path: Path) -> None:
     harmless = print_with(HARMLESS, call(command, HARMLESS), tmp_path / "harmless", typed)
 
     @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(acting_texts)
+    @given(texts.acting_texts)
     def check(text: str) -> None:
         shown = print_with(text, call(command, text), tmp_path / "home", typed)
         check_screen(shown, harmless, command)

@@ -85,25 +85,19 @@ def test_what_is_printed_can_be_pasted(cli: Cli, monkeypatch: Patch, name: str) 
     assert shlex.split(command) == [AGENTS[name].program, *expected.options, "it's"]
 
 
-@pytest.mark.parametrize("name", AGENTS)
-def test_every_agent_is_told_address_model_and_key(name: str) -> None:
-    told = AGENTS[name].point(replace(ENDPOINT, api_key="a-key"))
-    text = json.dumps([told.variables, told.options])
-    assert (URL in text, ENDPOINT.model in text) == (True, True)
-    assert "a-key" in json.dumps(told.variables)
-
-
-def test_codex_reads_its_options_as_toml() -> None:
+def test_what_agents_are_told() -> None:
+    for agent in AGENTS.values():
+        told = agent.point(replace(ENDPOINT, api_key="a-key"))
+        text = json.dumps([told.variables, told.options])
+        assert (URL in text, ENDPOINT.model in text) == (True, True)
+        assert "a-key" in json.dumps(told.variables)
     lines = [option for option in AGENTS["codex"].point(ENDPOINT).options if option != "-c"]
     provider = {"name": "FlashEdge", "base_url": f"{URL}/v1", "wire_api": "responses"}
     model = {"model": "bundled:beam-4", "model_context_window": 1024}
     providers = {"model_provider": "flashedge", "model_providers": {"flashedge": provider}}
     assert tomllib.loads("\n".join(lines)) == {**model, **providers}
-
-
-def test_small_requests_of_agents_are_answered_without_a_search() -> None:
     claude = AGENTS["claude"].point(ENDPOINT).variables
-    assert claude["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == "bundled"
+    assert claude["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == "bundled", "small requests need no search"
     assert (claude["ANTHROPIC_AUTH_TOKEN"], claude["ANTHROPIC_API_KEY"]) == (NO_KEY, "")
     config = json.loads(AGENTS["opencode"].point(ENDPOINT).variables["OPENCODE_CONFIG_CONTENT"])
     assert config["small_model"] == "flashedge/bundled"
@@ -118,16 +112,13 @@ def test_the_key_is_passed(
     assert "ANTHROPIC_AUTH_TOKEN=of-the-settings" in cli("launch", "claude").out.splitlines()
 
 
-def test_a_context_that_is_too_small_is_told_with_pairs_that_have_more(cli: Cli) -> None:
+def test_a_small_context_and_a_model_without_tools_are_told(cli: Cli) -> None:
     done = cli("launch", "claude", "--print")
     told = " ".join(done.err.split())
     assert "Claude Code opens with 12,000 tokens or more; bundled takes 1,024: it will be" in told
     assert "Use qwen-1.5b+skywork-1.5b (16,384) or qwen-7b+skywork-1.5b (16,384), or raise" in told
     fits = cli("launch", "qwen", "--pair", "qwen3-4b-thinking-fp8+skywork-1.5b", "--print")
     assert (fits.code, fits.err) == (0, "")
-
-
-def test_a_model_without_tools_is_told(cli: Cli) -> None:
     pair = "r1-qwen3-8b-fp8+skywork-1.5b"
     assert f"{pair} has no tool_parser" in cli("launch", "codex", "--pair", pair, "--print").err
     assert cli("launch", "aider", "--pair", pair, "--print").err == ""  # it has no tools

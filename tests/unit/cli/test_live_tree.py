@@ -88,26 +88,20 @@ def test_an_interrupted_run_is_not_growing() -> None:
     assert "0 tokens" not in line
 
 
-def test_nodes_without_a_token_share_a_line_even_where_every_node_is_wanted() -> None:
-    expand, first, second, *_ = grow("A", "B", *"····")
-    pruned = events.NodesMarked(status="pruned", nodes=(1, 2))
-    lines = lines_of(interrupt(view_of([expand, first, second, pruned])), every_node=True)
-    assert [line[1:] for line in lines] == [["✗", "A"], ["✗", "B"], ["≈", "4", "cut"]]
-
-
-def test_pruned_siblings_share_a_line() -> None:
+def test_nodes_share_a_line() -> None:
     text = text_of(view_of(STORY[:9]))
     for shown in ("0.90", "12 + 7 = 19.", "✗ 1 pruned (0.20)"):
         assert shown in text
     assert "18" not in text
-
-
-def test_equal_leaves_share_a_line_unless_every_step_is_wanted() -> None:
     done = events.NodesMarked(status="complete", nodes=(1, 2, 3, 4))
-    view = view_of([*grow("A\n\n", "A", "B", "A"), done])
-    assert lines_of(view) == [["├", "✓", "×3", "A"], ["└", "✓", "B"]]
-    assert len(lines_of(view, every_node=True)) == 4
-    assert lines_of(view, with_tree=False) == []
+    equal = view_of([*grow("A\n\n", "A", "B", "A"), done])
+    assert lines_of(equal) == [["├", "✓", "×3", "A"], ["└", "✓", "B"]]
+    assert len(lines_of(equal, every_node=True)) == 4
+    assert lines_of(equal, with_tree=False) == []
+    expand, first, second, *_ = grow("A", "B", *"····")
+    pruned = events.NodesMarked(status="pruned", nodes=(1, 2))
+    lines = lines_of(interrupt(view_of([expand, first, second, pruned])), every_node=True)
+    assert [line[1:] for line in lines] == [["✗", "A"], ["✗", "B"], ["≈", "4", "cut"]]
 
 
 def test_duplicates_share_the_line_of_the_node_that_goes_on() -> None:

@@ -37,13 +37,12 @@ def test_the_answer_alone_on_stdout_the_rest_on_stderr(cli: Cli, daemon: FakeDae
     assert (json.loads(done.out), done.err) == (RESULT, "")
 
 
-def test_votes_without_a_verifier_have_no_weights(capfd: pytest.CaptureFixture[str]) -> None:
+def test_votes_without_a_verifier_and_an_answer_on_a_terminal(
+    capfd: pytest.CaptureFixture[str], monkeypatch: Patch
+) -> None:
     votes = [{"answer": "19", "count": 3, "weight": 0.0}, {"answer": "8", "count": 1, "weight": 0}]
     result.print_result({**RESULT, "votes": votes}, quiet=False)
     assert "votes (paths): 19 (3), 8 (1)" in capfd.readouterr().err
-
-
-def test_an_answer_is_set_off_on_a_terminal(monkeypatch: Patch) -> None:
     screen = Terminal()
     monkeypatch.setattr("sys.stdout", screen)
     result.print_result({**RESULT, "answer": "[b]19\x1b[2J"}, quiet=True)
@@ -96,29 +95,25 @@ def test_a_run_that_waits_says_so_once(cli: Cli, daemon: FakeDaemon) -> None:
     assert "waits" not in cli("solve", "p").err, "it starts at once"
 
 
-def test_problem_from_a_file_and_from_stdin(
-    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_problem_in_a_file(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("from a file\n")
-    for typed, options in (
-        ("", ["--file", str(tmp_path / "p.txt")]),
-        ("from stdin\n", ["-"]),
-        ("from a pipe\n", []),
-    ):
+    assert cli("solve", "--file", str(tmp_path / "p.txt")).code == 0
+    assert [body["problem"] for body in daemon.bodies("/v1/solve")] == ["from a file"]
+    for file in ("/no/such/file", "/"):
+        done = cli.ends(5, f"can't read {file}: ", "solve", "--file", file, "--json")
+        told = json.loads(done.out)["error"]
+        assert (told["code"], told["hint"]) == ("store_error", None)
+        assert told["message"].startswith(f"can't read {file}")
+
+
+def test_a_problem_on_stdin(cli: Cli, daemon: FakeDaemon, monkeypatch: Patch) -> None:
+    for typed, options in (("from stdin\n", ["-"]), ("from a pipe\n", [])):
         monkeypatch.setattr("sys.stdin", io.StringIO(typed))
         assert cli("solve", *options).code == 0
     sent = [body["problem"] for body in daemon.bodies("/v1/solve")]
-    assert sent == ["from a file", "from stdin", "from a pipe"]
+    assert sent == ["from stdin", "from a pipe"]
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     assert cli.ends(2, "the problem is empty", "solve").out == ""
-
-
-@pytest.mark.parametrize("file", ["/no/such/file", "/"])
-def test_a_file_that_can_not_be_read_is_exit_5(cli: Cli, daemon: FakeDaemon, file: str) -> None:
-    done = cli.ends(5, f"can't read {file}: ", "solve", "--file", file, "--json")
-    told = json.loads(done.out)["error"]
-    assert (told["code"], told["hint"]) == ("store_error", None)
-    assert told["message"].startswith(f"can't read {file}")
 
 
 def test_an_error_is_json_only_where_the_option_is_given(cli: Cli, daemon: FakeDaemon) -> None:
@@ -145,36 +140,30 @@ def test_the_daemons_errors(cli: Cli, daemon: FakeDaemon, code: str) -> None:
     assert done.err.endswith("error: as told\n  do this\n")
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "told"),
-    [
-        (events.RunFailed(error="died", code="engine_dead", hint="again"), 3, "died\n  again"),
-        (events.RunCancelled(reason="by hand"), 2, "run run-1 was cancelled: by hand"),
-    ],
-)
-def test_a_run_that_fails_or_that_somebody_cancels(
-    cli: Cli, monkeypatch: Patch, end: events.Event, code: int, told: str
-) -> None:
-    with_daemon(monkeypatch, FakeDaemon([*STORY[:4], end]))
-    assert cli.ends(code, f"error: {told}", "solve", "p").out == ""
+def test_a_run_that_fails_or_that_somebody_cancels(cli: Cli, monkeypatch: Patch) -> None:
+    failed = events.RunFailed(error="died", code="engine_dead", hint="again")
+    cancelled = events.RunCancelled(reason="by hand")
+    for end, code, told in (
+        (failed, 3, "died\n  again"),
+        (cancelled, 2, "run run-1 was cancelled: by hand"),
+    ):
+        with_daemon(monkeypatch, FakeDaemon([*STORY[:4], end]))
+        assert cli.ends(code, f"error: {told}", "solve", "p").out == ""
 
 
 @pytest.mark.parametrize(
-    ("events_seen", "cancelled", "told"),
-    [(2, ["run-1"], "cancelled run run-1"), (0, [], "the daemon cancels a run")],
+    ("seen", "told"), [(2, "cancelled run run-1"), (0, "the daemon cancels a run")]
 )
-def test_ctrl_c_cancels_the_run(
-    cli: Cli, monkeypatch: Patch, events_seen: int, cancelled: list[str], told: str
-) -> None:
+def test_ctrl_c_cancels_the_run(cli: Cli, monkeypatch: Patch, seen: int, told: str) -> None:
     daemon, solve = with_daemon(monkeypatch, FakeDaemon()), Client.solve
 
     def interrupted(self: Client, body: Any) -> Any:
-        yield from islice(solve(self, body), events_seen)
+        yield from islice(solve(self, body), seen)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Client, "solve", interrupted)
     assert cli.ends(130, told, "solve", "p").out == ""
-    assert daemon.cancelled == cancelled
+    assert daemon.cancelled == (["run-1"] if seen else [])
 
 
 def completion(**fields: Any) -> dict[str, Any]:
@@ -243,9 +232,7 @@ def test_no_answer_exits_1_in_every_output(cli: Cli, monkeypatch: Patch, flag: s
 
 
 @pytest.mark.parametrize("flags", [[], ["-q"], ["--json"]])
-def test_an_answer_that_the_verifier_does_not_trust_is_marked(
-    cli: Cli, monkeypatch: Patch, flags: list[str]
-) -> None:
+def test_an_answer_of_low_score(cli: Cli, monkeypatch: Patch, flags: list[str]) -> None:
     finish_with(monkeypatch, trusted=False, completions=[completion(score=0.004)])
     warning = "The verifier gives this answer a low score (0.00). It is probably wrong."
     assert warning in cli.ends(0, "", "solve", "p", *flags).err.splitlines()
