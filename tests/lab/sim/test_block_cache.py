@@ -1,6 +1,7 @@
 """Block accounting of the simulated engine: nothing leaks, no bound is broken, all requests end."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -10,12 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scripts.lab.sim.blocks import BlockCache, OutOfBlocks, chain
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
 
-QUICK = settings(
-    max_examples=60,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
 TOTAL, SIZE = 12, 2
 
 
@@ -28,40 +23,30 @@ class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cache = BlockCache(TOTAL, SIZE)
-        self.scheduler = SimScheduler(
-            self.cache,
-            longest_tokens=self.LONGEST,
-            max_num_seqs=self.MAX_SEQS,
-            max_batched_tokens=self.BATCH,
-        )
+        limits = {"longest_tokens": self.LONGEST, "max_num_seqs": self.MAX_SEQS}
+        self.scheduler = SimScheduler(self.cache, **limits, max_batched_tokens=self.BATCH)
         self.open: dict[int, SimSequence] = {}
         self.length: dict[int, int] = {}  # at which each request ends
-        self.ends: dict[int, str] = {}
+        self.ended: set[int] = set()
         self.shadow: dict[tuple[int, int], tuple[int, ...]] = {}  # slot -> the path up to it
         self.batch: tuple[Slice, ...] = ()
         self.arrivals = 0
         self.adopters: set[int] = set()
 
     @rule(
-        path=st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST - 1),
+        tokens=st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST - 1),
         more=st.integers(1, 6),
         priority=st.integers(0, 2),
-        reuse=st.none() | st.integers(0, 6),
+        reuse_tokens=st.none() | st.integers(0, 6),
         is_draft=st.booleans(),
     )
-    def arrive(
-        self, path: list[int], more: int, priority: int, reuse: int | None, is_draft: bool
-    ) -> None:
-        sequence = SimSequence(
-            id=self.arrivals,
-            tokens=list(path),
-            priority=priority,
-            reuse_tokens=reuse,
-            is_draft=is_draft,
-        )
+    def arrive(self, more: int, **fields: Any) -> None:
+        self.enter(SimSequence(id=self.arrivals, **fields), len(fields["tokens"]) + more)
+
+    def enter(self, sequence: SimSequence, ends_at: int) -> None:
         self.arrivals += 1
         self.open[sequence.id] = sequence
-        self.length[sequence.id] = min(len(path) + more, self.LONGEST)
+        self.length[sequence.id] = min(ends_at, self.LONGEST)
         self.scheduler.add(sequence)
 
     @precondition(lambda self: not self.batch)
@@ -90,14 +75,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.scheduler.complete(work):
                 work.sequence.tokens.append(token)
                 if len(work.sequence.tokens) >= self.length[work.sequence.id]:
-                    self.finish(work.sequence, "finished")
+                    self.finish(work.sequence)
         self.batch = ()
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         """Also in the middle of a step."""
-        self.finish(self.open[data.draw(st.sampled_from(sorted(self.open)))], "cancelled")
+        self.finish(self.open[data.draw(st.sampled_from(sorted(self.open)))])
 
     @rule(blocks=st.integers(0, TOTAL + 2))
     def set_quota(self, blocks: int) -> None:
@@ -125,28 +110,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         """A request adopts a draft: it keeps the KV."""
         if sequence := self.one(data, *SequenceState):
             adopter = SimSequence(id=self.arrivals, tokens=list(sequence.tokens))
-            self.arrivals += 1
             self.adopters.add(adopter.id)
             before = (list(sequence.blocks), sequence.computed)
             self.scheduler.transfer_kv(sequence, adopter)
             assert (adopter.blocks, adopter.computed) == before
-            self.ends[sequence.id] = "adopted"
-            self.open[adopter.id] = adopter
-            self.length[adopter.id] = self.length[sequence.id]
+            self.ended.add(sequence.id)
             del self.open[sequence.id]
-            self.scheduler.add(adopter)
+            self.enter(adopter, self.length[sequence.id])
 
-    def finish(self, sequence: SimSequence, how: str) -> None:
-        assert sequence.id not in self.ends
+    def finish(self, sequence: SimSequence) -> None:
+        assert sequence.id not in self.ended
         self.scheduler.remove(sequence)
         self.scheduler.remove(sequence)  # again: nothing happens
-        self.ends[sequence.id] = how
+        self.ended.add(sequence.id)
         del self.open[sequence.id]
 
     @invariant()
     def blocks_add_up(self) -> None:
-        running, waiting = self.scheduler.running, self.scheduler.waiting
-        paused = self.scheduler.paused
+        queues = self.scheduler.running, self.scheduler.waiting, self.scheduler.paused
+        running, waiting, paused = queues
         assert {s.id for s in (*running, *waiting, *paused)} == set(self.open)
         assert len(running) <= self.MAX_SEQS
         holders = Counter(block for s in (*running, *waiting, *paused) for block in s.blocks)
@@ -156,7 +138,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert all(s.blocks or s.computed == 0 for s in (*waiting, *paused))
         assert all(s.state is SequenceState.RUNNING for s in running)
         assert all(s.state is SequenceState.PAUSED and s.is_draft for s in paused)
-        for queue in (running, waiting, paused):
+        for queue in queues:
             ranks = [(s.is_draft, s.priority if s.is_draft else 0, s.id) for s in queue]
             assert ranks == sorted(ranks)
 
@@ -185,16 +167,20 @@ class SchedulerMachine(RuleBasedStateMachine):
                 break
             self.begin_step()
             self.blocks_add_up()
-        for sequence in tuple(self.open.values()):
-            if sequence.is_draft:
-                self.finish(sequence, "dropped")
-        assert not self.open, "a request never ended"
-        assert set(self.ends) == set(range(self.arrivals))
+        assert all(s.is_draft for s in self.open.values()), "a request never ended"
+        for draft in tuple(self.open.values()):
+            self.finish(draft)
+        assert self.ended == set(range(self.arrivals))
         assert self.cache.used == 0
 
 
 class TestScheduler(SchedulerMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = QUICK
+    settings = settings(
+        max_examples=60,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 
 
 def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:
@@ -204,11 +190,7 @@ def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:
         cache.seal(block, key)
     cache.release(first)
     cache.release(second)
-    evicted = []
-    for _ in range(4):
-        (block,) = cache.take(1)
-        evicted.append(block)
-    assert evicted == [first[1], first[0], second[1], second[0]]
+    assert [cache.take(1)[0] for _ in range(4)] == [first[1], first[0], second[1], second[0]]
 
 
 def test_a_key_keeps_its_first_block_and_the_quota_bounds_what_is_held() -> None:
@@ -221,6 +203,7 @@ def test_a_key_keeps_its_first_block_and_the_quota_bounds_what_is_held() -> None
     assert (cache.lookup([1, 2]), cache.lookup([3, 1])) == ((first, second), ())
     with pytest.raises(OutOfBlocks):
         cache.take(2)
+    assert cache.fits([first, second], 1)
     cache.release([first, second])
     assert (cache.used, cache.cached) == (1, 2)
     assert cache.fits([first], 2)

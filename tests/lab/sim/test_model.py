@@ -27,12 +27,9 @@ def test_text_survives_the_codec() -> None:
 @pytest.mark.parametrize("row", [0, 4, 7])
 def test_step_lengths_follow_one_row_of_the_trace(row: int) -> None:
     samples = TRACE.rows[row].step_tokens
-    codec = SimCodec()
-    seen = set()
+    prompt, seen = SimCodec().encode_chat(TRACE.problem(row).messages), set()
     for seed in range(40):
-        ids = list(codec.encode_chat(TRACE.problem(row).messages))
-        reader = Reader(MODEL, ids)
-        start, step = 0, 0
+        reader, start, step = Reader(MODEL, list(prompt)), 0, 0
         for length in range(1, 4000):
             token, _ = reader.draw(seed)
             reader.read(token)
@@ -103,16 +100,10 @@ def draw_step(model: SimModel, ids: list[int], seed: int | None) -> tuple[int, .
 
 def test_tokens_depend_on_seed_position_and_context() -> None:
     prompt = list(SimCodec().encode_chat(TRACE.problem(0).messages))
-    paths = {
-        "plain": ([NEXT, 300, 301], 1),
-        "seed": ([NEXT, 300, 301], 2),
-        "position": ([NEXT, 300, 301, 301], 1),
-        "context": ([NEXT, 301, 300], 1),
-    }
-    drawn = {
-        name: Reader(MODEL, prompt + path).draw(seed)[0] for name, (path, seed) in paths.items()
-    }
-    assert len(set(drawn.values())) == 4
+    plain, moved, mixed = [NEXT, 300, 301], [NEXT, 300, 301, 301], [NEXT, 301, 300]
+    paths = ((plain, 1), (plain, 2), (moved, 1), (mixed, 1))
+    drawn = {Reader(MODEL, prompt + path).draw(seed)[0] for path, seed in paths}
+    assert len(drawn) == 4
 
 
 def test_decode_is_bound_by_bytes_and_prefill_by_flops() -> None:

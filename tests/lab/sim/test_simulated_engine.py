@@ -46,16 +46,6 @@ def problem() -> Problem:
     return TRACE.problem(0)
 
 
-@pytest.fixture
-def generator() -> SimulatedGenerator:
-    return SimulatedGenerator(SMALL, MODEL)
-
-
-@pytest.fixture
-def verifier() -> SimulatedVerifier:
-    return SimulatedVerifier(SMALL)
-
-
 TIGHT = replace(
     SMALL,
     block_tokens=4,
@@ -66,6 +56,21 @@ TIGHT = replace(
     stream_interval=5,
 )
 """Few blocks, short batches and long chunks."""
+
+
+@pytest.fixture
+def generator() -> SimulatedGenerator:
+    return SimulatedGenerator(SMALL, MODEL)
+
+
+@pytest.fixture
+def verifier() -> SimulatedVerifier:
+    return SimulatedVerifier(SMALL)
+
+
+def fill(tokens: int) -> Problem:
+    """A problem whose prompt has this many tokens."""
+    return Problem.from_text(" ".join(f"word{i}" for i in range(tokens - 2)))
 
 
 class TestGenerator(GeneratorContract):
@@ -116,38 +121,30 @@ async def test_a_step_takes_its_estimated_time(
 
 
 async def test_long_prompts_are_prefilled_in_chunks(generator: SimulatedGenerator) -> None:
-    filler = Problem.from_text(" ".join(f"word{i}" for i in range(600)))
-    await generate(generator, ask(generator, filler, max_tokens=1))
-    assert generator.steps == 3  # 602 tokens, at most 256 a step
+    await generate(generator, ask(generator, fill(602), max_tokens=1))
+    assert generator.steps == 3  # at most 256 a step
 
 
 async def test_engines_of_one_device_take_turns(problem: Problem) -> None:
-    generator, verifier = simulated_pair(
-        MODEL, QWEN25_1_5B, QWEN25_1_5B, kv_bytes=2 * SMALL.kv_bytes
-    )
-    steps = some_steps(16)
-    await asyncio.gather(
-        generate(generator, ask(generator, problem)), score_by_steps(verifier, problem, steps)
-    )
+    kv_bytes = 2 * SMALL.kv_bytes
+    generator, verifier = simulated_pair(MODEL, QWEN25_1_5B, QWEN25_1_5B, kv_bytes=kv_bytes)
+    scoring = score_by_steps(verifier, problem, some_steps(16))
+    await asyncio.gather(generate(generator, ask(generator, problem)), scoring)
     took_s = asyncio.get_running_loop().time()
     assert took_s == pytest.approx(generator.busy_s + verifier.busy_s)
 
 
 async def test_a_chunk_holds_an_interval(problem: Problem) -> None:
     generator = SimulatedGenerator(replace(SMALL, stream_interval=16), MODEL)
-    sizes = []
     async with aclosing(generator.extend(ask(generator, problem))) as chunks:
-        async for chunk in chunks:
-            sizes.append(len(chunk.token_ids))
-    assert sizes == [16, 16, 8]
+        assert [len(chunk.token_ids) async for chunk in chunks] == [16, 16, 8]
 
 
 # ---------------------------------------------------------------- memory and order
 
 
 async def test_forks_share_their_prefix(generator: SimulatedGenerator) -> None:
-    filler = Problem.from_text(" ".join(f"word{i}" for i in range(98)))  # 100 tokens: 6 blocks, 4
-    requests = [ask(generator, filler, seed=s, max_tokens=10) for s in range(8)]
+    requests = [ask(generator, fill(100), seed=s, max_tokens=10) for s in range(8)]  # 6 blocks, 4
     tasks = [asyncio.create_task(generate(generator, r)) for r in requests]
     await asyncio.sleep(1e-6)
     view = await generator.view()
@@ -155,8 +152,7 @@ async def test_forks_share_their_prefix(generator: SimulatedGenerator) -> None:
     assert view.blocks_used == 6 + 8
     outcomes = await asyncio.gather(*tasks)
     assert [o.cached_tokens for o in outcomes] == [0] + [96] * 7
-    filler = Problem.from_text(" ".join(f"word{i}" for i in range(94)))  # 96 tokens: 6 blocks
-    request = ask(generator, filler, max_tokens=1)
+    request = ask(generator, fill(96), max_tokens=1)  # 6 blocks
     await generate(generator, request)
     assert (await generate(generator, request)).cached_tokens == 80  # the last is never cached
 
@@ -164,14 +160,11 @@ async def test_forks_share_their_prefix(generator: SimulatedGenerator) -> None:
 async def test_preemption_changes_no_token(problem: Problem) -> None:
     """12 paths of 37 + 200 tokens in 512 tokens of KV: most are preempted."""
     ample = SimulatedGenerator(SMALL, MODEL)
-    tight = SimulatedGenerator(
-        replace(SMALL, kv_bytes=SMALL.kv_bytes // 8, max_model_len=512), MODEL
-    )
+    small = replace(SMALL, kv_bytes=SMALL.kv_bytes // 8, max_model_len=512)
+    tight = SimulatedGenerator(small, MODEL)
     requests = [ask(ample, problem, seed=seed, max_tokens=200) for seed in range(12)]
-    expected = await generate_all(ample, requests)
-    assert [o.token_ids for o in await generate_all(tight, requests)] == [
-        o.token_ids for o in expected
-    ]
+    expected, found = [await generate_all(engine, requests) for engine in (ample, tight)]
+    assert [o.token_ids for o in found] == [o.token_ids for o in expected]
     assert (await ample.view()).preemptions == 0
     assert (await tight.view()).preemptions > 0
     assert tight.busy_s > ample.busy_s
@@ -242,6 +235,3 @@ async def test_a_single_request_may_fail(problem: Problem) -> None:
     assert [isinstance(end, GenerationFailed) for end in ends] == [False, True, False]
     await settle(generator)
     assert (await generate(generator, requests[1])).finish is FinishReason.STEP_LIMIT
-
-
-# ---------------------------------------------------------------- the whole
