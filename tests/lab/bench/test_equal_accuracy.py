@@ -29,30 +29,23 @@ def trace(name: str, *, need: int, sure: bool, overhead: int = 0) -> RunTrace:
     """A run that is right from the progress `need` on and says whether it is sure from 2 on."""
     progress = range(1, N + 1)
     stops = tuple(Ending(right=k >= need, tokens=100 * k, overhead=overhead * k) for k in progress)
+    sureness = [1.0 if sure and k > 1 else 0.0 for k in progress]
     checkpoints = tuple(
-        Checkpoint(
-            progress=k,
-            tokens=100 * k,
-            answers=k,
-            measures={ENTROPY: 1.0 if sure and k > 1 else 0.0},
-        )
-        for k in progress
+        Checkpoint(progress=k, tokens=100 * k, answers=k, measures={ENTROPY: value})
+        for k, value in zip(progress, sureness, strict=True)
     )
     return RunTrace(problem=name, cap=N, checkpoints=checkpoints, stops=stops, whole=stops[-1])
 
 
 def mixed(name: str, count: int, *, easy: bool = False) -> list[RunTrace]:
     """Every fourth run is hard: unsure, and right only at the end."""
-    return [
-        trace(f"{name} {i}", need=1 if easy or i % 4 else N, sure=easy or i % 4 > 0)
-        for i in range(count)
-    ]
+    hard = [not easy and i % 4 == 0 for i in range(count)]
+    return [trace(f"{name} {i}", need=N if h else 1, sure=not h) for i, h in enumerate(hard)]
 
 
 def propose(runs: list[RunTrace], max_loss: float = 0.05) -> list[Candidate]:
-    return propose_candidates(
-        runs, ("every_step", "static"), (4, N), (ENTROPY,), max_loss, list_caps(runs)
-    )
+    policies, caps = ("every_step", "static"), list_caps(runs)
+    return propose_candidates(runs, policies, (4, N), (ENTROPY,), max_loss, caps)
 
 
 def report_on(
@@ -75,7 +68,7 @@ def test_certainty_saves_where_runs_differ() -> None:
     assert low < chosen["saved"] < high
     assert [row["policy"] for row in report["rows"] if row["chosen"]] == ["every_step"]
     table = format_table(report["rows"])
-    assert table.splitlines()[0].startswith("| policy | cap |")
+    assert table.startswith("| policy | cap |")
     assert "| **every_step** | 8 | 100.0% | 350 | 8 | 100.0% | 800 | 56.2%" in table
 
 
@@ -106,7 +99,7 @@ def test_too_few_calibration_problems_leave_the_even_policy_whole() -> None:
 
 def test_probes_count_as_spent() -> None:
     heldout = [trace(f"h{i}", need=1, sure=True, overhead=10) for i in range(8)]
-    candidates = propose([*mixed("calibration", 80)])
+    candidates = propose(mixed("calibration", 80))
     chosen = report_on(candidates, heldout, tie=0.0, draws=10)["chosen"]
     assert chosen["tokens"] == 220
     assert chosen["equal_even_tokens"] == 100  # the even policy makes no probes

@@ -2,6 +2,7 @@
 
 from math import log
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -27,8 +28,7 @@ def test_problems_with_more_steps_have_longer_outputs(workload: LengthWorkload) 
     runs = workload.make_many(range(200))
     steps = [make_problem(i, TRAINING).num_steps for i in range(200)]
     means = [fmean(map(log, run.lengths.tokens)) for run in runs]
-    assert pearson(steps, means) > 0.7
-    assert pearson(steps, means) < 0.95  # the prompt does not tell everything
+    assert 0.7 < pearson(steps, means) < 0.95  # the prompt does not tell everything
     assert all(run.request.text.startswith("user: ") for run in runs)
 
 
@@ -39,12 +39,9 @@ def test_the_lengths_are_about_those_of_the_trace(workload: LengthWorkload) -> N
 
 
 def test_a_limit_cuts_outputs_and_a_drift_stretches_them(workload: LengthWorkload) -> None:
-    def encode(turns: object) -> tuple[int, ...]:
-        return (1,)
-
-    short, long = LengthWorkload(encode, max_tokens=300), LengthWorkload(encode, stretch=2.0)
-    cut = short.make(3).lengths
+    changes: list[dict[str, Any]] = [{"max_tokens": 300}, {"stretch": 2.0}]
+    cut, long = (LengthWorkload(lambda turns: (1,), **one).make(3).lengths for one in changes)
     whole = workload.make(3).lengths
     assert cut.tokens == tuple(min(t, 300) for t in whole.tokens)
     assert cut.is_censored == tuple(t > 300 for t in whole.tokens)
-    assert [2 * t for t in whole.tokens] == list(long.make(3).lengths.tokens)
+    assert [2 * t for t in whole.tokens] == list(long.tokens)

@@ -103,9 +103,8 @@ def test_an_order_is_that_of_the_daemons_board(load: RequestLoad, name: str) -> 
     """The study scores arrays, the daemon a board of programs."""
     rivals, policy = Rivals(load), _POLICIES[name][0]
     arrived = np.sort(np.random.default_rng(1).random(200)) * 100.0
-    board = ActivePrograms(
-        Rules(policy=policy, is_gang=False, is_fair=False, ranks_kinds=False, escalate_after_s=None)
-    )
+    off = dict.fromkeys(("is_gang", "is_fair", "ranks_kinds"), False)
+    board = ActivePrograms(Rules(policy=policy, **off, escalate_after_s=None))
     for n in range(200):
         mu, sigma = float(rivals.mu[n]), float(rivals.sigma[n])
         lengths = Point(min(np.exp(mu), load.max_tokens)) if name == "ssjf" else LogT(mu, sigma)

@@ -26,9 +26,7 @@ def build_outcome(*, token: int = 7, logprob: float = -0.5, score: float = 0.25)
 
 def test_equal_runs_do_not_differ() -> None:
     found = compare_outcomes(build_outcome(), build_outcome(), PROMPT_TOKENS)
-    assert found.is_equal
-    assert found.chose_same
-    assert found.from_tokens is None
+    assert (found.is_equal, found.chose_same, found.from_tokens) == (True, True, None)
 
 
 @pytest.mark.parametrize(
@@ -38,10 +36,8 @@ def test_another_score_or_log_probability_is_a_difference_of_numbers(
     changed: dict[str, float], largest: float
 ) -> None:
     found = compare_outcomes(build_outcome(**changed), build_outcome(), PROMPT_TOKENS)  # type: ignore[arg-type]
-    assert not found.is_equal
-    assert found.chose_same
-    assert found.largest == largest
-    assert found.from_tokens == PROMPT_TOKENS + 2
+    assert (found.is_equal, found.chose_same) == (False, True)
+    assert (found.largest, found.from_tokens) == (largest, PROMPT_TOKENS + 2)
 
 
 @pytest.mark.parametrize("change", ["token", "answer", "cut", "nodes"])
@@ -54,5 +50,4 @@ def test_another_choice_is_no_difference_of_numbers(change: str) -> None:
         "nodes": replace(stock, tree=Tree.from_seed(1)),
     }[change]
     found = compare_outcomes(ours, stock, PROMPT_TOKENS)
-    assert not found.is_equal
-    assert not found.chose_same
+    assert (found.is_equal, found.chose_same) == (False, False)
