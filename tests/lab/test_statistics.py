@@ -9,10 +9,8 @@ from scripts.lab.statistics import auc, bootstrap, calibration, interval, kendal
 
 
 def test_auc_counts_ties_half() -> None:
-    assert auc([0.9, 0.8], [0.1, 0.2]) == 1.0
-    assert auc([0.1], [0.9]) == 0.0
-    assert auc([0.5, 0.5], [0.5]) == 0.5
-    assert auc([0.5, 0.9], [0.5]) == 0.75
+    assert (auc([0.9, 0.8], [0.1, 0.2]), auc([0.1], [0.9])) == (1.0, 0.0)
+    assert (auc([0.5, 0.5], [0.5]), auc([0.5, 0.9], [0.5])) == (0.5, 0.75)
     assert math.isnan(auc([], [0.5]))
 
 

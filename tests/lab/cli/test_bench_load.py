@@ -44,14 +44,12 @@ def test_a_load_and_its_report(
     assert again.code == 0, again.err
     report = json.loads(again.out)
     assert report["finished"] == report["programs"] == 6
-    assert report["attainment"] == 1.0
-    assert report["accuracy"] == 1.0
+    assert report["attainment"] == report["accuracy"] == 1.0
     assert report["late_s"] < 5
     assert set(report["by_kind"]) == {"chat", "search"}
     assert "another --output" in again.err
     assert len([r for r in daemon.requests if r.method == "POST"]) == 6  # nothing ran twice
-    lines = (folder / "programs.jsonl").read_text().splitlines()
-    assert len(lines) == 7  # the settings first
+    assert len((folder / "programs.jsonl").read_text().splitlines()) == 7  # the settings first
     assert json.loads((folder / "report.json").read_text()) == report
 
 
@@ -129,8 +127,7 @@ def test_a_simulated_load(cli: Cli) -> None:
     assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b on rtx4090, policy fcfs")
     assert "coefficient of variation" in done.out
     report = json.loads(cli("bench", "load", *asked, "--json", "--slo", "chat=9").out)
-    assert report["load"]["simulated"] is True
-    assert report["load"]["policy"] == "shortest"
+    assert (report["load"]["simulated"], report["load"]["policy"]) == (True, "shortest")
     assert report["finished"] == report["programs"] > 3
     assert report["load"]["dispersion"]["chat"]["within_cv"] > 0.5
     assert report["attainment"] is not None

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,18 +20,10 @@ def chain(answer: str | None, *scores: float, tokens: tuple[int, ...] = ()) -> C
     return Chain(text="", answer=answer, right=answer == "4", scores=scores, step_tokens=tokens)
 
 
-def record(
-    *chains: Chain, greedy: str = "4", beams: dict[int, str], index: int = 0, **known: object
-) -> ProblemRecord:
-    return ProblemRecord(
-        index=index,
-        id=str(index),
-        family=known.get("family"),  # type: ignore[arg-type]
-        steps=known.get("steps"),  # type: ignore[arg-type]
-        greedy=chain(greedy),
-        chains=chains,
-        beams={n: chain(answer) for n, answer in beams.items()},
-    )
+def record(*chains: Chain, greedy: str = "4", beams: dict[int, str], **known: Any) -> ProblemRecord:
+    given = {"index": 0, "id": "0", "family": None, "steps": None, **known}
+    found = {n: chain(answer) for n, answer in beams.items()}
+    return ProblemRecord(**given, greedy=chain(greedy), chains=chains, beams=found)
 
 
 FIRST = record(
@@ -43,15 +36,9 @@ FIRST = record(
     steps=10,
 )
 SECOND = record(
-    chain("4", 0.1),
-    chain(None),
-    chain("7", 0.2),
-    chain("7", 0.05),
-    greedy="7",
-    beams={2: "4", 4: "4"},
-    index=1,
-    family="word",
-    steps=9,
+    *(chain("4", 0.1), chain(None), chain("7", 0.2), chain("7", 0.05)),
+    **{"greedy": "7", "beams": {2: "4", 4: "4"}},
+    **{"index": 1, "id": "1", "family": "word", "steps": 9},
 )
 BOTH = (FIRST, SECOND)
 
@@ -89,8 +76,7 @@ def test_without_a_judge_of_steps_there_is_no_beam_search() -> None:
 def test_differences_are_paired() -> None:
     told = compare_beams(grade_choices(BOTH, (2, 4)), (2, 4))
     values = {name: figure["value"] for name, figure in told.items()}
-    assert values["beam-4 minus greedy"] == 0.5
-    assert values["beam-2 minus greedy"] == 0.0
+    assert (values["beam-4 minus greedy"], values["beam-2 minus greedy"]) == (0.5, 0.0)
     vote = told["beam-4 minus majority@4"]
     assert (vote["value"], vote["low"], vote["high"]) == (1, 1, 1)
 
@@ -111,12 +97,9 @@ def test_the_whole_report_is_json_with_a_null_for_what_is_not_there() -> None:
     assert list(report["by_steps"]) == ["9", "10"]
     assert report["by_family"]["sum"]["greedy"]["value"] == 1
     assert report["by_steps"]["9"]["beam-4"] == {"value": 1, "low": 1, "high": 1, "count": 1}
-    verifier = report["verifier"]
-    assert verifier["within-problem AUC (last)"]["value"] == pytest.approx(
-        (1 + 2 / 3) / 2, abs=1e-4
-    )
-    assert verifier["within-problem AUC (last)"]["count"] == 2
-    assert 0 < verifier["pooled AUC (last), no gate"]["value"] < 1
+    auc = report["verifier"]["within-problem AUC (last)"]
+    assert (auc["value"], auc["count"]) == (pytest.approx((1 + 2 / 3) / 2, abs=1e-4), 2)
+    assert 0 < report["verifier"]["pooled AUC (last), no gate"]["value"] < 1
     assert sum(row["count"] for row in report["reliability"]) == 11
     empty = build_report([], (2,))
     json.dumps(empty, allow_nan=False)

@@ -92,10 +92,9 @@ async def test_what_is_asked_for_and_what_is_kept() -> None:
     assert first != second
     assert all(0 <= seed <= MAX_SEED for seed in (first, second))
     record = notes.records[0]
-    assert [chain.answer for chain in record.chains] == ["0.5", None, "0.5"]
-    assert [chain.right for chain in record.chains] == [True, False, True]
-    assert record.chains[0].scores == (0.9, 0.1)
-    assert record.chains[0].step_tokens == (5, 5)
+    found = [(chain.answer, chain.right) for chain in record.chains]
+    assert found == [("0.5", True), (None, False), ("0.5", True)]
+    assert (record.chains[0].scores, record.chains[0].step_tokens) == ((0.9, 0.1), (5, 5))
     assert not record.greedy.right
     assert {n: chain.right for n, chain in record.beams.items()} == {2: True, 3: False}
     assert notes.runs == 8
@@ -168,10 +167,6 @@ def test_tokens_of_each_step() -> None:
         assert tokenizer.decode(ids[at : at + length]).strip() == step.strip()
         at += length
     assert count(ids, len(steps) + 1) == ()
-
-
-def test_an_end_token_behind_a_blank_line_is_no_step() -> None:
-    tokenizer = tokenizers.Tokenizer.from_file(str(GENERATOR / "tokenizer.json"))
+    # an end token behind a blank line is no step
     ids = tokenizer.encode(TEXT + "\n\n", add_special_tokens=False).ids
-    end = tokenizer.token_to_id("<|im_end|>")
-    assert sum(step_counter(GENERATOR)([*ids, end], 3)) == len(ids) + 1
+    assert sum(count([*ids, tokenizer.token_to_id("<|im_end|>")], 3)) == len(ids) + 1

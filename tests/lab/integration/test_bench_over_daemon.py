@@ -17,15 +17,9 @@ def test_each_rung_is_run_and_builds_the_same_trees(
 ) -> None:
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
     config = load_config()
-    course = BenchPlan(
-        rungs=find_rungs(["suffix"]),
-        problems=tuple(
-            FileProblem(index=i, id=i, text=f"How many are left of {i}?") for i in range(3)
-        ),
-        widths=(4,),
-        kv={"plan": None},
-        rounds=1,
-    )
+    asked = [FileProblem(index=i, id=i, text=f"How many are left of {i}?") for i in range(3)]
+    rungs, problems = find_rungs(["suffix"]), tuple(asked)
+    course = BenchPlan(rungs=rungs, problems=problems, widths=(4,), kv={"plan": None}, rounds=1)
     said: list[str] = []
     runs: list[LiveRun] = []
     run_plan(course, config, said.append, runs.append, command=SIMULATED)

@@ -17,10 +17,9 @@ from tests.lab.load_rig import LoadDaemon
 
 
 def plan(*times: float, kind: Kind = Kind.SEARCH, first: int = 0) -> list[PlannedProgram]:
+    given = {"kind": kind, "client": "a"}
     return [
-        PlannedProgram(
-            number=first + i, arrived_s=at, kind=kind, client="a", problem=first + i, seed=i
-        )
+        PlannedProgram(number=first + i, problem=first + i, arrived_s=at, seed=i, **given)  # type: ignore[arg-type]
         for i, at in enumerate(times)
     ]
 
@@ -56,12 +55,12 @@ def run(programs: list[PlannedProgram], desk: Desk) -> list[ProgramRecord]:
 
 def test_programs_do_not_wait_to_arrive() -> None:
     records = run(plan(3.0, 4.0, 25.0), Desk())
-    assert [r.number for r in records] == [0, 1, 2]
+    assert [(r.number, r.problem) for r in records] == [(0, "p0"), (1, "p1"), (2, "p2")]
     assert [r.wait_s for r in records] == pytest.approx([0.0, 9.0, 0.0])
     assert [r.first_token_s for r in records] == pytest.approx([1.0, 10.0, 1.0])
     assert [r.latency_s for r in records] == pytest.approx([10.0, 19.0, 10.0])
     assert {(r.end, r.part, r.late_s) for r in records} == {(End.FINISHED, 1, 0.0)}
-    assert [r.problem for r in records] == ["p0", "p1", "p2"]
+    assert run([], Desk()) == []
 
 
 def test_refused_and_failed_programs_are_recorded() -> None:
@@ -74,10 +73,9 @@ def test_refused_and_failed_programs_are_recorded() -> None:
 
 def test_a_lost_daemon_ends_the_load_and_keeps_what_finished() -> None:
     desk, records = Desk(None, DaemonError("gone")), list[ProgramRecord]()
+    load = run_load(plan(0.0, 1.0, 2.0, 99.0), desk.serve, records.append, problem_ids=range(4))
     with pytest.raises(DaemonError, match="gone"):
-        run_virtual(
-            run_load(plan(0.0, 1.0, 2.0, 99.0), desk.serve, records.append, problem_ids=range(4))
-        )
+        run_virtual(load)
     assert [r.number for r in records] == [0]
     assert desk.left == [2]  # it was open, and the fourth never arrived
 
@@ -95,10 +93,6 @@ def test_an_interrupt_ends_open_programs() -> None:
     assert desk.left == [1]
 
 
-def test_nothing_to_do() -> None:
-    assert run([], Desk()) == []
-
-
 # ---------------------------------------------------------------- over HTTP
 
 PROBLEMS = [
@@ -110,35 +104,25 @@ PROBLEMS = [
 def serve(
     daemon: LoadDaemon, programs: list[PlannedProgram], seconds: float = 60.0
 ) -> dict[int, ProgramRecord]:
-    records: dict[int, ProgramRecord] = {}
+    records: list[ProgramRecord] = []
+    bodies = {"search": {"strategy": "beam", "n": 4}, "chat": {"max_tokens": 9}}
+    ids = [problem.id for problem in PROBLEMS]
 
     async def work() -> None:
         async with AsyncClient("http://daemon", transport=daemon) as client:
-            server = DaemonServer(
-                client=client,
-                problems=PROBLEMS,
-                model="bundled",
-                search={"strategy": "beam", "n": 4},
-                chat={"max_tokens": 9},
-            )
+            server = DaemonServer(client=client, problems=PROBLEMS, model="bundled", **bodies)
             async with asyncio.timeout(seconds):
-                ids = [problem.id for problem in PROBLEMS]
-                await run_load(
-                    programs,
-                    server.serve,
-                    lambda r: records.setdefault(r.number, r),
-                    problem_ids=ids,
-                )
+                await run_load(programs, server.serve, records.append, problem_ids=ids)
 
     run_virtual(work())
-    return records
+    return {record.number: record for record in records}
 
 
 def test_searches_are_runs() -> None:
     daemon = LoadDaemon()
     records = serve(daemon, plan(0.0, 0.1, 0.2, 0.3))
-    ends = [records[i].end for i in range(4)]
-    assert ends == [End.FINISHED, End.FINISHED, End.FAILED, End.REFUSED]
+    finished = [End.FINISHED] * 2
+    assert [records[i].end for i in range(4)] == [*finished, End.FAILED, End.REFUSED]
     assert (records[0].output_tokens, records[0].answer) == (10, "4")
     assert records[2].error == "it died"
     body = next(iter(daemon.submitted.values()))
