@@ -102,10 +102,7 @@ def test_smooth_lengths_keep_the_observed_means_and_the_chance_to_conclude() -> 
         for key, group in groups.items():
             mean = fmean(group)
             assert abs(fmean(smooth_groups[key]) - mean) < max(0.5, 0.01 * mean)
-
-
-def test_smooth_lengths_have_the_tail_that_eight_samples_cannot_show() -> None:
-    observed, smoothed = load_trace("math"), load_trace("math", "smooth")
+    # the tail that eight samples cannot show
     assert measure_longest(smoothed, 8) == pytest.approx(measure_longest(observed, 8), rel=0.2)
     assert measure_longest(observed, 512) < 1.5
     assert 2.0 < measure_longest(smoothed, 64) < 2.7
@@ -134,30 +131,20 @@ def test_few_problems_are_spread_over_all_lengths() -> None:
 # ---------------------------------------------------------------- what a rung is
 
 
-def test_every_rung_builds_the_same_tree(ladder: dict[str, VirtualRun]) -> None:
-    assert all(run.tree == ladder["stock"].tree for run in ladder.values())
-    assert {run.paths for run in ladder.values()} == {32}  # the artifact overshoots n
-
-
-def test_the_stock_loop_computes_whole_paths_and_suffix_scoring_does_not(
+def test_every_rung_builds_the_same_tree_and_saves_what_its_name_says(
     ladder: dict[str, VirtualRun],
 ) -> None:
-    assert ladder["stock"].verifier_cached_tokens == 0
-    assert ladder["suffix"].verifier_cached_tokens > 0
-    assert ladder["suffix"].verify_s < ladder["stock"].verify_s
-
-
-def test_the_order_keeps_more_of_the_verifiers_tree(ladder: dict[str, VirtualRun]) -> None:
-    """The artifact's prefix-aware order is commented out: both rungs would then be alike."""
-    assert ladder["+P"].verifier_cached_tokens > ladder["suffix"].verifier_cached_tokens
-
-
-def test_the_split_moves_and_is_not_the_half(ladder: dict[str, VirtualRun]) -> None:
-    """The artifact's split is fixed. The 7B verifier gets what the generator can spare."""
-    assert ladder["+P"].split_moves == 0
-    assert ladder["+P+M"].split_moves > 0
-    assert ladder["+P+M"].verifier_cached_tokens > ladder["+P"].verifier_cached_tokens
-    assert ladder["+P+M"].verify_s < ladder["+P"].verify_s
+    """The artifact overshoots n, its prefix-aware order is commented out, its split is fixed. The
+    7B verifier gets what the generator can spare."""
+    stock, suffix, order, split = (ladder[name] for name in ("stock", "suffix", "+P", "+P+M"))
+    assert all(run.tree == stock.tree for run in ladder.values())
+    assert {run.paths for run in ladder.values()} == {32}
+    assert stock.verifier_cached_tokens == 0 < suffix.verifier_cached_tokens
+    assert suffix.verify_s < stock.verify_s
+    assert order.verifier_cached_tokens > suffix.verifier_cached_tokens
+    assert order.split_moves == 0 < split.split_moves
+    assert split.verifier_cached_tokens > order.verifier_cached_tokens
+    assert split.verify_s < order.verify_s
 
 
 def test_speculation_and_lookahead_do_what_their_names_say(

@@ -23,11 +23,8 @@ from tests.support.fake_daemon import EvalDaemon, build_completion
 from tests.support.paths import ROOT
 
 SETTINGS = Settings(pair="bundled", models="m", problems="p", n=(2, 3), temperature=0.7, seed=5)
-SAMPLES = [
-    build_completion("0.5", 0.9, 0.1),
-    build_completion(None, 0.4),
-    build_completion("1/2", 0.2, 0.3),
-]
+HALF = build_completion("0.5", 0.9, 0.1)
+SAMPLES = [HALF, build_completion(None, 0.4), build_completion("1/2", 0.2, 0.3)]
 BEAMS = {2: "1/2", 3: "9"}
 
 
@@ -60,17 +57,12 @@ async def measured(
     daemon: EvalDaemon, count: int, in_flight: int = 2, notes: Notes | None = None
 ) -> Notes:
     notes = notes or Notes()
+    watch = {name: getattr(notes, name) for name in ("run_done", "problem_done", "problem_failed")}
+    watch["count_steps"] = lambda ids, steps: (len(ids),) * steps
     try:
         async with AsyncClient("http://daemon", transport=daemon) as client:
-            await Measurer(
-                client=client,
-                settings=SETTINGS,
-                count_steps=lambda ids, steps: (len(ids),) * steps,
-                run_done=notes.run_done,
-                problem_done=notes.problem_done,
-                problem_failed=notes.problem_failed,
-                in_flight=in_flight,
-            ).measure(problems(count))
+            measurer = Measurer(client=client, settings=SETTINGS, in_flight=in_flight, **watch)
+            await measurer.measure(problems(count))
     except BaseExceptionGroup as group:
         raise AssertionError("an error comes alone") from group
     return notes
@@ -109,13 +101,12 @@ async def test_a_full_queue_and_a_cut_stream_are_waited_out() -> None:
 
 
 async def test_a_dead_engine_ends_the_work_and_cancels_what_is_open() -> None:
-    daemon = EvalDaemon(
-        SAMPLES, "7", BEAMS, hold=frozenset({"problem 0"}), failures={"problem 2": EngineDead.code}
-    )
+    dead = {"problem 2": EngineDead.code}
+    daemon = EvalDaemon(SAMPLES, "7", BEAMS, hold=frozenset({"problem 0"}), failures=dead)
     with pytest.raises(EngineDead):
         await measured(daemon, 3)
-    assert len(daemon.cancelled) == 1
-    assert daemon.submitted[daemon.cancelled[0]]["problem"] == "problem 0"
+    (cancelled,) = daemon.cancelled
+    assert daemon.submitted[cancelled]["problem"] == "problem 0"
 
 
 async def test_cancelled_it_cancels_its_runs_and_keeps_what_is_done() -> None:
