@@ -1,4 +1,4 @@
-"""A daemon process whose application is a stub: it answers /health and has no engines.
+"""A daemon process whose application is a stub: it answers all paths and has no engines.
 
 Run it as a program with the daemon's own arguments. STUB_* variables make it misbehave.
 """
@@ -43,7 +43,7 @@ def make_stub(config: Config, load: bool) -> Any:
         told = {"status": "ready" if ready else "starting", "detail": "loading the weights"}
         return JSONResponse(told, 200 if ready else 503)
 
-    app = Starlette(routes=[Route("/health", tell_health)])
+    app = Starlette(routes=[Route("/{path:path}", tell_health)])
     idle = SimpleNamespace(idle_s=0.0, busy_at=0.0)
     app.state.service = SimpleNamespace(idle=idle, should_unload=False)
     return app

@@ -218,6 +218,6 @@ def test_what_is_refused(talk: Talk) -> None:
     ):
         assert said in talk("two\n", *options, code=2).err
     for name in ("abc111", "abc222"):
-        (folder() / f"{name}.jsonl").touch()
+        (folder() / f"{name}.jsonl").write_text("x\n")
     said = "2 conversations begin with 'abc': abc"
     assert said in talk("two\n", "--continue", "abc", code=2).err
