@@ -26,6 +26,7 @@ LAUNCHES = 200
 START_S = 120.0  # limit for the import of torch and the first answer of the device
 
 Progress = Callable[[float, str], None]
+"""Receives the share in [0, 1] that is done, and what is measured now."""
 
 
 def measure_device(
@@ -57,7 +58,9 @@ def measure_device(
 
 
 def bench(torch: Any, kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
-    """Measure all figures in about `limit_s` after the import of torch. Plain JSON values:
+    """Measure all figures in about `limit_s` after the import of torch. kind: "cpu" or "cuda".
+
+    Returns plain JSON values; gemm, copies and transfers are lists of what stands here:
 
     gemm          {dtype, n, seconds, flops_per_s} of n x n x n products
     copies        {bytes, bytes_per_s}, which counts reading and writing

@@ -1,7 +1,7 @@
 """What goes wrong on the NVIDIA cards while a program runs, and which programs hold their memory.
 
-NVML keeps Xid errors for a program only from when it asks for them, so a `CardWatch` has to be
-open.
+NVML reports only Xid errors that occur after a program has asked for them, so a `CardWatch` must
+be open before.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ XIDS = {
     95: "memory failed; the card needs a reset",
     119: "the card's firmware does not answer: restart the machine",
 }
-"""What the Xid errors that are seen most mean. Ref: NVIDIA, "XID Errors"."""
+"""The meanings of the most common Xid errors. Ref: NVIDIA, "XID Errors"."""
 
 
 class CardWatch:
@@ -66,7 +66,8 @@ class CardWatch:
         self._nvml.nvmlShutdown()
 
     def poll(self) -> tuple[str, ...]:
-        """A line for each recent Xid error, each lost card and each card that is slowed by heat."""
+        """A line for each recent Xid error, each lost card, and each reason that slows a card, except
+        the power limit."""
         self._xids += self._read_xids()
         since = self._clock() - RECENT_S
         self._xids = [(at, line) for at, line in self._xids if at >= since]
@@ -117,14 +118,14 @@ class CardUser:
     name: str | None
     """None where it can't be read."""
     memory_bytes: int | None
-    """None where the driver does not tell, as under WSL and of parts of a card (MIG)."""
+    """None where the driver does not tell, as under WSL and for parts of a card (MIG)."""
 
 
 def read_card_users(
     own: Collection[int] = (), nvml: Any = None, environ: Mapping[str, str] = os.environ
 ) -> tuple[CardUser, ...]:
     """The programs on the cards that CUDA shows, the largest first, without the pids `own`. Empty
-    where no card answers: a list of programs is no reason to fail."""
+    where a card does not answer: a list of programs is no reason to fail."""
     try:
         with open_nvml(nvml) as nvml:
             users = {
@@ -174,7 +175,7 @@ def _read_users(nvml: Any, index: int, handle: Any) -> Iterator[CardUser]:
 
 
 def _read_name(nvml: Any, pid: int) -> str | None:
-    """The last part of the program's path, as the driver knows it, or else the system."""
+    """The last part of the program's path, as the driver knows it, or else as the system does."""
     import psutil
 
     try:

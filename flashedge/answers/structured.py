@@ -46,8 +46,8 @@ def write_canonically(text: str) -> str | None:
     whitespace. 46 and 46.0 stay different.
 
     Text around them, such as the tags of a tool call, loses repeated whitespace. None for a
-    blank text. Linear: values without an end cost at most `MAX_RESCANS` times the text, and values
-    nested deeper than `MAX_DEPTH` count as text.
+    blank text. Linear: once `MAX_RESCANS` times the text were scanned, the rest counts as text, and
+    so do values nested deeper than `MAX_DEPTH`.
     """
     parts: list[str] = []
     begin = at = 0

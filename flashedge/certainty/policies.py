@@ -40,12 +40,12 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Stop once the thresholds are met, as plain values that requests and calibrations hold.
+    """Stops once the thresholds are met. Holds plain values, which requests and calibrations store.
 
-    static, every_5 and every_step check at the detection step, and then never, every 5 steps or at
-    every step. LEAD checks the lead of a vote after every path (see `measure_lead`). Ref: App.
-    B.1, G.4; Table 3. Departure: a value equal to its threshold meets it, so that a threshold of 1
-    can be met.
+    static, every_5 and every_step check first at `detect`, and after it never, every 5 of the
+    progress and at each, respectively. LEAD checks the lead of a vote after every path (see
+    `measure_lead`). Ref: App. B.1, G.4; Table 3. Departure: a value equal to its threshold meets
+    it, so that a threshold of 1 can be met.
     """
 
     policy: str
@@ -90,7 +90,9 @@ class GiveUp:
 
     policy: Policy
     after: int
+    """The progress from which on a run may be given up."""
     below: float
+    """A run does not converge while `measure` is less than this, in [0, 1]."""
     measure: str
 
     def allot(self, history: History, cap: int) -> Allotment:

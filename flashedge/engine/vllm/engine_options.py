@@ -70,7 +70,8 @@ class EngineOptions:
     second_runner: bool = False
     """Whether vLLM's second model runner computes the steps (`inside.runner_kind`)."""
     graph_sizes: tuple[int, ...] = ()
-    """Batch sizes with a CUDA graph. Empty runs the model without graphs and uncompiled."""
+    """Sizes of a step with a CUDA graph: sequences of a generator, tokens of a verifier. Empty runs
+    the model without graphs and uncompiled."""
     block_tokens: int = 32
     """A multiple of 32 on a CPU."""
     offload_folder: Path = Path(tempfile.gettempdir())
@@ -84,9 +85,10 @@ class EngineOptions:
     compact_json: bool = False
     """See `models.specs.ModelSpec`."""
     hang_s: float = 60.0
-    """An engine that gives no sign of life for so long is killed and started again."""
+    """An engine that gives no sign of life for this long is killed and started again."""
     slowest_token_s: float = 0.0
-    """An engine may take so long for each token of its step, if that is more than `hang_s`."""
+    """Seconds that an engine may take for each token of its step. Their sum, up to
+    `live_process.MOST_STEP_S`, replaces `hang_s` where it is longer."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 
@@ -127,7 +129,7 @@ class EngineOptions:
         if self.compact_json:
             options = {"backend": "xgrammar", "disable_any_whitespace": True}
             args["structured_outputs_config"] = options
-        if self.reasoning_parser:  # also what budgets of thinking are counted by
+        if self.reasoning_parser:  # vLLM counts budgets of thinking by it, too
             args["reasoning_parser"] = self.reasoning_parser
         return {**args, **self.extra}
 
@@ -169,7 +171,7 @@ def build_options(
 ) -> EngineOptions:
     """The options of the engine `name`, generator or verifier.
 
-    kv_bytes: by the plan. room: KV memory that the engine can grow to; None fixes it to the plan.
+    kv_bytes: by the plan. room: bytes of KV that the engine can grow to; None fixes it to the plan.
     """
     features = config.features
     sequences = list_sequences(config, on_card=on_card)[0]

@@ -1,8 +1,8 @@
 """Repeats engine work that a dead engine or a failed request interrupted.
 
 A request that ends the engine each time must not take the other requests of its step along. Work
-that was twice in the step that ended the engine is therefore done alone from then on. The innocent
-ones come through, and the culprit uses up its attempts.
+that was twice in the step that ended the engine is therefore done one at a time from then on. The
+innocent ones come through, and the culprit uses up its attempts.
 """
 
 import asyncio
@@ -15,10 +15,12 @@ from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import EngineRestarted, Event
 
 ATTEMPTS = 3
+"""Losses after which a failed request is given up. A death, which another request of the step may
+have caused, ends the work only after one more."""
 PAUSES_S = (0.05, 0.5, 2.0)
-"""Before each wait: the engine may notice its death after we do. The last one repeats."""
+"""Slept before each wait, since an engine's health may lag behind the failure. The last repeats."""
 SUSPICIOUS = 2
-"""Work that was in this many steps that ended the engine is done alone."""
+"""Work that was in this many steps that ended the engine no longer runs beside other suspects."""
 RESTART_TIMEOUT_S = 1800.0
 """A start on a card can take minutes, and a run waits for several."""
 T = TypeVar("T")
@@ -34,7 +36,7 @@ async def retry_after_restart(
     Work loses an attempt when its request failed, or was in the step that ended the engine. If the
     engine died of something else, the work is done again without a limit.
 
-    `on_restart` receives the seconds that the restart took. Raises EngineDead when the engine does
+    `on_restart` receives the seconds that the work waited. Raises EngineDead when the engine does
     not come back or dies in the work's steps, and GenerationFailed when the request keeps failing.
     """
     clock = asyncio.get_running_loop().time

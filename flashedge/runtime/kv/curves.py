@@ -29,7 +29,8 @@ from flashedge.scheduling.costs import (
 )
 
 LINK_BYTES_PER_S = 1e9
-"""Assumed bandwidth of the link to host memory without a profile. Deliberately low."""
+"""Assumed bandwidth of the link to host memory without a profile: low, since an assumption must not
+make offload look cheap."""
 ASSUMED_CPU = Device(
     name="a CPU core", flops=5e10, bandwidth=1e10, memory_bytes=1 << 33, overhead_s=0.008
 )
@@ -46,7 +47,8 @@ class Curves:
 
 
 def load_curves(pair: Pair, config: Config) -> Curves:
-    """The pair's profile, if it was made on this device with these models, else rooflines."""
+    """The curves of the pair's profile, if it was made on this device with these models, else
+    rooflines. Raises ConfigError, EngineError, CheckpointError."""
     shapes = load_shape(pair.generator, config), load_shape(pair.verifier, config)
     found = find_profile(pair, config)
     if found.profile is not None:
@@ -111,7 +113,7 @@ def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, conte
 
 def _find_device(cards: EngineCards) -> tuple[Device, str]:
     """One device with the sum of the cards' peaks, and its name in words. The time of their
-    all-reduce is not counted."""
+    all-reduce is not counted. Without a data sheet it is one RTX 4090."""
     card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:

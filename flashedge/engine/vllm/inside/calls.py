@@ -20,7 +20,7 @@ _DECODER = MsgpackDecoder(EngineCoreRequest)
 
 
 def call(self: EngineCore, name: str, args: Sequence[Any]) -> Any:
-    """Call one of `CALLS`. vLLM passes on no more arguments than it finds parameters here."""
+    """Call one of `CALLS`. vLLM passes on one argument for each parameter, so `args` is one."""
     return CALLS[name](self, *args)
 
 
@@ -36,7 +36,7 @@ def add_requests(core: EngineCoreProc, packed: list[bytes]) -> None:
         try:
             core._handle_client_request(EngineCoreRequestType.ADD, prepared)
         except Exception as error:
-            # It ends the engine where a request comes alone. Here vLLM would go on without it.
+            # vLLM ends the engine for this error where it adds a request; here it would log it.
             log.exception(FATAL[1])
             raise SystemExit(1) from error
 

@@ -3,7 +3,7 @@
 The first one prepares each step on the host, and alone computes deterministic requests
 (`determinism.runner`). The second one keeps the state of its requests on the card, so that the host
 works less in a step of many sequences. What FlashEdge replaces in one does nothing in the other, so
-an engine that has another one than it was asked for does not start.
+an engine with the wrong runner does not start.
 
 Checked with vLLM 0.32.0.
 """
@@ -24,7 +24,7 @@ MODULES = {"first": "vllm.v1.worker.gpu_model_runner", "second": "vllm.v1.worker
 
 
 def uses_second_runner(self: VllmConfig) -> bool:
-    """Stand for vLLM's property, by which one environment has one runner for all of its engines."""
+    """Stand in for vLLM's property, where one environment variable decides for all engines."""
     return bool(read_config(self).get(SECOND_RUNNER))
 
 

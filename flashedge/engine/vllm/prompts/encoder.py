@@ -72,7 +72,7 @@ class PromptEncoder:
         begins: whether the tokenizer puts its BOS and EOS around the text.
         """
         if self._private is not None:
-            # `encode` would hold Python's lock, and stop the daemon while it encodes a long text.
+            # `encode` would hold the GIL, and stop the daemon while it encodes a long text.
             [found] = self._private.encode_batch([text], add_special_tokens=begins)
             return tuple(found.ids)
         ids: list[int] = []
@@ -86,7 +86,7 @@ class PromptEncoder:
     def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> TokenIds:
         """Encode a conversation by the checkpoint's own template, with its variables. Raises
         RequestError where the template can't be told from the texts, and one of them holds a
-        control token."""
+        control token or a role is unknown."""
         return self.encode(self.render_chat(messages, **variables))
 
     def render_chat(
@@ -95,7 +95,7 @@ class PromptEncoder:
         """The text of a conversation, the tokens of its template spelled privately.
 
         refuses: whether a control token in the texts raises RequestError where the template can't
-        be told from them. Otherwise such a token is broken by a space.
+        be told from them. Otherwise such a token in a message's own strings is broken by a space.
         """
         source = self.hf.get_chat_template(None, tools=variables.get("tools"))
         guarded = self.guard(source)
@@ -187,9 +187,11 @@ _PROBES: tuple[tuple[list[dict[str, Any]], list[dict[str, Any]] | None], ...] = 
 
 
 def refuse_tokens(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None:
-    """Raises RequestError for the first text of a request that holds a control token.
+    """Raises RequestError for the first text of a request that holds a control token, and for an
+    unknown role.
 
-    Texts of one list are also read as one: a template may write them without anything between.
+    The texts of a message's parts are also read as one: a template may write them without
+    anything between.
     """
     for where, text in list_texts(request):
         if (token := spelling.find(text)) is not None:
