@@ -66,8 +66,8 @@ class CardWatch:
         self._nvml.nvmlShutdown()
 
     def poll(self) -> tuple[str, ...]:
-        """A line for each recent Xid error, each lost card, and each reason that slows a card, except
-        the power limit."""
+        """A line for each recent Xid error, each lost card, and each reason that slows a card, but
+        for the power limit."""
         self._xids += self._read_xids()
         since = self._clock() - RECENT_S
         self._xids = [(at, line) for at, line in self._xids if at >= since]
