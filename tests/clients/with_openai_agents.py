@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import agents
-from agents import Agent, ModelSettings, Runner
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner
 from openai import AsyncOpenAI
 
 from tests.clients.asked import MAX_TOKENS, QUESTION, Checks, Sum, collect
@@ -61,6 +61,6 @@ def _make_checks(kind: Any) -> Checks:
 
 
 CHECKS: Checks = {
-    **_make_checks(agents.OpenAIChatCompletionsModel),
-    **{f"responses: {k}": c for k, c in _make_checks(agents.OpenAIResponsesModel).items()},
+    **_make_checks(OpenAIChatCompletionsModel),
+    **{f"responses: {k}": c for k, c in _make_checks(OpenAIResponsesModel).items()},
 }
