@@ -154,10 +154,10 @@ class Run:
         """The result of a finished run, else what is known now, as plain JSON values."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
-        asked = {name: getattr(self.request, name) for name in SHOWN_FIELDS}
+        shown = {name: getattr(self.request, name) for name in SHOWN_FIELDS}
         if self.status in _NEXT:
-            asked["tree_tokens"] = self._tree_tokens
-        return _describe(self, asked, self._error_object(), stored=self.stored)
+            shown["tree_tokens"] = self._tree_tokens
+        return _describe(self, shown, self._error_object(), stored=self.stored)
 
     # ------------------------------------------------------------ for the service
 
@@ -175,7 +175,8 @@ class Run:
 
     def _write_events(self) -> None:
         events, self._unwritten = self._unwritten, []
-        self._write(*(event for event in events if not isinstance(event, Progress)))
+        if kept := [event for event in events if not isinstance(event, Progress)]:
+            self._write(*kept)
         for event in events:
             self._log.append(event)
 

@@ -11,7 +11,7 @@ from flashedge.errors import DaemonStopping, EngineDead, FlashEdgeError, StoreEr
 from flashedge.events import TERMINAL, Event, NodesMarked, Progress, RunCancelled, RunFailed
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.plan import Plan
-from flashedge.runtime.run import Cancelled, Run, RunStatus
+from flashedge.runtime.run import WRITE_S, Cancelled, Run, RunStatus
 from flashedge.scheduling.programs.estimates import RunEstimate
 from flashedge.types import NodeId
 from tests.support.made_run import build_step
@@ -250,6 +250,19 @@ async def test_a_run_goes_on_when_its_store_fails(
     assert len(store.events("r")) == (0, 0, 1, 3, 3)[fails_at - 1]
     assert store.writes == min(fails_at, 4), "after its first failure it is left alone"
     assert len([r for r in caplog.records if "not stored for now" in r.message]) == failed
+    store.close()
+
+
+async def test_the_end_is_stored_once(tmp_path: Path) -> None:
+    """A step was waiting to be stored when the run ended: nothing is left for its turn."""
+    store = FailingStore(tmp_path / "runs.sqlite", 10**9)
+    run = make(store)
+    run.mark_started()
+    run.emit(STEP)
+    run.mark_finished(dict(RESULT))
+    written = store.writes
+    await asyncio.sleep(2 * WRITE_S)
+    assert (store.writes, run.stored) == (written, True)
     store.close()
 
 
