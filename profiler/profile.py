@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """The inverse of `to_json`. Raises AttributeError or ValueError."""
+        """The inverse of `to_json`. Raises KeyError, TypeError, ValueError or AttributeError."""
         from pydantic import TypeAdapter
 
         if data.get("version") != VERSION:
@@ -107,8 +108,8 @@ def load_profile(path: Path, fingerprint: Mapping[str, str]) -> FoundProfile:
         return FoundProfile(why="there is none yet")
     except OSError as error:
         return FoundProfile(why=f"{path} can't be read: {error.strerror}")
-    except (AttributeError, ValueError) as error:
-        reason = str(error).partition("\n")[0]  # pydantic lists every wrong field
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200, placeholder=" …")
         return FoundProfile(why=f"{path} is not a profile: {reason}")
     then, now = profile.fingerprint, fingerprint
     changed = tuple(

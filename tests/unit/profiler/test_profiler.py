@@ -158,6 +158,9 @@ def test_a_missing_broken_or_foreign_file_is_no_profile(tmp_path: Path) -> None:
         ("[]", "is not a profile"),
         (json.dumps({**other, "version": 99}), "its version is 99"),
         (json.dumps({**other, "models": [{}]}), "is not a profile"),
+        (json.dumps({**other, "models": [{}]}), "models.0"),
+        (json.dumps({**other, "device": {}}), "is not a profile: KeyError"),
+        (json.dumps({**other, "device": {"gemm": [1], "copies": []}}), "is not a profile"),
         (json.dumps({**other, "device": {"gemm": [], "copies": []}}), "is not a profile"),
     ):
         path.write_text(text)
