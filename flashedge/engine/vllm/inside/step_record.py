@@ -50,7 +50,8 @@ class StepRecord:
     def begin_step(self, requests: Iterable[str] | None, tokens: int = 0) -> None:
         """requests: None if nobody can say which. tokens: of the step."""
         names = ANY if requests is None else "\n".join(requests).encode()
-        self._shared.names = names if len(names) <= NAMES_BYTES else ANY
+        # A client chooses its request's name, and the field ends with the first zero byte.
+        self._shared.names = names if len(names) <= NAMES_BYTES and b"\0" not in names else ANY
         self._shared.tokens, self._shared.is_in_step = tokens, True
         self.note_progress()
 

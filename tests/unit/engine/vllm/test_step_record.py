@@ -71,6 +71,11 @@ def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
     assert str(record.fault).startswith("ZeroDivisionError: by zero")
 
 
+def test_a_name_with_a_zero_byte_hides_no_other(record: StepRecord) -> None:
+    record.begin_step(["a\0b", "c"])
+    assert record.holds("c")
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
