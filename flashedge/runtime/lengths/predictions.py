@@ -68,7 +68,7 @@ class Predictions:
 
     def learn(self, finished: FinishedOutputs) -> None:
         task = self._predictors.get(finished.request.pair)
-        if task is not None and task.done():
+        if task is not None and task.done() and not task.cancelled():
             asyncio.get_running_loop().call_soon(task.result().learn, finished)
 
     async def stop(self) -> None:

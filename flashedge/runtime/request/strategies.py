@@ -121,7 +121,7 @@ def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
     return {point.name: partial(_build_program, point) for point in entry_points(group=GROUP)}
 
 
-def _build_program(point: EntryPoint, **options: Any) -> ReasoningProgram:
+def _build_program(point: EntryPoint, /, **options: Any) -> ReasoningProgram:
     try:
         factory: Callable[..., ReasoningProgram] = point.load()
     except (ImportError, AttributeError) as error:

@@ -117,7 +117,7 @@ def test_a_spec_survives_json() -> None:
 
 
 class Wide:
-    def __init__(self, *, greed: int = 1) -> None:
+    def __init__(self, *, greed: int = 1, point: object = None) -> None:
         self.greed = greed
 
     def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
@@ -151,7 +151,8 @@ async def test_a_program_is_found_by_name_and_driven() -> None:
     assert sum(node.status is NodeStatus.COMPLETE for node in nodes) == 4
     assert story.outcome.history[-1].measures["program"] == 1.0
     exits = ExitOptions(policy="every_step", detect=1, thresholds={"program": 0.9})
-    stopped = await drive(sim_engines(), spec("wide", n=8, early_exit=exits))
+    options = {"point": "any name may be an option"}
+    stopped = await drive(sim_engines(), spec("wide", n=8, early_exit=exits, options=options))
     assert stopped.outcome.cut_by == "certainty"
     assert stopped.outcome.history[-1].progress < 8
 

@@ -105,6 +105,7 @@ async def test_nothing_is_received_after_the_stop(config: Config, store: RunStor
     reading = Inbox(Predictions(config, store))
     reading.ask()
     await reading.predictions.stop()  # while the stored runs are read
+    reading.predictions.learn(finish(50))
     known = Inbox(Predictions(config, store))
     known.ask()
     await known.get()
