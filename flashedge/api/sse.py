@@ -94,7 +94,7 @@ class EventStream(Response):
             await _cancel_tasks(pump)
 
     async def _pump(self, queue: asyncio.Queue[bytes]) -> None:
-        """Queue the source's items, an event for the error that ended it, and then nothing: b""."""
+        """Queue the source's items, an event for the error that ended it, and b"" as the end."""
         try:
             async with aclosing(self._source) as source:
                 async for item in source:
@@ -159,7 +159,8 @@ async def keep_alive(send: Send) -> AsyncIterator[Send]:
             if silent_s < PING_S:
                 await asyncio.sleep(PING_S - silent_s)
                 continue
-            await sending({"type": "http.response.body", "body": PING, "more_body": True})
+            with suppress(OSError):  # the stream's next item tells whether the client is gone
+                await sending({"type": "http.response.body", "body": PING, "more_body": True})
 
     async def sending(message: Message) -> None:
         nonlocal sent_at, task

@@ -55,12 +55,17 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
     return headers
 
 
-def make_sendable(value: Mapping[str, Any]) -> dict[str, Any]:
+def make_sendable(value: Any) -> Any:
     """The JSON value with `�` in place of each half surrogate. They come from texts that were cut
     within a character, and from command lines that are not UTF-8."""
-    text = json.dumps(value, ensure_ascii=False, default=dict)  # of read-only mappings
-    sendable: dict[str, Any] = json.loads(join_surrogates(text))
-    return sendable
+    match value:
+        case str():
+            return join_surrogates(value)
+        case Mapping():
+            return {make_sendable(key): make_sendable(item) for key, item in value.items()}
+        case Sequence():
+            return [make_sendable(item) for item in value]
+    return value
 
 
 def build_chat_body(
@@ -74,7 +79,8 @@ def build_chat_body(
         "stream_options": {"include_usage": True},
         **{k: v for k, v in options.items() if v is not None},
     }
-    return make_sendable(body)
+    sendable: dict[str, Any] = make_sendable(body)
+    return sendable
 
 
 # ---------------------------------------------------------------- server-sent events
@@ -297,8 +303,11 @@ class Calls(Generic[Reply]):
 
     def run(self, run: str, wait_s: float = 0.0) -> Reply:
         """The run's object, once it is over or after `wait_s`, at most half a minute."""
-        query, timeout = {"wait_s": wait_s} if wait_s else None, self.call_timeout_s + wait_s
-        return self._json("GET", f"/v1/runs/{run}", params=query, timeout=self._patient(timeout))
+        waiting: dict[str, Any] = {}
+        if wait_s:
+            timeout = self._patient(self.call_timeout_s + wait_s)
+            waiting = {"params": {"wait_s": wait_s}, "timeout": timeout}
+        return self._json("GET", f"/v1/runs/{run}", **waiting)
 
     def submit(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Reply:
         """Start a run without following it: `{"id", "status", "position", …}`, once the pair is

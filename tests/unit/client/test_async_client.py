@@ -1,5 +1,6 @@
 """The asynchronous client over scripted HTTP, and following a run through lost connections."""
 
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from unittest.mock import AsyncMock, Mock
@@ -97,6 +98,8 @@ async def test_calls_and_their_errors() -> None:
             case "POST", "/v1/runs":
                 body = {"error": {"message": "full", "code": "queue_full"}}
                 return httpx.Response(503, json=body, headers={"retry-after": "5"})
+            case "POST", "/v1/score":
+                return httpx.Response(200, json={"asked": json.loads(request.content)})
             case "POST", "/v1/runs/a/cancel":
                 return httpx.Response(200, json={"status": "cancelled"})
         return httpx.Response(404, json={"error": {"message": "no run", "code": "not_found"}})
@@ -105,6 +108,7 @@ async def test_calls_and_their_errors() -> None:
         listed = {"data": [{"id": "a"}], "has_more": False}
         assert await daemon.runs(limit=7, before="run-1") == await daemon.runs() == listed
         assert (await daemon.cancel("a"))["status"] == "cancelled"
+        assert await daemon.score({"problem": "p\ud83d"}) == {"asked": {"problem": "p\ufffd"}}
         with pytest.raises(QueueFull):
             await daemon.submit({"problem": "p"})
         with pytest.raises(NotFound):
