@@ -258,10 +258,10 @@ class _ViewDraft:
         return self._tables[name]
 
     def apply(self, seq: int, event: Event) -> None:
-        now, text = self._now, describe(event)
+        now = self._now
         if seq < now.seq or (seq == now.seq and not isinstance(event, Progress)):
             return
-        if text is not None:
+        if (text := describe(event)) is not None:
             self._note(seq, event, text)
         match event:
             case events.RunStarted():

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.rule import Rule
-
 from flashedge.cli import output
 from flashedge.cli.chat.saved import Opening, SavedChat, SavedChats, Turn
 from flashedge.cli.solve.result import follow_run, print_figures, warn_about
@@ -303,6 +301,8 @@ def show_turn(number: int, prompt: str, message: str, *, is_typed: bool) -> Iter
         yield
     finally:
         if is_terminal:
+            from rich.rule import Rule
+
             output.stdout().print(Rule(style="dim"))
 
 

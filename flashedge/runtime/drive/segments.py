@@ -190,10 +190,11 @@ async def run_probe(
     decoder, text = IncrementalText(generator.codec), [suffix]
     ids: list[int] = []
     async with aclosing(generator.extend(request)) as stream:
-        async for token in (token async for chunk in stream for token in chunk.token_ids):
-            ids.append(token)
-            text.append(decoder.feed((token,)))
-            rest = decoder.look()
-            if "}" in text[-1] + rest and extract_answer("".join(text) + rest) is not None:
-                break
+        async for chunk in stream:
+            for token in chunk.token_ids:
+                ids.append(token)
+                text.append(decoder.feed((token,)))
+                rest = decoder.look()
+                if "}" in text[-1] + rest and extract_answer("".join(text) + rest) is not None:
+                    return tuple(ids), generator.codec.decode(ids)
     return tuple(ids), generator.codec.decode(ids)

@@ -112,8 +112,9 @@ class ActivePrograms:
         """The engines go on with a member. tokens: 0 where they are counted later."""
         program = self._program_of.get(member)
         if program is not None:
-            doing = program.members[member]
-            doing.change(drawn_tokens=doing.drawn_tokens + tokens)
+            if tokens:
+                doing = program.members[member]
+                doing.change(drawn_tokens=doing.drawn_tokens + tokens)
             program.served_s = now_s
             self._served_tokens[program.client] += tokens
 

@@ -125,27 +125,22 @@ class PathOutputs:
 
     def build_note(self, text: str) -> RequestOutput:
         logprobs: Any = [] if self._params.logprobs is not None else None
-        return self._build(CompletionOutput(0, NoteText(text), [], None, logprobs))
+        return self._build([CompletionOutput(0, NoteText(text), [], None, logprobs)])
 
     def build_answer(self, paths: tuple[Chunk, ...]) -> Iterator[RequestOutput]:
         """Each choice token by token, or all of them at once, as the handler asks for."""
-        outputs = (
-            self._build(part, index == len(paths) - 1 and part.finished())
-            for index, path in enumerate(paths)
-            for part in self._replay(index, path)
-        )
-        if self.streams:
-            yield from outputs
+        if not self.streams:
+            choices = [_join(list(self._replay(index, path))) for index, path in enumerate(paths)]
+            yield self._build(choices, finished=True)
             return
-        whole = next(outputs)
-        for output in outputs:
-            whole.add(output, aggregate=True)
-        yield whole
+        for index, path in enumerate(paths):
+            for part in self._replay(index, path):
+                yield self._build([part], index == len(paths) - 1 and part.finished())
 
-    def _build(self, part: CompletionOutput, finished: bool = False) -> RequestOutput:
+    def _build(self, parts: list[CompletionOutput], finished: bool = False) -> RequestOutput:
         ids = self._request.prompt_token_ids
         name, cached = self._request.request_id, self.cached_tokens
-        return RequestOutput(name, None, ids, None, [part], finished, num_cached_tokens=cached)
+        return RequestOutput(name, None, ids, None, parts, finished, num_cached_tokens=cached)
 
     def _replay(self, index: int, path: Chunk) -> Iterator[CompletionOutput]:
         """Outputs of one token each. The last one has the finish reason."""
@@ -179,3 +174,18 @@ class PathOutputs:
             {token: Logprob(logprob, decoded_token=self._tokenizer.decode([token]))}
             for token, logprob in drawn
         ]
+
+
+def _join(parts: list[CompletionOutput]) -> CompletionOutput:
+    """A choice from its tokens, in time that grows with their number."""
+    last = parts[-1]
+    logprobs = None if last.logprobs is None else [p for part in parts for p in part.logprobs or ()]
+    return CompletionOutput(
+        last.index,
+        "".join(part.text for part in parts),
+        [token for part in parts for token in part.token_ids],
+        None,
+        logprobs,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+    )
