@@ -14,7 +14,7 @@ from flashedge.profiler.roofline import MIN_SAMPLES, Sample, fit
 
 PREFILL, DECODE = "prefill", "decode"
 DECODE_STEPS = 12
-"""Steps of one decode sample, whose mean it is."""
+"""Decode steps of one sample, which is their mean."""
 QUICK_S, FULL_S = 24.0, 150.0
 """Time limits of a quick and of a whole profile, without the start of the engines."""
 DEVICE_SHARE = 0.2

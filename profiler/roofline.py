@@ -93,7 +93,7 @@ def fit(samples: Sequence[Sample]) -> Fit:
         terms = _solve_robust(columns, seconds)
         size = np.abs(_predict(terms, sequences, flops, moved) / seconds - 1)
         loss = float(np.where(size < KNEE, size**2 / 2, KNEE * (size - KNEE / 2)).sum())
-        key = round(loss, 12), int(np.count_nonzero(terms))  # no bound that explains nothing more
+        key = round(loss, 12), int(np.count_nonzero(terms))  # of equal losses, fewer terms
         if key < best_key:
             best_key, best = key, terms
     errors = np.abs(_predict(best, sequences, flops, moved) / seconds - 1)

@@ -36,7 +36,7 @@ COLUMNS = (
 )
 LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
 MAX_N = 256
-"""Most checkpoints of a run at full compute, and so its most paths."""
+"""Largest `-n`: a run at full compute has at most this many checkpoints."""
 EPILOG = """\
 Examples:
   flashedge calibrate problems.jsonl --strategy self_consistency -n 30

@@ -40,7 +40,8 @@ class Turns:
     async def take(self, role: EngineRole) -> AsyncIterator[None]:
         """Wait until nobody uses the engines, for a turn on one of them. Raises TimeoutError when
         the test has used up its time; waiting does not count."""
-        while self.is_free and not await self.is_free():  # noqa: ASYNC110 - in other processes
+        # The engines are in other processes, so no event tells that they are free.
+        while self.is_free and not await self.is_free():  # noqa: ASYNC110
             await asyncio.sleep(POLL_S)
         clock = asyncio.get_running_loop().time
         began = clock()

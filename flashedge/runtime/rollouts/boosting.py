@@ -193,7 +193,8 @@ class Boosting:
         changes = self._allocator.plan(pair.candidates, pair.granted, limit.budget, now_s)
         pair.granted.update(changes)
         for key, rollouts in changes.items():
-            pair.runs[key][1](rollouts, limit.budget)
+            _, allow = pair.runs[key]
+            allow(rollouts, limit.budget)
 
     def _count_time(self) -> None:
         now_s = self._clock()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import compress
 from math import inf
+from operator import attrgetter
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.stages import BatchChoice, EngineCost, Stage, Workload
@@ -73,9 +74,8 @@ class KvSplit:
         return self.generate_s + self.verify_s + self.transfer_s
 
     def has_same_bytes(self, other: KvSplit) -> bool:
-        pair = self, other
-        mine, its = ((s.generator_bytes, s.verifier_bytes, s.offload) for s in pair)
-        return mine == its
+        read = attrgetter("generator_bytes", "verifier_bytes", "offload")
+        return bool(read(self) == read(other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +130,11 @@ class KvMemory:
         """The same division with the batches and seconds of another load. None if a path does not
         fit, or if the split offloads without a link."""
         decode, prefill = self._plan_stages(load, split.generator_bytes, split.verifier_bytes)
-        if not (decode.choices and prefill.choices) or (split.offload and self.link is None):
+        if not (decode.choices and prefill.choices):
             return None
-        if split.offload and self.link is not None:
+        if split.offload:
+            if self.link is None:
+                return None
             return _alternate(decode, prefill, split.generator_bytes, self.link)
         return replace(
             split,

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
+from flashedge.engine.vllm.inside.keys import THINKS, read_args
 from flashedge.types import THINK_CLOSE, THINK_OPEN, THINK_TAIL_TOKENS
 
 _build = IncrementalDetokenizer.from_new_request
@@ -21,7 +21,7 @@ _build = IncrementalDetokenizer.from_new_request
 def build_detokenizer(tokenizer: Any, request: Any) -> IncrementalDetokenizer:
     """Stand for vLLM's `IncrementalDetokenizer.from_new_request` in the daemon's process."""
     made = _build(tokenizer, request)
-    ours = (request.sampling_params.extra_args or {}).get(ARGS_KEY) or {}
+    ours = read_args(request.sampling_params)
     if tokenizer is not None and getattr(made, "stop", None) and ours.get(THINKS):
         tail = tokenizer.decode((request.prompt_token_ids or [])[-THINK_TAIL_TOKENS:])
         guarded: Any = made

@@ -137,7 +137,7 @@ def build_twin_parser(base: type[Parser]) -> type[Parser]:
 
 def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
     """Cut a piece of an answer at each mark of the thinking: vLLM's parsers read several marks in
-    one piece differently."""
+    one piece differently than one after the other."""
     at = [place for place, token in enumerate(ids) if token in marks]
     texts = re.split(f"({'|'.join(map(re.escape, marks.values()))})", text) if at else [text]
     if [marks[ids[place]] for place in at] != texts[1::2]:

@@ -29,8 +29,8 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Pages:
-    """A range of addresses. Its memory is here the tensor that vLLM itself allocated, which stays:
-    only the quota changes. Other kinds map and unmap memory."""
+    """A range of addresses. Here its memory is the tensor that vLLM itself allocated, which stays:
+    only the quota changes. The derived classes map and unmap memory."""
 
     mechanism = KEPT
     """What becomes of unmapped memory: OS, DEVICE or KEPT."""
