@@ -71,6 +71,7 @@ def find_rungs(names: Collection[str] | None = None) -> tuple[Rung, ...]:
     """The rungs of these names in the order of the ladder, all of them for None. The stock loop is
     always the first. Raises NotFound."""
     known = [rung.name for rung in ALL]
-    for name in set(names or ()).difference(known):
-        raise NotFound(f"there is no rung {name!r}", hint=f"known: {', '.join(known)}")
+    for name in names or ():
+        if name not in known:
+            raise NotFound(f"there is no rung {name!r}", hint=f"known: {', '.join(known)}")
     return tuple(r for r in ALL if names is None or r.is_stock or r.name in names)

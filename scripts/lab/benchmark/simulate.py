@@ -1,7 +1,7 @@
 """Climbs the ladder on a simulated card, to estimate what a user would get there."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from statistics import mean
 from typing import Any
@@ -216,6 +216,7 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
             "overhead_s": device.overhead_s,
             "sequence_s": device.sequence_s,
         },
+        "verifier_overheads": asdict(question.overheads),
         "lengths": question.lengths,
         "pair": bench.pair.name,
         "strategy": bench.search.strategy,

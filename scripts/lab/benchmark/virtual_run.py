@@ -119,7 +119,10 @@ def _build_manager(setup: Setup, link: HostLink | None, pair: VirtualPair) -> Kv
         for curve, config in zip((generating, scoring), configs, strict=True)
     ]
     return KvManager(
-        *(pair.generator, pair.verifier, (costs[0], costs[1]), curves),
+        pair.generator,
+        pair.verifier,
+        (costs[0], costs[1]),
+        curves,
         kv_bytes=setup.kv_bytes,
         link=link,
     )

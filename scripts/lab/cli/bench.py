@@ -50,7 +50,7 @@ def flashtts(
     strategy: Annotated[str, strategy_option("NAME", "Search strategy.")] = "beam",
     seed: Annotated[int, option("N", "Seed of the searches.", min=0)] = 0,
     folder: Annotated[Path | None, output_option("runs")] = None,
-    as_json: Annotated[bool, option(None, "Print JSON.", "--json")] = False,
+    as_json: output.Json = False,
 ) -> None:
     """Compare the stock loop with each optimization: latency, goodput, equal trees."""
     from flashedge.daemon.files import find_holder

@@ -158,7 +158,6 @@ def load(
     from scripts.lab.benchmark.live import grade_pairs
     from scripts.lab.benchmark.load import plan, timings
     from scripts.lab.benchmark.load.report import build_report, print_report
-    from scripts.lab.benchmark.simulate import Question
 
     search_name, paths = parse_strategy_flags(strategy, n)
     process, shares = plan.choose_arrivals(arrivals, rate), plan.parse_mix(mix)
@@ -198,6 +197,8 @@ def load(
                 param=flag.replace("-", "_"),
             )
     if simulated:
+        from scripts.lab.benchmark.simulate import Question
+
         question = Question(
             gpu=gpu or GPU,
             pair=pair or PAIR,

@@ -13,8 +13,14 @@ from scripts.lab.cli import option, strategy_option
 
 GPU, PAIR = "rtx4090", "math-1.5b+skywork-1.5b"
 COLUMNS = (
-    *("", "latency", "generator", "verifier", "goodput"),
-    *("gain", "over prefix cache", "KV peak, GiB"),
+    "",
+    "latency",
+    "generator",
+    "verifier",
+    "goodput",
+    "gain",
+    "over prefix cache",
+    "KV peak, GiB",
 )
 EPILOG = """\
 [bold]Example[/]
@@ -47,7 +53,7 @@ def simulate(
             show_default="planned as the engines plan it",
         ),
     ] = None,
-    as_json: Annotated[bool, option(None, "Print JSON.", "--json")] = False,
+    as_json: output.Json = False,
 ) -> None:
     """Estimate a pair's speed on a card: the stock loop, then each optimization."""
     from scripts.lab.benchmark.devices import OVERHEADS
@@ -67,10 +73,10 @@ def simulate(
     with show_bar("simulating", total, unit="runs") as advance:
         bench, rows = span_overheads(question, RUNGS, load_config(), advance)
     basis = list_assumptions(bench, question)
-    lowest, typical, highest = (OVERHEADS[name] for name in ("low", "typical", "high"))
     if as_json:
         output.print_json({**basis, "rungs": rows})
         return
+    lowest, typical, highest = (OVERHEADS[name] for name in ("low", "typical", "high"))
     output.say(
         f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on"
         f" {basis['device']['name']}, {format_size(basis['kv_bytes'])} for KV\n"

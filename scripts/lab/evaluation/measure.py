@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
@@ -71,8 +69,18 @@ class ProblemRecord:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ProblemRecord:
-        """Raises ValueError."""
-        return TypeAdapter(cls).validate_python(data)
+        """Raises KeyError, TypeError, ValueError."""
+        return cls(
+            **{name: data[name] for name in ("index", "id", "family", "steps")},
+            greedy=_parse_chain(data["greedy"]),
+            chains=tuple(_parse_chain(chain) for chain in data["chains"]),
+            beams={int(n): _parse_chain(chain) for n, chain in data["beams"].items()},
+        )
+
+
+def _parse_chain(data: Mapping[str, Any]) -> Chain:
+    lists = {name: tuple(data[name]) for name in ("scores", "step_tokens")}
+    return Chain(**{**data, **lists})
 
 
 def open_records(path: Path, settings: Settings) -> Journal[int, ProblemRecord]:

@@ -87,8 +87,18 @@ def _keep_finite(value: float) -> float | None:
 
 
 COLUMNS = (
-    *("", "programs", "s/token mean", "p90", "first token p50", "p90", "p99"),
-    *("latency p50", "p90", "p99", "in time", "right"),
+    "",
+    "programs",
+    "s/token mean",
+    "p90",
+    "first token p50",
+    "p90",
+    "p99",
+    "latency p50",
+    "p90",
+    "p99",
+    "in time",
+    "right",
 )
 
 

@@ -167,8 +167,10 @@ def list_fairness_curve(timings: Timings) -> list[tuple[float, float]]:
 
 def average_by_client(records: Sequence[ProgramRecord]) -> dict[str, float]:
     """The mean phi of each client with finished programs."""
-    names = sorted({record.client for record in records})
-    found = {name: Timings.of_records(r for r in records if r.client == name) for name in names}
+    groups: defaultdict[str, list[ProgramRecord]] = defaultdict(list)
+    for record in records:
+        groups[record.client].append(record)
+    found = {name: Timings.of_records(group) for name, group in sorted(groups.items())}
     return {name: mean(one.per_token_s.tolist()) for name, one in found.items() if len(one)}
 
 
