@@ -12,8 +12,7 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
@@ -233,10 +232,11 @@ def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> No
     assert not seen.dropped, "shown by a widget that does not make it visible"
 
 
-@settings(max_examples=2, deadline=None)  # of five texts each: opening a dashboard is slow
-@given(st.lists(acting_texts, min_size=5, max_size=5))
-def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-    seen = walk_alone([*texts, "\u200d"], SIZES[0], tmp_path_factory.mktemp("export"))
+@settings(max_examples=10, deadline=None)
+@given(acting_texts)
+@example("\u200d")
+def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    seen = walk_alone([text], SIZES[0], tmp_path_factory.mktemp("export"))
     assert not seen.dropped
 
 

@@ -132,6 +132,16 @@ def test_a_silent_stream_is_pinged(live: Live, monkeypatch: pytest.MonkeyPatch) 
         assert any("RunFinished" in line for line in lines)
 
 
+def test_tokens_stream_one_by_one(live: Live) -> None:
+    protocols = live.service.protocols
+    protocols.token_s, protocols.words = 0.2, ("a", "b", "c", "d")
+    with httpx.stream("POST", f"{live.base_url}{URL}", json={**CHAT, "stream": True}) as answer:
+        words = (line for line in answer.iter_lines() if "content" in line)
+        for _ in range(3):
+            next(words)
+            assert protocols.open == 1, "a word came only with the end of the answer"
+
+
 def test_a_search_shows_its_steps_while_it_runs(live: Live) -> None:
     body = {**CHAT, "search": {"n": 2}, "stream": True}
     with httpx.stream("POST", f"{live.base_url}{URL}", json=body) as answer:
@@ -179,6 +189,7 @@ def test_a_long_body_is_refused(live: Live, header: bytes, parts: list[bytes]) -
     answer = _exchange(live, head, *parts)
     assert b" 413 " in answer.split(b"\r\n")[0]
     assert b"request_too_large" in answer
+    assert len(live.service.handles) == 1, "only the allowed run was started"
 
 
 def test_a_disconnect_within_the_body_starts_nothing(live: Live) -> None:

@@ -254,6 +254,7 @@ def test_what_ends_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
     ("line", "said"),
     [
         ("nonsense", "line 2: not JSON"),
+        ('{"problem": " "}', "line 2: problem is missing"),
         ('{"problem": "p", "answer": ["1"]}', "line 2: answer is neither"),
         ('{"problem": "p", "id": "a"}', "two problems have the id 'a'"),
     ],

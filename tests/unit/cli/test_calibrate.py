@@ -67,13 +67,13 @@ def home(tmp_path: Path, monkeypatch: Patch) -> Config:
     return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
 
 
-def calibrate(folder: Path, count: int, *options: str) -> Result:
-    """The command over `count` problems."""
+def calibrate(folder: Path, count: int, *options: str, policy: str | None = "every_step") -> Result:
+    """The command over `count` problems. policy: None gives no option."""
     path = folder / f"{count}.jsonl"
     rows = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(count)]
     path.write_text("\n".join(map(json.dumps, rows)))
-    every_step = ("--policy", "every_step")
-    return CliRunner().invoke(app, ["calibrate", str(path), *every_step, *options])
+    rule = () if policy is None else ("--policy", policy)
+    return CliRunner().invoke(app, ["calibrate", str(path), *rule, *options])
 
 
 def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_no_rule_qualifies(home: Config, tmp_path: Path, monkeypatch: Patch) -> 
     for said in ("no rule qualifies: runs keep their full length", "smaller cap: n 1"):
         assert said in none.stdout
     assert "-n 1 saves 87.5%" in " ".join(none.stderr.split())
-    report = json.loads(calibrate(tmp_path, 400, "--json").stdout)
+    report = json.loads(calibrate(tmp_path, 400, "--json", policy=None).stdout)
     assert (report["outcome"], report["rule"]) == ("no_rule_qualifies", None)
     assert report["provenance"]["smaller_cap"]["cap"] == 1
     assert calibrations_file(home).read_text() == text

@@ -151,6 +151,7 @@ def test_a_version_that_was_not_tried(cli: Cli, daemon: FakeDaemon, tmp_path: Pa
     ("arguments", "told"),
     [
         ("cluade", "there is no agent 'cluade'\n  did you mean 'claude'? known: claude, codex,"),
+        ("cluade", "codex, opencode, aider, qwen"),
         ("claude --model nosuch", "there is no pair 'nosuch'"),
         ("claude --model bundled:bema-4", "bema"),
         ("claude --model bundled:beam-4 --search beam-8", "contradict each other"),

@@ -185,10 +185,10 @@ def test_percentiles_are_times_of_requests() -> None:
     none = {"requests": 0, "first_token_s": None, "token_s": None}
     assert metrics.describe_latency() == {"chat": none, "run": none}
     for number in range(100, 0, -1):
-        note(float(number), None if number == 1 else number / 1000)
+        note(float(number), None if number == 1 else number / 1024)
     found = metrics.describe_latency()["chat"]
     assert found["first_token_s"] == {"p50": 50.0, "p90": 90.0, "p99": 99.0}
-    assert found["token_s"] == pytest.approx({"p50": 0.051, "p90": 0.091, "p99": 0.1})
+    assert found["token_s"] == {"p50": 51 / 1024, "p90": 91 / 1024, "p99": 100 / 1024}
     for _ in range(RECENT):
         note(1.0, None)
     found = metrics.describe_latency()["chat"]

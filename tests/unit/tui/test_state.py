@@ -19,6 +19,7 @@ from flashedge.client.run_figures import (
     describe_rest,
     duration_text,
     find_thresholds,
+    level_scores,
     rollout_values,
     vote_shares,
 )
@@ -189,6 +190,15 @@ def test_chunks_do_not_matter_at_any_moment(
     for item in items:
         one_by_one = fold(one_by_one, [item])
     assert chunked(items, cuts) == one_by_one
+
+
+def test_scores_by_level_are_known_from_the_first_level() -> None:
+    scored = (score(1, 0.2), score(2, 0.9))
+    (level,) = level_scores(grown(build_step(1, "a"), build_step(2, "b"), *scored))
+    assert (level.depth, level.scored, level.best) == (1, 2, 0.9)
+    assert level.mean == pytest.approx(0.55)
+    assert [s.depth for s in level_scores(WHOLE)] == list(range(1, 8))
+    assert level_scores(RunView()) == ()
 
 
 def test_votes_before_and_after_the_result() -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.base import ScoreRequest, StepScores
@@ -80,6 +80,7 @@ TEXT = st.text(alphabet=st.sampled_from("a é€😀\n"), max_size=20).map(str.e
 BYTES = st.binary(max_size=24).filter(lambda ids: EOS not in ids)
 
 
+@settings(max_examples=200)
 @given(TEXT | BYTES, st.data())
 def test_text_is_whole_however_it_is_cut(ids: bytes, data: st.DataObject) -> None:
     """Bytes that are no text come out as the codec decodes them."""
