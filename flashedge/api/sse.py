@@ -159,8 +159,8 @@ async def keep_alive(send: Send) -> AsyncIterator[Send]:
             if silent_s < PING_S:
                 await asyncio.sleep(PING_S - silent_s)
                 continue
-            with suppress(OSError):  # the stream's next item tells whether the client is gone
-                await sending({"type": "http.response.body", "body": PING, "more_body": True})
+            # An OSError ends the pings; the stream's next item tells that the client is gone.
+            await sending({"type": "http.response.body", "body": PING, "more_body": True})
 
     async def sending(message: Message) -> None:
         nonlocal sent_at, task

@@ -442,6 +442,7 @@ class Client:
 
     def __init__(self, send_s: float = 0.0) -> None:
         self.got: list[bytes] = []
+        self.pinged = asyncio.Event()
         self._send_s, self._lock = send_s, asyncio.Lock()
 
     async def send(self, message: Any) -> None:
@@ -450,49 +451,79 @@ class Client:
             await asyncio.sleep(self._send_s)
         if "body" in message:
             self.got.append(message["body"])
+            if message["body"] == PING:
+                self.pinged.set()
+
+
+class Clock:
+    """Stands for the module `time` where pings are sent. Moves by hand only."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
 
 
 @pytest.fixture
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """With a ping after 0.05 s. Pings sleep in real time, and ask this clock then."""
     monkeypatch.setattr("flashedge.api.sse.PING_S", 0.05)
+    monkeypatch.setattr("flashedge.api.sse.time", clock := Clock())
+    return clock
 
 
 async def test_a_silent_stream_gets_comments_and_a_busy_one_and_a_whole_answer_do_not(
-    often: None,
+    clock: Clock,
 ) -> None:
     client, reader = Client(), Client()
     async with keep_alive(client.send) as send, keep_alive(reader.send) as send_whole:
         await send_whole(WHOLE)
         await send(STREAM)
-        await asyncio.sleep(0.18)
-        assert set(client.got) == {PING}
+        for _ in range(3):
+            client.pinged.clear()
+            clock.now += 0.05
+            await client.pinged.wait()
+        assert client.got == [PING] * 3
         await send_whole({**END, "body": b"{}"})
         assert reader.got == [b"{}"]
         client.got.clear()
         for _ in range(20):
             await send(PIECE)
-            await asyncio.sleep(0.005)
+            clock.now += 0.04
+            await asyncio.sleep(0.01)
         assert client.got == [b"x"] * 20
         await send(END)
+        clock.now += 1.0
         await asyncio.sleep(0.12)
     assert client.got[20:] == [b""], "nothing after the end"
 
 
-async def test_a_slow_client_gets_one_thing_at_a_time(often: None) -> None:
+async def test_a_slow_client_gets_one_thing_at_a_time(clock: Clock) -> None:
     client = Client(send_s=0.03)
     async with keep_alive(client.send) as send:
         await send(STREAM)
         for _ in range(5):
-            await asyncio.sleep(0.04)
+            clock.now += 1.0
+            await asyncio.sleep(0.06)
             await send(PIECE)
     assert client.got.count(b"x") == 5
+    assert PING in client.got
 
 
-async def test_a_client_that_left_ends_the_comments(often: None) -> None:
+async def test_a_client_that_left_ends_the_comments(clock: Clock) -> None:
+    tried = []
+    pinged = asyncio.Event()
+
     async def send(message: Any) -> None:
         if message.get("body") == PING:
+            tried.append(message)
+            pinged.set()
             raise OSError("gone")
 
     async with keep_alive(send) as sending:
         await sending(STREAM)
+        clock.now += 1.0
+        await pinged.wait()
         await asyncio.sleep(0.12)
+    assert len(tried) == 1
