@@ -182,6 +182,17 @@ def check_async(clients: Clients, model: str) -> None:
     asyncio.run(run())
 
 
-CHECKS: tuple[Check, ...] = tuple(
-    check for name, check in list(globals().items()) if name.startswith("check_")
+CHECKS: tuple[Check, ...] = (
+    check_models,
+    check_whole,
+    check_stream_says_the_same,
+    check_choices,
+    check_max_tokens,
+    check_stop,
+    check_conversation,
+    check_search,
+    check_streamed_search,
+    check_errors,
+    check_leaving_a_stream,
+    check_async,
 )

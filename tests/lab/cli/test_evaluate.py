@@ -59,6 +59,21 @@ def test_a_table_a_report_and_a_plot(
     assert json.loads(cli(*command, "--n", "2,3", "--json").out) == report
 
 
+def test_a_second_call_goes_on_and_a_larger_limit_adds(
+    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
+    first = serve(monkeypatch)
+    assert json.loads(cli(*command, "--limit", "2").out)["problems"] == 2
+    assert len(first.submitted) == 8
+    second = serve(monkeypatch)
+    assert json.loads(cli(*command, "--limit", "3").out)["problems"] == 3
+    assert {body["problem"] for body in second.submitted.values()} == {"3 + 2?"}
+    third = serve(monkeypatch)
+    assert json.loads(cli(*command, "--limit", "1").out)["problems"] == 1
+    assert third.submitted == {}
+
+
 def test_a_lost_daemon_keeps_what_is_done(
     cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,8 +101,14 @@ def test_problems_left_out_are_named(
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("--n", "4,0"), ("--n", "four"), ("--n", ""), ("--limit", "0")),
-        *(("--temperature", "9"), ("--seed", "-1"), ("nope",), ("--problems", "missing.jsonl")),
+        ("--n", "4,0"),
+        ("--n", "four"),
+        ("--n", ""),
+        ("--limit", "0"),
+        ("--temperature", "9"),
+        ("--seed", "-1"),
+        ("nope",),
+        ("--problems", "missing.jsonl"),
     ],
 )
 def test_bad_input_is_named(

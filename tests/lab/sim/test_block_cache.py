@@ -6,12 +6,116 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+)
 
 from scripts.lab.sim.blocks import BlockCache, OutOfBlocks, chain
 from scripts.lab.sim.scheduler import SequenceState, SimScheduler, SimSequence, Slice
 
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 TOTAL, SIZE = 12, 2
+
+
+class BlockCacheMachine(RuleBasedStateMachine):
+    """BlockCache against a model: reference counts, and a list of cached blocks, oldest first."""
+
+    groups = Bundle("groups")  # blocks with one holder each, as a request has
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = BlockCache(TOTAL, SIZE)
+        self.refs: Counter[int] = Counter()
+        self.keys: dict[int, int] = {}
+        self.lru: list[int] = []
+
+    def used(self) -> int:
+        return sum(count > 0 for count in self.refs.values())
+
+    def evict_to(self, bound: int) -> None:
+        while self.lru and self.used() + len(self.lru) > bound:
+            del self.keys[self.lru.pop(0)]
+
+    @rule(target=groups, count=st.integers(0, 5))
+    def take(self, count: int) -> list[int]:
+        if self.used() + count > self.cache.quota:
+            with pytest.raises(OutOfBlocks):
+                self.cache.take(count)
+            return []
+        taken = self.cache.take(count)
+        self.evict_to(self.cache.quota - count)
+        assert len(set(taken)) == count
+        assert all(0 <= block < TOTAL for block in taken)
+        assert all(self.refs[block] == 0 and block not in self.keys for block in taken)
+        self.refs.update(taken)
+        return taken
+
+    @rule(group=groups, index=st.integers(0, 4), key=st.integers(1, 8))
+    def seal(self, group: list[int], index: int, key: int) -> None:
+        if index >= len(group):
+            return
+        block = group[index]
+        self.cache.seal(block, key)
+        if block not in self.keys and key not in self.keys.values():
+            self.keys[block] = key
+
+    @rule(target=groups, keys=st.lists(st.integers(1, 8), max_size=3, unique=True))
+    def find(self, keys: list[int]) -> list[int]:
+        """A new request holds the blocks that it finds, if they fit."""
+        found = self.cache.lookup(keys)
+        blocks = {key: block for block, key in self.keys.items()}
+        assert list(found) == [blocks[key] for key in keys[: len(found)]]
+        assert len(found) == len(keys) or keys[len(found)] not in blocks
+        unheld = sum(self.refs[block] == 0 for block in found)
+        assert self.cache.fits(found, 0) == (self.used() + unheld <= self.cache.quota)
+        if not self.cache.fits(found, 0):
+            return []
+        self.cache.hold(found)
+        self.refs.update(found)
+        self.lru = [block for block in self.lru if block not in found]
+        return list(found)
+
+    @rule(group=consumes(groups))
+    def release(self, group: list[int]) -> None:
+        self.cache.release(group)
+        for block in reversed(group):
+            self.refs[block] -= 1
+            if self.refs[block] == 0 and block in self.keys:
+                self.lru.append(block)
+
+    @rule(blocks=st.integers(0, TOTAL + 2))
+    def set_quota(self, blocks: int) -> None:
+        if self.used() > blocks:
+            before = self.cache.quota
+            with pytest.raises(AssertionError, match="too small"):
+                self.cache.set_quota(blocks)
+            assert self.cache.quota == before
+            return
+        self.cache.set_quota(blocks)
+        assert self.cache.quota == min(blocks, TOTAL)
+        self.evict_to(blocks)
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        assert self.cache.used == self.used() <= self.cache.quota
+        assert self.cache.cached == len(self.lru)
+        assert self.cache.used + self.cache.cached <= self.cache.quota
+        for block in range(TOTAL):
+            assert self.cache._holders[block] == self.refs[block]
+        for block, key in self.keys.items():
+            assert self.cache.lookup([key]) == (block,)
+        for key in range(1, 9):
+            assert bool(self.cache.lookup([key])) == (key in self.keys.values())
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -174,13 +278,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.cache.used == 0
 
 
+class TestBlockCache(BlockCacheMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = QUICK
+
+
 class TestScheduler(SchedulerMachine.TestCase):  # type: ignore[misc,name-defined]
-    settings = settings(
-        max_examples=60,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+    settings = QUICK
 
 
 def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:

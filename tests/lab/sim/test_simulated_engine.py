@@ -22,7 +22,16 @@ from scripts.lab.sim.pair import (
     simulated_pair,
 )
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
-from tests.support.engine_rig import ask, generate, generate_all, score_by_steps, settle, some_steps
+from tests.support.engine_rig import (
+    PATH_TOKENS,
+    STEP_TOKENS,
+    ask,
+    generate,
+    generate_all,
+    score_by_steps,
+    settle,
+    some_steps,
+)
 from tests.support.paths import DATA
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
@@ -235,3 +244,30 @@ async def test_a_single_request_may_fail(problem: Problem) -> None:
     assert [isinstance(end, GenerationFailed) for end in ends] == [False, True, False]
     await settle(generator)
     assert (await generate(generator, requests[1])).finish is FinishReason.STEP_LIMIT
+
+
+# ---------------------------------------------------------------- the whole
+
+
+async def test_many_paths_reach_their_end(generator: SimulatedGenerator, problem: Problem) -> None:
+    """64 paths step by step, some of them cancelled: every one ends, and nothing is left."""
+
+    async def path(seed: int) -> FinishReason:
+        after: tuple[int, ...] = ()
+        while True:
+            request = ask(
+                generator, problem, seed=seed, after=after, max_tokens=STEP_TOKENS, to_boundary=True
+            )
+            step = await generate(generator, request)
+            after += step.token_ids
+            if step.finish.ends_path or len(after) > PATH_TOKENS:
+                return step.finish
+
+    tasks = [asyncio.create_task(path(seed)) for seed in range(64)]
+    await asyncio.sleep(0.2)
+    for task in tasks[::4]:
+        task.cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(end, asyncio.CancelledError) for end in ends) == 16
+    assert {end for end in ends if isinstance(end, FinishReason)} == {FinishReason.STOP}
+    await settle(generator)

@@ -30,7 +30,7 @@ def test_the_list_for_cuda_says_which_cuda_it_installs() -> None:
         card_needs.read_cuda_major(ROOT / "requirements" / "cpu.txt")
 
 
-def test_a_good_card_is_described(programs: Path) -> None:
+def test_good_cards_are_described(programs: Path) -> None:
     assert query_driver() is None, "there is no nvidia-smi"
     fake_nvidia_smi(programs)
     found = query_driver()
@@ -38,6 +38,10 @@ def test_a_good_card_is_described(programs: Path) -> None:
     assert list(check_card(found, CUDA)) == []
     assert list(check_card(replace(found, driver="535.183.01"), 12)) == []
     assert list(card_needs.describe_cards(found)) == [f"card: {CARD}, driver 580.95.05"]
+    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=2)
+    found = query_driver()
+    assert list(check_card(found, CUDA)) == []
+    assert len(list(card_needs.describe_cards(found))) == 3, "the card, the other one, MIG"
 
 
 OLD_SMI = """case "$*" in

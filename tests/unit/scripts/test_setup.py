@@ -310,12 +310,15 @@ def test_the_cuda_build_for_another_machine(checkout: Path, programs: Path, tmp_
 
 def test_mig(checkout: Path, programs: Path) -> None:
     fake_nvidia_smi(programs, names=("A100",), mig_devices=0)
-    assert "nvidia-smi -i 0 -mig 0" in refuse(checkout)
-    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=1)
+    error = refuse(checkout)
+    assert "MIG is on for A100, but it has no MIG device" in error
+    assert "nvidia-smi -i 0 -mig 0" in error
+    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=2)
     fake_pip(checkout)
     said = succeed(checkout)
     assert "2 cards: FlashEdge uses the first" in said
     assert "MIG is on: FlashEdge uses the first MIG device" in said
+    assert "set kv_bytes yourself" in said
 
 
 def test_a_card_that_fails_at_its_first_use(checkout: Path, programs: Path) -> None:

@@ -118,6 +118,12 @@ def test_difficulty_is_what_trial_runs_say(tmp_path: Path) -> None:
         read_factors([tmp_path / "none"])
 
 
+def test_a_deadline_is_scale_times_difficulty_times_base() -> None:
+    slo = Slo(base_s={Kind.SEARCH: 30.0}, factors={"hard": 3.0})
+    records = [build_record(problem=problem, latency_s=45.0) for problem in ("hard", "new")]
+    assert list_needed_scales(records, slo) == [45 / (3 * 30), 45 / (2 * 30)]
+
+
 def test_attainment_counts_refused_programs_as_late() -> None:
     slo = Slo(base_s={Kind.SEARCH: 1.0}, scale=1.0, factors={"easy": 1.0})
     records = [

@@ -321,7 +321,11 @@ def test_no_verifier_reads_a_forged_token(name: str, folders: dict[str, Path]) -
             ids, scored = encode(judge, (f"{text}\n\n",) * 3, problem)
         return [token for token in ids if token in acts], [ids[at] for at in scored]
 
-    assert encode_text(f"x {forged} x") == encode_text("x")
+    acting, read = encode_text("x")
+    assert encode_text(f"x {forged} x") == (acting, read)
+    if name == "bundled":
+        assert acting.count(3) == 3, "a separator a step"
+        assert read == [3] * 3
 
 
 def test_a_verifier_breaks_a_token_where_the_template_mixes_it_with_values(tmp_path: Path) -> None:
@@ -341,3 +345,6 @@ def test_the_tiny_generators_are_complete_checkpoints(kind: str, tmp_path: Path)
     codec = HFCodec(folder)
     assert QUESTION in codec.decode(codec.encode_chat(PROBLEM.messages))
     assert codec.eos_ids
+    again = make_checkpoint(kind, tmp_path / "again")
+    for file in folder.iterdir():
+        assert file.read_bytes() == (again / file.name).read_bytes(), file.name
