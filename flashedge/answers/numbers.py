@@ -31,8 +31,12 @@ CARDINALS = {
 }
 _SMALL = {**CARDINALS, **{word: value for value, word in enumerate(_ORDINALS.split(), start=1)}}
 SCALES = {
-    **{"dozen": 12, "hundred": 100, "thousand": 1000},
-    **{"million": 10**6, "billion": 10**9, "trillion": 10**12},
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
 }
 _TOKEN = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_]+")
 

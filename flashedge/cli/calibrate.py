@@ -31,8 +31,14 @@ if TYPE_CHECKING:
 
 Series = Mapping[str, Sequence[tuple[float, float]]]
 COLUMNS = (
-    *("", "accuracy", "of full", "difference, 95 %"),
-    *("loss at most", "tokens", "of full", "saved"),
+    "",
+    "accuracy",
+    "of full",
+    "difference, 95 %",
+    "loss at most",
+    "tokens",
+    "of full",
+    "saved",
 )
 LABELS: Mapping[str, Any] = {"title": "Tokens to accuracy", "x": "tokens of a run", "y": "accuracy"}
 MAX_N = 256

@@ -14,8 +14,14 @@ from flashedge.client.words import format_count, format_duration
 from flashedge.config import load_config
 
 ENGINE_COLUMNS = (
-    *("engine", "state", "pid", "restarts"),
-    *("running", "waiting", "KV blocks", "cache hits"),
+    "engine",
+    "state",
+    "pid",
+    "restarts",
+    "running",
+    "waiting",
+    "KV blocks",
+    "cache hits",
 )
 PROGRAM_COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
@@ -176,7 +182,9 @@ def print_engines(pairs: Mapping[str, Any]) -> None:
                 (
                     f"{pair} {name}" if several else name,
                     *(engine.get(field) for field in ("state", "pid", "restarts")),
-                    *(view.get("running"), view.get("waiting"), blocks),
+                    view.get("running"),
+                    view.get("waiting"),
+                    blocks,
                     None if hits is None else f"{hits:.0%}",
                 )
             )

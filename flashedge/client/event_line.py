@@ -11,12 +11,14 @@ from flashedge.literal import show_in_line
 
 _CATEGORIES: Mapping[str, tuple[type, ...]] = {
     "steps": (
-        *(events.NodesExpanded, events.StepCompleted, events.NodeScored, events.NodesMarked),
-        *(events.RolloutsEnded, events.RolloutsInFlight),
+        events.NodesExpanded,
+        events.StepCompleted,
+        events.NodeScored,
+        events.NodesMarked,
+        events.RolloutsEnded,
+        events.RolloutsInFlight,
     ),
-    "certainty": (
-        *(events.RolloutsAllowed, events.Probed, events.CertaintyUpdated, events.EarlyExit),
-    ),
+    "certainty": (events.RolloutsAllowed, events.Probed, events.CertaintyUpdated, events.EarlyExit),
     "memory": (events.PromptRead, events.KvSplitChanged, events.Offloaded, events.Restored),
     "errors": (events.EngineRestarted, events.RunFailed, events.RunCancelled),
 }

@@ -77,8 +77,15 @@ def check_model(folder: Path, spec: ModelSpec) -> None:
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS = ("*.safetensors", "*.bin")
 _IGNORED = (
-    *("source", "weights_bytes", "parameters", "architecture", "quantized"),
-    *("tool_parser", "reasoning_parser", "compact_json", "license"),
+    "source",
+    "weights_bytes",
+    "parameters",
+    "architecture",
+    "quantized",
+    "tool_parser",
+    "reasoning_parser",
+    "compact_json",
+    "license",
 )
 """Not part of the fingerprint: the files decide those of the first line, and runs do not use those
 of the second."""

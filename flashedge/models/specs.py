@@ -197,12 +197,11 @@ class Pair:
 
 
 RESERVED = frozenset(
-    {
-        *("conversation", "messages", "tools", "documents", "chat_template"),
-        *("add_generation_prompt", "continue_final_message", "tokenize", "padding", "truncation"),
-        *("max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask"),
-        *("tokenizer_kwargs", "self"),
-    }
+    (
+        "conversation messages tools documents chat_template add_generation_prompt "
+        "continue_final_message tokenize padding truncation max_length return_tensors return_dict "
+        "return_assistant_tokens_mask tokenizer_kwargs self"
+    ).split()
 )
 """Names that mean something else to transformers' `apply_chat_template`."""
 

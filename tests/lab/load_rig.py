@@ -17,8 +17,15 @@ from tests.support.fake_daemon import BatchDaemon, encode_events, refuse
 
 def build_record(number: int = 0, **fields: Any) -> ProgramRecord:
     given = {
-        **{"part": 0, "kind": Kind.SEARCH, "client": "a", "problem": "p", "arrived_s": 0.0},
-        **{"end": End.FINISHED, "wait_s": 0.0, "first_token_s": 0.1, "latency_s": 1.0},
+        "part": 0,
+        "kind": Kind.SEARCH,
+        "client": "a",
+        "problem": "p",
+        "arrived_s": 0.0,
+        "end": End.FINISHED,
+        "wait_s": 0.0,
+        "first_token_s": 0.1,
+        "latency_s": 1.0,
         "output_tokens": 10,
     }
     return ProgramRecord(number=number, **{**given, **fields})
@@ -26,10 +33,22 @@ def build_record(number: int = 0, **fields: Any) -> ProgramRecord:
 
 def build_live_run(**fields: Any) -> LiveRun:
     given = {
-        **{"rung": "stock", "kv": "plan", "n": 4, "problem": 0, "round": 0},
-        **{"seconds": 2.0, "generate_s": 1.0, "verify_s": 1.0, "goodput": 10.0},
-        **{"answer": "19", "tree": "aa", "tree_tokens": 14, "reuse": 0.0},
-        **{"steps": 10, "kept_steps": 0, "drawn_tokens": 0},
+        "rung": "stock",
+        "kv": "plan",
+        "n": 4,
+        "problem": 0,
+        "round": 0,
+        "seconds": 2.0,
+        "generate_s": 1.0,
+        "verify_s": 1.0,
+        "goodput": 10.0,
+        "answer": "19",
+        "tree": "aa",
+        "tree_tokens": 14,
+        "reuse": 0.0,
+        "steps": 10,
+        "kept_steps": 0,
+        "drawn_tokens": 0,
     }
     return LiveRun(**{**given, **fields})
 

@@ -145,8 +145,10 @@ def _build_options(role: str, dtype: str, pair: Any, config: Any, size: str = "7
     model = {
         "architectures": [ROLES[role]],
         "model_type": "qwen2",
-        **{"num_hidden_layers": 28, "max_position_embeddings": 32_768},
-        **{"num_labels": 2, "vocab_size": 152_064},
+        "num_hidden_layers": 28,
+        "max_position_embeddings": 32_768,
+        "num_labels": 2,
+        "vocab_size": 152_064,
         **dict(zip(SHAPE, SHAPES[size], strict=True)),
     }
     (path / "config.json").write_text(json.dumps(model))

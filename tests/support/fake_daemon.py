@@ -180,7 +180,8 @@ class BatchDaemon(FakeDaemon):
         is_cut = word == "hard" and needed > body.get("token_budget", needed)
         return {
             **run,
-            **{"answer": "0" if word == "wrong" or is_cut else words[0], "certainty": certainty},
+            "answer": "0" if word == "wrong" or is_cut else words[0],
+            "certainty": certainty,
             "cut_by": "budget" if is_cut else None,
             "usage": {"tree_tokens": body["token_budget"] if is_cut else needed},
             "timing": {"total_s": 0.5},
@@ -229,6 +230,12 @@ class EvalDaemon(FakeDaemon):
         super().__init__(**options)
         self.samples, self.greedy, self.beams = samples, greedy, beams
         self.holding = asyncio.Event()
+
+    def answer(self, request: httpx.Request) -> Any:
+        """An evaluation submits runs and follows them; whatever else it asks for is refused."""
+        path = request.url.path
+        is_needed = path.startswith("/v1/runs/") or (request.method, path) == ("POST", "/v1/runs")
+        return super().answer(request) if is_needed else refuse()
 
     def submit(self, body: dict[str, Any]) -> Any:
         check_run_id(body["id"])

@@ -44,10 +44,14 @@ class FakeNvml:
             "Name": "NVIDIA GeForce RTX 4090",
             "MemoryInfo": SimpleNamespace(total=24 << 30, free=20 << 30),
             "CudaComputeCapability": (8, 9),
-            **{"DisplayActive": 0, "CurrentClocksEventReasons": 0x1},  # idle
-            **{"PowerManagementLimit": 450_000, "PowerManagementDefaultLimit": 450_000},
-            **{"Temperature": 50, "TemperatureThreshold": 90},
-            **{"ClockInfo": 2500, "MaxClockInfo": 3105},
+            "DisplayActive": 0,
+            "CurrentClocksEventReasons": 0x1,  # idle
+            "PowerManagementLimit": 450_000,
+            "PowerManagementDefaultLimit": 450_000,
+            "Temperature": 50,
+            "TemperatureThreshold": 90,
+            "ClockInfo": 2500,
+            "MaxClockInfo": 3105,
             **answers,
         }
         self.open = 0

@@ -16,7 +16,8 @@ FIGURES: dict[str, Any] = {
     ],
     "copies": [{"bytes": 1 << 20, "bytes_per_s": 9e10}, {"bytes": 1 << 28, "bytes_per_s": 2e10}],
     "transfers": [{"direction": "host to device", "pinned": True, "bytes_per_s": 2.5e10}],
-    **{"launch_s": 4e-6, "round_trip_s": 9e-6},
+    "launch_s": 4e-6,
+    "round_trip_s": 9e-6,
 }
 """Of a device, as `bench` gives them."""
 

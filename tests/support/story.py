@@ -39,13 +39,24 @@ STORY: list[Event] = [
 ]
 
 STANDING = {
-    **{"key": "run-5eab91940b5d", "client": "cli", "kind": "search", "place": 0},
-    **{"has_started": False, "waited_s": 3.2, "left_tokens": 6800.0, "starts_in_s": 12.3},
-    **{"median_tokens": 420.4, "tail_tokens": 1532.1},
+    "key": "run-5eab91940b5d",
+    "client": "cli",
+    "kind": "search",
+    "place": 0,
+    "has_started": False,
+    "waited_s": 3.2,
+    "left_tokens": 6800.0,
+    "starts_in_s": 12.3,
+    "median_tokens": 420.4,
+    "tail_tokens": 1532.1,
 }
 RUNNING = {
-    **{"key": "run-3bd232185d21", "place": None, "has_started": True, "starts_in_s": None},
-    **{"median_tokens": None, "tail_tokens": None},
+    "key": "run-3bd232185d21",
+    "place": None,
+    "has_started": True,
+    "starts_in_s": None,
+    "median_tokens": None,
+    "tail_tokens": None,
 }
 NAMED = {"key": "my-long-research-agent/task-7", "client": "my-agent", "kind": "batch", "place": 1}
 REQUEST = {"key": "chatcmpl-1", "client": "person", "kind": "chat", "has_started": False}
@@ -62,7 +73,10 @@ ENGINES = {
 }
 RUNS = {"queued": 1, "running": 2}
 STATUS = {
-    **{"version": "0.1.0", "pair": "bundled", "runs": RUNS, "engines": ENGINES},
+    "version": "0.1.0",
+    "pair": "bundled",
+    "runs": RUNS,
+    "engines": ENGINES,
     "scheduling": {"policy": "shortest", "programs": list(PROGRAMS)},
     "self_test": {"batch_invariant": True, "invariant_tokens": 4096},
     "pairs": {"bundled": {"state": "degraded", "detail": None, "engines": ENGINES, "runs": RUNS}},

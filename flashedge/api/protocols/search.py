@@ -300,8 +300,18 @@ def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool
         start = (b"\n" + body).rindex(b"\ndata: {", 0, body.index(mark) + 1)
     at = body.index(b"{", start) + 1
     names = (
-        *("strategy", "n", "seed", "answer", "votes", "certainty"),
-        *("trusted", "cut_by", "unlikely", "unboxed", "usage", "timing"),
+        "strategy",
+        "n",
+        "seed",
+        "answer",
+        "votes",
+        "certainty",
+        "trusted",
+        "cut_by",
+        "unlikely",
+        "unboxed",
+        "usage",
+        "timing",
     )
     about = {"run_id": result["id"], **{name: result.get(name) for name in names}}
     return body[:at] + b'"flashedge":' + dump_json(about) + b"," + body[at:]

@@ -274,7 +274,9 @@ class RunStore:
         rows = self._read(
             "SELECT id, coalesce(finished_at, created_at) AS ended FROM runs"
             " WHERE status NOT IN (?, ?) AND ended < ? ORDER BY ended, id LIMIT ?",
-            *(*UNFINISHED, float("inf") if ended_before is None else ended_before, limit),
+            *UNFINISHED,
+            float("inf") if ended_before is None else ended_before,
+            limit,
         )
         return [run_id for run_id, _ in rows]
 

@@ -29,8 +29,14 @@ from flashedge.types import (
 USUAL_PATHS = 16
 _LIMITS = ("token_budget", "deadline_s")
 _NUMBERS = (
-    *("step_entropy", "min_step_tokens", "n", "branching", "seed"),
-    *("max_step_tokens", "max_steps", "max_path_tokens"),
+    "step_entropy",
+    "min_step_tokens",
+    "n",
+    "branching",
+    "seed",
+    "max_step_tokens",
+    "max_steps",
+    "max_path_tokens",
 )
 
 

@@ -36,9 +36,16 @@ FIRST = record(
     steps=10,
 )
 SECOND = record(
-    *(chain("4", 0.1), chain(None), chain("7", 0.2), chain("7", 0.05)),
-    **{"greedy": "7", "beams": {2: "4", 4: "4"}},
-    **{"index": 1, "id": "1", "family": "word", "steps": 9},
+    chain("4", 0.1),
+    chain(None),
+    chain("7", 0.2),
+    chain("7", 0.05),
+    greedy="7",
+    beams={2: "4", 4: "4"},
+    index=1,
+    id="1",
+    family="word",
+    steps=9,
 )
 BOTH = (FIRST, SECOND)
 

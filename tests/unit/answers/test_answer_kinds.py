@@ -115,9 +115,21 @@ def test_an_operator_between_two_values_stays(left: str) -> None:
 @pytest.mark.parametrize(
     ("text", "letter"),
     [
-        *(("B", "B"), ("(B) -5", "B"), ("(B) - 5", None), ("B:5", "B"), ("B.5", None)),
-        *(("J) none of these", "J"), ("K", None), ("(b)", "(b)"), ("b) none", "(b)"), ("b", None)),
-        *(("(i)", None), ("(a) - 5", None), ("(a)b", None), ("Bob", None), ("", None)),
+        ("B", "B"),
+        ("(B) -5", "B"),
+        ("(B) - 5", None),
+        ("B:5", "B"),
+        ("B.5", None),
+        ("J) none of these", "J"),
+        ("K", None),
+        ("(b)", "(b)"),
+        ("b) none", "(b)"),
+        ("b", None),
+        ("(i)", None),
+        ("(a) - 5", None),
+        ("(a)b", None),
+        ("Bob", None),
+        ("", None),
     ],
 )
 def test_find_option(text: str, letter: str | None) -> None:

@@ -158,9 +158,17 @@ async def test_other_content_types_are_refused(client: AsyncClient, kind: str) -
 
 
 NOT_OBEYED = {
-    **{"top_logprobs": 2, "logit_bias": {"5": 1}, "min_p": 0.1, "min_tokens": 3},
-    **{"frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.1},
-    **{"stop_token_ids": [3], "ignore_eos": True, "use_beam_search": True, "background": True},
+    "top_logprobs": 2,
+    "logit_bias": {"5": 1},
+    "min_p": 0.1,
+    "min_tokens": 3,
+    "frequency_penalty": 0.5,
+    "presence_penalty": -1,
+    "repetition_penalty": 1.1,
+    "stop_token_ids": [3],
+    "ignore_eos": True,
+    "use_beam_search": True,
+    "background": True,
     "repetition_detection": {"max_pattern_size": 4},
 }
 """Fields of a chat that a search can't obey."""

@@ -17,13 +17,16 @@ LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
-        *((["7", "7", "7", "7"], 1.0), (["1", "2", "3", "4"], 0.0)),
+        (["7", "7", "7", "7"], 1.0),
+        (["1", "2", "3", "4"], 0.0),
         (["7", "7", "8", "8"], 0.5),  # H = ln 2, log n = 2 ln 2
         (["7", "7", "7", "8"], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
         (["7", "7", "7", None], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
         (["7", "7", None, None], 0.25),  # clusters of 2, 1, 1: H = 1.5 ln 2 of 2 ln 2
         (["7", "7", "7", "7", "8"], 1 - (0.8 * math.log(1.25) + 0.2 * LN5) / LN5),  # 0.689
-        *((["7"], 0.0), ([None, None], None), ([], None)),
+        (["7"], 0.0),
+        ([None, None], None),
+        ([], None),
     ],
 )
 def test_certainindex(answers: list[str | None], expected: float | None) -> None:
@@ -33,8 +36,13 @@ def test_certainindex(answers: list[str | None], expected: float | None) -> None
 @pytest.mark.parametrize(
     ("answers", "window", "expected"),
     [
-        *(("a", 1, 1.0), ("ab", 3, None), ("aba", 3, 2 / 3), ("abb", 3, 2 / 3), ("abc", 3, 1 / 3)),
-        *(("bbbaaa", 3, 1.0), ("bbaaaa", 5, 4 / 5)),
+        ("a", 1, 1.0),
+        ("ab", 3, None),
+        ("aba", 3, 2 / 3),
+        ("abb", 3, 2 / 3),
+        ("abc", 3, 1 / 3),
+        ("bbbaaa", 3, 1.0),
+        ("bbaaaa", 5, 4 / 5),
         ("aa-", 3, 0.0),  # the newest probe has no answer
         ("a-a", 3, 2 / 3),  # one in doubt does not count
         ("---", 3, 0.0),
@@ -127,11 +135,16 @@ def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
 @pytest.mark.parametrize(
     ("answers", "cap", "chance"),
     [
-        *((["a", "a"], 8, 0.952), (["a", "a", "a"], 8, 0.992), (["a", "b", "a", "a"], 8, 0.960)),
-        *((["a", "a", "b"], 8, 0.833), (["a", "b"], 8, 0.595)),
+        (["a", "a"], 8, 0.952),
+        (["a", "a", "a"], 8, 0.992),
+        (["a", "b", "a", "a"], 8, 0.960),
+        (["a", "a", "b"], 8, 0.833),
+        (["a", "b"], 8, 0.595),
         (["a", "a", "a", "a", "b", "b"], 8, 1.0),  # equal counts at the end are no loss
         (["a", None, "a"], 8, 0.929),  # a path without an answer does not vote, but is drawn
-        *((["a", "b", "c"], 3, 1.0), ([None, None], 8, None), ([], 8, None)),
+        (["a", "b", "c"], 3, 1.0),
+        ([None, None], 8, None),
+        ([], 8, None),
     ],
 )
 def test_by_the_counts(answers: list[str | None], cap: int, chance: float | None) -> None:

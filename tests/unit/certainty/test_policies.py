@@ -139,9 +139,16 @@ def test_a_removed_policy_opens_and_starts_no_run() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"policy": "even"}, {"policy": "lead", "thresholds": {"entropy": 0.5}}, {"detect": 0}),
-        *({"detect": True}, {"thresholds": {"entropy": 1.5}}, {"thresholds": {"luck": 0.5}}),
-        *({"thresholds": [0.5]}, {"give_up_after": -1}, {"give_up_below": "x"}, {"patience": 3}),
+        {"policy": "even"},
+        {"policy": "lead", "thresholds": {"entropy": 0.5}},
+        {"detect": 0},
+        {"detect": True},
+        {"thresholds": {"entropy": 1.5}},
+        {"thresholds": {"luck": 0.5}},
+        {"thresholds": [0.5]},
+        {"give_up_after": -1},
+        {"give_up_below": "x"},
+        {"patience": 3},
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any]) -> None:

@@ -44,9 +44,14 @@ def recorded(problem: LabelledProblem, *, sure: bool) -> Recording:
         for k in range(1, N + 1)
     )
     return Recording(
-        **{"run": str(problem.id), "problem": problem.text, "answer": problem.answer},
-        **{"cap": N, "tokens": 100 * N, "probe_tokens": ()},
-        **{"settings": SETTINGS, "checkpoints": checkpoints},
+        run=str(problem.id),
+        problem=problem.text,
+        answer=problem.answer,
+        cap=N,
+        tokens=100 * N,
+        probe_tokens=(),
+        settings=SETTINGS,
+        checkpoints=checkpoints,
     )
 
 

@@ -18,7 +18,8 @@ def test_the_fit_of_a_simulated_engine_is_its_device_and_no_kv_comes_from_the_ca
     async def work() -> tuple[ModelProfile, ...]:
         generator, verifier = simulated_pair(
             SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
-            *(QWEN25_1_5B, QWEN25_7B),
+            QWEN25_1_5B,
+            QWEN25_7B,
             kv_bytes=KV_BYTES,
         )
         probes = (

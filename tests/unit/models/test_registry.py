@@ -88,10 +88,12 @@ def test_shipped_models_weigh_what_their_architectures_and_formats_imply(pairs: 
         assert spec.parameters == (count(spec)[0] if is_quantized else None), source
         assert spec.revision
     cards = {
-        **{"Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304, "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512},
-        **{"Qwen/Qwen3-4B": 4_022_468_096, "Qwen/Qwen3-8B": 8_190_735_360},
-        **{"microsoft/Phi-4-mini-reasoning": 3_836_021_760},
-        **{"peiyi9979/math-shepherd-mistral-7b-prm": 7_241_732_096},
+        "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+        "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+        "Qwen/Qwen3-4B": 4_022_468_096,
+        "Qwen/Qwen3-8B": 8_190_735_360,
+        "microsoft/Phi-4-mini-reasoning": 3_836_021_760,
+        "peiyi9979/math-shepherd-mistral-7b-prm": 7_241_732_096,
     }
     counts = {spec.source: count(spec)[0] for spec in specs if spec.source in cards}
     assert counts == cards, "the formulas give what the model cards say"

@@ -122,8 +122,14 @@ async def test_the_time_limit_leaves_out_the_dearest() -> None:
 
 def made() -> Profile:
     return Profile(
-        **{"made_at": "2026-01-01T00:00:00+00:00", "quick": True, "wall_s": 9.5, "load": 0.25},
-        **{"fingerprint": FINGERPRINT, "kind": "cpu", "device": FIGURES, "warnings": ("w",)},
+        made_at="2026-01-01T00:00:00+00:00",
+        quick=True,
+        wall_s=9.5,
+        load=0.25,
+        fingerprint=FINGERPRINT,
+        kind="cpu",
+        device=FIGURES,
+        warnings=("w",),
         models=(fit_model("generator", steps()),),
     )
 

@@ -19,7 +19,9 @@ DUE = replace(IDLE, can_prefill=True, ready=1, waited=determinism.MAX_WAIT)
 @pytest.mark.parametrize(
     ("state", "kind"),
     [
-        *((IDLE, SHARED), (BUSY, SHARED), (replace(IDLE, can_prefill=True), PREFILL)),
+        (IDLE, SHARED),
+        (BUSY, SHARED),
+        (replace(IDLE, can_prefill=True), PREFILL),
         (replace(BUSY, can_prefill=True), PREFILL),
         (replace(IDLE, ready=1), VERIFY),  # nothing else can run
         (replace(BUSY, ready=3, is_joined=True), SHARED),  # a fourth comes

@@ -75,14 +75,17 @@ MANY = {"beams": 16, "max_drafts": 64}
     ("batch", "finished", "drafting", "slots"),
     [
         pytest.param(view(5), 3, 0, 3, id="the batch stays as large as it was"),
-        *((view(5, most=6), 3, 0, 1), (view(6, most=6), 3, 0, 0)),
+        (view(5, most=6), 3, 0, 1),
+        (view(6, most=6), 3, 0, 0),
         pytest.param(WIDE, 3, 0, 27, id="the flat batch bounds it"),
         pytest.param(WIDE, 0, 0, 0, id="nobody has finished"),
         pytest.param(replace(WIDE, flat_batch=6), 3, 0, 1, id="fewer than the beams left"),
-        *((replace(WIDE, flat_batch=4), 3, 0, 0), (replace(WIDE, max_running=9), 3, 0, 4)),
+        (replace(WIDE, flat_batch=4), 3, 0, 0),
+        (replace(WIDE, max_running=9), 3, 0, 4),
         (replace(WIDE, waiting=1), 3, 9, 0),
         pytest.param(view(40), 24, 0, 0, id="no step was measured: only the end of a large level"),
-        *((view(14), 50, 0, 2), (replace(view(14), unmeasured_batch=4), 50, 2, 0)),
+        (view(14), 50, 0, 2),
+        (replace(view(14), unmeasured_batch=4), 50, 2, 0),
         (replace(view(14), flat_batch=64), 50, 0, 50),
         pytest.param(view(5, waiting=1), 3, 3, 0, id="requests wait"),
         pytest.param(view(5, spare=7), 3, 3, 0, id="memory is short"),
@@ -203,8 +206,10 @@ def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
     (draft,) = level.plan()
     requested, others = continuation(0, level=2), continuation(0, level=2, run="b")
     for step, path, seed, sampling in (
-        *((requested, (*PATH, 1), 0, SAMPLING), (requested, (*PATH, 0), 1, SAMPLING)),
-        *((requested, (*PATH, 0), 0, Sampling(temperature=0.1)), (others, (*PATH, 0), 0, SAMPLING)),
+        (requested, (*PATH, 1), 0, SAMPLING),
+        (requested, (*PATH, 0), 1, SAMPLING),
+        (requested, (*PATH, 0), 0, Sampling(temperature=0.1)),
+        (others, (*PATH, 0), 0, SAMPLING),
     ):
         assert level.board.adopt(step, path, seed, sampling) is None
     assert (adopt(level, 0), adopt(level, 0)) == (draft, None)

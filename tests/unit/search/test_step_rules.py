@@ -19,11 +19,16 @@ BLANK_LINES = BoundaryRule.from_texts(enumerate(TEXTS))
 @pytest.mark.parametrize(
     ("text", "steps"),
     [
-        *(("one", ("one",)), ("one\n\ntwo", ("one\n\n", "two"))),
-        *(("one\n\ntwo\n\n", ("one\n\n", "two\n\n")), ("one\n\n\n\ntwo", ("one\n\n\n\n", "two"))),
-        *(("one\ntwo", ("one\ntwo",)), ("one\n \ntwo", ("one\n \ntwo",))),
-        *(("\n\none\n\ntwo", ("\n\none\n\n", "two")), ("one\n\n  \n", ("one\n\n  \n",))),
-        *(("", ("",)), ("\n\n", ("\n\n",))),
+        ("one", ("one",)),
+        ("one\n\ntwo", ("one\n\n", "two")),
+        ("one\n\ntwo\n\n", ("one\n\n", "two\n\n")),
+        ("one\n\n\n\ntwo", ("one\n\n\n\n", "two")),
+        ("one\ntwo", ("one\ntwo",)),
+        ("one\n \ntwo", ("one\n \ntwo",)),
+        ("\n\none\n\ntwo", ("\n\none\n\n", "two")),
+        ("one\n\n  \n", ("one\n\n  \n",)),
+        ("", ("",)),
+        ("\n\n", ("\n\n",)),
     ],
 )
 def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
@@ -33,11 +38,24 @@ def test_split_steps(text: str, steps: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("prev", "token", "ends"),
     [
-        *((A, BLANK, True), (A, DOT, True), (None, DOT, True), (A, NEWLINE, False)),
-        *((NEWLINE, NEWLINE, True), (B, NEWLINE, True), (B, C, True), (SPACE_NL, C, True)),
-        *((B, A, False), (A, C, False), (A, D, True), (B, SPACE, False), (NEWLINE, EMPTY, False)),
-        *((B, 10_000, False), (10_000, C, False)),
-        *((None, BLANK, False), (None, NEWLINE, False), (None, D, True)),
+        (A, BLANK, True),
+        (A, DOT, True),
+        (None, DOT, True),
+        (A, NEWLINE, False),
+        (NEWLINE, NEWLINE, True),
+        (B, NEWLINE, True),
+        (B, C, True),
+        (SPACE_NL, C, True),
+        (B, A, False),
+        (A, C, False),
+        (A, D, True),
+        (B, SPACE, False),
+        (NEWLINE, EMPTY, False),
+        (B, 10_000, False),
+        (10_000, C, False),
+        (None, BLANK, False),
+        (None, NEWLINE, False),
+        (None, D, True),
     ],
 )
 def test_ends_step(prev: int | None, token: int, ends: bool) -> None:
@@ -70,10 +88,12 @@ END = StepEnd(max_tokens=8, room=100, boundary=BLANK_LINES, stop_ids=frozenset({
 @pytest.mark.parametrize(
     ("end", "token_ids", "expected"),
     [
-        *((END, [A, A], (2, None)), (END, [A, BLANK, A], (2, FinishReason.BOUNDARY))),
+        (END, [A, A], (2, None)),
+        (END, [A, BLANK, A], (2, FinishReason.BOUNDARY)),
         (END, [A, NEWLINE, NEWLINE, A], (3, FinishReason.BOUNDARY)),
         (END, [BLANK, A, BLANK], (3, FinishReason.BOUNDARY)),
-        *((END, [A, EOS, A], (2, FinishReason.STOP)), (END, [A] * 9, (8, FinishReason.STEP_LIMIT))),
+        (END, [A, EOS, A], (2, FinishReason.STOP)),
+        (END, [A] * 9, (8, FinishReason.STEP_LIMIT)),
         (replace(END, room=3), [A] * 9, (3, FinishReason.LENGTH)),
         (replace(END, room=8), [A] * 9, (8, FinishReason.LENGTH)),
         (replace(END, boundary=None), [A, BLANK, A], (3, None)),
@@ -100,10 +120,14 @@ def measure_exactly(shares: list[float]) -> float:
 @pytest.mark.parametrize(
     ("entropies", "before", "kept"),
     [
-        *(([0.1, 0.2, 0.3], 0, 3), ([0.1, 0.2, 1.5, 0.1], 0, 2)),
+        ([0.1, 0.2, 0.3], 0, 3),
+        ([0.1, 0.2, 1.5, 0.1], 0, 2),
         ([0.1, 0.2, 1.0, 0.1], 0, 4),  # not more than the threshold
         ([9.0, 9.0, 9.0], 0, 2),  # the least length comes first
-        *(([9.0, 0.1, 0.1], 0, 3), ([9.0, 0.1, 0.1], 1, 3), ([9.0, 0.1, 0.1], 2, 0), ([], 5, 0)),
+        ([9.0, 0.1, 0.1], 0, 3),
+        ([9.0, 0.1, 0.1], 1, 3),
+        ([9.0, 0.1, 0.1], 2, 0),
+        ([], 5, 0),
     ],
 )
 def test_a_step_is_cut_before_the_first_uncertain_token(

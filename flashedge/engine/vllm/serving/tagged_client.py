@@ -231,9 +231,18 @@ def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False
 
 
 UNVERIFIABLE = (
-    *("presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "logit_bias"),
-    *("bad_words", "allowed_token_ids", "structured_outputs", "thinking_token_budget"),
-    *("prompt_logprobs", "prompt_logprob_token_ids", "logprob_token_ids"),
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "thinking_token_budget",
+    "prompt_logprobs",
+    "prompt_logprob_token_ids",
+    "logprob_token_ids",
 )
 """The fields of SamplingParams that change logits by more than the noise, or need all of the
 prompt's."""

@@ -158,7 +158,10 @@ def test_no_schema_is_shared_between_tools(path: str) -> None:
 
 
 FORCED = [
-    *("required", "any", {"type": "any"}, {"type": "function", "function": {"name": "f"}}),
+    "required",
+    "any",
+    {"type": "any"},
+    {"type": "function", "function": {"name": "f"}},
     *({"type": kind, "name": "f"} for kind in ("function", "tool")),
     {"type": "allowed_tools", "mode": "required", "tools": []},
 ]
@@ -338,7 +341,9 @@ def test_the_instructions_around_stay() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *(REST, "", " \n"),
+        REST,
+        "",
+        " \n",
         "Never write an x-anthropic-billing-header of your own.",
         "Leave the x-anthropic-billing-header: no one needs it.",
         "Say how many tokens are left: <total_tokens>.",

@@ -33,9 +33,15 @@ LINES = [
     ("v1.engine.core", "init engine (profile, create kv cache, warmup model) took %.2f s", 51.0),
 ]
 EXPECTED = [
-    *("loading the weights", "running the model once", "compiling the model"),
-    *("running the model once", "allocating KV memory", "compiling kernels"),
-    *("preparing graphs", "testing the sampler", "making the scheduler"),
+    "loading the weights",
+    "running the model once",
+    "compiling the model",
+    "running the model once",
+    "allocating KV memory",
+    "compiling kernels",
+    "preparing graphs",
+    "testing the sampler",
+    "making the scheduler",
 ]
 
 

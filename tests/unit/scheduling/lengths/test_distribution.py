@@ -94,7 +94,9 @@ def test_a_condition_far_in_the_tail_keeps_its_digits() -> None:
 @pytest.mark.parametrize(
     ("distribution", "limit", "drawn"),
     [
-        *((Point(300), 1024, 300), (LogNormal(5.0, 0.01), 1024, 900), (LogT(5.0, 0.4), 512, 512)),
+        (Point(300), 1024, 300),
+        (LogNormal(5.0, 0.01), 1024, 900),
+        (LogT(5.0, 0.4), 512, 512),
         (LogT(5.0, 0.4), 512, 600),
     ],
 )

@@ -90,10 +90,14 @@ HALF_DRAWN = make("a", size=100, outputs=8, drawn_tokens=500)
         (SHORTEST, [make("a", size=400), make("b", size=100), make("c")], "bac"),
         (SHORTEST, [make("a", size=300), make("b", size=100, outputs=8)], "ab"),
         (SHORTEST, [make("b", size=100, outputs=4), HALF_DRAWN], "ab"),
-        *((replace(SHORTEST, ranks_kinds=True), KINDS, "bca"), (SHORTEST, KINDS, "acb")),
-        *((replace(SHORTEST, ranks_kinds=True), BATCH_WORK, "ab"), (SHORTEST, BATCH_WORK, "ba")),
-        *((replace(SHORTEST, is_gang=True), BEGUN, "ba"), (SHORTEST, BEGUN, "ab")),
-        *((FAIR, [*GREEDY, PERSON], "azbcd"), (SHORTEST, [*GREEDY, PERSON], "abcdz")),
+        (replace(SHORTEST, ranks_kinds=True), KINDS, "bca"),
+        (SHORTEST, KINDS, "acb"),
+        (replace(SHORTEST, ranks_kinds=True), BATCH_WORK, "ab"),
+        (SHORTEST, BATCH_WORK, "ba"),
+        (replace(SHORTEST, is_gang=True), BEGUN, "ba"),
+        (SHORTEST, BEGUN, "ab"),
+        (FAIR, [*GREEDY, PERSON], "azbcd"),
+        (SHORTEST, [*GREEDY, PERSON], "abcdz"),
     ],
 )
 def test_the_order_follows_the_rules(rules: Rules, programs: list[Put], expected: str) -> None:

@@ -20,9 +20,11 @@ def need(kv_tokens: int, sequences: int = 1) -> Need:
 @pytest.mark.parametrize(
     ("asked", "running", "starts"),
     [
-        *((need(400), [need(600)], True), (need(401), [need(600)], False)),
+        (need(400), [need(600)], True),
+        (need(401), [need(600)], False),
         (need(5000, 900), [], True),  # it fits nowhere, so it runs alone
-        *((need(5000, 900), [need(1)], False), (need(1, 16), [need(1, 16)], True)),
+        (need(5000, 900), [need(1)], False),
+        (need(1, 16), [need(1, 16)], True),
         (need(1, 17), [need(1, 16)], False),  # more sequences than the engine has use for
         (need(0, 0), [need(1)] * 3, False),  # max_running is a ceiling
     ],

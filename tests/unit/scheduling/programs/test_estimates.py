@@ -29,7 +29,8 @@ def work(left: float | None, outputs: int = 1) -> Member:
         ([work(100), work(300)], [work(400), work(1)], [20.0, 60.0]),
         # eight outputs of ten tokens and two of ten are over at the same time
         ([work(80, 8), work(20, 2)], [work(1), work(1)], [10.0, 10.0]),
-        *(([], [work(20), work(1)], [0.0, 2.0]), ([work(100), work(None)], [work(1)], [None])),
+        ([], [work(20), work(1)], [0.0, 2.0]),
+        ([work(100), work(None)], [work(1)], [None]),
         ([work(100)], [work(None), work(5)], [10.0, None]),
     ],
 )
@@ -86,7 +87,8 @@ def test_places_count_the_programs_in_the_queue() -> None:
     assert [(s.key, s.place, s.has_started, s.starts_in_s, s.waited_s) for s in found] == [
         ("q", None, False, None, 10.0),
         ("r", None, True, None, 2.0),  # until its start, the others until now
-        *(("a", 0, False, 3.0, 10.0), ("b", 1, False, None, 10.0)),
+        ("a", 0, False, 3.0, 10.0),
+        ("b", 1, False, None, 10.0),
     ]
 
 

@@ -57,7 +57,8 @@ SHORT = {"free_kv_tokens": 1200.0, "max_sequences": 12}
         # the daemon counts like a third engine
         (ONE, FLAT, {"others": 16}, 8, NO_MORE),
         (ONE, replace(DAEMON, shares_daemon=True), {"others": 16}, 1, SLOW),
-        *((CROWD, FLAT, {}, 64, NO_MORE), (CROWD, DAEMON, {}, 8, LITTLE)),
+        (CROWD, FLAT, {}, 64, NO_MORE),
+        (CROWD, DAEMON, {}, 8, LITTLE),
         (LONG, FLAT, {"free_kv_tokens": 1200.0}, 1 + 2, "the KV memory is full"),
         (LONG, FLAT, {"max_sequences": 12}, 3, FULL),
         # seven new runs of 2 sequences, and one of 16 that may have eight rollouts: 14 + 16 m
