@@ -197,11 +197,24 @@ class Pair:
 
 
 RESERVED = frozenset(
-    (
-        "conversation messages tools documents chat_template add_generation_prompt "
-        "continue_final_message tokenize padding truncation max_length return_tensors return_dict "
-        "return_assistant_tokens_mask tokenizer_kwargs self"
-    ).split()
+    [
+        "conversation",
+        "messages",
+        "tools",
+        "documents",
+        "chat_template",
+        "add_generation_prompt",
+        "continue_final_message",
+        "tokenize",
+        "padding",
+        "truncation",
+        "max_length",
+        "return_tensors",
+        "return_dict",
+        "return_assistant_tokens_mask",
+        "tokenizer_kwargs",
+        "self",
+    ]
 )
 """Names that mean something else to transformers' `apply_chat_template`."""
 

@@ -16,10 +16,25 @@ from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model", "observation")
 _LOOKS = frozenset(
-    (
-        "split rsplit partition rpartition startswith endswith replace strip lstrip rstrip "
-        "removeprefix removesuffix find rfind index rindex count"
-    ).split()
+    [
+        "split",
+        "rsplit",
+        "partition",
+        "rpartition",
+        "startswith",
+        "endswith",
+        "replace",
+        "strip",
+        "lstrip",
+        "rstrip",
+        "removeprefix",
+        "removesuffix",
+        "find",
+        "rfind",
+        "index",
+        "rindex",
+        "count",
+    ]
 )
 """Methods and filters that look into a text by the texts they are given."""
 _COMPARES = frozenset({"==", "!=", "eq", "ne", "in"})
