@@ -308,7 +308,7 @@ class DashboardApp(App[None]):
             self.notify(f"Can't list older runs: {error.line}", severity="warning")
         self._is_loading_older = False
         self.state = state.add_older(self.state, tuple(map(parse_run, page)))
-        if page and self._runs.filter:
+        if self.state.oldest != oldest and self._runs.filter:
             self._load_older()
 
     # ------------------------------------------------------------ time

@@ -155,6 +155,18 @@ async def test_a_filter_looks_through_all_runs() -> None:
         assert len(daemon.pages) == 2
 
 
+async def test_a_page_without_new_runs_is_the_last_that_a_filter_asks_for() -> None:
+    """The daemon counts more runs than it lists: some were removed meanwhile."""
+    rows = rig.summary("run-1", "finished"), rig.summary("run-2", "finished")
+    daemon = rig.FakeDaemon(*rows)
+    async with rig.opened(daemon) as (pilot, app):
+        await until(pilot, lambda: app.query_one(RunList).count)
+        await pilot.press("slash", "z")
+        await until(pilot, lambda: daemon.pages)
+        await pilot.pause(0.2)
+        assert len(daemon.pages) == 1
+
+
 async def test_a_filter_of_the_tree_goes_from_match_to_match() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)
