@@ -95,19 +95,22 @@ def test_only_claimed_blocks_can_be_touched() -> None:
     kv.claim([1, 2])  # again: nothing happens
 
 
-def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_a_claim_that_fails_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     pages, kv, layers = make_range(PAGE)
     kv.claim([0])
     map_granules = pages.map
 
     def at_most_twice(first: int, count: int) -> None:
         if first > 8:
-            raise MemoryError("the device is full")
+            raise error("the device is full")
         map_granules(first, count)
 
     monkeypatch.setattr(pages, "map", at_most_twice)
     for claimed in ([3, 4], [0, 3, 4]):
-        with pytest.raises(MemoryError, match="full"):
+        with pytest.raises(error, match="full"):
             kv.claim(claimed)
         assert not any(can_be_read(layer[i]) for layer in layers for i in (3, 4))
         assert all(can_be_read(layer[0]) for layer in layers), "block 0 was claimed before"
@@ -169,6 +172,20 @@ def test_a_mapping_that_fails_maps_nothing_and_other_errors_are_named(driver: Ho
     with pytest.raises(RuntimeError, match="cuMemUnmap: CUDA_ERROR_INVALID_VALUE"):
         others._unmap_all([0])
     assert len(driver.handles) == 3
+
+
+def test_a_mapping_that_the_driver_refuses_can_be_tried_again(
+    driver: HostDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = make_pages(driver, 8)
+    monkeypatch.setattr(driver, "cuMemSetAccess", lambda *args: (driver.CUresult(1),))
+    with pytest.raises(RuntimeError, match="cuMemSetAccess: CUDA_ERROR_INVALID_VALUE"):
+        pages.map(0, 2)
+    assert (driver.free, driver.handles) == (4, set())
+    monkeypatch.undo()
+    monkeypatch.setattr(cuda_pages, "_make_tensor", make_tensor)
+    pages.map(0, 2)
+    assert can_be_read(pages.tensor)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")

@@ -304,5 +304,18 @@ class EvictionMachine(RuleBasedStateMachine):
         assert free[len(free) - len(held) :] == [self.cache.pool.blocks[b] for b in held]
 
 
+def test_a_view_counts_the_requests_that_wait_with_their_kv() -> None:
+    pool = SimpleNamespace(num_gpu_blocks=BLOCKS + 1, get_num_free_blocks=lambda: BLOCKS)
+    scheduler = SimpleNamespace(
+        kv_cache_manager=SimpleNamespace(block_pool=pool),
+        cache_config=SimpleNamespace(block_size=16),
+        vllm_config=SimpleNamespace(additional_config={}),
+        running=[],
+        waiting=["a"],
+        kv_holding_waiting=["b", "c"],
+    )
+    assert quota.KvQuota(scheduler, lambda is_candidate: False).view()["waiting"] == 3
+
+
 TestEvictionOrder = EvictionMachine.TestCase
 TestEvictionOrder.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -1,10 +1,8 @@
 """The KV tensor of an engine process, block by block, and the memory behind it.
 
-`Pages` is a range of addresses. The memory behind it can be mapped and unmapped in `HostPages` and,
-on CUDA, in `cuda_pages`.
-
-A device maps memory in *granules*: pages of 4 KiB on CPU, 2 MiB on CUDA. Blocks are neither as
-large as granules nor aligned with them. A granule is needed as long as any part of a used block
+`Pages` is a range of addresses. `HostPages` and, on CUDA, `cuda_pages.CudaPages` map and unmap the
+memory behind it in *granules*: pages of 4 KiB on most CPUs, some 2 MiB on CUDA. Blocks are neither
+as large as granules nor aligned with them. A granule is needed as long as any part of a used block
 lies in it.
 """
 
@@ -21,16 +19,16 @@ from numpy.typing import NDArray
 log = logging.getLogger(__name__)
 
 OS = "os"  # unmapped memory goes back to the operating system
-DEVICE = "device"  # it goes back to the device
-KEPT = "kept"  # it stays allocated: only the quota changes
+DEVICE = "device"  # unmapped memory goes back to the device
+KEPT = "kept"  # no memory is unmapped: a quota limits only which blocks are used
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Pages:
-    """A range of addresses. Here its memory is the tensor that vLLM itself allocated, which stays:
-    only the quota changes. The derived classes map and unmap memory."""
+    """A range of addresses with memory that vLLM itself allocated, and that stays. The derived
+    classes map and unmap memory."""
 
     mechanism = KEPT
     """What becomes of unmapped memory: OS, DEVICE or KEPT."""
@@ -41,10 +39,11 @@ class Pages:
 
     def map(self, first: int, count: int) -> None:
         """Give these granules memory, all zero. Raises MemoryError if there is too little for all
-        of them."""
+        of them, and RuntimeError if the device fails. None of them is mapped then."""
 
     def unmap(self, first: int, count: int) -> int:
-        """Returns the bytes. Nobody may read or write there until they are mapped again."""
+        """Return these granules' memory, and its size in bytes. Nobody may read or write there
+        until it is mapped again."""
         return 0
 
 
@@ -61,7 +60,7 @@ class HostPages(Pages):
         super().__init__(everything[:size], granule)
 
     def unmap(self, first: int, count: int) -> int:
-        """Pages return all zero. NaN would spread in attention, from masked positions too."""
+        """See `Pages`. A NaN that was not cleared would spread in attention from any position."""
         start, size = first * self.granule, count * self.granule
         if _libc.madvise(self._address + start, size, mmap.MADV_DONTNEED) != 0:
             raise OSError(ctypes.get_errno(), "madvise could not return KV memory to the system")
@@ -82,7 +81,7 @@ class BlockLayout:
 
 
 class Granules:
-    """Counts which granules of a tensor are needed. No block is used at first."""
+    """Counts how often each granule of a tensor is needed. No block is used at first."""
 
     def __init__(self, layers: Sequence[BlockLayout], blocks: int, granule: int) -> None:
         self._granule, self._layers = granule, tuple(layers)
@@ -103,6 +102,7 @@ class Granules:
         return _find_spans(before & (self._needed_by == 0))
 
     def _change(self, block_ids: Collection[int], *, used: bool) -> NDArray[np.int64]:
+        """Returns by how many used blocks each granule's need has changed."""
         ids = np.unique(np.fromiter(block_ids, dtype=np.int64, count=len(block_ids)))
         ids = ids[self.used[ids] != used]
         self.used[ids] = used
@@ -149,7 +149,7 @@ class KvRange:
         return int(self._granules.used.sum())
 
     def claim(self, block_ids: Collection[int]) -> None:
-        """Raises MemoryError if there is too little. Nothing has changed then."""
+        """Map the memory of blocks. Raises what `Pages.map` raises. Nothing has changed then."""
         used = self._granules.used
         block_ids = [block for block in block_ids if not used[block]]
         mapped: list[GranuleSpan] = []
@@ -157,15 +157,15 @@ class KvRange:
             for span in self._granules.claim(block_ids):
                 self._pages.map(*span)
                 mapped.append(span)
-        except MemoryError:
+        except (MemoryError, RuntimeError):
             self._granules.release(block_ids)
             for span in mapped:
                 self._pages.unmap(*span)
             raise
 
     def claim_first(self, count: int, least: int) -> None:
-        """Claim the first `count` blocks, or fewer, down to `least`, if the other engine grew while
-        this one was restarted. Raises MemoryError if there is too little for `least` blocks."""
+        """Claim the first `count` blocks. If memory is short, since the other engine grew while
+        this one was restarted, claim fewer. Raises MemoryError if it is too little for `least`."""
         while True:
             try:
                 return self.claim(range(count))
@@ -182,6 +182,7 @@ class KvRange:
 
 
 def count_block_bytes(layers: Iterable[torch.Tensor]) -> int:
+    """Count the bytes of one block in all layers. layers: (blocks, …) each."""
     return sum(layer.numel() // layer.shape[0] * layer.element_size() for layer in layers)
 
 

@@ -1,8 +1,8 @@
-"""CUDA memory that is mapped and unmapped under fixed addresses, by the driver's virtual memory.
+"""CUDA memory that the driver maps and unmaps at fixed addresses.
 
-Memory is created, mapped and unmapped in granules of about 2 MiB while the engine runs; what is
-unmapped is free for any process. The addresses never change, so tensors and captured graphs stay
-valid. Run as a module it tries this on the card.
+Memory is mapped and unmapped in granules of about 2 MiB while the engine runs. Unmapped memory is
+free for any process. The addresses never change, so tensors and captured graphs stay valid. Run as
+a program, this module tries it on the card.
 
 This has not run on a card yet. It is tested with a driver made of host memory
 (tests/support/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
@@ -10,7 +10,8 @@ This has not run on a card yet. It is tested with a driver made of host memory
 
 import importlib
 import sys
-from types import ModuleType, SimpleNamespace
+from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ import torch
 from flashedge.engine.vllm.inside.kv.blocks import DEVICE, Pages
 
 TRIAL_GRANULES = 8
+"""Chosen by hand: one would not try several mappings, and hundreds may not fit a card in use."""
+TRIAL_BYTES = 512 << 20
+"""The range of addresses that the trial reserves, larger than its granules."""
 
 
 class CudaPages(Pages):
@@ -25,17 +29,18 @@ class CudaPages(Pages):
 
     mechanism = DEVICE
 
-    def __init__(self, size: int, device: int, driver: ModuleType | None = None) -> None:
-        self._driver: Any = driver or importlib.import_module("cuda.bindings.driver")
-        d = self._driver  # a dependency of torch for CUDA
-        self._memory = d.CUmemAllocationProp()
-        self._memory.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-        self._memory.location.type = d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    def __init__(self, size: int, device: int, driver: Any = None) -> None:
+        """size: bytes. device: its CUDA number. driver: cuda.bindings.driver, or a test's."""
+        driver = driver or importlib.import_module("cuda.bindings.driver")  # comes with torch
+        self._driver = driver
+        self._memory = driver.CUmemAllocationProp()
+        self._memory.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+        self._memory.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
         self._memory.location.id = device
-        self._access = d.CUmemAccessDesc()
+        self._access = driver.CUmemAccessDesc()
         self._access.location = self._memory.location
-        self._access.flags = d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        option = d.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        self._access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+        option = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
         self.granule = int(self._call("cuMemGetAllocationGranularity", self._memory, option))
         whole = -(-size // self.granule) * self.granule
         self._address = int(self._call("cuMemAddressReserve", whole, self.granule, 0, 0))
@@ -61,23 +66,24 @@ class CudaPages(Pages):
             self._call("cuMemSetAccess", start, size, [self._access], 1)
             self._call("cuMemsetD8", start, 0, size)
             self._call("cuCtxSynchronize")
-        except MemoryError:
+        except (MemoryError, RuntimeError):
             self._unmap_all([granule for granule in granules if granule in self._handles])
             raise
 
     def unmap(self, first: int, count: int) -> int:
-        """See `Pages`. Waits for what the card is still doing."""
+        """See `Pages`. Waits until the card has done all queued work."""
         self._call("cuCtxSynchronize")
         self._unmap_all(range(first, first + count))
         return count * self.granule
 
-    def _unmap_all(self, granules: Any) -> None:
+    def _unmap_all(self, granules: Iterable[int]) -> None:
         for granule in granules:
             self._call("cuMemUnmap", self._address + granule * self.granule, self.granule)
             self._call("cuMemRelease", self._handles.pop(granule))
 
     def _call(self, name: str, *args: Any) -> Any:
-        """Raises MemoryError if the card has too little memory, else RuntimeError."""
+        """Call the driver. Raises MemoryError if the card has too little memory, and RuntimeError
+        for any other error."""
         error, *found = getattr(self._driver, name)(*args)
         if error == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise MemoryError(f"{name}: the card has no memory left")
@@ -92,17 +98,15 @@ def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:
     return torch.as_tensor(memory, device=f"cuda:{device}")
 
 
-def try_card(device: int = 0) -> None:
+def try_card() -> None:
+    """Map and unmap memory of the first card. Raises an error if that does not work."""
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device")
-    torch.cuda.set_device(device)
     torch.zeros(1, device="cuda")  # makes the context, which takes memory
-    pages = CudaPages(TRIAL_GRANULES * (64 << 20), device)
-    pages.map(0, 1)
-    pages.unmap(0, 1)
-    before, _ = torch.cuda.mem_get_info(device)
+    pages = CudaPages(TRIAL_BYTES, 0)
+    before, _ = torch.cuda.mem_get_info()
     pages.map(1, TRIAL_GRANULES)
-    held, _ = torch.cuda.mem_get_info(device)
+    held, _ = torch.cuda.mem_get_info()
     part = pages.tensor[pages.granule : 2 * pages.granule]
     if part.any():
         raise RuntimeError("fresh memory is not zero")
@@ -111,7 +115,7 @@ def try_card(device: int = 0) -> None:
         raise RuntimeError("what was read is not what was written")
     del part
     pages.unmap(1, TRIAL_GRANULES)
-    after, _ = torch.cuda.mem_get_info(device)
+    after, _ = torch.cuda.mem_get_info()
     wanted = TRIAL_GRANULES * pages.granule
     if before - held < wanted or after - held < wanted:
         raise RuntimeError(

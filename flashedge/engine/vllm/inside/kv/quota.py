@@ -2,14 +2,12 @@
 
 Each engine's block pool could hold the KV memory of both engines. The quota is how many blocks may
 be used at the moment. The others are *reserved*: taken out of the pool, so that no request gets
-them. The daemon (`runtime.kv.manager`) calls, between two steps, the functions at the end of this
-file. The worker unmaps the memory of reserved blocks, and maps it again before they return to the
-pool.
+them. The worker unmaps the memory of reserved blocks, and maps it again before they return to the
+pool. The daemon calls the functions at the end of this file between two steps.
 
-If memory goes back in pages as small as a block (CPU), the blocks unused for longest are reserved.
-Otherwise the last blocks of the pool are, so that whole granules become free.
-
-Checked with vLLM 0.32.0.
+An engine that starts with a part of its memory (`KV_START`, on CUDA) reserves the last blocks of
+the pool, so that whole granules become free. Others reserve the blocks that were unused for
+longest. Checked with vLLM 0.32.0.
 """
 
 import logging
@@ -36,12 +34,10 @@ class KvQuota:
         self._reserved: list[Any] = []
         self._newly_reserved: set[int] = set()  # ids that `collect_reserved` has not returned yet
         self.quota = self._usable_blocks
-        """Blocks that may be used, as last set."""
+        """Blocks that may be used. Block 0 does not count."""
         self._reserves_last = KV_START in read_config(scheduler.vllm_config)
         if self._reserves_last:
             self.set_quota(get_kv_range().count_claimed() - 1)  # one is vLLM's null block
-
-    # ------------------------------------------------------------ quota
 
     def set_quota(self, blocks: int) -> int:
         """Preempts if necessary. Returns the quota granted: at least one request of full length."""
@@ -50,6 +46,7 @@ class KvQuota:
         return self.quota
 
     def list_returning(self, blocks: int) -> list[int]:
+        """The ids of reserved blocks that would return to the pool under this quota."""
         return [b.block_id for b in self._reserved[self._usable_blocks - self._clamp(blocks) :]]
 
     def _clamp(self, blocks: int) -> int:
@@ -57,8 +54,8 @@ class KvQuota:
         return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
 
     def _adjust_reserve(self) -> None:
-        """Preempts requests while there are too few free blocks. Blocks of a request that is just
-        being freed are reserved by the next call."""
+        """Reserve or return blocks until the quota is kept. Preempts requests while too few blocks
+        are free. If it runs out of them, the next call goes on."""
         target = self._usable_blocks - self.quota
         if len(self._reserved) == target:
             return
@@ -70,10 +67,10 @@ class KvQuota:
             taken = self._take_free_blocks(target - len(self._reserved))
             self._reserved += taken
             self._newly_reserved.update(b.block_id for b in taken)
-            if not taken and not self._preempt_one(self._blocks_reserve):
+            if not taken and not self._preempt_one(self._holds_excess):
                 break
         if self._reserves_last:
-            self._reserved.sort(key=lambda b: -b.block_id)  # the first of them return last
+            self._reserved.sort(key=lambda b: -b.block_id)  # the last of the list return first
 
     def _take_free_blocks(self, count: int) -> list[Any]:
         if not self._reserves_last:
@@ -83,15 +80,16 @@ class KvQuota:
         self._pool.touch(found)
         return found
 
-    def _blocks_reserve(self, request: Request) -> bool:
+    def _holds_excess(self, request: Request) -> bool:
+        """Whether the request holds a block that the quota excludes."""
         if not self._reserves_last:
             return True
         groups = self._scheduler.kv_cache_manager.get_block_ids(request.request_id)
         return any(block > self.quota for ids in groups for block in ids)
 
     def _preempt_one(self, is_candidate: RequestFilter) -> bool:
-        """Preempt the least important candidate, first of all one that does not run. False if there
-        is none."""
+        """Preempt a candidate that does not run, or else the least important running one. Returns
+        False if there is none."""
         if self._reclaim(is_candidate):
             return True
         running = self._scheduler.running
@@ -106,6 +104,7 @@ class KvQuota:
     # ------------------------------------------------------------ for the functions below
 
     def collect_reserved(self) -> list[int]:
+        """Return the ids of the blocks that were reserved since the last call."""
         self._adjust_reserve()
         ids, self._newly_reserved = sorted(self._newly_reserved), set()
         return ids
@@ -127,15 +126,13 @@ class KvQuota:
         reserved = {b.block_id for b in self._reserved}
         return [block for block in self.list_all_blocks() if block not in reserved]
 
-    # ------------------------------------------------------------ view
-
     def view(self) -> dict[str, Any]:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
         self._adjust_reserve()
         free = self._pool.get_num_free_blocks()
         return {
             "running": len(self._scheduler.running),
-            "waiting": len(self._scheduler.waiting),
+            "waiting": len(self._scheduler.waiting) + len(self._scheduler.kv_holding_waiting),
             "blocks_used": self._usable_blocks - len(self._reserved) - free,
             "blocks_total": self._usable_blocks,
             "quota_blocks": self.quota,
@@ -151,7 +148,7 @@ log = logging.getLogger(__name__)
 
 
 def begin(core: Any) -> dict[str, Any]:
-    """The first call to a started engine: its view, and its worker's KV memory."""
+    """Answer the first call to a started engine: its view, and its worker's KV memory."""
     start_stages.end()
     return view(core) | _call_worker(core, "describe_kv_memory")
 
@@ -166,7 +163,7 @@ def view(core: Any) -> dict[str, Any]:
 
 
 def set_quota(core: Any, blocks: int) -> int:
-    """Set the quota and return it. It stays as it was if there is no memory for a larger one."""
+    """Set the quota and return it. Without memory for a larger one it stays as it was."""
     kv = core.scheduler.kv
     if core.scheduler.pause_state is not PauseState.PAUSED_ALL:  # else `restore` claims the memory
         shortage = _claim(core, kv.list_returning(blocks))
@@ -179,10 +176,9 @@ def set_quota(core: Any, blocks: int) -> int:
 
 
 def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
-    """Pause the engine, save its KV and release all KV memory. Returns the bytes saved.
-
-    With `keep` false the KV is dropped, and computed again later; so it is if saving fails.
-    """
+    """Pause the engine, save its KV and release all KV memory. Returns the bytes saved. If `keep`
+    is false or saving fails, the KV is dropped, and computed again later. folder, to_file: see
+    `worker.SaveArea.save`."""
     kv = core.scheduler.kv
     core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
     core.scheduler.drafts.count_offloaded()
@@ -199,38 +195,35 @@ def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
 
 
 def restore(core: Any) -> int:
-    """Undo `offload`. Returns the bytes loaded.
-
-    The quota becomes smaller if there is no memory for all of it. Raises SystemExit if there is
-    none for one request, or the device fails: the daemon restarts the engine.
-    """
+    """Undo `offload`. Returns the bytes loaded. If memory is short, the quota becomes smaller.
+    Raises SystemExit if it is too short for one request, or if the device fails: the daemon then
+    restarts the engine."""
     kv = core.scheduler.kv
     try:
         while (shortage := _claim(core, kv.list_pool_blocks())) is not None:
             quota = kv.quota
             if (lower := kv.set_quota(quota // 2)) >= quota:
-                raise _end_process(
-                    f"no memory for the KV of one request ({quota} blocks): {shortage}"
-                )
+                raise _log_exit(f"no memory for the KV of one request ({quota} blocks): {shortage}")
             log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
     except Exception as error:  # e.g. the driver of the device
-        raise _end_process(f"no memory could be mapped: {error}") from error
+        raise _log_exit(f"no memory could be mapped: {error}") from error
     try:
         loaded = _call_worker(core, "load_kv_blocks", kv.list_used_blocks())
     except Exception:  # e.g. the file of saved KV is gone
-        log.exception("the KV could not be loaded: it is computed again")
+        log.exception("the KV could not be loaded: it will be computed again")
         kv.drop_kv()
         loaded = 0
     core.scheduler.set_pause_state(PauseState.UNPAUSED)
     return int(loaded)
 
 
-def _end_process(why: str) -> SystemExit:
+def _log_exit(why: str) -> SystemExit:
     log.critical("%s; the engine ends, to be started again", why)
     return SystemExit(why)
 
 
 def _claim(core: Any, block_ids: Collection[int]) -> str | None:
+    """Returns None, or why there is too little memory."""
     return _call_worker(core, "claim_kv_blocks", block_ids) if block_ids else None
 
 

@@ -2,9 +2,7 @@
 
 vLLM allocates one tensor of zeros for the KV of all layers, with all of its memory at once. Two
 engines on one device would together allocate twice what there is. `allocate` puts the same tensor
-into a range of addresses of which only the blocks in use have memory.
-
-Checked with vLLM 0.32.0.
+into a range of addresses, where blocks have memory only within the quota. Checked with vLLM 0.32.0.
 """
 
 from collections.abc import Sequence
@@ -25,12 +23,12 @@ _MISSED = (
     "this vLLM has a model runner that `allocate_kv_cache` is not replaced for"
     " (flashedge.engine.vllm.inside.patches)"
 )
-_ranges: list[KvRange] = []  # one for each engine of this process; a daemon's process has one
+_ranges: list[KvRange] = []  # one for each engine that this process had; outside tests, one
 
 
 class _Backing(TorchFunctionMode):
-    """Lets vLLM's own function lay the layers out in our tensor: its one call of `torch.zeros`
-    returns it."""
+    """Lets vLLM's own function lay the layers out in our tensor, which it gets from its one call of
+    `torch.zeros`."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__()
@@ -49,8 +47,8 @@ def get_kv_range() -> KvRange:
 
 
 def check_layers(layers: Sequence[torch.Tensor]) -> None:
-    """Raises EngineError for layers whose KV lies elsewhere, where no quota limits it: their model
-    runner takes `allocate_kv_cache` from a module in which the patch does not replace it."""
+    """Raises EngineError if the KV of a layer lies elsewhere, where no quota limits it: then the
+    model runner takes `allocate_kv_cache` from a module in which no patch replaces it."""
     kv = get_kv_range()
     outside = [number for number, layer in enumerate(layers) if not kv.contains(layer)]
     if outside or not layers:
@@ -61,11 +59,12 @@ def check_layers(layers: Sequence[torch.Tensor]) -> None:
 def allocate(
     kv_cache_config: Any, device: Any, layout: Any, kernel_block_sizes: list[int] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Raises MemoryError if there is no memory for one request."""
+    """Stand in for vLLM's `allocate_kv_cache`. Returns each layer's KV by its name. Raises
+    MemoryError if there is no memory for one request."""
     config = get_current_vllm_config()
     if read_config(config).get(KV_FIXED):
         views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
-        storage = next(iter(views.values())).untyped_storage()  # that all of them lie in
+        storage = next(iter(views.values())).untyped_storage()  # all views lie in it
         buffer = torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
         pages = Pages(buffer)
     else:
@@ -87,12 +86,12 @@ def allocate(
 
 
 def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
-    """Map the memory that the engine starts with: its share, or at least that of one request."""
+    """Map the memory that the engine starts with: its share, and at least that of one request."""
     share = read_config(config).get(KV_START)
     if share is None:
         kv.claim(range(blocks))
         return
-    usable = blocks - 1  # one is vLLM's null block
+    usable = blocks - 1  # block 0 is vLLM's null block
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
     least = longest + 1
     if uses_second_runner(config):  # at its start it writes a block for each sequence

@@ -1,7 +1,4 @@
-"""What the worker of an engine process does with the memory of its KV blocks, for `quota`.
-
-Checked with vLLM 0.32.0.
-"""
+"""Maps, saves and loads KV blocks in an engine's worker, for `quota`. Checked with vLLM 0.32.0."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class KvMemory:
         return area
 
     def describe_kv_memory(self) -> dict[str, Any]:
-        """Raises EngineError if the model runner's KV is not in our memory."""
+        """Raises EngineError if the model runner is of the wrong kind, or its KV is not ours."""
         start_stages.end()
         check_runner(self.model_runner, self.model_runner.vllm_config)
         kv_tensor.check_layers(self.model_runner.kv_caches)
@@ -47,14 +44,14 @@ class KvMemory:
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}
 
     def measure_step_memory(self, kv_bytes: int) -> dict[str, int]:
-        is_torchs = kv_tensor.get_kv_range().mechanism == KEPT
-        return measure_step(self.model_runner, kv_bytes, is_kv_torchs=is_torchs)
+        is_kv_torchs = kv_tensor.get_kv_range().mechanism == KEPT
+        return measure_step(self.model_runner, kv_bytes, is_kv_torchs=is_kv_torchs)
 
     def release_kv_blocks(self, block_ids: list[int]) -> int:
         return kv_tensor.get_kv_range().release(block_ids)
 
     def claim_kv_blocks(self, block_ids: list[int]) -> str | None:
-        """Returns None, or why there is no memory for the blocks: then nothing has changed."""
+        """Returns None, or why there is too little memory: then nothing has changed."""
         try:
             kv_tensor.get_kv_range().claim(block_ids)
         except MemoryError as error:
@@ -69,14 +66,17 @@ class KvMemory:
         return self._save_area.load(kv_tensor.get_kv_range().layers, block_ids)
 
 
-SPARE = 2
-"""KV is saved in host memory if this many times its size is free, else in a file."""
+SPARE_FACTOR = 2
+"""KV is saved in host memory if this many times its size is free, else in a file: what others have
+left is then at least as large as the copy."""
 CHUNK_BLOCKS = 64
+"""Blocks of a layer that are copied at once. Chosen by hand: more need more memory for the copy and
+go longer without a sign of life, fewer need more calls."""
 
 
 class SaveArea:
-    """Holds the content of KV blocks while the other engine owns the memory: in host memory, or in
-    a file without a name if that is short."""
+    """Holds the content of KV blocks while the other engine owns the memory: in host memory, or, if
+    that is short, in a file that has no name."""
 
     def __init__(self) -> None:
         self._ids: tuple[int, ...] = ()
@@ -86,16 +86,14 @@ class SaveArea:
     def save(
         self, layers: Sequence[torch.Tensor], block_ids: Sequence[int], folder: Path, to_file: bool
     ) -> int:
-        """Returns the bytes copied. to_file: even if host memory is not short.
-
-        Raises OSError if the file can't be written. Nothing is saved then.
-        """
+        """Returns the bytes copied. folder: for the file. to_file: use one in any case. Raises
+        OSError if the file can't be written. Nothing is saved then."""
         self.clear()
         self._ids = tuple(block_ids)
         saved_bytes = len(block_ids) * count_block_bytes(layers)
         with ExitStack() as on_error:
             on_error.callback(self.clear)
-            if to_file or psutil.virtual_memory().available < SPARE * saved_bytes:
+            if to_file or psutil.virtual_memory().available < SPARE_FACTOR * saved_bytes:
                 folder.mkdir(parents=True, exist_ok=True)
                 self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
             for layer in layers:
@@ -112,7 +110,8 @@ class SaveArea:
         return saved_bytes
 
     def load(self, layers: Sequence[torch.Tensor], block_ids: Sequence[int]) -> int:
-        """Copy back the saved blocks that are still wanted, and forget all. Returns the bytes."""
+        """Copy back those of the saved blocks that are in `block_ids`, and forget all. Returns the
+        bytes copied. Raises OSError if the file is incomplete."""
         wanted, in_memory = frozenset(block_ids), iter(self._rows)
         try:
             if self._file is not None:
