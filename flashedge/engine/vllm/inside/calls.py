@@ -1,4 +1,4 @@
-"""What the daemon calls between two engine steps, by name.
+"""The functions that the daemon calls by name between two engine steps.
 
 `patches` adds `call` to vLLM's EngineCore as a method. Checked with vLLM 0.32.0.
 """
@@ -12,32 +12,33 @@ from vllm.v1.engine.core import EngineCore, EngineCoreProc
 from vllm.v1.serial_utils import MsgpackDecoder
 
 from flashedge.engine.vllm.inside.kv import quota
-from flashedge.engine.vllm.inside.step_record import FATAL, get_step_record
+from flashedge.engine.vllm.inside.step_record import FATAL_ERROR, get_step_record
 from flashedge.scheduling.determinism import ReplayShape
 
-log = logging.getLogger("vllm")  # the step record listens to it
+log = logging.getLogger("vllm")  # the step record takes errors from this logger
 _DECODER = MsgpackDecoder(EngineCoreRequest)
 
 
 def call(self: EngineCore, name: str, args: Sequence[Any]) -> Any:
-    """Call one of `CALLS`. vLLM passes on one argument for each parameter, so `args` is one."""
+    """Call the function of `CALLS` with this name. vLLM refuses more arguments than a method has
+    parameters, so all of them come as one sequence."""
     return CALLS[name](self, *args)
 
 
 def add_requests(core: EngineCoreProc, packed: list[bytes]) -> None:
-    """Add requests that the daemon sent together (`process.live_process`), as vLLM adds one."""
-    for each in packed:
-        request = _DECODER.decode([each])
+    """Add requests that the daemon's `Outbox` sent in one message, each encoded by vLLM."""
+    for encoded in packed:
+        request = _DECODER.decode([encoded])
         try:
             prepared = core.preprocess_add_request(request)
-        except Exception:  # it concerns this request alone
+        except Exception:  # as in vLLM, it fails this request alone
             core._handle_request_preproc_error(request)
             continue
         try:
             core._handle_client_request(EngineCoreRequestType.ADD, prepared)
         except Exception as error:
-            # vLLM ends the engine for this error where it adds a request; here it would log it.
-            log.exception(FATAL[1])
+            # vLLM ends the engine if adding a single request fails, but only logs a failed call.
+            log.exception(FATAL_ERROR)
             raise SystemExit(1) from error
 
 
@@ -49,7 +50,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "offload": quota.offload,
     "restore": quota.restore,
     "add_requests": add_requests,
-    # An engine that hangs is found by the answer that it does not give.
+    # The heartbeat: a process that neither answers it nor makes progress counts as hung.
     "beat": lambda core: get_step_record().progress,
     "rank_programs": lambda core, keys: core.scheduler.programs.rank(keys),
     "list_complete_drafts": lambda core, run: core.scheduler.drafts.list_complete(run),

@@ -1,7 +1,7 @@
 """vLLM's scheduler with what FlashEdge needs inside it.
 
-vLLM's own calls reach this class alone. It forwards them to its features, so that the order in
-which they have their say can be read here:
+vLLM calls this class alone, which forwards the calls to its features. So the order in which they
+act can be read here:
 
     programs     in which order waiting requests run            below
     drafts       what is drafted, and which requests adopt it   speculation
@@ -57,8 +57,8 @@ apply_patches(ProcessKind.CORE)
 
 
 class EdgeScheduler(AsyncScheduler):
-    """vLLM's asynchronous scheduler serves both kinds of engines: where steps follow each other,
-    there is never more than one in flight."""
+    """Derives from vLLM's asynchronous scheduler for synchronous engines too, where never more than
+    one step is in flight."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -76,7 +76,7 @@ class EdgeScheduler(AsyncScheduler):
     # ------------------------------------------------------------ requests arrive and leave
 
     def add_request(self, request: Request) -> None:
-        with self.steps.name(request.request_id):
+        with self.steps.blame(request.request_id):
             if not self.drafts.adopt(request):
                 self.passes.windows.begin(request)
                 super().add_request(request)
@@ -139,7 +139,7 @@ class EdgeScheduler(AsyncScheduler):
     ) -> tuple[list[int], bool]:
         if self.drafts.forgets_token(request):
             return [], False
-        if self.passes.withholds(request):
+        if self.passes.draws_candidates(request):
             self.passes.keep_candidates(request, new_token_ids)
             return [], False
         append = partial(super()._update_request_with_output, request, is_stale=is_stale)
@@ -148,13 +148,11 @@ class EdgeScheduler(AsyncScheduler):
         return self.boundaries.append(request, new_token_ids, append)
 
     def _append(self, request: Request, token_ids: list[int]) -> tuple[list[int], bool]:
-        """Append tokens that a pass has drawn. The asynchronous scheduler would share their blocks
-        before the window is verified."""
-        found: tuple[list[int], bool] = Scheduler._update_request_with_output(
-            self, request, token_ids
-        )
+        """Append tokens that a pass has drawn. The asynchronous scheduler would put their blocks
+        into the prefix cache before their window is verified."""
+        appended, is_over = Scheduler._update_request_with_output(self, request, token_ids)
         self.passes.commit(request)
-        return found
+        return appended, is_over
 
     def _handle_stopped_request(self, request: Request) -> bool:
         is_over = self.drafts.end_step(request)
@@ -163,8 +161,8 @@ class EdgeScheduler(AsyncScheduler):
     # ------------------------------------------------------------ memory
 
     def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """A standard request takes blocks from requests that do not run before vLLM preempts
-        running ones for it."""
+        """Let a request take blocks from requests that do not run, before vLLM preempts running
+        ones for it. A draft takes none."""
         kwargs |= self.passes.windows.choose_allocation(request)
         while True:
             blocks = self._allocate_in_vllm(request, *args, **kwargs)
@@ -184,10 +182,10 @@ class EdgeScheduler(AsyncScheduler):
         self.drafts.note_preempted(request)
 
     def send_whole(self, request: Request) -> None:
-        """Send the model runner all tokens of a request that leaves the batch, when it comes back.
+        """Let the model runner get all tokens of a request again, once it is back in the batch.
 
-        vLLM takes requests out of the batch within a step, we between two steps: the first runner
-        would miss that, and the second would keep the request's slot.
+        vLLM takes requests out of the batch while it schedules a step. We do it between two steps:
+        the first runner would not notice that, and the second would keep the request's slot.
         """
         self.prev_step_scheduled_req_ids.discard(request.request_id)
         if self.use_v2_model_runner:
@@ -202,19 +200,17 @@ class EdgeScheduler(AsyncScheduler):
             replay.lose_blocks()
         super()._free_request_blocks(request)
 
-    # ------------------------------------------------------------ for the daemon
-
     def view(self) -> dict[str, Any]:
         return {**self.kv.view(), "replays": dict(self.passes.counters)}
 
 
 class StepBoundaries:
-    """Finds where a step ends, inside the engine.
+    """Finds where the steps of paths end, inside the engine.
 
-    The front end sees tokens a step or more late, but speculation has to know the boundary where
-    slots are filled. In an asynchronous engine the next step is under way by then: its token after
-    a boundary is the first of a draft, or nobody's. Where the rule entropy ends a step, the
-    uncertain token has no KV yet and is never appended.
+    The front end would find it one or more engine steps later, and free places in the batch would
+    stay empty meanwhile. An asynchronous engine has begun its next step already: the token that it
+    draws after the boundary is the first of a draft, or is dropped. The rule entropy ends a step
+    before an uncertain token. That token has no KV yet and is not appended.
     """
 
     def __init__(
@@ -233,7 +229,7 @@ class StepBoundaries:
     def append(
         self, request: Request, token_ids: list[int], append: Append
     ) -> tuple[list[int], bool]:
-        """Append tokens up to the end of the step, by vLLM's own `append`."""
+        """Append tokens up to the end of the step, by vLLM's own `append`. Returns what it does."""
         start, name = self._locate_step(request)
         rule, asked = self.rules.get(name), read_args(request.sampling_params).get(ENTROPY_RULE)
         entropy_rule = EntropyRule(**asked) if asked else None
@@ -255,6 +251,7 @@ class StepBoundaries:
         return token_ids, False
 
     def ends_step(self, request: Request) -> bool:
+        """Whether the last token of a request would end its step. The rule entropy is left out."""
         start, name = self._locate_step(request)
         rule, tokens = self.rules.get(name), request.output_token_ids
         previous = tokens[-2] if request.num_output_tokens - start > 1 else None
@@ -276,9 +273,9 @@ class ProgramOrder:
     """Sorts waiting requests by their programs, whose order the daemon sends between two steps.
 
     All requests of a program carry its key and keep the order of their arrival. Requests of an
-    unknown program go last. What runs is not interrupted, and no token depends on the order. The
-    prefix cache does not follow it: vLLM evicts what was used longest ago, the end of a prompt
-    before its beginning, and an agent whose last request is over comes back with the same history.
+    unknown program go last. Running requests are not interrupted, and no token depends on the
+    order. The prefix cache ignores it: an agent may come back with the same history after its last
+    request is over, so vLLM evicts what was used longest ago, the end of a prompt first.
     """
 
     def __init__(self) -> None:
@@ -286,10 +283,11 @@ class ProgramOrder:
         self._places: Mapping[str | None, int] = {}
 
     def rank(self, keys: Sequence[str]) -> None:
+        """Set the order of programs. keys: that of the first program first."""
         self._places = {key: place for place, key in enumerate(keys)}
 
     def sort(self, waiting: Any) -> None:
-        """Between two steps no draft is in the queue, so none overtakes a standard request."""
+        """Called between two steps, when no draft is in the queue that could overtake a request."""
         if not self._places:
             return
 

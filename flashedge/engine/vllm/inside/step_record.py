@@ -15,13 +15,15 @@ from typing import Any
 
 from flashedge.engine.vllm.inside.keys import STEP_RECORD
 
-FATAL = ("EngineCore failed to start.", "EngineCore encountered a fatal error.")
+FATAL_ERROR = "EngineCore encountered a fatal error."
+FATAL = ("EngineCore failed to start.", FATAL_ERROR)
 """vLLM logs the error that ends an engine process in a record that begins like one of these."""
 SHORTAGES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
-"""What errors of PyTorch say that are no OutOfMemoryError and yet mean that memory was short."""
+"""Texts of PyTorch's errors for short memory that are no OutOfMemoryError."""
 FAULT_BYTES, NAMES_BYTES = 1000, 130_000
 """Room for an error's text, and for the names of some 6,000 requests."""
 ANY = b"*"
+"""Stands for the names where any request may be in the step."""
 
 
 class _Shared(ctypes.Structure):
@@ -48,9 +50,10 @@ class StepRecord:
     # ------------------------------------------------------------ for the engine process
 
     def begin_step(self, requests: Iterable[str] | None, tokens: int = 0) -> None:
-        """requests: None if nobody can say which. tokens: of the step."""
-        names = ANY if requests is None else "\n".join(requests).encode()
-        # A client chooses its request's name, and the field ends with the first zero byte.
+        """Write that a step with these requests and tokens begins. None stands for any request."""
+        parts = (name.replace("\n", "\0") for name in requests or ())
+        names = ANY if requests is None else "\n".join(parts).encode()
+        # Clients choose names. A newline would end one, and a zero byte the field.
         self._shared.names = names if len(names) <= NAMES_BYTES and b"\0" not in names else ANY
         self._shared.tokens, self._shared.is_in_step = tokens, True
         self.note_progress()
@@ -80,7 +83,7 @@ class StepRecord:
 
     @property
     def tokens(self) -> int:
-        """Those of the unfinished step, or 0."""
+        """The tokens of the unfinished steps, or 0."""
         return int(self._shared.tokens)
 
     @property
@@ -89,7 +92,7 @@ class StepRecord:
 
     @property
     def fault(self) -> str | None:
-        """The first line of the error that ended the process. None: it wrote none."""
+        """The first line of the error that ended the process, if it wrote one."""
         text = self._shared.fault.decode(errors="replace").strip()
         return text.splitlines()[0] if text else None
 
@@ -107,14 +110,13 @@ class StepsInFlight:
     engine."""
 
     def __init__(self, find_name: Callable[[str], str | None]) -> None:
-        """find_name: the daemon's name for one of vLLM's requests, None for a draft, which gets one
-        when a step adopts it."""
+        """find_name: returns the daemon's name for one of vLLM's requests, None for a draft."""
         self._record, self._find_name = get_step_record(), find_name
         self._steps: deque[tuple[tuple[str, ...], int]] = deque()
 
     @contextmanager
-    def name(self, request: str) -> Iterator[None]:
-        """A request that can't even be added is to blame, too."""
+    def blame(self, request: str) -> Iterator[None]:
+        """Count a request as in flight while it is added, since that may already end the engine."""
         self._write((request,))
         yield
         self._write()
@@ -167,7 +169,7 @@ _own: StepRecord | None = None
 
 
 def get_step_record() -> StepRecord:
-    """The record of this process. Without a daemon that reads it, it is in private memory."""
+    """Return this process's record. Without a daemon that reads it, it is in private memory."""
     global _own
     if _own is None:
         memory = getattr(multiprocessing.current_process(), STEP_RECORD, None)

@@ -41,7 +41,7 @@ def test_two_steps_in_flight_hold_the_requests_of_both(
     steps.begin(["gen-2", "draft-0"], 3)
     assert [record.holds(f"gen-{i}") for i in (1, 2, 3)] == [True, True, False]
     assert record.tokens == 5
-    with steps.name("gen-3"):
+    with steps.blame("gen-3"):
         names["draft-0"] = "gen-3"
         assert [record.holds(f"gen-{i}") for i in (1, 2, 3)] == [True, True, True]
     assert record.holds("gen-3"), "it is drawn for in both steps"
@@ -71,8 +71,10 @@ def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
     assert str(record.fault).startswith("ZeroDivisionError: by zero")
 
 
-def test_a_name_with_a_zero_byte_hides_no_other(record: StepRecord) -> None:
-    record.begin_step(["a\0b", "c"])
+@pytest.mark.parametrize("name", ["a\0b", "a\nb"])
+def test_a_strange_name_hides_no_request(record: StepRecord, name: str) -> None:
+    record.begin_step([f"{name}-0a1b2c3d", "c"])
+    assert record.holds(name)
     assert record.holds("c")
 
 
