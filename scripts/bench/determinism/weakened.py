@@ -60,7 +60,7 @@ class WithoutCommitGate(EdgeScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        replace(self.passes, withholds=lambda request: False)
+        replace(self.passes, draws_candidates=lambda request: False)
 
 
 class WithoutSalt(EdgeScheduler):

@@ -1,18 +1,18 @@
 """Deterministic requests inside vLLM's scheduler: decode, verify, roll back.
 
 A deterministic request decodes in shared steps like any other, but its tokens stay here as
-candidates. When its window is full, or a candidate would end it, a pass computes the window again
-in a shape that never changes (`ReplayShape`), overwrites its KV, and draws the tokens. Candidates
-up to the first wrong one are right, and so is the token that the pass drew in its place. The rest
-is forgotten, and nothing behind this scheduler sees a token that is not verified.
+candidates. When its window is full, or a candidate would end it, a *verify pass* computes the
+window again in a fixed shape (`ReplayShape`), overwrites its KV, and draws the tokens. Candidates
+up to the first wrong one are right, and so is the token that the pass drew in its place. The
+candidates after it are dropped. The daemon sees verified tokens only.
 
-Whole windows of a prompt are computed by prefill passes, the last one by the pass that draws the
-first token. Without a deterministic request every step is vLLM's own.
+*Prefill passes* compute a prompt up to its last window, which its first verify pass computes.
+Without a deterministic request every step is vLLM's own.
 
-An asynchronous engine schedules a step while the one before is computed, but a pass begins where
-the step before ended. So while a deterministic request is open, the core ends the steps in flight
-and waits for the outputs of each step, and the model runner copies the drawn tokens to the host at
-once.
+An asynchronous engine schedules a step while the one before is computed, but a pass can be
+scheduled only when the tokens of the step before are known. So while a deterministic request is
+open, the core computes one step at a time, and the model runner copies the drawn tokens to the host
+before it returns.
 
 Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
@@ -41,19 +41,19 @@ from flashedge.scheduling.determinism import MAX_WAIT, BatchState, StepKind, cho
 
 _step_with_batch_queue = EngineCore.step_with_batch_queue
 COUNTERS = (
-    "stock_steps",  # steps without a deterministic request: vLLM's own, called as it is
-    "shared_steps",  # vLLM's own steps while there was one
+    "stock_steps",  # vLLM's own steps while no deterministic request was open, or all were paused
+    "shared_steps",  # vLLM's own steps while one was open
     "prefill_passes",
     "verify_passes",
     "verified_windows",  # windows that verify passes computed
-    "verified_tokens",
+    "verified_tokens",  # tokens that verify passes drew
     "rollbacks",  # windows with a wrong candidate
-    "recomputed_tokens",  # candidates that were forgotten
-    "pass_us",  # microseconds that passes took
+    "recomputed_tokens",  # candidates that were dropped
+    "pass_us",  # microseconds from the scheduling of a pass to its outputs, over all passes
 )
 
 Schedule = Callable[[], SchedulerOutput]
-"""vLLM's own."""
+"""vLLM's own `schedule`, with its arguments bound."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,14 +63,14 @@ class Due:
     prefill: tuple[Replay, int] | None = None
     """The first request with prompt to compute, and how many of its tokens have KV already."""
     scoring: list[Replay] = field(default_factory=list)
-    """Requests of a verifier, which have paths to compute and draw nothing."""
+    """A verifier's requests, whose paths are to be computed. They draw no tokens."""
     ready: list[Replay] = field(default_factory=list)
     """Requests whose window can be verified."""
     is_joined: bool = False
     """See `BatchState`."""
     shared: list[Request] = field(default_factory=list)
     """Requests that a shared step may take."""
-    others: bool = False
+    has_others: bool = False
     """Whether some of these are not deterministic."""
 
 
@@ -81,21 +81,21 @@ class Passes:
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._last_pass = StepKind.VERIFY
         self._admits = True
-        """False after a pass for which there was no memory: the next step is another one."""
+        """Whether a pass may take waiting requests. False after one that found no memory."""
         self._hidden: list[Request] = []
+        """The running requests that a pass hides while it is scheduled."""
         self._displaced: list[Request] = []
-        """Requests that lost their blocks in this step. They wait again when it is scheduled."""
+        """Requests that lost their blocks in this step. They wait again once it is scheduled."""
         self._is_scheduling = False
-        self._known: dict[str, int] = {}
-        self._pass_began = 0.0
+        self._candidates: dict[str, int] = {}
+        """How many candidates each request of the verify pass had, by its id."""
+        self._pass_began_s = 0.0
         self._is_crowded = False
-        """Whether the requests of the last pass found no room together."""
+        """Whether there was no memory for the requests of the last pass together."""
 
     @property
     def is_open(self) -> bool:
         return bool(self.windows.replays)
-
-    # ------------------------------------------------------------ steps
 
     def schedule(self, stock: Schedule) -> SchedulerOutput:
         windows = self.windows
@@ -111,7 +111,7 @@ class Passes:
             waited=max((replay.waited for replay in due.ready), default=0),
             is_joined=due.is_joined,
             can_share=bool(due.shared),
-            others=due.others,
+            others=due.has_others,
             last=windows.step,
             last_pass=self._last_pass,
         )
@@ -135,7 +135,7 @@ class Passes:
         )
 
     def _find_due(self) -> Due:
-        """Looks at no more waiting deterministic requests than have a place in the batch."""
+        """Sort all requests, except waiting deterministic ones that no pass may take now."""
         scheduler, windows, due = self._scheduler, self.windows, Due()
         for request in (*scheduler.running, *scheduler.kv_holding_waiting):
             self._sort(due, request)
@@ -155,7 +155,7 @@ class Passes:
         replay = windows.replays.get(request.request_id)
         if replay is None:
             due.shared.append(request)
-            due.others = True
+            due.has_others = True
         elif request.pooling_params is not None:
             due.scoring.append(replay)
         elif windows.is_ready(replay):
@@ -166,7 +166,7 @@ class Passes:
             due.is_joined = due.is_joined or missing <= MAX_WAIT
         else:
             computed = request.num_computed_tokens
-            if request.status is not RequestStatus.RUNNING:  # what it would find in the cache
+            if request.status is not RequestStatus.RUNNING:  # it would take these from the cache
                 computed = int(self._scheduler._get_local_prefix_cache_hit(request)[1])
             if computed == windows.shape.find_window(replay.verified):
                 due.ready.append(replay)
@@ -174,8 +174,8 @@ class Passes:
                 due.prefill = replay, computed
 
     def _free_full_windows(self) -> None:
-        """vLLM resumes a request that kept its KV after that KV. Where the window has to be
-        computed again, the request starts over, with the windows before it from the cache."""
+        """Free the KV of waiting requests whose window is to be verified. vLLM would resume them
+        after the window. Now they resume before it: earlier windows come from the prefix cache."""
         scheduler = self._scheduler
         for request in list(scheduler.kv_holding_waiting):
             replay = self.windows.replays.get(request.request_id)
@@ -193,10 +193,10 @@ class Passes:
             return self._schedule_pass(stock, requests, rows)
 
     def _schedule_verify(self, stock: Schedule, due: Due) -> SchedulerOutput:
-        self._known = {}
+        self._candidates = {}
         oldest = sorted(due.ready, key=self._rank)[: self._count_group()]
         for replay in oldest:
-            self._known[replay.request.request_id] = len(replay.candidates)
+            self._candidates[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
                 replay.request.spec_token_ids = replay.guess(self.windows.end_window(replay))
                 replay.request.num_computed_tokens = self.windows.shape.find_window(replay.verified)
@@ -206,20 +206,20 @@ class Passes:
             output = self._schedule_pass(stock, requests, self.windows.shape.rows)
         for replay in oldest:
             request = replay.request
-            if request.request_id not in output.num_scheduled_tokens:  # there was no room for it
+            if request.request_id not in output.num_scheduled_tokens:  # there was no memory for it
                 replay.saved = replay.saved or list(request.spec_token_ids)
                 request.spec_token_ids = []
         return output
 
     def _rank(self, replay: Replay) -> tuple[bool, int]:
-        """The order of ready windows. After a pass without room those that have blocks go first:
-        the others would find no room again."""
+        """Return the sort key of a ready window. After a pass that found no memory, windows with
+        blocks go first, since the others would find none again."""
         has_blocks = replay.request.status is RequestStatus.RUNNING
         return self._is_crowded and not has_blocks, -replay.waited
 
     def _count_group(self) -> int:
-        """The most requests of the next pass. The cached windows that are kept for each of several
-        may leave no room for any of them: then one goes alone."""
+        """Return how many requests the next pass may have. The cached windows that are pinned for
+        several may leave no memory for any of them: then one goes alone."""
         return 1 if self._is_crowded else self.windows.shape.group
 
     def _schedule_pass(
@@ -227,7 +227,7 @@ class Passes:
     ) -> SchedulerOutput:
         assert not any(r.num_in_flight_tokens for r in requests), "see `step_with_batch_queue`"
         output = self._schedule_some(stock, requests, tokens)
-        self._pass_began = time.perf_counter()
+        self._pass_began_s = time.perf_counter()
         self._admits = output.total_num_scheduled_tokens > 0
         self._is_crowded = not self._admits
         return output
@@ -247,16 +247,16 @@ class Passes:
         return output
 
     def displace(self, request: Request) -> bool:
-        """Whether a waiting request that has lost its blocks is kept out of the step that is being
-        scheduled: vLLM would compute its prompt in that step, which may be a shared one."""
+        """Keep a waiting deterministic request that has lost its blocks out of the step that is
+        being scheduled: a shared step must not compute its prompt. Returns whether it did so."""
         if not self._is_scheduling or request.request_id not in self.windows.replays:
             return False
         self._displaced.append(request)
         return True
 
     def complete_output(self, output: SchedulerOutput) -> None:
-        """Tell the model runner the kind of step, and fill the windows of requests that just got
-        their blocks: vLLM schedules no guesses for them."""
+        """Tell the model runner the kind of step. Add the guesses of requests that got their blocks
+        in this pass, for which vLLM schedules none."""
         if not self.is_open:
             return
         setattr(output, ALONE, True)
@@ -278,8 +278,8 @@ class Passes:
         ReplayPass(rows=self.windows.shape.rows, guesses=guesses).attach(output)
 
     def preempt_for(self, request: Request) -> bool:
-        """Preempt the last request that the pass hides. False if there is none, or if `request`
-        has no blocks yet."""
+        """Preempt the last running request that the pass hides. False if there is none, or if
+        `request` itself does not run."""
         running = [hidden for hidden in self._hidden if hidden.status is RequestStatus.RUNNING]
         if not running or request.status is not RequestStatus.RUNNING:
             return False
@@ -292,12 +292,12 @@ class Passes:
 
     # ------------------------------------------------------------ the end of a step
 
-    def withholds(self, request: Request) -> bool:
+    def draws_candidates(self, request: Request) -> bool:
         is_verified = self.windows.step is StepKind.VERIFY
         return not is_verified and request.request_id in self.windows.replays
 
     def keep_candidates(self, request: Request, token_ids: list[int]) -> None:
-        request.num_output_placeholders = 0  # its steps follow each other
+        request.num_output_placeholders = 0  # no other step of it is in flight
         request.append_output_token_ids(token_ids)
         params, last = request.sampling_params, request.output_token_ids[-1]
         self.windows.replays[request.request_id].may_end = (
@@ -322,7 +322,7 @@ class Passes:
         self._count(replay_pass, ran)
         for replay in replays:
             if replay.request.pooling_params is not None:
-                # A path that is computed to its end leaves before its step is over.
+                # vLLM frees it in this update if its path is computed to the end.
                 self.windows.share(replay.request, replay.request.num_computed_tokens)
         return replays
 
@@ -330,21 +330,21 @@ class Passes:
         replay_pass = find_pass(scheduled)
         is_verify = replay_pass is not None and replay_pass.is_verify
         for replay in replays:
-            if is_verify:  # a step may have ended before the last drawn token
+            if is_verify:  # the request's step may have ended before the last drawn token
                 replay.limit_computed()
             elif replay.request.request_id in self.windows.replays:
                 self.windows.share(replay.request, replay.request.num_computed_tokens)
 
     def _count(self, replay_pass: ReplayPass, ran: ModelRunnerOutput) -> None:
         counters = self.counters
-        counters["pass_us"] += round((time.perf_counter() - self._pass_began) * 1e6)
+        counters["pass_us"] += round((time.perf_counter() - self._pass_began_s) * 1e6)
         if not replay_pass.is_verify:
             counters["prefill_passes"] += 1
             return
         counters["verify_passes"] += 1
         for name in replay_pass.guesses:
             drawn = len(ran.sampled_token_ids[ran.req_id_to_index[name]])
-            wrong = max(0, self._known[name] - (drawn - 1))
+            wrong = max(0, self._candidates[name] - (drawn - 1))
             counters["verified_windows"] += 1
             counters["verified_tokens"] += drawn
             counters["rollbacks"] += wrong > 0
@@ -358,8 +358,8 @@ class Passes:
 def show_only(
     scheduler: Any, shown: Collection[Request], tokens: int | None = None
 ) -> Iterator[list[Request]]:
-    """Hide all other requests. Yields the running ones that are hidden: they count towards the
-    limit, and may be preempted. tokens: the most of the step; None: as vLLM allows."""
+    """Hide all other requests from the scheduler. Yields the hidden running ones, which still take
+    their places in the batch. tokens: the step's limit of tokens, None for vLLM's own."""
     running, waiting, holding = scheduler.running, scheduler.waiting, scheduler.kv_holding_waiting
     limits = scheduler.max_num_active_reqs, scheduler.max_num_scheduled_tokens
     keep = frozenset(shown)
@@ -383,8 +383,8 @@ def show_only(
 
 @contextmanager
 def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
-    """Let vLLM compute at most `tokens` of each prompt, for one step. Where it sees one request it
-    ignores this, and the limit of the whole step applies."""
+    """Let vLLM compute at most `tokens` of each prompt, for one step. vLLM ignores this limit where
+    it sees a single request. The limit of the whole step then applies."""
     config = scheduler.scheduler_config
     before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
     config.long_prefill_token_threshold = tokens
@@ -404,8 +404,8 @@ def _make_queue(scheduler: Any, queue: Iterable[Request], keep: Collection[Reque
 
 
 def _put_back(queue: Any, shown: Collection[Request], left: Iterable[Request]) -> Any:
-    """The queue after the step: what is left of the shown requests keeps its place, and what came
-    in meanwhile goes first."""
+    """Restore a queue after the step. Shown requests that are left keep their places, and requests
+    that joined the queue in the step go first."""
     left = list(left)
     before, still = frozenset(queue), frozenset(left)
     kept = [request for request in queue if request not in shown or request in still]
@@ -414,16 +414,14 @@ def _put_back(queue: Any, shown: Collection[Request], left: Iterable[Request]) -
     return queue
 
 
-# ---------------------------------------------------------------- one step after the other
-
-
 def step_with_batch_queue(self: EngineCore) -> Any:
-    """While there is a deterministic request: end the steps in flight, then compute one."""
+    """While a deterministic request is open, end one step in flight, or compute a whole step if
+    none is. Returns what vLLM's method does: the outputs, and whether the model ran."""
     passes = getattr(self.scheduler, "passes", None)
     if passes is None or not passes.is_open:
         for future, *_ in self.batch_queue:
-            if future.done():  # a step whose sampling could not begin: the next one would fail for
-                future.result()  # want of its tokens, and hide why
+            if future.done():
+                future.result()  # raises why a step failed: the next one's error would hide it
         return _step_with_batch_queue(self)
     if not self.batch_queue:
         return self.step()

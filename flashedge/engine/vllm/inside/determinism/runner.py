@@ -1,19 +1,17 @@
-"""vLLM's first model runner with passes of fixed shape. In any other step these functions change
-nothing.
+"""Functions that give a pass its fixed shape in vLLM's first model runner. `patches` puts them in
+the place of vLLM's. Without a deterministic request they change nothing.
 
-- A pass always computes `rows` rows: vLLM fills the rest as it does for CUDA graphs.
-- Attention sums over the KV of a sequence in one order. How often kernels split a long KV depends
-  on what else is in the batch; it is chosen while a step's metadata is built.
+- A pass always computes `rows` rows. vLLM adds the padding, as it does for CUDA graphs.
+- Attention sums over the KV of a sequence in one piece. Else vLLM chooses the number of pieces
+  by what else is in the batch, while it builds a step's metadata.
 - A verify pass computes the logits of all rows, so that the head has one shape.
-- A verifier's head gets the rows of a request that were not in the cache, cut into tiles of one
-  size, counted from the path's start, the last one padded. vLLM would apply it to all at once.
+- A verifier's head is applied to tiles of a path, counted from its start, the last one padded. vLLM
+  would apply it at once to all rows that were not in the cache.
 
-In a verify pass the row of a sequence's last known token draws the token after it. If that is what
-the next row was computed from, the next row is right, and so on up to the first wrong guess. Each
-token is drawn by the noise of its seed and position. The tokens have the form of vLLM's
-speculative decoding.
-
-Checked with vLLM 0.32.0.
+In a verify pass the row of a sequence's last known token draws the token after it. If that token is
+the first guess, the next row was computed from the right token, and so on up to the first wrong
+guess. Each token is drawn by the noise of its seed and position. The tokens are returned in the
+form of vLLM's speculative decoding. Checked with vLLM 0.32.0.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,13 +38,14 @@ _sample_tokens = GPUModelRunner.sample_tokens
 _pool = GPUModelRunner._pool
 _forward_chunk = TokenClassifierPoolerHead.forward_chunk
 _CURRENT = "_flashedge_pass"
+"""The attribute of the runner that holds the `ReplayPass` of its step."""
 _END = "_flashedge_end"
 """The attribute of a request's pooling state: the position after the rows in it."""
 TILE = 32
-"""Rows. It divides every window, so that a tile begins where a cached prefix ends."""
+"""Rows of a tile. All windows are multiples of it, so that cached prefixes end between tiles."""
 ONE_SPLIT = {
-    "VLLM_CPU_ATTN_SPLIT_KV": False,  # a CPU's kernel
-    "VLLM_BATCH_INVARIANT": True,  # FlashAttention: the metadata of one step asks for one split
+    "VLLM_CPU_ATTN_SPLIT_KV": False,  # for attention on a CPU
+    "VLLM_BATCH_INVARIANT": True,  # for FlashAttention and other backends of cards
 }
 
 
@@ -63,7 +62,7 @@ def prepare_inputs(self: Any, scheduler_output: Any, num_scheduled_tokens: Any) 
 
 @wraps(_determine_padding, assigned=())
 def determine_padding(self: Any, **options: Any) -> Any:
-    """Pad a pass to its rows, and run it without CUDA graphs, whose shapes are others."""
+    """Pad a pass to its rows, and run it without CUDA graphs, which have other shapes."""
     if (replay_pass := self.__dict__.get(_CURRENT)) is not None:
         options |= {"num_tokens": replay_pass.rows, "force_eager": True}
     return _determine_padding(self, **options)
@@ -71,8 +70,8 @@ def determine_padding(self: Any, **options: Any) -> Any:
 
 @contextmanager
 def force_one_split() -> Iterator[None]:
-    """Let metadata that is built meanwhile ask for one split. vLLM's module of settings computes a
-    setting where it has no attribute of that name."""
+    """Let metadata that is built inside the block ask for one piece. vLLM computes a setting only
+    where its module `envs` has no attribute of that name."""
     before = {name: envs.__dict__.get(name) for name in ONE_SPLIT}
     envs.__dict__.update(ONE_SPLIT)
     try:
@@ -99,8 +98,8 @@ def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
 
 
 def sample_tokens(self: GPUModelRunner, grammar_output: Any) -> Any:
-    """Copy the drawn tokens to the host at once: those of a pass can't be told by one placeholder
-    for each request."""
+    """Copy the drawn tokens to the host before returning, while a deterministic request is open. An
+    asynchronous step has one placeholder for a request's tokens, and a pass may draw several."""
     state = self.execute_model_state
     if state is None or not getattr(state.scheduler_output, ALONE, False):
         return _sample_tokens(self, grammar_output)
@@ -118,8 +117,8 @@ def pool(
     num_scheduled_tokens_np: Any,
     kv_connector_output: Any,
 ) -> Any:
-    """Called last in each step of a verifier. A path that lost its blocks is computed again: forget
-    its earlier rows, which vLLM would put in front."""
+    """Forget the earlier rows of a path that lost its blocks and is computed again: vLLM would put
+    them in front. The runner calls this at the end of a verifier's step."""
     if self.__dict__.pop(_CURRENT, None) is not None:
         batch = self.input_batch
         ends = self.optimistic_seq_lens_cpu[: batch.num_reqs].tolist()
@@ -145,15 +144,13 @@ def forward_chunk(
     return torch.cat(tiles)[:count]
 
 
-# ---------------------------------------------------------------- the tokens of a verify pass
-
-
 REJECTED = -1
+"""What vLLM has for a guess that was wrong, and for all after it."""
 
 
 def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) -> SamplerOutput:
-    """Draw tokens from the last rows of each request, as many of each as of the one with the most
-    guesses: the last row is repeated. logits: (rows, vocab), those of all rows of the pass."""
+    """Draw a token at each guess of a request and one after the last. Requests with fewer guesses
+    than others repeat their last row. logits: (rows, vocab), of all rows of the pass."""
     batch = runner.input_batch
     names: Sequence[str] = batch.req_ids
     guesses = [replay_pass.guesses[name] for name in names]
@@ -188,7 +185,7 @@ def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) ->
 
 
 def accept(drawn: Sequence[Sequence[int]], guesses: Sequence[Sequence[int]]) -> list[list[int]]:
-    """What each request gets: the right guesses and the token after them, then REJECTED."""
+    """Return for each request its right guesses and the token drawn after them, then REJECTED."""
     found: list[list[int]] = []
     for tokens, guessed in zip(drawn, guesses, strict=True):
         right = next((i for i, guess in enumerate(guessed) if guess != tokens[i]), len(guessed))

@@ -1,9 +1,9 @@
 """The windows of deterministic requests: which of their tokens are verified, and their KV blocks.
 
 vLLM's own request holds the verified tokens and, after them, the candidates that shared steps
-drew. The blocks of a window carry a salt, so that no other request finds them, and enter the prefix
-cache once the window is verified. So the children of a search share their verified path. A window
-always has the same blocks: it begins at a multiple of its size, which is one of a block's.
+drew. Once a window is verified its blocks enter the prefix cache, with a salt, so that only
+deterministic requests find them. So the children of a search share their verified path. A window
+consists of whole blocks: its size is a multiple of theirs, and it begins at a multiple of its size.
 
 ADR 20. Checked with vLLM 0.32.0.
 """
@@ -15,23 +15,25 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import DETERMINISTIC, SALT, read_args
+from flashedge.engine.vllm.inside.keys import DETERMINISTIC, read_args
 from flashedge.scheduling.determinism import ReplayShape, StepKind
 
 PAD = 0
-"""Stands where a window has no candidate: a guess like any other."""
+"""The guess where a window has no candidate. It is checked like any other."""
 _PASS = "flashedge_pass"
+"""The attribute of a SchedulerOutput that holds its `ReplayPass`."""
 ALONE = "flashedge_alone"
-"""The attribute of a SchedulerOutput whose step begins where the one before ended. vLLM pickles it
-along to workers in other processes."""
+"""The attribute of a SchedulerOutput that is True if no other step is in flight. vLLM pickles both
+attributes with the object for workers in other processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayPass:
     rows: int
+    """Rows that the pass computes, padding included."""
     guesses: dict[str, list[int]] = field(default_factory=dict)
-    """The tokens that the last rows of each request of a verify pass are computed from. The row
-    before them, which holds a known token, checks the first. Empty in a prefill pass."""
+    """By request id, the tokens in the last rows of a verify pass's requests. The row of the known
+    token before them checks the first guess. Empty in a prefill pass."""
 
     @property
     def is_verify(self) -> bool:
@@ -47,9 +49,13 @@ def find_pass(output: Any) -> ReplayPass | None:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Replay:
+    """A deterministic request, and what is known of its window."""
+
     request: Request
     hash_block_size: int
+    """Tokens for each of the request's block hashes."""
     verified: int
+    """How many of its tokens are verified. Its prompt is from the start."""
     is_current: bool = False
     """Whether the request's blocks hold the KV of the window, so that shared steps may go on."""
     saved: list[int] = field(default_factory=list)
@@ -57,13 +63,14 @@ class Replay:
     may_end: bool = False
     """Whether the last candidate would end the request or its step."""
     waited: int = 0
+    """Shared steps since its window became ready."""
 
     @property
     def candidates(self) -> Sequence[int]:
         return self.saved or self.request.all_token_ids[self.verified :]
 
     def take_candidates(self) -> list[int]:
-        """Take the candidates out of vLLM's request, which forgets them."""
+        """Remove the candidates from vLLM's request, and return them."""
         request, taken = self.request, list(self.candidates)
         self.saved = []
         del request._output_token_ids[self.verified - request.num_prompt_tokens :]
@@ -77,18 +84,18 @@ class Replay:
         self.limit_computed()
 
     def limit_computed(self) -> None:
-        """The last token has no KV: the next step computes it."""
+        """Count the last token as not computed: the next step computes it."""
         request = self.request
         request.num_computed_tokens = min(request.num_computed_tokens, request.num_tokens - 1)
 
     def lose_blocks(self) -> None:
-        """The candidates are kept, so that they need not be drawn again."""
+        """Keep the candidates of a request that loses its blocks: they need not be drawn again."""
         self.saved = self.take_candidates() or list(self.request.spec_token_ids)
         self.is_current = self.may_end = False
         self.waited = 0
 
     def guess(self, end: int) -> list[int]:
-        """Take the candidates as guesses, padded up to the window's end."""
+        """Take the candidates as guesses, and pad them up to the window's end."""
         size = end - self.verified
         guesses = self.take_candidates()[:size]
         return guesses + [PAD] * (size - len(guesses))
@@ -106,7 +113,7 @@ class Windows:
         self.step = StepKind.SHARED
 
     def set_shape(self, shape: ReplayShape) -> None:
-        """Raises ValueError where a window is open, or where the engine can't compute the shape."""
+        """Raises ValueError while a deterministic request is open, or for an unsuitable shape."""
         block, most = self._scheduler.block_size, self._scheduler.max_num_scheduled_tokens
         if self.replays:
             raise ValueError("the shape can't change while a deterministic request is open")
@@ -130,24 +137,22 @@ class Windows:
             verified=request.num_tokens,
         )
 
-    def make_salt(self) -> str | None:
+    def make_salt(self) -> str:
         """Return the salt of a request's blocks: only requests of this shape share them."""
         shape = self.shape
-        return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
+        return f"flashedge-verified-{shape.window}-{shape.group}-{shape.prefill_windows}"
 
     def end_window(self, replay: Replay) -> int:
         return self.shape.end_window(replay.verified, self._scheduler.max_model_len)
 
     def is_ready(self, replay: Replay) -> bool:
-        """Whether nothing is left to draw for the window of a request that has its KV."""
+        """Whether the request has its window's KV and all candidates that it can have."""
         is_full = replay.request.num_tokens >= self.end_window(replay)
         return replay.is_current and (replay.may_end or is_full)
 
-    # ------------------------------------------------------------ blocks
-
     @contextmanager
     def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
-        """Keep the cached windows of requests without blocks, while others get blocks."""
+        """Let no block of these requests' cached windows be evicted while others get blocks."""
         find = self._scheduler._get_local_prefix_cache_hit
         pool = self._scheduler.kv_cache_manager.block_pool
         without = [r for r in requests if r.status is not RequestStatus.RUNNING]
@@ -160,7 +165,8 @@ class Windows:
             pool.free_blocks(reversed(pinned))
 
     def cut_prefix(self, request: Request, hit: Any) -> Any:
-        """What a request may take of the prefix that vLLM found for it: whole windows only."""
+        """Cut the cached prefix of a deterministic request to whole windows. hit: what vLLM found,
+        as (blocks, tokens, …)."""
         blocks, found, *rest = hit
         if request.request_id in self.replays and found % self.shape.window:
             found -= found % self.shape.window
@@ -168,8 +174,8 @@ class Windows:
         return blocks, found, *rest
 
     def choose_allocation(self, request: Request) -> dict[str, Any]:
-        """More arguments of `allocate_slots`: a window gets all of its blocks, which stay out of
-        the prefix cache until it is verified."""
+        """Return more arguments for `allocate_slots`: a window gets all of its blocks, which stay
+        out of the prefix cache until it is verified."""
         replay = self.replays.get(request.request_id)
         if replay is None:
             return {}
