@@ -24,7 +24,7 @@ WALKED = {
         "core.scheduler.drafts._jobs",
         "core.scheduler.drafts._of_drafts",
         "core.scheduler.drafts._requested",
-        "core.scheduler.drafts._replays",
+        "core.scheduler.drafts._adopted",
         "core.scheduler.drafts._board._levels",
         "worker.worker.model_runner.requests",
         "worker.worker.model_runner.input_batch.logitsprocs.non_argmax_invariant[]._rows",

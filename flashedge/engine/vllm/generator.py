@@ -13,10 +13,10 @@ from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import (
+    ADOPTED,
     ARGS_KEY,
     BOUNDARY,
     DETERMINISTIC,
-    DRAWN,
     EACH_TOKEN,
     ENTROPIES,
     ENTROPY_RULE,
@@ -94,7 +94,7 @@ class VllmGenerator(VllmEngine):
             logprobs=tuple(extras.get(LOGPROBS, ())),
             finish=self._read_finish(part, request) if output.finished else None,
             cached_tokens=output.num_cached_tokens or 0,
-            speculated_tokens=min(len(ids), max(0, extras.get(DRAWN, 0) - start)),
+            speculated_tokens=min(len(ids), max(0, extras.get(ADOPTED, 0) - start)),
             entropies=tuple(extras.get(ENTROPIES, ())),
         )
 

@@ -1,33 +1,34 @@
-"""Names that the daemon and our code inside vLLM share. Both can import it: it imports nothing."""
+"""Names that the daemon and our code inside vLLM share. This module does not import vLLM."""
 
 from typing import Any
 
 ARGS_KEY = "flashedge"
 """Our entry in SamplingParams.extra_args and in VllmConfig.additional_config."""
 BOUNDARY = "boundary"
-"""The stop_reason of a step that ends at a boundary. In a request's parameters: the name of the
-rule that finds the boundary, None where the step may go on past it."""
+"""In an output: the stop_reason of a step that ends at a boundary. In a request's parameters: the
+name of the rule that finds the boundary, None if the step goes on to the answer's end."""
 ENTROPY_RULE = "entropy_rule"
 """In a request's parameters: the rule that ends the step before an uncertain token, or None."""
 GUIDED_FROM = "guided_from"
-"""In a request's parameters: the index in its prompt where the text of its grammar begins. Missing:
-where generation begins."""
+"""In a request's parameters: the index in its prompt where the text of its grammar begins. Without
+it the grammar begins with the first generated token."""
 PROGRAM = "program"
+"""In a request's parameters: the key of its program, which orders the waiting requests."""
 DETERMINISTIC = "deterministic"
 """In a request's parameters: True if its tokens must not depend on the rest of the batch."""
 THINKS = "thinks"
 """In a request's parameters: True if its model may think before it answers (`stop_strings`)."""
-SALT = "flashedge-verified"
 BOUNDARIES = "boundaries"
+"""In our additional_config: the rules that find boundaries, by their names."""
 STAGES_PIPE = "flashedge_stages"
-"""The attribute of a process's object that holds the pipe for `start_stages`."""
-DRAWN = "flashedge_drawn"
+"""The attribute of a multiprocessing process that holds the pipe for `start_stages`."""
+ADOPTED = "flashedge_adopted"
 """In an output: how many tokens its step adopted from a draft."""
 LOGPROBS = "flashedge_logprobs"
 """In a request's parameters: True if its log-probabilities come packed (`outputs`). In an
 output: the log-probability of each of its tokens."""
 EACH_TOKEN = "each_token"
-"""In a request's parameters: True if each token is sent at once (`outputs`)."""
+"""In a request's parameters: True if its tokens go to the daemon one by one (`outputs`)."""
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of each token's distribution, if the request asks for the
 `search.step_rules.TOP` likeliest tokens."""
@@ -35,26 +36,25 @@ ENTROPIES = "flashedge_entropies"
 KV_FIXED = "kv_fixed"
 """In our additional_config: True if the KV tensor keeps all of its memory under any quota."""
 KV_START = "kv_start"
-"""In our additional_config: share of the KV blocks, from the first on, that have memory at the
-start. Missing: all of them."""
+"""In our additional_config: the share of the KV blocks, from the first on, that have memory at the
+start. Without it all of them have, and the quota may reserve any block."""
 
 PLAIN_SAMPLING = "plain_sampling"
-"""In our additional_config: True if PyTorch draws the tokens on a card too."""
+"""In our additional_config: True if PyTorch draws the tokens, without a kernel of ours."""
 
 SECOND_RUNNER = "second_runner"
 """In our additional_config: True if vLLM's second model runner computes the engine's steps."""
 
 STEP_RECORD = "flashedge_step_record"
-"""The attribute of a process's object that holds the memory of its `step_record`."""
+"""The attribute of a multiprocessing process that holds the memory of its `step_record`."""
 
 
 def read_config(vllm_config: Any) -> dict[str, Any]:
     """Our part of a VllmConfig."""
-    ours: dict[str, Any] = vllm_config.additional_config.get(ARGS_KEY, {})
-    return ours
+    return dict(vllm_config.additional_config.get(ARGS_KEY, {}))
 
 
 def read_args(params: Any) -> dict[str, Any]:
     """Our part of a request's sampling or pooling parameters."""
-    of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
-    return of_vllm.get(ARGS_KEY) or {}
+    extra = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
+    return extra.get(ARGS_KEY) or {}

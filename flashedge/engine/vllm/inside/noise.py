@@ -1,10 +1,11 @@
-"""Sampling as argmax(logits / T + Gumbel noise), the noise a pure function of (seed, position).
+"""Samples tokens as argmax(logits / T + Gumbel noise).
 
-The noise of the token at absolute position p under seed s is hash(s, p, token id), independent of
-batch, request and preemptions. vLLM's own seeded sampling restarts its random stream with each
-request, so a path that is submitted again from a boundary would draw other tokens. Requests run at
-temperature 0, at which vLLM takes the argmax of what this returns. Callers refuse penalties, which
-the first model runner applies after this processor.
+The noise of a token at absolute position p under seed s is computed from a hash of s, p and the
+token's id alone. It does not depend on batch, request or preemptions. vLLM's own seeded sampling
+restarts its random stream with each request, so a path that is submitted again from a boundary
+would draw other tokens. vLLM's own temperature for these requests is 0, at which it takes the
+argmax of what this returns. Requests with penalties do not come here: the first model runner
+applies penalties after this processor.
 """
 
 import logging
@@ -27,11 +28,12 @@ from flashedge.types import MAX_SEED
 log = logging.getLogger(__name__)
 
 Sampler = Callable[[torch.Tensor, torch.Tensor], None]
+"""Marks winners in logits, (batch, vocab). The second argument is what `pack_rows` returns."""
 
 
 class PositionNoise(LogitsProcessor):
-    """Applies temperature, the cuts of unlikely tokens, and noise to requests with
-    `extra_args["flashedge"]` alone, in vLLM's first model runner."""
+    """Draws tokens in vLLM's first model runner. It leaves alone the requests for which `make_row`
+    returns None."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         self.drawer = TokenDrawer(vllm_config, device)
@@ -47,18 +49,15 @@ class PositionNoise(LogitsProcessor):
         process_dict_updates(self._rows, batch_update, build)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Make the drawn token of each sampled row its argmax, in place.
-
-        logits: (batch, vocab) float32.
-        """
+        """Make the drawn token of each row its argmax, in place. logits: (batch, vocab) float32."""
         sampled = [(i, r) for i, r in self._rows.items() if r.temperature > 0 and i < len(logits)]
         self.drawer.mark_winners(logits, sampled)
         return logits
 
 
 class SlotNoise(SlotProcessor):
-    """The same for vLLM's second model runner, whose own noise depends on seed and position alone,
-    too. But its top-p takes another kernel for more than 64 rows."""
+    """The same for vLLM's second model runner. Its own noise depends on seed and position alone,
+    too, but it applies top-p by another kernel if a batch has more than 64 rows."""
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
         self._drawer = TokenDrawer(vllm_config, req_states.device)
@@ -82,10 +81,8 @@ class SlotNoise(SlotProcessor):
 
 
 def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:
-    """Describe how the token after prompt and output is drawn. None: by vLLM's own sampler.
-
-    The seed of a request outside any run is vLLM's, which differs from choice to choice.
-    """
+    """Describe how the token after prompt and output is drawn. None if vLLM's own sampler draws it.
+    Outside of runs the seed is vLLM's, which gives each choice of a request another one."""
     args = read_args(params)
     if "temperature" not in args:
         return None
@@ -101,12 +98,9 @@ def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> 
     )
 
 
-# ---------------------------------------------------------------- the kernel, or PyTorch
-
-
 class TokenDrawer:
     """Draws the tokens of a batch by what is fastest on its device: `fused` on a card, `on_cpu` on
-    a CPU, both as `naive` would. On a card none of them makes the host wait."""
+    a CPU. Both draw the tokens of `naive`. The host never waits for a card."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
         self._device = device
@@ -120,7 +114,7 @@ class TokenDrawer:
             self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
     def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
-        """Mark the drawn tokens as `naive.sample` does."""
+        """Make the drawn token of each sampled row its argmax, in place."""
         if not sampled:
             return
         naive.exclude_unlikely(logits, sampled)
@@ -138,11 +132,12 @@ ROWS = tuple(
         [(0, 1.0), (0, 1.0), (0, 0.95), (0, 0.5), (20, 1.0), (20, 0.9)]
     )
 )
+"""What a kernel is compared in: each kind of cut, alone and together, in logits of one spread."""
 
 
 def load_kernel(vocab: int, device: torch.device) -> Sampler | None:
-    """Compile the kernel, before the first request. None, with the reason in the log, where it
-    can't run or draws other tokens than its twin."""
+    """Compile the kernel before the first request. If it can't run, or draws other tokens than
+    PyTorch, return None and log why."""
     try:
         from flashedge.engine.vllm.inside.sampling.fused import mark_winners
 

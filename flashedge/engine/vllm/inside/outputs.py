@@ -1,14 +1,12 @@
-"""What an engine's outputs carry to the daemon: log-probabilities as plain numbers, tokens joined.
+"""Packs an engine's outputs for the daemon: log-probabilities as plain numbers, tokens joined.
 
-To decode vLLM's three arrays for each token took the daemon more time than all else that it does
-for a token. A step needs one number for each token. The engine puts it into `kv_transfer_params`, a
-dictionary that vLLM passes on as it is.
+Decoding vLLM's three arrays for each token took the daemon more time than everything else that it
+does for a token. A search needs only the log-probability. The engine puts it into
+`kv_transfer_params`, a dictionary that vLLM passes on as it is.
 
 Tokens go to the daemon some 20 times a second. On a card, a message for each token of 64 paths kept
-the daemon so busy that it learned of a level's end tens of milliseconds late. A step's end is never
-kept back. The switch is `Optimizations.joined_tokens`.
-
-Checked with vLLM 0.32.0.
+the daemon so busy that it learned of a level's end tens of milliseconds late. The end of a step is
+sent at once. `Optimizations.joined_tokens` switches this off. Checked with vLLM 0.32.0.
 """
 
 import time
@@ -25,10 +23,14 @@ from flashedge.search.step_rules import TOP, estimate_entropy
 
 _add = RequestOutput.add
 PERIOD_S = 0.05
+"""Seconds between two messages with tokens. Chosen by hand: at a tenth the daemon is as busy as
+with single tokens on a card, and at ten times a stream of text visibly stutters."""
 LISTS = (LOGPROBS, ENTROPIES)
+"""The keys in `kv_transfer_params` that hold a list with a number for each token."""
 
 
 def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> None:
+    """Move the log-probabilities of an output from vLLM's arrays to `LISTS`."""
     rows = output.new_logprobs.logprobs
     found: dict[str, list[float]] = {LOGPROBS: rows[:, 0].tolist()}
     if with_entropies:
@@ -38,14 +40,14 @@ def pack_logprobs(output: EngineCoreOutput, *, with_entropies: bool = False) -> 
 
 
 def find_entropy(row: Any) -> float:
-    """The entropy at a token, in nats. row: (at least TOP + 1,) float32: the drawn token's
-    log-probability, then the likeliest tokens'."""
+    """Estimate the entropy at a token, in nats. row: (at least TOP + 1,) float32, the
+    log-probability of the drawn token, then those of the likeliest."""
     return estimate_entropy(row[1 : TOP + 1].tolist())
 
 
 def join_outputs(self: RequestOutput, next_output: RequestOutput, aggregate: bool) -> None:
-    """Stand for vLLM's `RequestOutput.add`, which joins the tokens of outputs that nobody has read
-    yet, but keeps the dictionary of the later one alone."""
+    """Stand in for vLLM's `RequestOutput.add`, which joins the tokens of outputs that nobody has
+    read yet, but keeps the `kv_transfer_params` of the later one alone."""
     earlier = self.kv_transfer_params or {}
     _add(self, next_output, aggregate)
     if aggregate:
@@ -53,21 +55,22 @@ def join_outputs(self: RequestOutput, next_output: RequestOutput, aggregate: boo
 
 
 def _join(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """The later extras, with all numbers of both."""
+    """Return the later `kv_transfer_params`, with the `LISTS` of both joined."""
     joined = {key: [*earlier[key], *later.get(key, ())] for key in LISTS if earlier.get(key)}
     return {**later, **joined}
 
 
 class JoinedTokens:
-    """Packs the log-probabilities of outputs, and joins the outputs of a path. Requests have the
-    front end's names."""
+    """Packs the log-probabilities of outputs, and joins the outputs of each request. Requests have
+    the names by which the front end knows them."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sent_s = clock()
         self._kept: dict[str, tuple[int, EngineCoreOutput]] = {}
+        """By request, its client and the output that is kept back."""
         self._asked: dict[str, tuple[Any, dict[str, Any]]] = {}
-        """By name the parameters of the requests in the step that ends, and our part of them."""
+        """By request of the step that ends, its parameters and our part of them."""
 
     def begin_update(
         self,
@@ -101,12 +104,13 @@ class JoinedTokens:
             self._kept.pop(name, None)
 
     def _keep(self, client: int, output: EngineCoreOutput) -> EngineCoreOutput | None:
-        """What to send of a request now. None: nothing."""
+        """Return what to send of a request now, or None."""
         name = output.request_id
         params, args = self._asked.get(name, (None, {}))
         if name in self._asked and not args.get(LOGPROBS):
             return output
-        if output.new_logprobs is not None:  # the stock twin asks for entropies without a rule
+        if output.new_logprobs is not None:
+            # This number asks for entropies: `stock` sends no entropy rule.
             pack_logprobs(output, with_entropies=params is not None and params.logprobs == TOP)
         if name not in self._asked or args.get(EACH_TOKEN):
             return output
@@ -129,7 +133,7 @@ class JoinedTokens:
 
 
 def extend(earlier: EngineCoreOutput, later: EngineCoreOutput) -> None:
-    """Add the tokens of a later output, and what it carries of them, to an earlier one."""
+    """Add the tokens of a later output, and their `LISTS`, to an earlier one."""
     extras, more = earlier.kv_transfer_params or {}, later.kv_transfer_params or {}
     earlier.new_token_ids += later.new_token_ids
     earlier.kv_transfer_params = {**extras, **_join(extras, more)}

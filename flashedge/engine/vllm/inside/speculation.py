@@ -1,15 +1,16 @@
 """Speculation inside vLLM's scheduler: carries out what the draft board plans.
 
 A beam that ends its step keeps its request, which becomes the draft of child 0. Drafts of other
-children get requests of their own, from the boundary on. The front end's request for a drafted step
-never reaches vLLM: the draft's own request goes on with its KV and its row in the batch, and its
-outputs are reported under the name of the step. So one request serves several steps of a path.
+children get requests of their own, whose prompts end at the boundary. The front end's request for a
+drafted step never reaches vLLM: the draft's own request goes on with its KV and its row in the
+batch, and its outputs are reported under the name of the step. So one request serves several steps
+of a path.
 
 A draft that does not run is *paused*, a state that vLLM lacks: its request has the status
-PREEMPTED, is in no queue, takes no slot of a batch, and keeps its blocks until a standard request
-needs them. Put back in line, it is one of those that vLLM resumes with their KV
-(`kv_holding_waiting`). A token of it may be in flight; vLLM calls such a token *stale*, delivers it
-like any other, and does not let the request go on before.
+PREEMPTED, is in no queue, takes no slot of a batch, and keeps its blocks until a requested step
+needs them. Once it is queued again, vLLM resumes it with its KV (`kv_holding_waiting`). A token of
+it may be in flight. vLLM calls that token *stale*, delivers it like any other, and does not resume
+the request before.
 
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
@@ -28,10 +29,10 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.keys import (
+    ADOPTED,
     ARGS_KEY,
     BOUNDARY,
     DETERMINISTIC,
-    DRAWN,
     EACH_TOKEN,
     LOGPROBS,
     PROGRAM,
@@ -45,7 +46,9 @@ from flashedge.types import FinishReason, Sampling
 
 DRAFT_PRIORITY = 1 << 30  # a smaller quota takes blocks from drafts first
 CPU_BATCH = 4
-"""The `BatchView.unmeasured_batch` of a CPU, where every further sequence makes a step longer."""
+"""The `BatchView.unmeasured_batch` of a CPU, where every further sequence makes a step longer.
+Chosen by hand: at 1 nothing is drafted, and at 40 drafts slow down the steps that others wait for.
+"""
 COUNTERS = (
     "kept_steps",  # steps that adopted a draft's tokens
     "kept_tokens",  # the tokens that these adopted
@@ -62,13 +65,15 @@ class Label:
     """How the front end knows the step that a request serves."""
 
     name: str
-    drafted: int = 0
+    adopted: int = 0
+    """How many of the step's tokens were those of a draft."""
     stats: PrefillStats | None = None
+    """Goes with the step's first output."""
 
     def put_on(self, output: EngineCoreOutput) -> None:
         output.request_id = self.name
-        if self.drafted:  # on every output: the front end joins outputs and keeps the last one's
-            output.kv_transfer_params = {**(output.kv_transfer_params or {}), DRAWN: self.drafted}
+        if self.adopted:  # on every output: the front end joins outputs and keeps the last one's
+            output.kv_transfer_params = {**(output.kv_transfer_params or {}), ADOPTED: self.adopted}
         if self.stats is not None:
             output.prefill_stats, self.stats = self.stats, None
 
@@ -86,8 +91,9 @@ class StepJob:
     beam: Beam | None = None
     draft: Draft | None = None
     finish: FinishReason | None = None
+    """Why the draft has ended, if it has."""
     is_overdrawn: bool = False
-    """Whether a token in flight is after the draft's end: it is forgotten when it comes."""
+    """Whether a token in flight comes after the draft's end. It is dropped when it arrives."""
 
     def serve_step(self, label: Label, beam: Beam) -> None:
         self.label, self.beam = label, beam
@@ -114,6 +120,7 @@ class StepJob:
 
 
 Labels = Mapping[str, tuple[StepJob, Label | None]]
+"""By the id of vLLM's request, its job and the label of its step. A draft has none."""
 
 
 class Speculation:
@@ -122,10 +129,10 @@ class Speculation:
         self._jobs: dict[str, StepJob] = {}  # by the id of vLLM's request
         self._of_drafts: dict[Draft, StepJob] = {}
         self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
-        self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
+        self._adopted: list[tuple[int, EngineCoreOutput]] = []  # to be sent, each with its client
         self._board = DraftBoard()
         self._draft_ids = count()
-        self._like: Request | None = None  # the last one that may have drafts
+        self._like: Request | None = None  # the last one of a search: drafts get its parameters
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
@@ -145,7 +152,7 @@ class Speculation:
     # ------------------------------------------------------------ requests arrive and leave
 
     def adopt(self, request: Request) -> bool:
-        """Whether a draft goes on in place of a new request."""
+        """Let a draft go on in place of a new request. False if none can: vLLM gets the request."""
         args = read_args(request.sampling_params)
         if not args.get("continuation"):
             return False
@@ -180,15 +187,15 @@ class Speculation:
         used, finish = end.cut(drawn)
         stats, cached = PrefillStats(), min(request.num_computed_tokens, prompt_tokens)
         stats.set(prompt_tokens, num_local_cached_tokens=cached, num_external_cached_tokens=0)
-        label = Label(name=requested.request_id, drafted=used, stats=stats)
+        label = Label(name=requested.request_id, adopted=used, stats=stats)
         job.serve_step(label, beam)
         self._requested[label.name] = job
         if used:
             self.counters["kept_steps"] += 1
             self.counters["kept_tokens"] += used
-            output = make_replay_output(drawn[:used], draft.logprobs[:used], finish)
+            output = make_output(drawn[:used], draft.logprobs[:used], finish)
             label.put_on(output)
-            self._replays.append((requested.client_index, output))
+            self._adopted.append((requested.client_index, output))
         if finish is None:
             request.priority, request.arrival_time = requested.priority, requested.arrival_time
             read_args(request.sampling_params).update(
@@ -201,7 +208,7 @@ class Speculation:
         if self._finish_step(job, path, finish) and used == len(drawn):
             if job.is_running:
                 self._pause(request)
-        else:  # nothing follows, or its KV holds tokens beyond the step
+        else:  # nothing follows, or the request has KV of tokens after the step
             self._drop([job])
 
     def _promote(self, request: Request) -> None:
@@ -214,8 +221,8 @@ class Speculation:
         running.insert(next(drafts, len(running)), request)
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
-        """Cancel the steps that the front end knows by these ids, or all of them (None). Returns
-        the ids of vLLM's requests that end with them. One that serves another step by now goes on.
+        """Cancel the steps that the front end knows by these ids, or all steps (None). Returns the
+        ids of vLLM's requests to end. A request that serves another step by now is not one of them.
         """
         if request_ids is None:
             self._board.clear()
@@ -236,7 +243,7 @@ class Speculation:
     # ------------------------------------------------------------ the end of a step
 
     def forgets_token(self, request: Request) -> bool:
-        """Whether the step that ends has drawn a token after the end of a draft."""
+        """Whether the request's new token comes after the end of its draft and is to be dropped."""
         job = self._jobs.get(request.request_id)
         if job is None or not job.is_overdrawn:
             return False
@@ -244,8 +251,8 @@ class Speculation:
         return True
 
     def end_step(self, request: Request) -> bool | None:
-        """Whether a request that has stopped ends with its step. It is paused otherwise. None: it
-        is none of ours."""
+        """Pause a request that has stopped, or let it end with its step. Returns whether it ends,
+        or None if it has no job."""
         job = self._jobs.get(request.request_id)
         if job is None:
             return None
@@ -263,7 +270,7 @@ class Speculation:
         return False
 
     def _finish_step(self, job: StepJob, path: tuple[int, ...], finish: FinishReason) -> bool:
-        """The requested step has ended. True if its request serves a draft from now on."""
+        """End a requested step. Returns whether its request serves a draft from now on."""
         assert job.beam is not None, "it was requested"
         assert job.label is not None, "it was requested"
         del self._requested[job.label.name]
@@ -280,7 +287,7 @@ class Speculation:
     # ------------------------------------------------------------ the engine's steps
 
     def queue_drafts(self) -> tuple[Draft, ...]:
-        """Called before a step is scheduled. Returns the drafts that it queues."""
+        """Queue drafts before a step is scheduled, and return them."""
         if not self._jobs:
             return ()
         for draft in self._board.running:
@@ -305,11 +312,11 @@ class Speculation:
         return plan.run
 
     def unqueue_drafts(self, queued: Iterable[Draft]) -> None:
-        """Called when a step is scheduled: it may not have taken the drafts that were queued."""
+        """Pause the queued drafts that the step did not take. Called once it is scheduled."""
         scheduler = self._scheduler
         for draft in queued:
             job = self._of_drafts[draft]
-            if not job.is_running:  # there was no room after all, or a token was in flight
+            if not job.is_running:  # memory was short, or a token was in flight
                 for queue in (scheduler.waiting, scheduler.kv_holding_waiting):
                     if job.request in queue:
                         queue.remove_request(job.request)
@@ -330,18 +337,18 @@ class Speculation:
         return job.request
 
     def begin_update(self, scheduled: SchedulerOutput) -> Labels:
-        """What the requests of a step serve. Called before vLLM takes its outputs."""
+        """Return what the requests of an engine step serve, before vLLM handles its outputs."""
         found = (self._jobs.get(name) for name in scheduled.num_scheduled_tokens)
         return {job.request.request_id: (job, job.label) for job in found if job}
 
     def end_update(self, outputs: dict[int, EngineCoreOutputs], labels: Labels) -> None:
-        """Name the outputs for the front end, keep those of drafts back, add those of adopted
+        """Name the outputs for the front end, take out those of drafts, and add those of adopted
         drafts."""
         if labels:
             for of_client in outputs.values():
                 of_client.outputs = list(self._route_outputs(of_client.outputs, labels))
-        replays, self._replays = self._replays, []
-        for client, output in reversed(replays):
+        adopted, self._adopted = self._adopted, []
+        for client, output in reversed(adopted):
             outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
 
     def _route_outputs(
@@ -358,7 +365,7 @@ class Speculation:
                 yield output
                 continue
             assert job.draft is not None, "it has no label"
-            last = len(output.new_token_ids) - 1  # of a deterministic request they come in windows
+            last = len(output.new_token_ids) - 1  # a deterministic request gets several at once
             for at, token in enumerate(output.new_token_ids):
                 logprob = float(output.new_logprobs.logprobs[at][0])
                 self._board.append(job.draft, token, logprob, job.finish if at == last else None)
@@ -366,10 +373,10 @@ class Speculation:
 
     @property
     def has_outputs(self) -> bool:
-        return bool(self._replays)
+        return bool(self._adopted)
 
     def find_name(self, request_id: str) -> str | None:
-        """The front end's name of one of vLLM's requests. It has none for a draft."""
+        """The front end's name for one of vLLM's requests, None for a draft."""
         job = self._jobs.get(request_id)
         if job is None:
             return request_id
@@ -403,7 +410,7 @@ class Speculation:
         spared: Request | None = None,
     ) -> bool:
         """Free the KV of the lowest-ranked candidate among drafts that do not run, or else of the
-        last candidate among waiting steps. False if none has KV."""
+        last candidate among waiting steps. False if none has KV. spared: never a candidate."""
         scheduler = self._scheduler
         idle = [
             (draft.rank, job.request)
@@ -432,7 +439,8 @@ class Speculation:
     def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int], flat_batch: int
     ) -> int:
-        """Returns the draft tokens drawn for the run so far. flat_batch: used from now on."""
+        """See `engine.base`. Returns the draft tokens drawn for the run so far. flat_batch: see
+        `BatchView`."""
         self._flat_batch = flat_batch
         self._drop_drafts(self._board.drop_unused(run, frozenset(levels), frozenset(seeds)))
         return self._board.count_drawn(run)
@@ -491,10 +499,10 @@ def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: in
     )
 
 
-def make_replay_output(
+def make_output(
     token_ids: Sequence[int], logprobs: Sequence[float], finish: FinishReason | None
 ) -> EngineCoreOutput:
-    """An output with a draft's tokens. finish: None if the step goes on."""
+    """Make an output of an adopted draft's tokens. finish: None if the step goes on."""
     has_stopped = finish in (FinishReason.BOUNDARY, FinishReason.STOP)
     reason = VllmFinish.STOP if has_stopped else VllmFinish.LENGTH
     return EngineCoreOutput(

@@ -15,7 +15,7 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import LogprobsLists
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DRAWN, EACH_TOKEN, ENTROPIES, LOGPROBS
+from flashedge.engine.vllm.inside.keys import ADOPTED, ARGS_KEY, EACH_TOKEN, ENTROPIES, LOGPROBS
 from flashedge.engine.vllm.inside.outputs import PERIOD_S, JoinedTokens, join_outputs, pack_logprobs
 from flashedge.search.step_rules import TOP
 
@@ -23,11 +23,11 @@ from flashedge.search.step_rules import TOP
 def test_each_token_keeps_its_own_logprob_and_the_output_its_other_extras() -> None:
     numbers = np.array([[-0.1, -2.5], [-1.7, -0.4]], dtype=np.float32)
     rows = LogprobsLists(np.array([[7, 3], [5, 3]]), numbers, np.array([1, 2]))
-    output = EngineCoreOutput("a", [7, 5], new_logprobs=rows, kv_transfer_params={DRAWN: 2})
+    output = EngineCoreOutput("a", [7, 5], new_logprobs=rows, kv_transfer_params={ADOPTED: 2})
     pack_logprobs(output)
     assert output.new_logprobs is None
     packed = [float(np.float32(-0.1)), float(np.float32(-1.7))]
-    assert output.kv_transfer_params == {DRAWN: 2, LOGPROBS: packed}
+    assert output.kv_transfer_params == {ADOPTED: 2, LOGPROBS: packed}
 
 
 def test_entropies_are_those_of_the_likeliest_tokens() -> None:
@@ -57,7 +57,7 @@ def make_output(token: int, **extras: object) -> RequestOutput:
 def test_joined_outputs_have_the_numbers_of_all_their_tokens() -> None:
     """Others are joined as vLLM does."""
     output = make_output(1, **{LOGPROBS: [-1.0], ENTROPIES: [0.5]})
-    second = {LOGPROBS: [-2.0], ENTROPIES: [1.5], DRAWN: 4}
+    second = {LOGPROBS: [-2.0], ENTROPIES: [1.5], ADOPTED: 4}
     join_outputs(output, make_output(2, **second), aggregate=True)
     join_outputs(output, make_output(3, **{LOGPROBS: [-3.0], ENTROPIES: []}), aggregate=True)
     assert output.outputs[0].token_ids == [1, 2, 3]
@@ -142,14 +142,14 @@ def test_the_tokens_of_a_draft_join_those_behind_them_under_the_name_of_its_step
     scheduled: Any = SimpleNamespace(num_scheduled_tokens={"draft-1": 1, "draft-2": 1})
     requests: Any = {name: make_request(OURS) for name in ("draft-1", "draft-2")}
     engine.joined.begin_update(scheduled, requests, {"draft-1": "a", "draft-2": None}.get)
-    replay = EngineCoreOutput("a", [7, 8], kv_transfer_params={LOGPROBS: [-7.0, -8.0], DRAWN: 2})
+    replay = EngineCoreOutput("a", [7, 8], kv_transfer_params={LOGPROBS: [-7.0, -8.0], ADOPTED: 2})
     outputs = {0: EngineCoreOutputs(outputs=[replay])}
     engine.joined.end_update(outputs)
     assert not outputs
     engine.step("a", ending=("a",))
     (output,) = engine.sent["a"]
     assert output.new_token_ids == [7, 8, 0]
-    assert output.kv_transfer_params == {LOGPROBS: [-7.0, -8.0, 0.0], DRAWN: 2}
+    assert output.kv_transfer_params == {LOGPROBS: [-7.0, -8.0, 0.0], ADOPTED: 2}
 
 
 def test_nothing_is_sent_of_an_aborted_request() -> None:

@@ -5,12 +5,12 @@ works on one row, so what else is in the batch changes nothing. It reads the row
 three times more where top-k or top-p is set.
 
 Float64 is slow on consumer cards. So the noise is first computed in float32, within `TOLERANCE` of
-`naive.draw_gumbel`. A token that leads by more than twice the tolerance has won. Only when the race
-is closer are the leaders compared by their float64 noise, as the twin compares all tokens.
+`naive.draw_gumbel`. A token that leads by more than twice the tolerance has won. If the race is
+closer, the kernel compares the leaders by their float64 noise, as the twin compares all tokens.
 
-Top-k and top-p need no sort. The kernel draws from all tokens, then counts the tokens ahead of the
-winner in the order of the logits, and their probability. If that puts the winner outside the cut,
-everything from there on is outside too, and the kernel draws again from the tokens ahead of it.
+Top-k and top-p need no sort. The kernel draws from all tokens. Then it counts the tokens whose
+logits are larger than the winner's, and sums their probability. If that excludes the winner, it
+excludes all tokens with smaller logits too, and the kernel draws again from those with larger ones.
 Each token keeps its noise, so the last winner is the winner among the tokens that the cut keeps.
 
 Ref: flashinfer.ai, "Sorting-Free GPU Kernels for LLM Sampling", which rejects in the same order.
@@ -23,14 +23,18 @@ import triton.language as tl
 from flashedge.engine.vllm.inside.sampling.naive import FIELDS
 
 BLOCK = 2048
+"""Tokens that a program works on at once, eight for each lane. Chosen by hand: with one each the
+loop takes longer than its work, and with eighty each the values do not fit the registers."""
 WARPS = 8
 
 TOLERANCE = tl.constexpr(5e-4)
 """Bounds the error of the float32 noise. The error is below a twentieth of it for each of the 2**23
 values of the random bits; the rest is for logarithms that are rounded in another way."""
 EDGE = tl.constexpr(1e-4)
-"""Relative distance to top-p from which the float32 sum of probabilities decides."""
+"""Relative distance to top-p from which the float32 sum of probabilities decides. The sum has a
+tenth of that error at most, since a lane adds only one in `BLOCK` of the logits."""
 _NEAR_ONE = tl.constexpr(0.015625)
+"""Distance to 1 below which a series replaces the logarithm, with a relative error under 1e-6."""
 
 
 def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
@@ -168,11 +172,11 @@ def _find_peak(row, vocab, temperature, BLOCK: tl.constexpr):
 
 @triton.jit
 def _find_kth(row, vocab, temperature, peak, k, BLOCK: tl.constexpr):
-    """A value that k logits reach, and fewer than k exceed: by bisection over all float32 values.
+    """Find a value that k logits reach and fewer exceed, by bisection over all float32 values.
 
-    The bits of a float, with those of negative ones inverted, are integers in the floats' order.
+    `_order` maps them to integers in the same order.
     """
-    least = -2139095041 + k * 0  # minus infinity
+    least = -2139095041 + k * 0  # minus infinity's integer, of the type of k
     most = _order(peak).to(tl.int64)
     while least < most:
         middle = (least + most + 1) >> 1
@@ -204,7 +208,7 @@ def _load(row, ids, vocab, temperature):
 
 @triton.jit
 def _is_ahead(scaled, ids, bound, bound_id):
-    """Whether a token comes before the bound in the order of the logits, equal ones by their id."""
+    """Whether a token's logit is larger than the bound's, or equal with a smaller id."""
     return (scaled > bound) | ((scaled == bound) & (ids < bound_id))
 
 
@@ -223,7 +227,7 @@ def _mix(x):
 
 @triton.jit
 def _approximate_noise(bits):
-    """The noise in float32. Near 1 the logarithm is small, and a series is more exact than it."""
+    """Compute the noise in float32, by a series where the logarithm would be less exact."""
     uniform = (bits.to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2**-23
     rest = 1.0 - uniform
     series = rest * (1.0 + rest * (0.5 + rest * 0.3333333333333333))

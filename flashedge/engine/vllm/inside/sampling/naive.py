@@ -1,7 +1,7 @@
-"""Draws tokens by PyTorch's operations: the naive twin of `fused` and `on_cpu`, with the rows that
-they share.
+"""Draws tokens by PyTorch's operations: the naive twin of `fused` and `on_cpu`, which share its
+rows.
 
-Nothing here makes the host wait for a card: no result is read back.
+The host never waits for a card, since it reads no result back.
 """
 
 import math
@@ -16,24 +16,29 @@ from flashedge.search.tree import mix64
 
 _MASK32 = 0xFFFFFFFF
 ELEMENTS = 1 << 23
-"""Logits that are processed at once. They take some 300 MB of intermediate results."""
+"""Logits that are processed at once. Their intermediate results take some 300 MB."""
 FIELDS = 5
+"""Numbers by which `pack_rows` describes a row."""
 
 
 @dataclass(slots=True)
 class SampledRow:
+    """How the next token of a request is drawn. A top_k of 0, a top_p of 1 and a min_p of 0 exclude
+    nothing."""
+
     seed: int
     temperature: float
     top_k: int
     top_p: float
     prompt_len: int
+    """Tokens before `output`."""
     output: Sequence[int]
     """The generated ids. vLLM appends to the list of a request in the batch."""
     min_p: float = 0.0
 
     @property
     def key(self) -> int:
-        """Key of the noise of the next token, of 63 bits."""
+        """The key of the next token's noise, of 63 bits."""
         return mix64(self.seed, self.prompt_len + len(self.output))
 
 
@@ -54,16 +59,14 @@ def copy_to(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tens
     """Copy a sequence of numbers, or a tensor, to the device. The host does not wait for it: from
     pageable memory CUDA would copy only after all queued work, so the memory is pinned."""
     tensor = torch.as_tensor(values, dtype=dtype)
-    if device.type == "cuda" and torch.cuda.is_available():  # without a card there are only fakes
+    if device.type == "cuda" and torch.cuda.is_available():  # tests have fake tensors without it
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
 def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor) -> None:
-    """Make the drawn token of each sampled row its argmax, in place.
-
-    logits: (batch, vocab) float32; token_hashes: see `hash_tokens`.
-    """
+    """Make the drawn token of each sampled row its argmax, in place. logits: (batch, vocab)
+    float32. token_hashes: see `hash_tokens`."""
     at_once = max(1, ELEMENTS // logits.shape[1])
     for start in range(0, len(sampled), at_once):
         part = sampled[start : start + at_once]
@@ -75,8 +78,8 @@ def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: to
 def scale_rows(
     logits: torch.Tensor, sampled: Sequence[IndexedRow]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the indices of the sampled rows, (rows,), and their logits by temperature, top-k and
-    top-p, (rows, vocab)."""
+    """Return the indices of the sampled rows, (rows,), and their logits after temperature, top-k
+    and top-p, (rows, vocab)."""
     index = copy_to([i for i, _ in sampled], torch.int64, logits.device)
     rows = [r for _, r in sampled]
     temperatures = copy_to([r.temperature for r in rows], logits.dtype, logits.device)
@@ -85,6 +88,7 @@ def scale_rows(
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
+    """Hash each token's id to 32 bits. Returns (vocab,) int64."""
     ids = torch.arange(vocab, device=device, dtype=torch.int64)
     return (ids * 0x9E3779B1) & _MASK32
 
@@ -112,8 +116,7 @@ def _fmix32(x: torch.Tensor) -> torch.Tensor:
 
 
 def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
-    """Replace what top-k (0: nothing) and top-p (1: nothing) exclude by -inf, never the likeliest
-    token."""
+    """Replace the logits that top-k and top-p exclude by -inf, never the likeliest token's."""
     if not any(top_k) and all(p >= 1.0 for p in top_p):
         return logits
     vocab = logits.shape[1]

@@ -3,7 +3,8 @@
 The noise of 150,000 tokens takes nearly all of the time. So it is first computed in 32 bits, within
 `TOLERANCE` of `naive.draw_gumbel`. A token that leads by more than twice the tolerance has won; in
 one row of a thousand the race is closer, and the leaders are compared by their exact noise. Where a
-model is sure, most tokens can't win against the likeliest one by any noise, and get none.
+model is sure, no noise could let most tokens win against the likeliest, and none is computed for
+them.
 
 numpy hashes and compares in a fraction of PyTorch's time; PyTorch has the faster logarithms.
 """
@@ -19,14 +20,14 @@ from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.naive import IndexedRow, draw_gumbel, scale_rows
 
 ELEMENTS = 1 << 18
-"""Logits that are processed at once: what is computed of them stays in a core's cache."""
+"""Logits that are processed at once. Each array of them has 1 MB and stays in a core's cache."""
 TOLERANCE = 5e-4
 """Bounds the error of the noise in 32 bits. See `fused.TOLERANCE`."""
 _ROUNDING = 2.0**-20
 """Relative error of a sum of logit and noise."""
 SPAN = 19.5
-"""At least the largest noise minus the smallest: -log(-log(u)) for u of 24 bits lies in
-(-2.82, 16.64)."""
+"""More than the largest noise minus the smallest: -log(-log(u)) lies in (-2.82, 16.64) for the u of
+`naive.draw_gumbel`."""
 
 Hashes = NDArray[np.uint32]
 Floats = NDArray[np.float32]
@@ -35,7 +36,7 @@ Floats = NDArray[np.float32]
 def mark_winners(
     logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor
 ) -> None:
-    """As `naive.sample`: sets the logit of each drawn token to infinity."""
+    """Set the logit of each row's winner to infinity, in place. Arguments as for `naive.sample`."""
     at_once = max(1, ELEMENTS // logits.shape[1])
     hashes = token_hashes.numpy().view(np.uint32)
     for start in range(0, len(sampled), at_once):
@@ -54,12 +55,12 @@ def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
 
 
 def _find_winner(scaled: Floats, key: int, hashes: Hashes) -> int:
-    """As `_find_winners`, of the tokens of one row that may win against its likeliest one."""
+    """Find the winner of one row among the tokens that may win against its likeliest one."""
     may_win = scaled >= scaled.max() - SPAN
     count = np.count_nonzero(may_win)
-    if not count:  # a logit is no number
+    if not count:  # a logit is NaN
         return int(scaled.argmax())
-    if 3 * count > len(scaled):  # too many to collect them
+    if 3 * count > len(scaled):  # collecting so many takes longer than their noise
         return _find_winners(scaled[None], [key], hashes)[0]
     ids = np.flatnonzero(may_win)
     [winner] = _find_winners(scaled[None, ids], [key], hashes[ids])
@@ -67,12 +68,12 @@ def _find_winner(scaled: Floats, key: int, hashes: Hashes) -> int:
 
 
 def _find_winners(scaled: Floats, keys: list[int], hashes: Hashes) -> list[int]:
-    """The token of each row with the largest sum of logit and noise. scaled: (rows, vocab)."""
+    """Find the token of each row with the largest sum of logit and noise. scaled: (rows, vocab)."""
     sums = approximate_gumbel(draw_bits(keys, hashes)).numpy()
     sums += scaled
     winners: list[int] = sums.argmax(axis=1).tolist()
     best = sums.max(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore"):  # of infinities
+    with np.errstate(invalid="ignore"):  # infinity minus infinity
         leads = sums >= best - (2 * TOLERANCE + _ROUNDING * np.abs(best))
     for row in np.flatnonzero(np.count_nonzero(leads, axis=1) > 1):
         tokens = np.flatnonzero(leads[row])
@@ -95,7 +96,7 @@ def draw_bits(keys: list[int], hashes: Hashes) -> torch.Tensor:
 
 
 def approximate_gumbel(inverted: torch.Tensor) -> torch.Tensor:
-    """The uniform number less 1 is exact, where the logarithm of a number near 1 would not be."""
+    """Approximate the noise by log1p(u - 1): in 32 bits u - 1 is exact, and u near 1 is not."""
     rest = inverted.to(torch.float32).add_(0.5).mul_(-(2.0**-23))
     return rest.log1p_().neg_().log_().neg_()
 
@@ -112,8 +113,8 @@ _count_in_vllm = logprobs.batched_count_greater_than
 
 
 def count_at_least(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """vLLM's sum over booleans takes a CPU longer than the log-probabilities, and nothing of ours
-    reads it. x: (rows, vocab); values: (rows, 1). Returns (rows,) int64."""
+    """Stand in for vLLM's count, whose sum over booleans takes a CPU longer than log-probabilities.
+    x: (rows, vocab); values: (rows, 1). Returns (rows,) int64."""
     if x.device.type != "cpu":
         return _count_in_vllm(x, values)
     pairs = zip(x.numpy(), values.numpy(), strict=True)
