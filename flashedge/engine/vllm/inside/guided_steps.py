@@ -1,9 +1,8 @@
 """Lets a grammar go on from one step of a path to the next.
 
 vLLM begins a request's grammar with the first token that the request generates. A step of a search
-is a request of its own, whose prompt ends with the path so far: the grammar is fed that first.
-
-Checked with vLLM 0.32.0.
+is a request of its own, whose prompt ends with the path so far. So the grammar accepts that path
+first. Checked with vLLM 0.32.0.
 """
 
 from bisect import bisect_left
@@ -19,7 +18,7 @@ _create_grammar = StructuredOutputManager._create_grammar
 
 
 def create_grammar(self: StructuredOutputManager, request: Request) -> StructuredOutputGrammar:
-    """Raises ValueError where the path does not match it; vLLM then fails this request alone."""
+    """Raises ValueError if the path does not match the grammar: vLLM fails this request alone."""
     grammar: StructuredOutputGrammar = _create_grammar(self, request)
     path = find_guided_path(self, request)
     if path and not grammar.accept_tokens(request.request_id, path):
@@ -28,9 +27,9 @@ def create_grammar(self: StructuredOutputManager, request: Request) -> Structure
 
 
 def find_guided_path(manager: StructuredOutputManager, request: Request) -> list[int]:
-    """The tokens of the prompt that the grammar describes: none before the end of the model's
-    thinking. Notes in the request whether that has ended."""
-    assert request.sampling_params is not None
+    """Return the tokens of the prompt that the grammar describes. It describes no thinking: if the
+    path may hold some, set the request's `reasoning_ended`."""
+    assert request.sampling_params is not None, "a verifier's requests have no grammar"
     start = read_args(request.sampling_params).get(GUIDED_FROM)
     prompt = request.prompt_token_ids
     if start is None or prompt is None:
@@ -47,7 +46,7 @@ def find_guided_path(manager: StructuredOutputManager, request: Request) -> list
             return []
         # Where a tool call ends the thinking, its first token is part of the grammar.
         return prompt[start + found.offset + (0 if found.implicit else 1) :]
-    ends = range(start + 1, len(prompt) + 1)
+    ends = range(start + 1, len(prompt) + 1)  # thinking that has ended does not begin again
     at = bisect_left(ends, True, key=lambda end: reasoner.is_reasoning_end(prompt[:end]))
     asked.reasoning_ended = at < len(ends)
     return prompt[ends[at] :] if asked.reasoning_ended else []

@@ -1,13 +1,11 @@
-"""Every name of vLLM, or below it, that FlashEdge adds or replaces in a process, in one table.
+"""Every name of vLLM and its libraries that FlashEdge adds or replaces in a process, in one table.
 
 vLLM's interfaces (scheduler class, worker extension, logits processor, model registry) do not reach
 these names. Each process applies its part of the table before vLLM uses the names: the daemon
 before it starts an engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our
 scheduler, its workers when vLLM imports the worker extension (`kv.worker`). Single objects that we
 change are not here (`scheduler`, `serving.conversation`, `process.live_process`).
-scripts/vllm_seams has all of them.
-
-Checked with vLLM 0.32.0.
+scripts/vllm_seams has all of them. Checked with vLLM 0.32.0.
 """
 
 import pkgutil
@@ -36,6 +34,7 @@ class Patch:
     replacement: str
     reason: str
     adds: bool = False
+    """Whether vLLM has nothing under this name."""
 
 
 def _patch(
@@ -55,7 +54,7 @@ PATCHES = (
            "Outputs that vLLM joins would lose the log-probabilities of the earlier one."),
     _patch(_DAEMON, "vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
            "serving.twin_parser:feed_in_pieces",
-           "Parsing an answer with many markers took time by the square of its length."),
+           "Parsing an answer with many markers took time that grew with its length squared."),
     _patch(_DAEMON, "vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
            "serving.stop_strings:build_detokenizer",
            "A stop string in a model's thinking ended the answer before it began."),
@@ -64,11 +63,11 @@ PATCHES = (
              "The generator may have vLLM's second model runner, the verifier has the first.")
       for process in ProcessKind),
     *(_patch(_WORKER, f"vllm.v1.worker.{module}:allocate_kv_cache", "inside.kv.tensor:allocate",
-             "Two engines share one device: KV blocks get memory only while in use.")
+             "Two engines share one device: KV blocks get memory only within the quota.")
       for module in ("gpu_model_runner", "gpu.attn_utils")),
     _patch(_WORKER, "vllm.v1.sample.sampler:batched_count_greater_than",
            "inside.sampling.on_cpu:count_at_least",
-           "Nobody reads a token's rank, and to count it took a quarter of a search's step."),
+           "Nobody reads a token's rank. Counting it took a quarter of a search's step on a CPU."),
     *(_patch(_WORKER, f"{_RUNNER}.{name}", f"inside.determinism.runner:{replacement}",
              "Deterministic requests are computed in passes of one shape.")
       for name, replacement in (
@@ -79,7 +78,7 @@ PATCHES = (
           ("_pool", "pool"),
       )),
     _patch(_WORKER, f"{_RUNNER}.sample_tokens", "inside.determinism.runner:sample_tokens",
-           "A pass draws several tokens of a request, and one placeholder stands for one."),
+           "A pass draws several tokens of a request, but a placeholder stands for one."),
     _patch(_CORE, "vllm.v1.engine.core:EngineCore.step_with_batch_queue",
            "inside.determinism.passes:step_with_batch_queue",
            "A pass of deterministic requests begins where the step before it ended."),
@@ -89,10 +88,10 @@ PATCHES = (
            "inside.determinism.runner:forward_chunk",
            "Scores of deterministic searches need a head of one shape."),
     _patch(_WORKER, "tqdm.std:tqdm.display", "inside.start_stages:report_bar",
-           "vLLM's progress bars go to the daemon's start line, and do not fill its log."),
+           "vLLM's progress bars are shown as the engine's stage, and do not fill a log."),
     _patch(_CORE, "vllm.v1.executor.multiproc_executor:get_mp_context",
            "inside.start_stages:get_mp_context",
-           "A worker of its own says what it does while it starts, as an engine on one card."),
+           "A worker in a process of its own reports its stages, as an engine on one card does."),
     _patch(_CORE, "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
            "inside.guided_steps:create_grammar",
            "A search generates a path step by step, and its grammar has to go on with it."),
@@ -102,8 +101,8 @@ PATCHES = (
 
 
 def apply_patches(process: ProcessKind, patches: tuple[Patch, ...] = PATCHES) -> None:
-    """A second call changes nothing. Raises ConfigError if a name that a patch replaces is missing
-    from vLLM, or if a name that a patch adds is there already."""
+    """Apply the patches of this kind of process. A second call changes nothing. Raises ConfigError
+    if vLLM lacks a name to be replaced, or has one to be added."""
     for patch in (each for each in patches if each.process is process):
         owner, name = find_owner(patch)
         ours = pkgutil.resolve_name(patch.replacement)

@@ -1,8 +1,8 @@
-"""vLLM plugin: registers the model classes that vLLM lacks.
+"""Our vLLM plugin, which registers the model class that vLLM lacks.
 
 vLLM finds it through the entry point `vllm.general_plugins` (pyproject.toml) and calls it in each
-of its processes. It is also the first code of ours that runs in an engine's core: an engine with
-several cards starts its workers later, so what changes their start is put in place here.
+of its processes. An engine with several cards starts its workers after that, so the plugin also
+applies our patches to the engine's core, which change how workers start.
 """
 
 import multiprocessing
@@ -10,15 +10,16 @@ import multiprocessing
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
 SKYWORK = "Qwen2ForPrmModel"
+"""The architecture in the config.json of Skywork's reward models."""
 
 
 def register() -> None:
-    """May be called again."""
+    """Do what the plugin is for. A second call changes nothing."""
     import torch
     from vllm import ModelRegistry
 
-    # vLLM's attention uses the matrix tiles (AMX) of CPUs that have them, but does not ask Linux
-    # for them: the first tile would end the process.
+    # vLLM's attention uses the matrix tiles (AMX) of CPUs that have them. A process that has not
+    # asked Linux for them, as torch does here, is killed at its first tile.
     torch.cpu._init_amx()  # type: ignore[no-untyped-call]
     if SKYWORK not in ModelRegistry.get_supported_archs():
         ModelRegistry.register_model(

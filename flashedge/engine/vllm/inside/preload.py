@@ -1,4 +1,4 @@
-"""What every engine process imports. The fork server imports it once for all of them."""
+"""Imports what every engine process needs. The fork server does so once for all of them."""
 
 import contextlib
 import importlib
@@ -19,7 +19,7 @@ ON_CARDS = (
 )
 
 for name in ON_CPU if runs_on_cpu() else ON_CARDS:
-    with contextlib.suppress(ImportError):  # the engine says what is wrong with it, if it needs it
+    with contextlib.suppress(ImportError):  # an engine that needs the module fails and says why
         importlib.import_module(name)
 if runs_on_cpu():
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # forked processes would lack the threads that torch starts here

@@ -1,11 +1,9 @@
 """Which of vLLM's two model runners an engine has.
 
-The first one prepares each step on the host, and alone computes deterministic requests
+The first one prepares each step on the host. Only it computes deterministic requests
 (`determinism.runner`). The second one keeps the state of its requests on the card, so that the host
-works less in a step of many sequences. What FlashEdge replaces in one does nothing in the other, so
-an engine with the wrong runner does not start.
-
-Checked with vLLM 0.32.0.
+works less in a step of many sequences. Our patches of one have no effect on the other, so an engine
+with the wrong runner does not start. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ MODULES = {"first": "vllm.v1.worker.gpu_model_runner", "second": "vllm.v1.worker
 
 
 def uses_second_runner(self: VllmConfig) -> bool:
-    """Stand in for vLLM's property, where one environment variable decides for all engines."""
+    """Stand in for vLLM's property, which decides for all engines by one environment variable."""
     return bool(read_config(self).get(SECOND_RUNNER))
 
 
@@ -35,7 +33,7 @@ def find_kind(runner: Any) -> str | None:
 
 
 def check_runner(runner: Any, config: VllmConfig) -> None:
-    """Raises EngineError if it is not of the kind that the engine was prepared for."""
+    """Raises EngineError if the runner is not of the kind that `config` asks for."""
     asked = "second" if uses_second_runner(config) else "first"
     if find_kind(runner) != asked:
         raise EngineError(

@@ -1,9 +1,8 @@
-"""Skywork-o1-Open-PRM as a vLLM model: Qwen2's body, one linear value for each token.
+"""Skywork-o1-Open-PRM as a vLLM model: Qwen2 with a linear head of one value for each token.
 
-Importing this module registers the class itself: vLLM would start a process to inspect a class that
-it knows only by name. The weights are `model.*` and `v_head.summary.{weight,bias}`.
-
-Checked with vLLM 0.32.0.
+Importing this module registers the class itself, since vLLM starts a process to inspect a class
+that it knows only by name. The weights are `model.*` and `v_head.summary.{weight,bias}`. Checked
+with vLLM 0.32.0.
 Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/prm_model.py (value on the last hidden state,
 after the final norm; its dropout is off in inference).
 """

@@ -1,9 +1,7 @@
 """Tells the daemon what this engine process does while it starts.
 
-Until the engine serves, the records of vLLM's log and the bars of `tqdm` are read here instead of
-filling the daemon's log, which FlashEdge keeps at errors.
-
-Checked with vLLM 0.32.0.
+The stages are read from the records of vLLM's log and from the bars of `tqdm`. They would otherwise
+fill the daemon's log, to which FlashEdge lets only errors through. Checked with vLLM 0.32.0.
 """
 
 import contextlib
@@ -19,7 +17,7 @@ from vllm.utils import system_utils
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
 _get_vllms_context = system_utils.get_mp_context
-FIRST_WORKER = "VllmWorker-0"
+FIRST_WORKER = "VllmWorker-0"  # the name that vLLM gives its process
 STAGES = {
     "Starting to load model ": "loading the weights",
     "Model loading took ": "running the model once",
@@ -37,9 +35,9 @@ STAGES = {
     "Graph capturing finished in ": "testing the sampler",
     "init engine (profile, create kv cache, warmup model) took ": "making the scheduler",
 }
-"""What an engine does from a log record on, by the beginning of the record's format string."""
+"""The stage that a log record begins, by the beginning of the record's format string."""
 BARS = {"Loading ": "loading the weights", "Capturing CUDA graphs ": "capturing graphs"}
-"""What an engine does while a bar is drawn, by the beginning of the bar's description."""
+"""The stage while a bar is drawn, by the beginning of the bar's description."""
 
 
 class StageHandler(logging.Handler):
@@ -54,7 +52,7 @@ class StageHandler(logging.Handler):
                 self.send(stage)
 
     def send(self, stage: str) -> None:
-        """Send `stage` unless it is the last one. Drops it if the pipe is full or closed."""
+        """Send a stage unless it is the last one sent. Drop it if the pipe is full or closed."""
         if stage != self._last:
             self._last = stage
             with contextlib.suppress(OSError):
@@ -70,15 +68,15 @@ def begin() -> None:
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None or _handler is not None:
         return
-    vllm = logging.getLogger("vllm")  # its own handler keeps its level, so the log stays as it is
+    vllm = logging.getLogger("vllm")  # its own handler keeps its level, and the log gets no more
     _handler, _level = StageHandler(pipe), vllm.level
     vllm.addHandler(_handler)
     vllm.setLevel(min(_level, logging.INFO))
 
 
 def get_mp_context() -> BaseContext:
-    """Let the first of several workers send its stages too. The others do the same at the same
-    time."""
+    """Stand in for vLLM's function: let the first of several workers send its stages too. The
+    others do the same work at the same time."""
     context = _get_vllms_context()
     pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
     if pipe is None:
@@ -88,7 +86,7 @@ def get_mp_context() -> BaseContext:
     def make_process(**options: Any) -> Any:
         process = context.Process(**options)
         if options.get("name") == FIRST_WORKER:
-            setattr(process, STAGES_PIPE, pipe)  # sent with the process's other attributes
+            setattr(process, STAGES_PIPE, pipe)  # pickled with the process's other attributes
         return process
 
     reporting.Process = make_process
@@ -105,7 +103,7 @@ def end() -> None:
 
 
 def report_bar(self: Any, msg: Any = None, pos: Any = None) -> bool:
-    """Send a bar that the daemon knows of, and draw none."""
+    """Stand in for tqdm's `display`: send the progress of a known bar, and draw none."""
     for beginning, stage in BARS.items():
         if _handler is not None and str(self.desc).startswith(beginning):
             _handler.send(f"{stage} ({self.n} of {self.total})" if self.total else stage)

@@ -1,8 +1,7 @@
-"""Measures what an engine holds in memory, and its largest step, in the engine's process.
+"""Measures in an engine's process what it holds in memory, and what its largest step takes.
 
 The step is the one that vLLM profiles with: as many tokens as a step may have, without attention,
 then sampling for as many sequences as a step may have, with our noise and log-probabilities.
-
 Checked with vLLM 0.32.0.
 """
 
@@ -32,26 +31,25 @@ from flashedge.models.memory.engine_memory import CONTEXT_BYTES
 def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str, int]:
     """Run the largest step and return its peaks in bytes, with what the process holds.
 
-    "resident" is the most that the process has had resident in RAM, or what it holds of its card
-    without its KV. "weights" are 0 on a CPU, where vLLM's library packs them into memory that
-    PyTorch does not see.
-
-    kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
+    "forward" is the peak of the model. "logits", their "logprobs" and "noise" add up to the peak of
+    sampling. "resident" is the peak of the process in RAM during the step, or what it holds of its
+    card without its KV. "weights" are 0 on a CPU, where vLLM's library packs them into memory that
+    PyTorch does not see. kv_bytes, is_kv_torchs: see `count_beside_kv`. Not read on a CPU.
     """
-    Path("/proc/self/clear_refs").write_text("5")  # Linux keeps the peak until it is told to forget
+    Path("/proc/self/clear_refs").write_text("5")  # resets Linux's peak of this process, VmHWM
     with watch_peak(runner.device) as read_peak:
         hidden, last = run_forward(runner)
         if runner.is_pooling_model:
             runner._dummy_pooler_run(hidden)
         forward = read_peak()
-    logits, sampler = 0, 0
+    count, sampler = 0, 0
     if not runner.is_pooling_model:
         with watch_peak(runner.device) as read_peak:
-            logits = sample(runner, last)
+            count = sample(runner, last)
             sampler = read_peak()
     del hidden, last
-    single, logprobs = (0 if runner.dtype == torch.float32 else 4), 4 * logits
-    both = logits * (runner.dtype.itemsize + single)
+    single, logprobs = (0 if runner.dtype == torch.float32 else 4), 4 * count
+    logits = count * (runner.dtype.itemsize + single)  # the model's, and a copy in float32
     if runner.device.type == "cpu":
         lines = Path("/proc/self/status").read_text().splitlines()
         weights = 0
@@ -62,9 +60,9 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
     return {
         "weights": weights,
         "forward": forward,
-        "logits": both,
+        "logits": logits,
         "logprobs": logprobs,
-        "noise": max(0, sampler - both - logprobs),
+        "noise": max(0, sampler - logits - logprobs),
         "resident": resident,
     }
 
@@ -82,8 +80,8 @@ def run_forward(runner: Any) -> Any:
 
 
 def sample(runner: Any, last: torch.Tensor) -> int:
-    """Sample a token of each sequence, with truncation. last: (sequences, hidden). Returns the
-    number of logits."""
+    """Sample a token of each sequence, with top-p. last: (sequences, hidden). Returns the number
+    of logits."""
     logits = runner.model.compute_logits(last)
     count, rows = logits.numel(), len(logits)
     ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
@@ -127,7 +125,8 @@ def build_metadata(runner: Any, rows: int, params: SamplingParams) -> SamplingMe
 
 @contextmanager
 def watch_peak(device: torch.device) -> Iterator[Callable[[], int]]:
-    """Yields a function that returns the most bytes that the block has held at once so far."""
+    """Yields a function that returns the most bytes that the block has held so far, beyond those
+    that were held before it."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -136,9 +135,6 @@ def watch_peak(device: torch.device) -> Iterator[Callable[[], int]]:
         return
     with LiveBytes() as live:
         yield lambda: live.peak
-
-
-# ---------------------------------------------------------------- tensors
 
 
 class LiveBytes(TorchDispatchMode):
@@ -178,17 +174,14 @@ class LiveBytes(TorchDispatchMode):
         self.live -= size
 
 
-# ---------------------------------------------------------------- what a process holds of its card
-
-
 MOST_OUTSIDE = 8 << 30
-"""More than a process ever holds outside torch's memory and its KV. A process of another container
-may have the same id as ours, and NVML then tells that one's bytes."""
+"""More bytes than a process holds outside torch's memory and its KV. Chosen by hand: a process of
+another container may have the same id as ours, and NVML then tells its bytes, which differ more."""
 
 
 def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
-    """Bytes of the current card that this process holds without its KV. kv_bytes: of the KV that
-    has memory on this card now. is_kv_torchs: whether torch allocated it."""
+    """Count the bytes of the current card that this process holds without its KV. kv_bytes: the KV
+    that has memory on this card now. is_kv_torchs: whether torch allocated it."""
     import pynvml
 
     torchs = torch.cuda.memory_reserved() - (kv_bytes if is_kv_torchs else 0)
@@ -200,7 +193,7 @@ def count_beside_kv(kv_bytes: int, *, is_kv_torchs: bool) -> int:
 
 
 def ask_nvml(nvml: Any, card: str) -> int | None:
-    """None where NVML does not tell the bytes of this process."""
+    """Return the bytes of the card that this process holds, or None if NVML does not tell."""
     with suppress(nvml.NVMLError), ExitStack() as at_end:
         nvml.nvmlInit()
         at_end.callback(nvml.nvmlShutdown)

@@ -25,9 +25,9 @@ from flashedge.types import Problem, TokenIds
 class SequenceClassification(LogitScore):
     """Skywork-Reward-V2 and its kind: `…ForSequenceClassification` with one label.
 
-    The text is the chat template's, with the answer as the assistant's turn. As in transformers,
-    the logit is read at the last token that is not padding, which matters where the template ends
-    with the padding token, as Llama 3's `<|eot_id|>` often is.
+    The chat template writes the text, with the answer as the assistant's turn. As in transformers,
+    the logit is read at the last token that is not padding. Many a template of Llama 3 ends with
+    `<|eot_id|>`, which is then the padding token, too.
 
     The logit is a Bradley-Terry reward: only differences between answers to one problem mean
     something. The score is its sigmoid, which keeps the order but is no probability of being right.
@@ -54,9 +54,6 @@ class SequenceClassification(LogitScore):
         while last > 1 and ids[last - 1] == self._padding:
             last -= 1
         return ids, last
-
-
-# ---------------------------------------------------------------- yes or no
 
 
 _FIELD = re.compile(r"\{(problem|answer)\}")
@@ -97,10 +94,10 @@ class YesNoVerifier(LogitScore):
     """A causal model that answers "Is the answer correct (Yes/No)?" in one token.
 
     Variants: `gorm` is the prompt of the generative outcome reward models, whose reply begins with
-    the question. They are trained to reason before that line, which is left out here: this is their
-    form without a chain of thought, and no published checkpoint was at hand to measure the loss.
-    `genrm` is GenRM's direct form in plain text. `question` asks an instruction-tuned model in a
-    user's turn. The option `prompt` replaces the variant's text.
+    the question. They are trained to reason before that line. Here they do not, and what that costs
+    was not measured, since no published checkpoint was at hand. `genrm` is GenRM's direct form in
+    plain text. `question` asks an instruction-tuned model in a user's turn. The option `prompt`
+    replaces the variant's text.
 
     A label follows a space, unless the text before it ends with white space. A thinking model is
     told not to think (`enable_thinking`), since it has to answer at once.
@@ -143,7 +140,8 @@ class YesNoVerifier(LogitScore):
         return self._tokenizer.encode_beginning(text)
 
     def _find_label(self, path: Path, label: str) -> int:
-        """The id of the token that stands for `label` after the prompt."""
+        """Find the id of the token that stands for `label` after the prompt. Raises CheckpointError
+        if there is none."""
         text = self._render(_PROBE, "4")
         before = self._encode(text)
         after = self._encode(text + ("" if text[-1].isspace() else " ") + label)

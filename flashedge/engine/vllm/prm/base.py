@@ -1,5 +1,4 @@
-"""What a verifier family is, for judges of steps and for judges of answers, and what families
-share."""
+"""The protocols of verifier families, which judge steps or answers, and what families share."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +15,7 @@ from flashedge.types import Problem, TokenIds
 Variant = TypeVar("Variant")
 Turn = dict[str, str]
 """A message for a chat template: its role and content."""
-_LETTER = "a"  # no tokenizer joins it with white space that follows
+_LETTER = "a"  # stands for the text before a continuation
 THINKING_TAGS = ("<think>", "</think>")
 """Verifiers read a generator's thinking with its tags, as they were trained to."""
 
@@ -33,16 +32,16 @@ class VerifierFormat(Protocol):
 class PrmFormat(VerifierFormat, Protocol):
     """How one process reward model expects a path to be written.
 
-    Each step is tokenized once and the ids are joined: tokenizing the whole text would give other
-    ids, and only joined ids let a longer path share the KV of a shorter one.
+    Each step is tokenized once and the ids are joined, so that a longer path shares the KV of a
+    shorter one. Tokenizing the whole text could give other ids.
     """
 
     def encode_problem(self, problem: Problem) -> TokenIds:
         """Encode what stands before the first step."""
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        """The ids of step `index` from 0, and how many of them there are up to and including the
-        scored token."""
+        """Encode step `index`, which counts from 0. Returns the ids, and how many of them there are
+        up to and including the scored token."""
 
 
 @runtime_checkable
@@ -54,7 +53,7 @@ class AnswerFormat(VerifierFormat, Protocol):
     """
 
     def encode_answer(self, problem: Problem, answer: str) -> tuple[TokenIds, int]:
-        """The ids, and how many of them there are up to and including the scored token."""
+        """Returns the ids, and how many of them there are up to and including the scored token."""
 
 
 FormatBuilder = Callable[[Path, Mapping[str, Any]], PrmFormat | AnswerFormat]
@@ -76,7 +75,7 @@ class PrmTokenizer(PromptEncoder):
         self._letter = self.encode(_LETTER)
 
     def spell(self, text: str) -> str:
-        """A text of ours, whose control tokens act."""
+        """Spell a text of ours so that its control tokens are encoded as such."""
         return self.spelling.spell(text)
 
     def encode_beginning(self, text: str) -> TokenIds:
@@ -87,8 +86,8 @@ class PrmTokenizer(PromptEncoder):
     def encode_continuation(self, text: str) -> TokenIds:
         """Encode text that follows other text, without the space that SentencePiece would add.
 
-        The text must begin with white space. Raises CheckpointError if joining its ids with those
-        before does not give the ids of the whole text.
+        The text must begin with white space. Raises CheckpointError if the tokenizer merges that
+        with a letter before it.
         """
         ids = self.encode(_LETTER + text)
         if ids[: len(self._letter)] != self._letter:
@@ -101,8 +100,8 @@ class PrmTokenizer(PromptEncoder):
     def render_turns(self, turns: Sequence[Turn], reply: str | None = None) -> str:
         """Render a conversation by the checkpoint's own template.
 
-        reply: how the assistant's turn, which is opened for it, begins; a template that knows
-        thinking is told that there is none. None opens no turn.
+        reply: the beginning of an assistant's turn, which is opened for it. A template that knows
+        of thinking is told to leave it out there. None opens no turn.
         """
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
         return self.render_chat(turns, refuses=False, **opening) + (reply or "")
@@ -115,7 +114,7 @@ class PrmTokenizer(PromptEncoder):
         return self.encode(text, begins=True)
 
     def require_single_id(self, ids: TokenIds, token: str) -> int:
-        """The only id of a token. Raises CheckpointError for several."""
+        """Return the id of a token. Raises CheckpointError unless `ids` is one known id."""
         # Qwen's tokenizers also use <|endoftext|> as their unknown token.
         unknown = self.hf.unk_token_id if token != self.hf.unk_token else None
         if len(ids) != 1 or ids[0] == unknown:
@@ -129,7 +128,7 @@ class PrmTokenizer(PromptEncoder):
 def choose_variant(
     variants: Mapping[str, Variant], options: Mapping[str, Any], usual: str, family: str
 ) -> Variant:
-    """The published form that `options` name. Raises ConfigError for an unknown one."""
+    """Find the published form that `options` name. Raises ConfigError for an unknown one."""
     name = options.get("variant", usual)
     if name not in variants:
         known = ", ".join(variants)
@@ -138,7 +137,7 @@ def choose_variant(
 
 
 def list_turns(problem: Problem, system: str | None) -> list[Turn]:
-    """The turns of a conversation. system: a system prompt if it has none."""
+    """List the turns of a conversation. system: the system prompt if it has none of its own."""
     turns = [build_turn(m.role, m.content) for m in problem.messages]
     if system and turns[0]["role"] != "system":
         turns.insert(0, build_turn("system", system))
@@ -150,18 +149,18 @@ def build_turn(role: str, content: str) -> Turn:
 
 
 def render_plain_text(problem: Problem) -> str:
-    """A conversation for a PRM that knows no roles. System messages are left out: they instruct the
-    generator."""
+    """Write a conversation for a PRM that knows no roles. System messages are left out: they
+    instruct the generator."""
     messages = (m.content.strip() for m in problem.messages if m.role != "system")
     return "\n".join(text for text in messages if text)
 
 
 def build_engine_extra(*, use_activation: bool | None = False, **more: Any) -> Mapping[str, Any]:
-    """AsyncEngineArgs of a pooler that returns the head's output at every token, and `more`.
+    """Build AsyncEngineArgs of a pooler that returns the head's output at every token, and `more`.
 
-    The usual output is a logit, and `sigmoid` below is applied outside the engine. Torch's own
-    rounds differently in its vectorized and its scalar part, so one bit of a score would depend on
-    how many tokens follow it.
+    Usually the output is a logit, and the scorer applies `sigmoid` below. Torch's own rounds
+    differently in its vectorized and its scalar part, so one bit of a score would depend on how
+    many tokens follow it. use_activation: None for the model's own default.
     """
     pooler = PoolerConfig(
         task="token_classify", tok_pooling_type="ALL", use_activation=use_activation
@@ -170,13 +169,13 @@ def build_engine_extra(*, use_activation: bool | None = False, **more: Any) -> M
 
 
 def sigmoid(logit: float) -> float:
-    """Computed in double precision, so that it depends on nothing but the logit."""
+    """Compute in double precision and for one logit at a time, so that nothing else matters."""
     small = math.exp(-abs(logit))
     return (1.0 if logit >= 0 else small) / (1.0 + small)
 
 
 class LogitScore:
-    """The part of a format whose model outputs one logit."""
+    """Reads the score of a format whose model outputs one logit."""
 
     def read_score(self, row: torch.Tensor) -> float:
         return sigmoid(float(row[0]))

@@ -55,10 +55,10 @@ class ReasonfluxPrm(QwenPrm):
     system prompt beyond the chat template's own. The paper also rates the whole trajectory by one
     separator after it; here a path's score is the aggregate of its steps' scores.
 
-    Not checked, since the published files were not at hand: that config.json names the architecture
-    Qwen2ForProcessRewardModel, which vLLM needs. ReasonFlux-PRM-1.5B is of another kind: one score
-    for problem and answer, from a head in a file `reward_head.pt` that vLLM does not read. Ref:
-    arXiv 2506.18896; Gen-Verse/ReasonFlux, ReasonFlux_PRM/README.md and utils/rm_utils.py.
+    vLLM needs a config.json with the architecture Qwen2ForProcessRewardModel. Whether the published
+    one names it was not checked. ReasonFlux-PRM-1.5B is of another kind: one score for problem and
+    answer, from a head in a file `reward_head.pt` that vLLM does not read. Ref: arXiv 2506.18896;
+    Gen-Verse/ReasonFlux, ReasonFlux_PRM/README.md and utils/rm_utils.py.
     """
 
 
@@ -75,7 +75,7 @@ class SkyworkPrm(LogitScore):
         import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
 
         self._tokenizer = tokenizer = PrmTokenizer(path, needs_template=False)
-        # Qwen's tokenizers name no BOS token. Skywork's does: this one.
+        # Qwen's own tokenizers name no BOS token. Skywork's names this one.
         bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
         self._bos = tokenizer.spell(bos)
         tokenizer.require_single_id(tokenizer.encode(self._bos), bos)

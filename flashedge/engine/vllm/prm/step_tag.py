@@ -30,12 +30,13 @@ class StepTagVariant:
     good: str
     """The label of a good step, with the space that it follows, if it follows one."""
     bad: str
+    """The label of a bad step, likewise."""
     before_steps: str
-    """Between the problem and the first step."""
+    """The text between the problem and the first step."""
     between_steps: str
-    """Between a tag and the next step."""
+    """The text between a tag and the next step."""
     is_numbered: bool = False
-    """Whether a step is one line that begins with "Step k:"."""
+    """Whether a step has to be one line that begins with "Step k:"."""
 
 
 VARIANTS: Mapping[str, StepTagVariant] = {
@@ -59,17 +60,17 @@ class StepTagPrm(LogitScore):
     - `math_shepherd`: " Step 1: … ки\nStep 2: … ки". Tag and labels follow a space, as in the
       training data ("… 18 ки" was trained to become "… 18 +"). In a SentencePiece vocabulary they
       are "▁ки", "▁+", "▁-" (12902, 648, 387). A step's own newlines become spaces, because a
-      newline begins the next step. A step that does not begin with "Step k:" gets it.
+      newline begins the next step. "Step k:" is put before a step that does not begin with it.
     - `openr`: five newlines as the tag (Math-psa and what was trained by OpenR's scripts, its
       adapter merged into the base model). Steps follow the tag after a space, without a number.
     - `versa`: " \n\n" after the problem, " \n\n\n\n" as the tag, labels without a space
       (Llama-PRM800K, VersaPRM and Multi-RM's dPRM, adapters merged).
 
-    `step_token`, `good_token` and `bad_token` replace a variant's. One that is written without a
-    space follows one where the variant's does. `score_at = "before_tag"` reads the score one token
-    earlier, for models that were trained to predict the label in the tag's place.
+    `step_token`, `good_token` and `bad_token` replace a variant's. They get a space in front if the
+    variant's has one. `score_at = "before_tag"` reads the score one token earlier, for models that
+    were trained to predict the label in the tag's place.
 
-    The tags and labels of these models are ordinary words ("ки", "+"), so a step may hold one. Its
+    The tags and labels of these models are ordinary words ("ки", "+"), so a step may hold one. The
     model then sees another tag, but scores are read at ours only.
     Ref: the model card of peiyi9979/math-shepherd-mistral-7b-prm; arXiv:2312.08935;
     openreasoner/openr, prm/code/finetune_qwen.py; the model card of UW-Madison-Lee-Lab/VersaPRM;
@@ -87,11 +88,11 @@ class StepTagPrm(LogitScore):
         self.engine_extra = build_two_label_extra(path, self._tokenizer, good=good, bad=bad)
 
     def _find_token(self, given: str | None, usual: str) -> int:
-        """The id of a token, the user's or the variant's."""
+        """Find the id of the token that the user has given, or of the variant's."""
         text = usual if given is None else given
         if usual[0] == " " and not text[:1].isspace():
             text = f" {text}"
-        encode = self._tokenizer.encode_continuation if text[0].isspace() else self._encode_bare
+        encode = self._tokenizer.encode_continuation if text[:1].isspace() else self._encode_bare
         return self._tokenizer.require_single_id(encode(self._tokenizer.spell(text)), text)
 
     def _encode_bare(self, text: str) -> TokenIds:
@@ -117,12 +118,12 @@ class StepTagPrm(LogitScore):
 def build_two_label_extra(
     path: Path, tokenizer: PrmTokenizer, *, good: int, bad: int
 ) -> Mapping[str, Any]:
-    """AsyncEngineArgs that make a causal checkpoint return logit(good) - logit(bad), whose sigmoid
-    is the softmax over the two.
+    """Build AsyncEngineArgs that make a causal checkpoint return logit(good) - logit(bad), whose
+    sigmoid is the softmax over the two.
 
-    By vLLM's own conversion: score.weight = lm_head[good] - lm_head[bad] in fp32. vLLM takes the
-    labels as the vocabulary spells them. Raises CheckpointError when the checkpoint is not a causal
-    model.
+    vLLM converts the head: score.weight = lm_head[good] - lm_head[bad] in fp32. It takes the labels
+    as the vocabulary spells them. Raises CheckpointError if the checkpoint is not a causal model,
+    or a label's spelling is that of another token.
     """
     named = json.loads((path / "config.json").read_text(encoding="utf-8")).get("architectures")
     causal = next((a for a in named or () if a.endswith("ForCausalLM")), None)
@@ -182,7 +183,8 @@ class RlhflowPrm(LogitScore):
 
 
 def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
-    """(head, ask, between). Raises CheckpointError if the template does not have this form."""
+    """Returns (head, ask, between) of `RlhflowPrm`. Raises CheckpointError if the template has
+    another form."""
     turns = list_turns(Problem.from_text(_PROBLEM), system)
     turns += [build_turn("assistant", good), build_turn("user", _STEP)]
     text = hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
