@@ -161,6 +161,8 @@ async def test_a_page_without_new_runs_is_the_last_that_a_filter_asks_for() -> N
     daemon = rig.FakeDaemon(*rows)
     async with rig.opened(daemon) as (pilot, app):
         await until(pilot, lambda: app.query_one(RunList).count)
+        app._poll_s = 60.0  # a poll asks, too
+        await pilot.pause(0.2)
         await pilot.press("slash", "z")
         await until(pilot, lambda: daemon.pages)
         await pilot.pause(0.2)
