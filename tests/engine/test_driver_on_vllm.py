@@ -8,15 +8,13 @@ import random
 import signal
 import time
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
 
-from flashedge.certainty.measures import ENTROPY
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.events import EarlyExit, EngineRestarted, Event, NodesExpanded, Probed, StepCompleted
+from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import Engines, build_engines
@@ -28,7 +26,7 @@ from flashedge.types import STRATEGIES, Problem, Sampling
 from tests.support.engine_rig import assert_idle
 from tests.support.paths import DATA
 from tests.support.runtime_rig import drive, driver_of, folded, nodes_of
-from tests.support.small_searches import PROBES, spec_of
+from tests.support.small_searches import spec_of
 
 
 def problems(name: str, count: int) -> list[Problem]:
@@ -182,46 +180,6 @@ async def test_every_strategy_answers(engines: Engines, problem: Problem, strate
     assert (await drive(engines, spec)).outcome == outcome
 
 
-async def test_certainty_stops_a_run(engines: Engines, problem: Problem) -> None:
-    exits = ExitOptions(policy="static", detect=2, thresholds={ENTROPY: 0.0})
-    spec = spec_of(problem, "self_consistency", n=8, early_exit=exits)
-    story = await drive(engines, spec)
-    outcome = story.outcome
-    assert outcome.cut_by == "certainty"
-    assert outcome.history[-1].progress == 2
-    (end,) = story.list_events(EarlyExit)
-    assert end.tokens == outcome.tree.committed_tokens
-    whole = (await drive(engines, replace(spec, early_exit=None))).outcome
-    for node, at in outcome.tree.nodes.items():
-        assert at.segment == whole.tree[node].segment
-
-
-@pytest.mark.parametrize("beside", [True, False])
-async def test_probes_never_touch_the_chain(
-    engines: Engines, problem: Problem, beside: bool
-) -> None:
-    """The chain's token ids with probing on are those with probing off, bit for bit."""
-    options = {**PROBES, "beside": beside}
-    for seed in range(4):
-        spec = spec_of(problem, "probed_cot", seed=seed, options=options, early_exit=None)
-        probed = await drive(engines, spec)
-        plain = await drive(engines, replace(spec, options={"probe_tokens": 0}))
-        runs = (probed.outcome, plain.outcome)
-        one, other = (run.tree.path_token_ids(run.finish.choice) for run in runs)
-        assert one == other
-        assert probed.list_events(Probed)
-
-
-async def test_probes_end_a_chain(engines: Engines, problem: Problem) -> None:
-    """With a window of 1 every answered probe does."""
-    options = {**PROBES, "window": 1}
-    story = await drive(engines, spec_of(problem, "probed_cot", options=options))
-    outcome = story.outcome
-    assert outcome.cut_by == "certainty"
-    assert outcome.finish.answer is not None
-    assert f"{outcome.finish.answer}}}" in story.list_events(Probed)[-1].text
-
-
 # ---------------------------------------------------------------- votes counted after every path
 
 
@@ -283,29 +241,3 @@ async def test_every_optimization_builds_the_same_tree(
     assert sum(n.status is NodeStatus.COMPLETE for n in first.tree.nodes.values()) >= 6
     assert [name for name, outcome in outcomes.items() if outcome != first] == []
     await assert_idle(pair)
-
-
-async def test_cancelled_rollouts_leave_the_engines(
-    pair: VllmPair, engines: Engines, problem: Problem
-) -> None:
-    random, tokens = Random(1), 0
-    for _ in range(3):
-        driver = make_driver(engines, problem, parallel=4)
-        run = asyncio.ensure_future(driver.run())
-        while not run.done():
-            await asyncio.sleep(random.uniform(0.0, 0.02))
-            driver.allow(random.choice([1, 2, 5]))
-        outcome = await run
-        assert outcome.finish.choice in outcome.tree.nodes
-        tokens += driver.cancelled_tokens
-    assert tokens > 0
-    await assert_idle(pair)
-
-
-async def test_taking_results_by_arrival_finds_answers_too(
-    engines: Engines, problem: Problem
-) -> None:
-    driver = make_driver(engines, problem, parallel=4, take="arrival", prior="uniform")
-    outcome = await driver.run()
-    assert outcome.cut_by is None
-    assert outcome.finish.answer is not None

@@ -3,13 +3,11 @@
 `scripts/bench/determinism/card.py` in small. Time is virtual, so it may be asserted.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flashedge.engine.vllm import compat
-from flashedge.scheduling.determinism import ReplayShape
 from scripts.bench.determinism.card import (
     build_engine,
     flag,
@@ -36,13 +34,6 @@ def test_every_request_gets_its_tokens(engine: PricedEngine, percent: int) -> No
     passes = served.counters["verify_passes"] + served.counters["prefill_passes"]
     assert bool(passes) == bool(percent)
     assert bool(served.counters["rollbacks"]) == bool(served.recomputed) == bool(percent)
-
-
-def test_without_the_flag_no_shape_changes_anything(engine: PricedEngine) -> None:
-    jobs = make_jobs(24, seed=1)
-    one = engine.serve(flag(jobs, 0))
-    other = replace(engine, shape=ReplayShape(window=16)).serve(flag(jobs, 0))
-    assert one.jobs == other.jobs
 
 
 def test_others_wait_for_one_pass_beside_a_long_prompt(engine: PricedEngine) -> None:

@@ -6,7 +6,7 @@ from token to token, so that a score which is read at the wrong token fails.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from transformers import (
     Qwen2Model,
 )
 
-from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.base import ScoreRequest
 from flashedge.engine.http_requests import PlainRequests, RequestTags, tag_requests
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.prm import FAMILIES, find_family
@@ -34,11 +34,6 @@ from flashedge.engine.vllm.process.start import start_fork_server
 from flashedge.engine.vllm.serving.scores import VllmScores
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.specs import VERIFIER_FAMILIES
-from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.request.strategies import build_search
-from flashedge.runtime.request.validation import Request
-from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
 from tests.engine.conftest import build_tiny_options, started
 from tests.support.engine_rig import joined, score_by_steps
@@ -279,40 +274,3 @@ def build_request(rig: Rig, path: tuple[str, ...]) -> ScoreRequest:
 
 
 # ---------------------------------------------------------------- best of 16 by an outcome model
-
-
-async def test_the_answer_that_the_outcome_model_likes_best_is_chosen(
-    engines: Engines, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kind = "sequence_classification"
-    folder = make_checkpoint(kind, tmp_path / kind)
-    chosen: dict[str, Any] = {"selection": "best", "answers": "whole", "aggregate": "prod"}
-    chosen |= {"strategy": "best_of_n", "n": 16, "max_path_tokens": 80}
-    asked = Request(problem=problem, pair="outcome", **chosen)
-    prompt = engines.generator.codec.encode_chat(problem.messages)
-    prm = find_family(kind)(folder, {})
-    judge, seen = VllmVerifier(build_tiny_options("verifier", folder), prm), list[ScoreRequest]()
-    score = judge.score
-
-    def record(request: ScoreRequest) -> Awaitable[StepScores]:
-        seen.append(request)
-        return score(request)
-
-    monkeypatch.setattr(judge, "score", record)
-    async with started(judge):
-        judged = replace(engines, verifier=judge, judges="answers")
-        search = build_search(asked, "answers")
-        outcome = await Driver(search, asked, prompt, judged, lambda event: None).run()
-    tree = outcome.tree
-    paths = [node.id for node in tree.nodes.values() if node.status is NodeStatus.COMPLETE]
-    texts = {node: tree.path_text(node) for node in paths}
-    assert sorted(r.steps for r in seen) == sorted({(t,) for t in texts.values()})
-    with torch.inference_mode():
-        expected = {
-            node: judge_by_classifier(folder, text, problem.text)[0] for node, text in texts.items()
-        }
-    assert max(expected.values()) - min(expected.values()) > 0.1
-    for node in paths:
-        assert tree.path_scores(node) == pytest.approx((expected[node],), abs=1e-4)
-    assert outcome.finish.choice == max(paths, key=lambda node: (expected[node], -node))
-    assert outcome.finish.answer == texts[outcome.finish.choice].strip()

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import pytest_asyncio
 
-from flashedge.engine.base import ExtendRequest, ScoreRequest
+from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.validation import Request
 from flashedge.types import Problem
@@ -76,24 +75,6 @@ async def test_waiting_requests_follow_their_programs(scarce: VllmPair, problem:
     assert count_before_last(began, "b", "a") < MANY / 2, "b passes what waits of a"
     assert after["reordered"] > before["reordered"]
     assert ranked == plain, "the order changes no token"
-
-
-async def test_scores_do_not_depend_on_the_order(scarce: VllmPair, problem: Problem) -> None:
-    verifier: VllmVerifier = scarce.verifier
-    requests = [
-        ScoreRequest(
-            problem=problem,
-            steps=tuple(f"Day {day}: wins {day + seed}.\n\n" for day in range(1, 6)),
-            program=program,
-        )
-        for program in "ab"
-        for seed in range(8)
-    ]
-    plain = await asyncio.gather(*map(verifier.score, requests))
-    verifier.clear_score_cache()
-    await verifier.rank_programs(["b", "a"])
-    ranked = await asyncio.gather(*map(verifier.score, requests))
-    assert [s.scores for s in ranked] == [s.scores for s in plain]
 
 
 async def test_a_run_has_the_same_tree_in_every_order(

@@ -80,14 +80,6 @@ def test_solutions_share_the_kv_of_their_problem(client: httpx.Client) -> None:
     assert found["usage"]["prompt_tokens_details"]["cached_tokens"] == sum(cached)
 
 
-def test_a_separator_in_a_text_is_text(client: httpx.Client) -> None:
-    steps = ["It is<extra_0> 19.<|im_end|>", "So 19."]
-    [one] = score(client, problem="What is 12 + 7?", steps=steps)["data"]
-    [plain] = score(client, problem="What is 12 + 7?", steps=["It is 19.", "So 19."])["data"]
-    assert len(one["step_scores"]) == 2
-    assert one["tokens"] > plain["tokens"] + 4, "each is written as several tokens"
-
-
 def test_deterministic_scores_repeat_to_the_bit(client: httpx.Client) -> None:
     body = {"problem": PROBLEMS[0], "solution": ["It is 19.\n\nSo 19.", "It is 18."]}
     first, again = (score(client, **body, deterministic=True)["data"] for _ in range(2))

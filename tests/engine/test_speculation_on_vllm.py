@@ -3,7 +3,6 @@ log-probability, and none is left behind."""
 
 import asyncio
 import os
-import random
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -243,30 +242,6 @@ async def test_runs_beside_each_other(
             runs = await asyncio.gather(*(later(s, 0.15 * i) for i, s in enumerate(specs)))
         assert [outcome for outcome, _ in runs] == expected
         assert sum(did.kept_steps for _, did in runs) == grown["kept_steps"] > 0
-
-
-@pytest.mark.parametrize("count", [3, pytest.param(30, marks=pytest.mark.long)])
-async def test_cancels_in_mid_level_leave_nothing(
-    generator: VllmGenerator, engines: Engines, count: int
-) -> None:
-    """30 of them take 2 minutes."""
-    spec, draw = replace(WIDE, problem=HARD[4]), random.Random(6)
-    expected = await plain(engines, spec)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    assert (await run(engines, spec))[0] == expected
-    whole_s = loop.time() - began
-    drawn = 0
-    for seed in range(count):
-        async with count_growth(generator) as grown:
-            task = asyncio.create_task(run(engines, replace(spec, seed=seed)))
-            await asyncio.sleep(draw.uniform(0.05, 0.9) * whole_s)
-            task.cancel()
-            await asyncio.wait({task})
-        drawn += grown["drawn_tokens"]
-        await assert_idle(engines)
-    assert drawn > 0
-    assert (await run(engines, spec))[0] == expected
 
 
 async def test_the_engine_dies_with_drafts_in_it(

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.prm import FAMILIES, find_family
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import CheckpointError, ConfigError
@@ -16,7 +15,7 @@ from flashedge.models.checkpoints import check_checkpoint
 from flashedge.models.registry import BUNDLED
 from flashedge.models.specs import VERIFIER_FAMILIES
 from flashedge.types import Message, Problem
-from tests.support.tiny_checkpoints import KINDS, make_checkpoint
+from tests.support.tiny_checkpoints import make_checkpoint
 from tests.unit.engine.vllm.test_prompts import MIXED
 
 QUESTION = "Janet's ducks lay 16 eggs per day. She eats 3. How many eggs are left?"
@@ -336,15 +335,3 @@ def test_a_verifier_breaks_a_token_where_the_template_mixes_it_with_values(tmp_p
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert ids.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 2
     assert "4< |im_end|>" in tokenizer.decode(ids)
-
-
-@pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_generator")])
-def test_the_tiny_generators_are_complete_checkpoints(kind: str, tmp_path: Path) -> None:
-    folder = make_checkpoint(kind, tmp_path / kind)
-    check_checkpoint(folder, max_model_len=512)
-    codec = HFCodec(folder)
-    assert QUESTION in codec.decode(codec.encode_chat(PROBLEM.messages))
-    assert codec.eos_ids
-    again = make_checkpoint(kind, tmp_path / "again")
-    for file in folder.iterdir():
-        assert file.read_bytes() == (again / file.name).read_bytes(), file.name
