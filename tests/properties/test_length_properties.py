@@ -13,7 +13,6 @@ from flashedge.scheduling.lengths.distribution import (
     LogT,
     compute_figures,
 )
-from flashedge.scheduling.programs.policies import Decay, LeastWork, Queued, compute_risk_weight
 from scripts.bench.mcts.point import Point
 from tests.support.length_rig import LogNormal
 
@@ -92,31 +91,3 @@ def test_a_longer_or_wider_distribution_has_a_greater_tail(
     assert longer.conditional_value_at_risk >= base.conditional_value_at_risk * (1 - 1e-3)
     wide = compute_figures(LogT(mu, sigma * wider), limit)
     assert wide.conditional_value_at_risk >= base.conditional_value_at_risk * (1 - 1e-3)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(1, 1e5), st.floats(1, 1e5)), min_size=1, max_size=30),
-    st.integers(0, 200),
-    st.integers(1, 64),
-    st.floats(0.05, 1.0),
-    st.floats(0, 500),
-)
-def test_scores_rise_with_length_and_risk_and_fall_with_time(
-    figures: list[tuple[float, float]], waiting: int, batch: int, factor: float, waited_s: float
-) -> None:
-    expected, risk = np.array(figures).T
-    policy = LeastWork(tail_weight=None, decay=Decay(factor=factor, interval_s=7.0))
-    waits = np.full(expected.shape, waited_s)
-
-    def score(**more: float) -> np.ndarray:
-        told = {"expected": expected, "tail": risk, "waited_s": waits}
-        told |= {name: told[name] + change for name, change in more.items()}
-        return policy.score(Queued(**told, waiting=waiting, max_batch=batch))
-
-    assert (score() >= 0).all()
-    assert (score(expected=1) >= score()).all()
-    assert (score(tail=1) >= score()).all()
-    assert (score(waited_s=7) <= score()).all()
-    weight, more = (compute_risk_weight(count, batch) for count in (waiting, waiting + 1))
-    assert 0.1 <= weight <= more <= 0.5

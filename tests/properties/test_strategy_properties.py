@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flashedge.answers.pairwise import group_by_first_match, likeness
 from flashedge.certainty import measures
 from flashedge.certainty.policies import POLICIES, GiveUp, Policy, Rule
-from flashedge.search.aggregates import AGGREGATES, aggregate, softmax
+from flashedge.search.aggregates import AGGREGATES, aggregate
 from flashedge.search.base import Expand, Probe, Score
 from flashedge.search.level import apportion
 from flashedge.search.strategies.beam import BeamSearch, Dvts, DynamicBranching, Rebase
@@ -279,25 +279,11 @@ def test_apportion_is_exact_and_fair(weights: list[float], total: int, least: in
             assert abs(share - least - rest * weight / whole) < 1 + 1e-6
 
 
-@given(st.lists(st.floats(-5, 5), min_size=1, max_size=9), st.floats(0.01, 10))
-def test_softmax_sums_to_one(values: list[float], temperature: float) -> None:
-    powers = softmax(values, temperature)
-    assert math.isclose(math.fsum(powers), 1.0)
-    assert powers[values.index(max(values))] == max(powers)
-
-
 @given(st.floats(0.1, 0.9), st.floats(0.01, 0.9), st.integers(1, 20))
 def test_the_k_of_app_e_is_the_least(epsilon: float, delta: float, groups: int) -> None:
     k = measures.min_probes(epsilon=epsilon, delta=delta, num_groups=groups)
     assert measures.failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
     assert k == 2 or measures.failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
-
-
-@given(st.text("ab", min_size=1, max_size=9), st.text("abc", min_size=1, max_size=9))
-def test_total_variation_is_a_distance(p: str, q: str) -> None:
-    assert 0 <= measures.total_variation(p, q) <= 1
-    assert measures.total_variation(p, q) == measures.total_variation(q, p)
-    assert measures.total_variation(p, p) == 0
 
 
 @given(st.lists(st.none() | st.text("abc ", max_size=6), max_size=10))

@@ -1,6 +1,6 @@
 """Engines and loads for the tests of the KV split."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs import RTX_4090, BatchTime, RooflineCurve
@@ -35,12 +35,6 @@ def of_shape(shape: ModelShape) -> EngineCost:
 
 SMALL, LARGE, VERIFIER_7B = of_shape(QWEN25_1_5B), of_shape(QWEN25_7B), of_shape(MISTRAL_7B)
 LEVEL = Workload(paths=64, context_tokens=400, live_tokens=4900, step_tokens=52)
-
-
-def half(split: KvSplit) -> KvSplit:
-    """The same memory, divided as the artifact does."""
-    middle = (split.generator_bytes + split.verifier_bytes) // 2
-    return replace(split, generator_bytes=middle, verifier_bytes=middle)
 
 
 def split_of(

@@ -12,7 +12,7 @@ from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId
 from tests.support.search_rig import make_segment
-from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
+from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, split_of
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
 FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
@@ -85,17 +85,6 @@ def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None
     assert verify_s(whole // 2) / all_s > 1 + 0.8 * again / 2
     found = split_of(2000 * MIB)
     assert (found.verifier_bytes >= whole, found.prefill_batch) == (True, LEVEL.paths)
-
-
-def test_a_fixed_half_and_the_split_of_eq_1_are_slower() -> None:
-    """Eq. (1) as printed keeps no KV. Its verifier needs only a batch of paths that keeps it busy,
-    so the KV that suffix scoring reuses goes to the generator."""
-    path = LEVEL.context_tokens + LEVEL.step_tokens
-    unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
-    eq_1, found = split_of(1400 * MIB, unkept), split_of(1400 * MIB)
-    assert refit(half(found)).seconds > 1.1 * found.seconds
-    assert eq_1.verifier_bytes < found.verifier_bytes
-    assert refit(eq_1).seconds > 1.15 * found.seconds
 
 
 def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:

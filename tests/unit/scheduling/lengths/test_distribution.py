@@ -104,12 +104,3 @@ def test_an_output_that_outlives_its_prediction_or_its_limit_counts_as_long_as_t
     distribution: LengthDistribution, limit: int, drawn: int
 ) -> None:
     assert set(astuple(compute_figures(distribution, limit, drawn=drawn))) == {limit}
-
-
-def test_a_point_has_its_length_for_every_figure() -> None:
-    for drawn in (0, 100, 299.5):
-        found = compute_figures(Point(300), 1024, drawn=drawn)
-        assert [found.expected, found.conditional_value_at_risk] == pytest.approx([300, 300])
-        assert found.median == found.value_at_risk == 300
-    cut = compute_figures(Point(300), 200)
-    assert (cut.expected, cut.conditional_value_at_risk) == (200, 200)

@@ -156,11 +156,3 @@ def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(predictor._prompts) == 100
     assert [len(runs) for runs in predictor._runs.values()] == [20] * 3
     assert middle(predictor.predict(ask(kind="kind 0"))) > 330
-
-
-def test_equal_runs_in_equal_order_give_equal_predictions() -> None:
-    runs = [make_run(i) for i in range(60)]
-    first, second = (learn(HistoryPredictor(), runs) for _ in range(2))
-    for i in range(20):
-        request = make_run(500 + i).request
-        assert first.predict(request) == second.predict(request)

@@ -280,11 +280,3 @@ def test_scores_are_the_inflated_expectation_less_the_decay() -> None:
     expected, tail = [100.0, 200.0, 300.0, 50.0, 100.0], [400.0, 300.0, 310.0, 60.0, 100.0]
     scores = score(policy, expected, tail, [0.0, 9.99, 10.0, 25.0, -70.0])
     assert scores.tolist() == pytest.approx([180.0, 260.0, 362.0 / 2, 62.0 / 4, 120.0])
-
-
-def test_every_request_goes_first_in_the_end() -> None:
-    waits = np.arange(0, 2000, policies.MEASURED_DECAY.interval_s)
-    policy = LeastWork(tail_weight=0.5, decay=policies.MEASURED_DECAY)
-    scores = score(policy, [4096.0 * 1.5] * waits.size, [4096.0 * 1.5], waits)
-    assert (np.diff(scores) < 0).all()
-    assert scores[-1] < 1.0
