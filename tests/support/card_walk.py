@@ -73,7 +73,6 @@ OURS.impl("unified_attention_with_output", lambda *args, **kwargs: None, "Meta")
 OURS.impl("unified_kv_cache_update", lambda key, *args: key.new_empty(0), "Meta")
 
 import numpy as np
-from typer.testing import CliRunner
 from vllm.config import PoolerConfig, set_current_vllm_config
 from vllm.config import vllm as vllm_config
 from vllm.distributed import init_distributed_environment, initialize_model_parallel
@@ -88,7 +87,6 @@ from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from flashedge.cli.main import app
 from flashedge.config import load_config
 from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import resolve_memory
@@ -120,7 +118,7 @@ def walk() -> dict[str, Any]:
         "passes": walk_passes(),
         "layouts": {name: walk_layout(name) for name in LAYOUTS},
         "experimental": walk_experimental(),
-        "commands": walk_commands(),
+        "daemons": walk_daemons(),
     }
 
 
@@ -307,17 +305,9 @@ def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
     return found
 
 
-def walk_commands() -> dict[str, Any]:
+def walk_daemons() -> dict[str, Any]:
     take_cards(fake_card("4090"))
     found: dict[str, Any] = {}
-    for name, command in {
-        "fit": f"doctor --fit {PAIR}",
-        "too large": "doctor --fit math-7b+prm-7b",
-        "doctor": "doctor --json",
-        "show": f"models show {PAIR}",
-    }.items():
-        done = CliRunner().invoke(app, command)
-        found[name] = {"code": done.exit_code, "out": done.output}
     found["up"] = [
         [engine.options.kv_fixed, engine.options.max_num_seqs, list(engine.options.graph_sizes)]
         for engine in _build_engines()

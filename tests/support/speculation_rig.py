@@ -46,7 +46,6 @@ class Batch(NamedTuple):
     drafts: int
     waiting: int
     """Standard sequences that wait after the step was planned."""
-    quota: int
 
 
 class WatchedGenerator(SimulatedGenerator):
@@ -66,8 +65,7 @@ class WatchedGenerator(SimulatedGenerator):
     async def _compute(self, batch: Sequence[Slice]) -> None:
         drafts = sum(part.sequence.is_draft for part in batch)
         waiting = sum(not s.is_draft for s in self._scheduler.waiting)
-        quota = self._scheduler.cache.quota
-        self.batches.append(Batch(len(batch) - drafts, drafts, waiting, quota))
+        self.batches.append(Batch(len(batch) - drafts, drafts, waiting))
         await super()._compute(batch)
 
 
@@ -99,11 +97,10 @@ class DrivenRun(NamedTuple):
     outcome: Outcome
     speculation: Speculation
     seconds: float
-    verifier_tokens: int
 
 
 async def drive_run(engines: Engines, spec: Request) -> DrivenRun:
     clock = asyncio.get_running_loop().time
     start, driver = clock(), driver_of(engines, spec, lambda event: None)
     outcome = await driver.run()
-    return DrivenRun(outcome, driver.speculation, clock() - start, driver.scoring.tokens)
+    return DrivenRun(outcome, driver.speculation, clock() - start)

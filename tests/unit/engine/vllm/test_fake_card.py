@@ -90,23 +90,10 @@ def test_a_deterministic_pass_has_one_shape_on_a_card(walked: Any) -> None:
     assert found["rows"] == [128, 128, 64]
 
 
-def test_the_commands_on_a_card(walked: Any) -> None:
-    found = walked["commands"]
-    assert (found["fit"]["code"], found["too large"]["code"]) == (0, 1)
-    for command, words in (
-        ("fit", "NVIDIA GeForce RTX 4090, 24.0 GiB"),
-        ("fit", "estimated, 10% added, until the first start measures them"),
-        ("too large", "does not fit: "),
-        ("doctor", "NVIDIA GeForce RTX 4090"),
-        ("show", "(estimate); an idle card of 16 GB leaves"),
-    ):
-        assert words in found[command]["out"], command
-
-
 def test_the_daemon_on_a_card_and_on_several(walked: Any) -> None:
     """Memory does not move, although the settings allow it. The bundled pair, whose KV sizes are in
     models.toml so that nothing is planned, is not spread over 3 cards, which don't divide it."""
-    found = walked["commands"]
+    found = walked["daemons"]
     assert found["up"] == [[True, 128, GRAPHS], [True, 128, []]]
     assert found["apart"] == [[card, 256, True, f"GPU {card}", "own"] for card in "10"]
     for case, words in (

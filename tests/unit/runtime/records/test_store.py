@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -306,41 +305,6 @@ def test_a_file_system_without_room_is_reported(tmp_path: Path) -> None:
     store = RunStore(path)
     assert len(store.events("r")) == int(told) + 1
     store.close()
-
-
-@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root")
-def test_a_really_full_disk_is_reported(tmp_path: Path) -> None:
-    """A tmpfs of 1 MiB, filled by another file."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]).returncode:
-        pytest.skip("mount is not allowed here")
-
-    def fill() -> None:
-        with pytest.raises(OSError, match="No space"):
-            (disk / "filler").write_bytes(bytes(2 << 20))
-
-    def write_on(store: RunStore) -> None:
-        for seq in range(2, 1000):
-            store.append("r", seq, EVENTS[3])
-
-    try:
-        store = RunStore(disk / "runs.db")
-        store.create("r", SPEC, 1.0)
-        store.append("r", 1, EVENTS[0])
-        fill()
-        with pytest.raises(StoreError, match="full"):
-            write_on(store)
-        kept = store.events("r")
-        assert kept[0][0] == 1
-        (disk / "filler").unlink()
-        store.append("r", len(kept) + 1, EVENTS[3])
-        store.close()
-        fill()
-        with pytest.raises(StoreError, match=r"full|can't be"):
-            RunStore(disk / "new" / "runs.db")
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
 
 
 _UNPRIVILEGED = """

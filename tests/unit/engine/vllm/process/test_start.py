@@ -46,12 +46,6 @@ def test_the_record_outlives_its_process() -> None:
     assert StepRecord(memory).holds("gen-1")
 
 
-def test_a_zero_byte_in_a_name_hides_no_request_of_the_step() -> None:
-    record = StepRecord(sharedctypes.RawArray("B", RECORD_BYTES))
-    record.begin_step(["a\0b", "c"])
-    assert record.holds("c")
-
-
 def tell_cards(answers: multiprocessing.Queue[str | None]) -> None:
     answers.put(os.environ.get(VARIABLE))
 
