@@ -91,18 +91,6 @@ class GeneratorContract:
         assert head.token_ids + tail.token_ids == whole.token_ids
         assert tail.finish is whole.finish
 
-    async def test_a_step_and_its_child_zero_have_the_tokens_of_the_whole_path(
-        self, generator: Generator, problem: Problem
-    ) -> None:
-        through = await draw(generator, problem, max_tokens=STEP_TOKENS + SHORT)
-        parent = await draw(generator, problem, max_tokens=STEP_TOKENS, to_boundary=True)
-        assert parent.token_ids == through.token_ids[: len(parent.token_ids)]
-        if parent.finish.ends_path:
-            pytest.skip("the path ended within its first step")
-        child = await draw(generator, problem, after=parent.token_ids, max_tokens=SHORT)
-        path = parent.token_ids + child.token_ids
-        assert path == through.token_ids[: len(path)]
-
     async def test_stops_at_the_first_boundary(
         self, generator: Generator, problem: Problem
     ) -> None:

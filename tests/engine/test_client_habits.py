@@ -1,7 +1,6 @@
 """What agents and editors really send, to a daemon with real engines, plain and by a search."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -147,23 +146,6 @@ def test_what_changes_in_each_request_does_not_cost_the_cache(client: httpx.Clie
             found.append(usage.get("cache_read_input_tokens") or details.get("cached_tokens") or 0)
         assert found[0] < 64
         assert found[1] > 128, path
-
-
-@pytest.mark.parametrize(
-    "fields", [{"presence_penalty": 0.5}, {"logit_bias": {"5": 1}, "temperature": 1}], ids=str
-)
-def test_a_seed_draws_the_same_beside_others(client: httpx.Client, fields: dict[str, Any]) -> None:
-    """These fields leave the drawing to vLLM's own sampler."""
-
-    def say(**more: Any) -> str:
-        body = build_body(CHAT, "bundled", 60, **fields, **more)
-        return read(CHAT, client.post(CHAT, json=body))[0]
-
-    alone = say(seed=42)
-    with ThreadPoolExecutor(8) as pool:
-        others = [pool.submit(say) for _ in range(12)]
-        assert {say(seed=42) for _ in range(6)} == {alone}
-        assert all(other.result() for other in others)
 
 
 @MODELS

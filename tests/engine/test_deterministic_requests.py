@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -46,21 +45,6 @@ async def test_flagged_requests_give_the_tokens_of_others(
         assert one.finish == other.finish
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
     assert FinishReason.BOUNDARY in {one.finish for one in expected[:4]}
-    await settle(generator)
-
-
-async def test_a_cancelled_request_leaves_nothing(
-    generator: VllmGenerator, problem: Problem
-) -> None:
-    """In every state: while it waits, is prefilled, decodes and is verified."""
-    long: dict[str, Any] = {"max_tokens": 100, "deterministic": True}
-    requests = [ask(generator, problem, seed=seed, **long) for seed in range(6)]
-    for wait_s in (0.0, 0.004, 0.02, 0.08):
-        tasks = [asyncio.create_task(generate(generator, request)) for request in requests]
-        await asyncio.sleep(wait_s)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
     await settle(generator)
 
 

@@ -101,16 +101,6 @@ async def test_a_stopped_engine_is_killed_and_restarted(
     assert frail.health().pid != before.pid
 
 
-async def test_a_kill_in_a_step_blames_those_in_it(
-    frail: VllmGenerator, requests: list[ExtendRequest], expected: list[Outcome]
-) -> None:
-    before = frail.health()
-    tasks = await stop_in_step(frail, requests)
-    os.kill(before.pid, signal.SIGKILL)
-    assert await list_suspects(tasks) == [True] * SEQUENCES + [False] * (ASKED - SEQUENCES)
-    await assert_serves(frail, requests, expected, before.restarts + 1)
-
-
 async def test_a_kill_between_steps_blames_nobody(
     frail: VllmGenerator, requests: list[ExtendRequest], expected: list[Outcome]
 ) -> None:

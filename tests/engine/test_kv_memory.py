@@ -19,15 +19,7 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
 from tests.engine.conftest import START_BYTES
-from tests.support.engine_rig import (
-    ask,
-    ask_apart,
-    drawn,
-    generate_all,
-    kept_budgets,
-    settle,
-    squeezed,
-)
+from tests.support.engine_rig import ask_apart, drawn, generate_all, kept_budgets, settle, squeezed
 from tests.support.kv_machine import Machine, walk
 
 MIB = 1 << 20
@@ -123,21 +115,4 @@ async def test_an_engine_starts_with_its_share_and_grows(
     await mapped.budget(8 * MIB)
     assert grown - resident_bytes(mapped) > 0.8 * (cached_bytes - 8 * MIB)
     assert drawn(await generate_all(mapped, requests)) == expected
-    await settle(mapped)
-
-
-async def test_the_last_blocks_of_the_pool_are_reserved(
-    mapped: VllmGenerator, problem: Problem
-) -> None:
-    """So whole granules become free, whatever was used last. Prefixes in the first blocks stay."""
-    await mapped.budget(96 * MIB)
-    request = ask(mapped, problem, seed=1, after=(9,) * 600, max_tokens=4)
-    (first,) = drawn(await generate_all(mapped, [request]))
-    await generate_all(mapped, ask_apart(mapped, problem, 24, 60))
-    filled = resident_bytes(mapped)
-    view = await mapped.view()
-    assert await mapped.budget(24 * MIB) == 24 * MIB // view.block_bytes * view.block_bytes
-    cached_bytes = 24 * 600 // view.block_tokens * view.block_bytes
-    assert filled - resident_bytes(mapped) > 0.8 * (cached_bytes - 24 * MIB)
-    assert drawn(await generate_all(mapped, [request])) == [first]
     await settle(mapped)

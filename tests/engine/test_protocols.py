@@ -113,15 +113,6 @@ async def test_routes_that_generate_nothing_count_tokens(
     assert not seen, "none reaches the engine"
 
 
-async def test_vllm_itself_scores_no_pairs_by_a_verifier_of_steps(
-    handlers: httpx.AsyncClient,
-) -> None:
-    """So `api.protocols.switch` refuses them before."""
-    response = await send(handlers, "/v1/score", text_1="a", text_2="b")
-    assert response.status_code == 501
-    assert "does not support Score API" in response.text
-
-
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 async def test_every_route_tags_its_requests(
     handlers: httpx.AsyncClient, seen: list[Any], path: str, body: dict[str, Any]

@@ -168,7 +168,6 @@ class SearchMachine(SchedulerMachine):
         for step in self._steps.values():
             step.is_lost = step.is_lost or not step.is_over
             step.is_over = True
-        self.counters["restarts"] += 1
 
     def _end_level(self, search: Search) -> Sequence[Step]:
         """Choose the next level's steps, and say which drafts can still be of use."""

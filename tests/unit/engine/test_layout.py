@@ -103,16 +103,10 @@ def test_a_cpu_ignores_the_settings(
 
 
 def test_each_card_is_planned_for_its_engines(tmp_path: Path) -> None:
-    """In MiB. The display's reserve is counted once for each card, and the card with the least room
-    bounds an engine on several."""
-    two, several = fake_cards("4090", "3060"), ("0,1", "0,1")
-    for devices, sizes in (
-        (("0", "1"), [19_520, 8_000]),
-        (("0", "0"), [7_808]),
-        (several, [3_072]),
-    ):
-        config = configure(*devices, tmp_path)
-        found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two).kv_bytes
-        assert [(size or 0) >> 20 for size in found][: len(sizes)] == sizes
-    place = read_place(configure(*several, tmp_path), two)
+    """The display's reserve is counted once for each card, and the card with the least room bounds
+    an engine on several."""
+    config, two = configure("0,1", "0,1", tmp_path), fake_cards("4090", "3060")
+    found = resolve_memory(find_pair("math-1.5b+skywork-1.5b", config), config, two).kv_bytes
+    assert (found.generator or 0) >> 20 == 3_072
+    place = read_place(config, two)
     assert (place.name, place.count) == ("NVIDIA GeForce RTX 3060", 2)

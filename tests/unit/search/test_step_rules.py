@@ -136,19 +136,6 @@ def test_a_step_is_cut_before_the_first_uncertain_token(
     assert RULE.count_kept(entropies, before) == kept
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_the_cut_does_not_depend_on_the_chunks(size: int) -> None:
-    entropies = [2.0, 0.3, 0.9, 0.2, 1.7, 2.5, 0.1]
-    count = 0
-    for start in range(0, len(entropies), size):
-        chunk = entropies[start : start + size]
-        kept = RULE.count_kept(chunk, count)
-        count += kept
-        if kept < len(chunk):
-            break
-    assert count == RULE.count_kept(entropies) == 4
-
-
 def test_an_estimate_of_few_tokens_is_exact() -> None:
     shares = [0.5, 0.25, 0.125, 0.125]
     assert estimate_entropy([math.log(p) for p in shares]) == pytest.approx(1.75 * math.log(2))

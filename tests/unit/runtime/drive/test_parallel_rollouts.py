@@ -34,13 +34,11 @@ from tests.support.runtime_rig import (
     both,
     drive,
     drive_alike,
-    drive_alone,
     driver_of,
     folded,
     nodes_of,
     sim_engines,
 )
-from tests.support.service_rig import Serve, ended
 from tests.support.speculation_rig import drive_run, engines_with, get_generator, spec_for
 from tests.unit.runtime.drive.test_strategies import spec_of
 from tests.unit.runtime.kv.test_manager import alternate, managed_engines
@@ -171,21 +169,6 @@ async def test_a_search_without_rollouts_ignores_allowances() -> None:
     assert await driver.run() == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "cut_by", "is_unlikely"),
-    [
-        ({"positive_exit": True, "accept": 0.0}, "reward", False),
-        ({"negative_exit": True, "futile": 1.0}, "futility", True),
-    ],
-)
-async def test_an_exit_ends_the_run_and_says_why(
-    options: dict[str, Any], cut_by: str, is_unlikely: bool
-) -> None:
-    outcome = (await drive_alone(sim_engines(), with_p(4, **options))).outcome
-    assert (outcome.cut_by, outcome.finish.unlikely) == (cut_by, is_unlikely)
-    assert outcome.finish.answer is not None
-
-
 # ---------------------------------------------------------------- the order of submission
 
 
@@ -241,36 +224,3 @@ def test_the_tree_is_one_in_any_order(strategy: str, n: int, seed: int, kv_token
     outcome = run(arrival_order)
     for order in (sweep_order, scattered_order, lambda paths: random_order(paths, Random(seed))):
         assert run(order) == outcome
-
-
-@pytest.mark.parametrize("kv_tokens", [160, 200, 256])
-def test_a_sweep_reuses_more_of_a_tight_kv(kv_tokens: int) -> None:
-    """Summed over several runs: a single one may be lucky."""
-
-    async def count_cached(order: Ordering) -> tuple[int, int]:
-        """Tokens of KV that generator and verifier reused."""
-        generated = scored = 0
-        for seed in range(5):
-            engines = build_engines(build_tight_config(kv_tokens), order)
-            driver = driver_of(engines, replace(WIDE, seed=seed), lambda event: None)
-            await driver.run()
-            generated += sum(chunk.cached_tokens for chunk in get_generator(engines).chunks)
-            scored += driver.scoring.cached_tokens
-        return generated, scored
-
-    swept, arrived = (run_virtual(count_cached(order)) for order in (sweep_order, arrival_order))
-    assert swept[0] > arrived[0]
-    assert swept[1] > arrived[1]
-
-
-@pytest.mark.parametrize(
-    ("on", "baseline", "order"),
-    [(True, False, sweep_order), (False, False, arrival_order), (True, True, arrival_order)],
-)
-async def test_the_order_can_be_switched_off_and_baselines_have_none(
-    serve: Serve, on: bool, baseline: bool, order: Ordering
-) -> None:
-    rig = await serve(features={"prefix_order": on})
-    run = rig.service.submit(replace(BEAM, baseline=baseline))
-    assert rig.engines_for(run).ordering is order
-    assert await ended(run) == "finished"

@@ -146,14 +146,3 @@ def test_paths_hold_what_they_share_once() -> None:
     for node in (3, 4):
         counter.complete(NodeId(node), 2, FinishReason.STOP)
     assert counter.measure_kv_share(2) == pytest.approx(12 / 20)
-
-
-@pytest.mark.parametrize(
-    ("spec", "low", "high"), [(SAMPLES, 0.999999, 1.000001), (replace(BEAM, n=16), 0.2, 0.7)]
-)
-async def test_samples_share_nothing_and_beams_do(spec: Request, low: float, high: float) -> None:
-    counter = PathCounter(sees_progress=True)
-    for event in (await drive(sim_engines(), spec)).events:
-        counter.observe(event)
-    share = counter.measure_kv_share(spec.n)
-    assert low < share < high

@@ -263,22 +263,6 @@ async def test_a_certain_run_says_nothing_of_the_others_of_its_program(build: Bu
     assert rig.only.left_tokens == pytest.approx(before / 2, rel=0.05)
 
 
-@pytest.mark.parametrize(("thinks_s", "goes_on"), [(20.0, True), (100.0, False)])
-async def test_an_agents_next_question_goes_on_where_its_program_was(
-    build: Build, thinks_s: float, goes_on: bool
-) -> None:
-    rig = build()
-    job = Caller(program="job")
-    rig.add("first", caller=job)
-    rig.note_start("first")
-    rig.end_run("first")
-    await asyncio.sleep(thinks_s)
-    rig.add("other", 10)
-    rig.add("next", 1000, job)
-    expected = ["next", "other"] if goes_on else ["other", "next"]
-    assert rig.sort_waiting(["other", "next"]) == expected
-
-
 async def test_a_search_that_draws_a_long_step_does_not_wait(build: Build) -> None:
     rig = build(scheduling_escalate_s=30.0)
     rig.add("batch", caller=Caller(priority=1))

@@ -145,13 +145,6 @@ def test_pressure_prefers_the_certain_program() -> None:
     assert Active(crowded, *both, *others).place().startswith("ba")
 
 
-def test_a_prediction_that_arrives_later_counts() -> None:
-    active = Active(SHORTEST, make("a"), make("b", size=300))
-    assert active.place() == "ba"
-    active.change("a", lengths=make_lengths(20))
-    assert active.place() == "ab"
-
-
 SEARCH = {"outputs": 16, "width": 11, "max_tokens": 400, "lengths": make_lengths(500)}
 CHAT = {"kind": Kind.CHAT, "max_tokens": 64, "lengths": make_lengths(10)}
 
