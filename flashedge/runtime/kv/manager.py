@@ -7,15 +7,15 @@ One manager serves all runs:
    clearly faster.
 3. `KvMover` sets both engines' budgets, which `engine.vllm.inside.kv.quota` turns into blocks. The
    engine that shrinks goes first, so that both never add up to more than there is. An engine that
-   has no memory for a larger budget keeps the one it had: the recorded split holds what was
-   granted, and the larger budget is requested again with the next one.
+   has no memory for a larger budget keeps the one it had. The recorded split holds what was
+   granted, and the next move requests the larger budget again.
 4. If the split lets the engines own the memory alternately, the manager counts the open requests of
    each. The memory changes hands at a barrier common to all runs: when no request is open for the
    owner and one is for the other engine, which waits inside it until then.
 
 Steps 2 to 4 run in one background task, one move at a time. None of it changes a token.
 
-Ref: arXiv 2509.00195 §4.3. The paper has one run; with several no engine becomes idle by itself.
+Ref: arXiv 2509.00195 §4.3, for one run. With several, no engine becomes idle by itself.
 """
 
 import asyncio
@@ -49,9 +49,11 @@ from flashedge.search.tree import Tree
 log = logging.getLogger(__name__)
 
 NOMINAL = Workload(paths=16, context_tokens=256, live_tokens=1024, step_tokens=64)
-"""The load that the memory is divided for before the first run."""
+"""The load that the memory is divided for before the first run: a default search after some steps.
+Chosen by hand. It matters little, since the first level of a run replaces it."""
 MEASURED_BYTES = 4 << 20
-"""Bytes that must have moved before the link's measured speed replaces its assumed one."""
+"""Bytes that must have moved before the link's measured speed replaces its assumed one. Chosen by
+hand: pauses of the engine hide the link's speed in a tenth, and small models may not move more."""
 ROUNDED_BLOCKS = 2
 """A grant may lack this many blocks: budgets are whole blocks, and vLLM never uses one block."""
 
@@ -65,20 +67,25 @@ class RunMemory:
     send: Callable[[Event], None]
     prompt_tokens: int
     baseline: bool
+    """Whether the memory must be divided evenly while the run goes on."""
     load: Workload | None = None
+    """None before the first level."""
     split: KvSplit | None = None
+    """The split in effect, or None before the run was told of one."""
     curves: str | None = None
+    """See `Curves.source`."""
     split_moves: int = 0
     offloads: int = 0
 
     def follow(self, tree: Tree, commands: Sequence[Command]) -> None:
-        """With each turn of the search a level of steps may begin, which is a new load."""
+        """Report a new load if these commands begin a level of steps."""
         steps = [command.granularity for command in commands if isinstance(command, Expand)]
         if steps:
             self.load = estimate_load(tree, self.prompt_tokens, steps[0])
             self.on_load()
 
     def record_split(self, split: KvSplit, curves: str) -> None:
+        """Note the split in effect. Sends the run's first one, and each with other bytes."""
         last, self.split, self.curves = self.split, split, curves
         if last is not None and last.has_same_bytes(split):
             return
@@ -113,7 +120,7 @@ class RunMemory:
 
 
 class FixedMemory:
-    """The same for a run without a KV manager: budgets stay as they were at the engines' start."""
+    """Stands in for RunMemory without a KV manager, where budgets stay as at the engines' start."""
 
     def follow(self, tree: Tree, commands: Sequence[Command]) -> None: ...
 
@@ -123,6 +130,8 @@ class FixedMemory:
 
 
 class KvManager:
+    """Divides the KV memory of one pair's engines for all of its runs."""
+
     def __init__(
         self,
         generator: Generator,
@@ -146,7 +155,8 @@ class KvManager:
         self._open: Counter[EngineRole] = Counter()
         self._owner = EngineRole.GENERATOR
         self._split = self._memory.split_evenly()
-        self._load: Workload | None = NOMINAL
+        self._load = NOMINAL
+        """Of all runs. After the last run its load stays."""
         self._plain_requests = 0  # open requests outside any run
         self._is_stale = False
         self._task: asyncio.Task[None] | None = None
@@ -168,8 +178,8 @@ class KvManager:
 
     @contextmanager
     def count_plain_request(self, role: EngineRole = EngineRole.GENERATOR) -> Iterator[None]:
-        """Meanwhile nothing is offloaded: a stream of them could keep a run from ever being
-        scored."""
+        """Count a request outside any run while it is open. Meanwhile no split with offload is
+        chosen, since a stream of such requests could keep a run from ever being scored."""
         self._plain_requests += 1
         if self._split.offload:
             self._request_update()
@@ -181,6 +191,7 @@ class KvManager:
 
     @contextmanager
     def watch_plain_request(self, ask: PlainAsk) -> Iterator[Follow]:
+        """Do `count_plain_request` as a watch of `PlainRequests`."""
         role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
         with self.count_plain_request(role):
             yield lambda *output: None
@@ -189,7 +200,8 @@ class KvManager:
     def join(
         self, emit: Callable[[Event], None], prompt_tokens: int, *, baseline: bool
     ) -> Iterator[RunMemory]:
-        """While a baseline run is registered, the memory is divided evenly for all runs."""
+        """Register a run for the block. While a `baseline` run is registered, the memory is divided
+        evenly for all runs."""
         run = RunMemory(
             on_load=self._update_load, send=emit, prompt_tokens=prompt_tokens, baseline=baseline
         )
@@ -203,8 +215,9 @@ class KvManager:
     # ------------------------------------------------------------ what triggers an update
 
     def _update_load(self) -> None:
-        self._load = combine_loads(run.load for run in self._runs if run.load is not None)
-        if self._load is not None:
+        load = combine_loads(run.load for run in self._runs if run.load is not None)
+        if load is not None:
+            self._load = load
             self._request_update()
 
     @contextmanager
@@ -219,6 +232,7 @@ class KvManager:
 
     @property
     def next_owner(self) -> EngineRole:
+        """The engine that should own the memory now, if the engines alternate."""
         other = self._owner.other
         return other if self._open[other] and not self._open[self._owner] else self._owner
 
@@ -238,7 +252,7 @@ class KvManager:
             while self._is_stale:
                 self._is_stale = False
                 await self._update()
-        except Exception:  # nobody awaits this task: log, keep the split, let runs go on
+        except Exception:  # nobody awaits this task
             log.exception("the KV memory could not be moved")
 
     async def _update(self) -> None:
@@ -252,8 +266,6 @@ class KvManager:
         await self._hand_over()
 
     def _decide(self) -> KvSplit:
-        if self._load is None:
-            return self._split
         if any(run.baseline for run in self._runs):
             return self._memory.split_evenly()
         return self.choose_split(self._load)
@@ -283,8 +295,8 @@ class KvManager:
 
 
 class KvMover:
-    """Carries out what is decided, one move at a time. An engine that is down catches up when it
-    restarts, so its errors are only logged."""
+    """Sets the engines' budgets, offloads and restores their KV. The errors of an engine are only
+    logged: one that is down gets its budget once it serves again."""
 
     def __init__(
         self,
@@ -297,7 +309,7 @@ class KvMover:
         self._emit = emit
         self._granted: dict[EngineRole, tuple[int, int]] = {}  # (bytes, restarts of the engine)
         self.offloaded: EngineRole | None = None
-        """The engine whose KV waits in host memory. Its requests wait too."""
+        """The engine whose KV is in host memory or dropped. Its requests wait."""
         self.offloads = 0
         self.divisions = 0
         self._dividing_s = 0.0
@@ -306,15 +318,18 @@ class KvMover:
 
     @property
     def division_s(self) -> float:
+        """Mean seconds of a division. 0 before the first."""
         return self._dividing_s / max(1, self.divisions)
 
     def measure_link(self, link: HostLink | None) -> HostLink | None:
+        """Return `link` with its measured speed, once enough bytes have moved."""
         if link is None or self._moved_bytes < MEASURED_BYTES:
             return link
         return replace(link, bytes_per_s=self._moved_bytes / self._moving_s)
 
     async def divide(self, last: KvSplit, split: KvSplit) -> KvSplit:
-        """Return the split in effect: `split`, less what was refused."""
+        """Change the budgets from `last` to `split`, the one that shrinks most first. Returns the
+        split in effect, in which a refused budget is the engine's present one."""
         generator, verifier = EngineRole.GENERATOR, EngineRole.VERIFIER
         wanted = {generator: split.generator_bytes, verifier: split.verifier_bytes}
         before = {generator: last.generator_bytes, verifier: last.verifier_bytes}
@@ -370,9 +385,10 @@ class KvMover:
                 del self._granted[role]
 
     def _is_short(self, role: EngineRole, granted: int, kv_bytes: int) -> bool:
-        return bool(granted + ROUNDED_BLOCKS * self._block_bytes[role] < kv_bytes)
+        return granted + ROUNDED_BLOCKS * self._block_bytes[role] < kv_bytes
 
     async def _time(self, move: Awaitable[int]) -> tuple[float, int]:
+        """Returns the seconds of a move, and the bytes moved: 0 if the engine is down."""
         clock = asyncio.get_running_loop().time
         began = clock()
         moved = int(await self._request(move) or 0)
@@ -383,7 +399,7 @@ class KvMover:
         return seconds, moved
 
     async def _request(self, request: Awaitable[Any]) -> Any:
-        """Wait for the engine's answer. None if it is down."""
+        """Wait for the engine's answer. None if it is down or the request failed."""
         try:
             return await request
         except FlashEdgeError as error:

@@ -215,6 +215,16 @@ async def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
             await asyncio.wait(endless)
 
 
+async def test_a_plain_request_after_the_last_run_ends_the_alternation() -> None:
+    """Else endless chats would keep a request to the offloaded verifier waiting for ever."""
+    async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
+        assert (await here.drive(replace(BEAM, n=16))).count(Offloaded) > 0
+        await here.manager.wait_settled()
+        with here.manager.count_plain_request():
+            await here.manager.wait_settled()
+            assert here.manager.mover.offloaded is None
+
+
 async def test_a_verifier_may_die_while_the_engines_alternate() -> None:
     faults = Faults(die_after_steps=frozenset({2, 5}), restart_s=0.3)
     async with managed_engines(forced=alternate, verifier=faults) as here:
