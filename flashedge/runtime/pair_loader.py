@@ -1,9 +1,9 @@
 """Loads pairs when requests ask for them, and unloads the least recently used.
 
 A request uses a pair for as long as it is open, and a run for as long as it is queued or runs. A
-pair in use is never unloaded. Where all places are taken, the request waits until the least
-recently used pair is free. So that no request starves, those that ask for that pair meanwhile wait
-for their turn as well; all that wait for one pair begin together.
+pair in use is never unloaded. Where all places are taken, the request waits until an unused pair or
+else the least recently used one is unloaded. So that no request starves, new requests for the pair
+that leaves wait for their turn as well. All that wait for one pair begin together.
 """
 
 import asyncio
@@ -15,14 +15,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from flashedge.engine.http_requests import PlainRequests
-from flashedge.errors import ConfigError, DaemonStopping, EngineDead, FlashEdgeError
+from flashedge.errors import (
+    CheckpointError,
+    ConfigError,
+    DaemonStopping,
+    EngineDead,
+    FlashEdgeError,
+)
 from flashedge.runtime.served_pair import LOADING, UNLOADED, ServedPair, ServiceHealth
 
 log = logging.getLogger(__name__)
 
 OpenPair = Callable[[str], ServedPair]
-"""Builds the pair of this name, in up to a second. Raises NotFound, ConfigError, CheckpointError.
-"""
+"""Builds the pair of this name, in up to a second. Raises as `build.open_pair`."""
 
 
 @dataclass(slots=True)
@@ -34,10 +39,12 @@ class _Wait:
 
 
 class PairLoader:
+    """The loaded pairs, at most `most` at once."""
+
     def __init__(
         self, open_pair: OpenPair, plain: PlainRequests, most: int, first: ServedPair | None = None
     ) -> None:
-        """most: how many pairs are loaded at once. first: the pair that `start` loads."""
+        """plain: counts the requests outside any run. first: the pair that `start` loads."""
         self._open = open_pair
         self._plain = plain
         self._most = most
@@ -98,7 +105,7 @@ class PairLoader:
     # ------------------------------------------------------------ users
 
     def get(self, name: str) -> ServedPair:
-        """A loaded pair that the caller uses. Raises EngineDead."""
+        """Return a loaded pair that the caller uses. Raises EngineDead."""
         pair = self._loaded.get(name)
         if pair is None:
             raise EngineDead(f"the pair {name!r} is not loaded", hint="ask again")
@@ -107,8 +114,8 @@ class PairLoader:
 
     @asynccontextmanager
     async def use(self, name: str) -> AsyncIterator[ServedPair]:
-        """Keep a pair loaded for the block. Raises NotFound, ConfigError, CheckpointError and
-        EngineError where it can't be, EngineDead where it was and can't serve now."""
+        """Load a pair if needed, and keep it for the block. Raises as `OpenPair`, EngineError where
+        it does not start, EngineDead where it can't serve now."""
         await self._acquire(name)
         try:
             yield self.get(name)
@@ -122,7 +129,7 @@ class PairLoader:
             await pair.rank_programs(keys)
 
     def hold(self, name: str) -> None:
-        """Keep a pair, which the caller uses, until `release` as well."""
+        """Keep a pair loaded until `release`. The caller must be using it already."""
         self._uses[name] += 1
 
     def release(self, name: str) -> None:
@@ -187,17 +194,18 @@ class PairLoader:
         return pair
 
     async def _open_fitting(self, name: str) -> ServedPair:
-        """Build a pair. While it does not fit together with the loaded ones, unload one."""
+        """Build a pair. While it does not fit together with the loaded ones, unload one. A pair
+        with a bad or missing checkpoint fails at once."""
         while True:
             try:
                 return await asyncio.to_thread(self._open, name)
-            except ConfigError:
-                if not self._loaded:
+            except ConfigError as error:
+                if isinstance(error, CheckpointError) or not self._loaded:
                     raise
             await self._unload_one()
 
     async def _unload_one(self) -> None:
-        """Unload the least recently used pair, preferring those that nobody uses."""
+        """Unload the least recently used of the unused pairs, or of all if none is unused."""
         unused = (name for name in self._loaded if not self._uses[name])
         self._leaving = name = next(unused, next(iter(self._loaded)))
         try:
@@ -218,7 +226,7 @@ class IdleClock:
         self._usual_s = self._keep_alive_s = keep_alive_s
         self._is_busy = is_busy
         self.busy_at = time.monotonic()
-        """When the last run or request ended, by `time.monotonic`."""
+        """The last time that something was seen open, or ended, by `time.monotonic`."""
 
     @property
     def idle_s(self) -> float:

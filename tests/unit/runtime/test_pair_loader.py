@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from flashedge.engine.http_requests import PlainRequests
-from flashedge.errors import ConfigError, DaemonStopping, EngineDead, EngineError, NotFound
+from flashedge.errors import (
+    CheckpointError,
+    ConfigError,
+    DaemonStopping,
+    EngineDead,
+    EngineError,
+    NotFound,
+)
 from flashedge.runtime.pair_loader import PairLoader
 
 
@@ -100,6 +107,15 @@ async def test_pairs_that_dont_fit_together_take_turns() -> None:
     await rig.use("a", "a1", 0)
     await rig.use("b", "b1", 0)
     assert rig.log == ["+a", "a1", "-a", "+b", "b1"]
+
+
+async def test_a_pair_whose_files_are_missing_unloads_no_other() -> None:
+    rig = Rig(most=3)
+    await rig.use("a", "a1", 0)
+    rig.opens = lambda name: CheckpointError("not on this machine")
+    with pytest.raises(CheckpointError):
+        await rig.use("b", "b1", 0)
+    assert rig.loader.names == ("a",)
 
 
 async def test_what_can_not_be_loaded_fails_for_those_who_asked_and_can_be_asked_again() -> None:
